@@ -56,7 +56,7 @@ fn probing_does_not_flood_the_log() {
         let log = text(&output.unwrap().stderr);
         let lines = log
             .lines()
-            .filter(|line| line.contains("inline data were asked for"));
+            .filter(|line| line.contains("inline data were requested"));
         let of_call = lines
             .clone()
             .filter(|line| line.contains("ibv_create_qp"))

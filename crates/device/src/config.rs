@@ -1,9 +1,8 @@
-//! What can be set about a device, where it comes from, and what it may be.
+//! The configuration of a device.
 //!
-//! A [`Config`] starts from the defaults, takes the `RKEY_*` environment variables on top
-//! ([`Config::from_env`]) and can then be changed field by field. Every variable stands once, in
-//! [`VARIABLES`], with its default, what it accepts and what it means; the documentation, the
-//! `rkey info` command and the error for a bad value are all made from that table.
+//! A [`Config`] starts from the defaults, takes the `RKEY_*` environment variables on top ([`Config::from_env`]) and can then be
+//! changed field by field. [`VARIABLES`] describes each variable once: its default, the values that it accepts and its meaning. The
+//! documentation, the `rkey info` command and the error for a bad value are made from that table.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,18 +10,18 @@ use std::time::Duration;
 use rkey_core::{Api, Limits};
 use serde::Serialize;
 
-/// Who may reach this device from other processes of the host.
+/// Which processes of the host may reach this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Share {
     /// Only processes of the same user id (checked with `SO_PEERCRED` on both ends).
     User,
-    /// Processes of any user in the same network namespace. Both ends have to say so.
+    /// Processes of any user in the same network namespace. Both ends need this setting.
     All,
 }
 
-/// Which peers are told why their requests were denied. The others get the status of the operation only, the same for
-/// every reason; the owner of the memory keeps the reason in its log and in `rkey explain`.
+/// Which peers learn why their requests were denied. The others get only the status of the operation, which is the same for
+/// every reason; the owner of the memory has the reason in its log and in `rkey explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Explain {
@@ -30,7 +29,7 @@ pub enum Explain {
     User,
     /// All peers.
     All,
-    /// None, but for this process itself.
+    /// None except this process itself.
     None,
 }
 
@@ -38,13 +37,13 @@ pub enum Explain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DirectCopy {
-    /// Try it with each peer, use it where the kernel allows it.
+    /// Try it with each peer, and use it where the kernel allows it.
     Auto,
     /// Never; every payload goes through the ring.
     Off,
 }
 
-/// Everything that can be set about a device.
+/// The configuration of a device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
@@ -72,25 +71,24 @@ pub struct Config {
     pub max_links_per_user: u32,
     /// Descriptors (of `RLIMIT_NOFILE`) that links leave to the program, at most half of them.
     pub reserved_files: u32,
-    /// Who may reach this device.
+    /// Which processes may reach this device.
     pub share: Share,
-    /// Which peers are told why their requests were denied.
+    /// Which peers learn why their requests were denied.
     pub explain: Explain,
     /// Whether payloads may be copied straight between the two processes.
     pub direct_copy: DirectCopy,
-    /// Of payloads of at least this many bytes, what the payload ring has no room for is copied
-    /// straight; smaller ones wait for room.
+    /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied straight between the
+    /// processes. Smaller payloads wait for room.
     pub reference_min: u32,
-    /// Bytes of the payload ring of one direction of one link. What fits into it is copied in and
-    /// out by two processes at the same time, which is faster than one copy by one of them. Memory
-    /// is used as far as it is needed.
+    /// Bytes of the payload ring of one direction of one link. Two processes copy in and out of the ring at the same time, which
+    /// is faster than one copy by one of them. Pages are allocated when they are first used.
     pub ring_bytes: u32,
-    /// Whether any process of this user may be allowed to read and write our memory where Yama
-    /// would refuse it (`PR_SET_PTRACER_ANY`). Off unless asked for.
+    /// Lets any process of this user read and write our memory where Yama would refuse it (`PR_SET_PTRACER_ANY`). Off by
+    /// default.
     pub ptracer_any: bool,
-    /// How long the engine thread looks for more work before it goes to sleep.
+    /// How long the engine thread spins for more work before it sleeps.
     pub spin: Duration,
-    /// How often the engine thread looks whether the program still polls.
+    /// How often the engine thread checks whether the program still polls.
     pub tick: Duration,
     /// Transport timeout of queue pairs that do not set one: 4.096 us * 2^n, 0 = never.
     pub timeout: u8,
@@ -98,11 +96,11 @@ pub struct Config {
     pub retry_count: u8,
     /// Retries when the receiver has no receive posted, 0 to 6, 7 = for ever.
     pub rnr_retry: u8,
-    /// How long `connect` and the hand-shake of a connection may take when no time is given.
+    /// How long `connect` and the handshake of a connection may take when the caller gives no time.
     pub connect_timeout: Duration,
-    /// A file of somebody who watches: refusals are written to its end instead of to the log.
+    /// The file of a watcher (`rkey run --explain`): refusals are appended to it instead of to the log.
     pub report: Option<PathBuf>,
-    /// The API of the program: denials name its access flags. Front ends set it; there is no variable for it.
+    /// The API of the program: denials name its access flags. Front ends set it; no variable does.
     pub api: Api,
 }
 
@@ -143,7 +141,7 @@ impl Config {
     /// The defaults, changed by the `RKEY_*` environment variables of this process.
     ///
     /// # Errors
-    /// The first variable whose value is not allowed, with what would be.
+    /// The first variable whose value is not allowed, with the allowed values.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::default().with_env()
     }
@@ -205,19 +203,19 @@ pub struct ConfigError {
     pub variable: String,
     /// The value that was given.
     pub value: String,
-    /// What is allowed, in words.
+    /// The allowed values, in words.
     pub allowed: String,
 }
 
-/// One environment variable: its name, its default and allowed values in words, and what it does.
+/// One environment variable.
 pub struct Variable {
-    /// The name, `RKEY_` and so on.
+    /// The name, with `RKEY_`.
     pub name: &'static str,
-    /// The default, in the form one would write it.
+    /// The default, as a user would write it.
     pub default: &'static str,
-    /// What is accepted, in words.
+    /// The accepted values, in words.
     pub allowed: &'static str,
-    /// What it does, in a sentence.
+    /// Its meaning, in a sentence.
     pub meaning: &'static str,
     apply: fn(&mut Config, &str) -> Option<()>,
 }
@@ -262,7 +260,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_SHARE",
         default: "user",
         allowed: "user or all",
-        meaning: "who may reach this device: processes of the same user, or of all users (both ends have to say all)",
+        meaning: "which processes may reach this device: those of the same user, or of all users (both ends need all)",
         apply: |config, value| {
             config.share = match value {
                 "user" => Share::User,
@@ -276,7 +274,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_EXPLAIN",
         default: "user",
         allowed: "user, all or none",
-        meaning: "which peers are told why their requests were denied: those of the same user, all, or none; the others get the status only",
+        meaning: "which peers learn why their requests were denied: those of the same user, all, or none; the others get only the status",
         apply: |config, value| {
             config.explain = match value {
                 "user" => Explain::User,
@@ -305,7 +303,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_PTRACER",
         default: "off",
         allowed: "off or any",
-        meaning: "any: let every process of this user copy to and from this one where Yama would refuse it",
+        meaning: "any: let every process of this user copy to and from this one even where Yama would refuse it",
         apply: |config, value| {
             config.ptracer_any = match value {
                 "off" => false,
@@ -320,7 +318,7 @@ pub const VARIABLES: &[Variable] = &[
         reference_min,
         4096..=4294967295,
         "32k",
-        "of payloads of at least this many bytes, what the ring has no room for is copied straight between the processes"
+        "payloads of at least this many bytes are copied straight between the processes if the ring is full"
     ),
     number!(
         "RKEY_RING_BYTES",
@@ -432,14 +430,14 @@ pub const VARIABLES: &[Variable] = &[
         max_links_per_process,
         1..=65536,
         "256",
-        "links that one other process may open to this device, and never more than a quarter of what the descriptors allow"
+        "links that one other process may open to this device; at most a quarter of what RLIMIT_NOFILE allows"
     ),
     number!(
         "RKEY_MAX_LINKS_PER_USER",
         max_links_per_user,
         1..=65536,
         "256",
-        "the same for all processes of one other user together (RKEY_SHARE=all)"
+        "links that all processes of one other user may open together (RKEY_SHARE=all)"
     ),
     number!(
         "RKEY_RESERVED_FILES",
@@ -453,21 +451,21 @@ pub const VARIABLES: &[Variable] = &[
         timeout,
         0..=31,
         "15",
-        "transport timeout where the program sets none: 4.096 us * 2^n, 0 = never; libfabric programs have 19 without it"
+        "transport timeout if the program sets none: 4.096 us * 2^n, 0 = never; the default for libfabric programs is 19"
     ),
     number!(
         "RKEY_RETRY_COUNT",
         retry_count,
         0..=7,
         "5",
-        "retries of the transport timeout where the program sets none"
+        "retries after a transport timeout if the program sets none"
     ),
     number!(
         "RKEY_RNR_RETRY",
         rnr_retry,
         0..=7,
         "7",
-        "retries when the receiver has no receive posted where the program sets none, 7 = for ever"
+        "retries after RNR (no receive posted) if the program sets none, 7 = for ever"
     ),
     time!(
         "RKEY_SPIN_US",
@@ -475,7 +473,7 @@ pub const VARIABLES: &[Variable] = &[
         from_micros,
         0..=10_000_000,
         "40",
-        "microseconds for which the engine thread looks for more work before it sleeps"
+        "microseconds for which the engine thread spins for more work before it sleeps"
     ),
     time!(
         "RKEY_TICK_MS",
@@ -483,7 +481,7 @@ pub const VARIABLES: &[Variable] = &[
         from_millis,
         1..=1000,
         "10",
-        "milliseconds between two looks of the engine thread whether the program still polls"
+        "milliseconds after which the engine thread checks again whether the program still polls"
     ),
     time!(
         "RKEY_CONNECT_TIMEOUT_MS",
@@ -491,13 +489,13 @@ pub const VARIABLES: &[Variable] = &[
         from_millis,
         1..=3_600_000,
         "5000",
-        "milliseconds that connecting may take where the program says nothing"
+        "milliseconds that connecting may take if the program gives no time"
     ),
     Variable {
         name: "RKEY_REPORT",
         default: "none",
         allowed: "none or an absolute path",
-        meaning: "a file that is there already: refused accesses are written to its end instead of to the log",
+        meaning: "an existing file: refused accesses are appended to it instead of to the log",
         apply: |config, value| {
             config.report = match value {
                 "none" => None,

@@ -1,4 +1,4 @@
-//! The device: opening it, what hangs on it, and its end.
+//! The device: opening it, its limits, its events and its end.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::shared::Shared;
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Handle>);
 
-/// What the program holds on to. The engine thread holds only what is inside.
+/// Held by the program. The engine thread holds only the shared part.
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
@@ -114,8 +114,8 @@ impl Device {
         shared.identities.check(node, uid, pid, in_use)
     }
 
-    /// Tells peers about everything that has been executed, as far as that can be done at once. A
-    /// program that ends without closing its device does well to call it before it exits.
+    /// Acknowledges to peers what has been executed, as far as that is possible at once. A program that ends without closing its
+    /// device should call it before it exits.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -125,14 +125,14 @@ impl Device {
         Ok(())
     }
 
-    /// From now on the log says nothing of refusals that end requests of this device: who takes their
-    /// completions tells of them, in words of its own ([`Device::tell_own_denial`]).
+    /// Stops logging refusals of requests of this device: the front end that takes their completions logs them in its own words
+    /// ([`Device::tell_own_denial`]).
     pub fn leave_own_denials_to_program(&self) {
         self.shared().denials.log_peers_only();
     }
 
-    /// Logs what the program says of a refusal of one of its requests, as seldom as all refusals are logged; not
-    /// where somebody watches, who hears of refusals from the device.
+    /// Logs a front end's words for a refusal of one of its requests, with the rate limit of all refusals. A watcher
+    /// (`rkey run --explain`) gets the device's words instead.
     pub fn tell_own_denial(&self, words: &str) {
         self.shared().denials.write_own(words);
     }
@@ -143,23 +143,23 @@ impl Device {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Who this device is, for peers.
+    /// The name of this device for peers.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.shared().node
     }
 
-    /// What it was opened with.
+    /// The configuration with which it was opened.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared().config
     }
 
-    /// The memory of this process, as the device touches it: a fault is an error, never a signal.
+    /// The memory of this process, as the device accesses it: a fault is an error, never a signal.
     ///
     /// # Safety
-    /// The caller passes only addresses of memory that it may read (or write) as the call does:
-    /// its own, registered and not closed, and not borrowed by anybody.
+    /// The caller passes only addresses of memory that it may read (or write) as the call does: its own, registered and not
+    /// deregistered, and not borrowed.
     #[must_use]
     #[allow(unsafe_code)]
     // UNSAFETY: a memory by address is as safe as the addresses.
@@ -167,8 +167,8 @@ impl Device {
         &self.shared().memory
     }
 
-    /// The report that explains a completion with this vendor code, while it is kept (the last
-    /// [`crate::inspect::denials::KEPT`] are). It is there before the completion can be polled.
+    /// The report that explains a completion with this vendor code. It exists before the completion can be polled, and is kept as
+    /// long as it is among the last [`crate::inspect::denials::KEPT`].
     #[must_use]
     pub fn denial(&self, vendor: u32) -> Option<DenialReport> {
         if vendor == 0 || self.is_forked() {
@@ -178,8 +178,7 @@ impl Device {
         Some(DenialReport::clone(&found))
     }
 
-    /// The last refused accesses, oldest first. Those of peers' requests are there before the peers can
-    /// hear of them.
+    /// The last refused accesses, oldest first. A refusal of a peer's request is in the list before the peer learns of it.
     #[must_use]
     pub fn denials(&self) -> Vec<DenialReport> {
         if self.is_forked() {
@@ -191,7 +190,7 @@ impl Device {
             .collect()
     }
 
-    /// The next asynchronous event, waiting up to `timeout` for it (`None`: for ever).
+    /// Waits up to `timeout` (`None`: for ever) for the next asynchronous event.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], or waiting failed.
@@ -215,7 +214,7 @@ impl Device {
         Ok(event)
     }
 
-    /// A descriptor that is readable exactly while asynchronous events wait.
+    /// A descriptor that is readable exactly while there are asynchronous events.
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.events().fd()
@@ -225,7 +224,7 @@ impl Device {
         &self.shared().events
     }
 
-    /// Checks the wishes for one queue against the limits.
+    /// Checks the requested sizes of one queue against the limits.
     pub(crate) fn check_queue(
         &self,
         what: &'static str,
@@ -255,7 +254,7 @@ impl Device {
         Ok(())
     }
 
-    /// An error of the engine while an object was created; a full table names its variable.
+    /// Converts an error of creating an object: a full table names the variable that sets its limit.
     pub(crate) fn limit_of(
         &self,
         error: EngineError,
@@ -279,23 +278,23 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let thread = self.thread.lock().take();
         if self.shared.lifecycle().is_forked() {
-            // The thread is the parent's; in this process there is nothing to join or to detach.
+            // The thread is the parent's: there is nothing to join or detach in this process.
             std::mem::forget(thread);
             return;
         }
         self.shared.driver.stop();
         let Some(thread) = thread else { return };
-        // The engine thread never holds a handle, but an event of the program's own making might.
+        // The engine thread never holds a handle, but a callback of the program that runs in it might.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!("the engine thread panicked");
         }
     }
 }
 
-/// The sizes and habits of our links.
+/// The configuration of our links.
 pub(crate) fn link_config(config: &Config) -> LinkConfig {
     LinkConfig {
-        // The link wants a power of two.
+        // The ring needs a power of two.
         payload_ring: config.ring_bytes.next_power_of_two(),
         remote_iovec: config.direct_copy == DirectCopy::Auto,
         reference_min: config.reference_min,
@@ -309,10 +308,10 @@ pub(crate) fn link_config(config: &Config) -> LinkConfig {
 
 /// Access to the memory of this process.
 #[allow(unsafe_code)]
-// UNSAFETY: the one place where the device gets its hands on user memory.
+// UNSAFETY: the one place where the device gains access to user memory.
 pub(crate) fn process_memory() -> ProcessMemory {
-    // SAFETY: the device passes only addresses of spans that a lease of the protection table covers,
-    // and whoever registers memory promises (`Device::register`) that it may be touched while it is.
+    // SAFETY: the device passes only addresses of spans that a grant of the protection table covers, and the caller of
+    // `Device::register` promises that registered memory may be accessed.
     unsafe { ProcessMemory::new() }
 }
 

@@ -9,7 +9,7 @@ use rkey_engine::{EngineError, ModifyError, PostError};
 
 use crate::config::ConfigError;
 
-/// Why a call on a device failed. Every variant says what to do about it where that is known.
+/// Why a call on a device failed. The messages say what to do where that is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -19,21 +19,21 @@ pub enum DeviceError {
     /// A configured limit is reached.
     #[error("the limit of {limit} {what} is reached; {variable} raises it")]
     Limit {
-        /// What there may not be more of.
+        /// The objects that are limited.
         what: &'static str,
         /// The limit.
         limit: u64,
         /// The environment variable that sets the limit.
         variable: &'static str,
     },
-    /// A wish is larger than the device allows for one object.
+    /// A requested size is larger than the device allows for one object.
     #[error(
-        "{wanted} {what} were asked for, but at most {limit} are allowed; {variable} changes that"
+        "{wanted} {what} were requested, but at most {limit} are allowed; {variable} changes that"
     )]
     TooLarge {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
-        /// How much was asked for.
+        /// How much was requested.
         wanted: u64,
         /// The most that is allowed.
         limit: u64,
@@ -52,48 +52,46 @@ pub enum DeviceError {
     /// A queue pair cannot be changed in this way.
     #[error(transparent)]
     Modify(#[from] ModifyError),
-    /// A request was not taken.
+    /// A request was not posted.
     #[error(transparent)]
     Post(#[from] PostError),
     /// An object is still used by others.
     #[error("{what} is still in use by {by}")]
     Busy {
-        /// What was to go.
+        /// The object.
         what: &'static str,
-        /// What still uses it.
+        /// The objects that use it.
         by: &'static str,
     },
     /// The object does not belong to this device, or no longer exists.
-    #[error("this {what} does not belong to the device, or is closed")]
+    #[error("this {what} does not belong to the device, or no longer exists")]
     Unknown {
-        /// What was named.
+        /// The kind of object.
         what: &'static str,
     },
-    /// This process was forked from the one that opened the device. Its parent still has it.
-    #[error("the device was opened by the parent of this process; open one of your own after fork")]
+    /// This process was forked from the one that opened the device.
+    #[error("the parent of this process opened the device; open another one after fork")]
     Forked,
     /// The engine of the device failed; nothing will complete any more.
     #[error("the device failed: {0}; close it and open a new one")]
     Failed(String),
     /// The address is not one of this host.
-    #[error(
-        "{address} is not an address of this host; only processes on this host can be reached for now"
-    )]
+    #[error("{address} is not an address of this host; rkey reaches only processes on this host")]
     NotThisHost {
         /// The address.
         address: SocketAddr,
     },
-    /// Nobody listens at an address.
-    #[error("nobody listens at {address} (waited {waited:?}); {hint}")]
+    /// No process listens at an address.
+    #[error("no process listens at {address} (waited {waited:?}); {hint}")]
     NobodyListens {
         /// The address.
         address: SocketAddr,
         /// How long connecting was tried.
         waited: Duration,
-        /// What may be the reason.
+        /// A possible reason.
         hint: &'static str,
     },
-    /// Somebody already listens at an address.
+    /// Another process already listens at an address.
     #[error("a process of this user already listens at {address}")]
     AddressInUse {
         /// The address.
@@ -102,10 +100,10 @@ pub enum DeviceError {
     /// The peer refused the connection.
     #[error("the peer refused the connection: {reason}")]
     Refused {
-        /// What the peer said.
+        /// The reason that the peer gave.
         reason: String,
     },
-    /// The key does not allow what was asked for.
+    /// The key does not allow the access.
     #[error("{0}")]
     Denied(Box<rkey_core::Denial>),
     /// The queue pair has no link to its peer (yet, or any more).
@@ -114,23 +112,21 @@ pub enum DeviceError {
         /// Its number.
         qpn: u32,
     },
-    /// A lease could not be opened.
+    /// The memory of a lease could not be mapped.
     #[error(transparent)]
     Direct(#[from] rkey_link::direct::DirectError),
-    /// A process of another user is at the other end, and sharing is off.
-    #[error(
-        "the process at the other end belongs to user {uid}; both ends need RKEY_SHARE=all for that"
-    )]
+    /// The process at the other end belongs to another user, and sharing is off.
+    #[error("the process at the other end belongs to user {uid}; both ends need RKEY_SHARE=all")]
     OtherUser {
         /// Its user id.
         uid: u32,
     },
-    /// The peer went away or said something that is not part of the protocol.
-    #[error("the connection was not made: {0}")]
+    /// The peer went away or violated the protocol.
+    #[error("connecting failed: {0}")]
     Handshake(&'static str),
-    /// The peer is of another version of rkey.
+    /// The peer runs another version of rkey.
     #[error(
-        "the peer speaks version {there} of the {protocol}, this process version {here}: both sides need the same rkey"
+        "the peer speaks version {there} of the {protocol}, this process version {here}: install the same rkey on both sides"
     )]
     Version {
         /// Which protocol of rkey.
@@ -143,7 +139,7 @@ pub enum DeviceError {
     /// Something did not happen in time.
     #[error("{what} did not happen within {after:?}")]
     TimedOut {
-        /// What was waited for.
+        /// What did not happen.
         what: &'static str,
         /// How long.
         after: Duration,
@@ -155,11 +151,11 @@ pub enum DeviceError {
         what: &'static str,
         /// Its length.
         len: usize,
-        /// The most allowed.
+        /// The longest allowed.
         max: usize,
     },
-    /// User memory could not be touched.
-    #[error("memory at {address:#x} cannot be touched: it is unmapped, protected or truncated")]
+    /// User memory could not be accessed.
+    #[error("memory at {address:#x} cannot be accessed: it is unmapped, protected or truncated")]
     Fault {
         /// The address.
         address: u64,
@@ -167,9 +163,9 @@ pub enum DeviceError {
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
 }

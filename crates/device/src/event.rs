@@ -1,28 +1,28 @@
-//! Things that happen to a device outside of completions.
+//! Asynchronous events.
 
 use rkey_engine::{CqId, QpId, SrqId};
 
-/// Something happened; taken with [`crate::Device::next_event`].
+/// An event outside of completions; taken with [`crate::Device::next_event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue was full when an entry came: it and its queue pairs are broken.
+    /// A completion queue overran: it and its queue pairs are broken.
     CqOverrun(CqId),
-    /// A queue pair went to the error state for a reason that no completion tells.
+    /// A queue pair went to the error state for a reason that no completion reports.
     QpFatal {
         /// Which.
         qp: QpId,
         /// Its number.
         qpn: u32,
     },
-    /// The peer asked for something that it may not do; this queue pair is in the error state.
+    /// The peer sent a request that was denied; this queue pair is in the error state.
     AccessError {
         /// Which.
         qp: QpId,
         /// Its number.
         qpn: u32,
     },
-    /// The peer asked for something that makes no sense; this queue pair is in the error state.
+    /// The peer sent an invalid request; this queue pair is in the error state.
     RequestError {
         /// Which.
         qp: QpId,
@@ -36,7 +36,7 @@ pub enum AsyncEvent {
         /// Its number.
         qpn: u32,
     },
-    /// A queue pair in the error state will take nothing more from its shared receive queue.
+    /// A queue pair in the error state takes no more receives from its shared receive queue.
     LastWqeReached {
         /// Which.
         qp: QpId,

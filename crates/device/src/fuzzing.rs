@@ -1,5 +1,5 @@
-//! Everything in this crate that reads what another process wrote, for fuzz targets. Each function
-//! says whether the bytes made sense, and must answer for any.
+//! Entry points for fuzz targets: everything in this crate that parses bytes of another process. Each function returns whether the
+//! bytes are valid, and must not panic on any.
 
 /// A packet at a listener, or the answer to one.
 #[must_use]
@@ -7,7 +7,7 @@ pub fn connect(bytes: &[u8]) -> bool {
     crate::connect::decodes(bytes)
 }
 
-/// What another device says that it looks like.
+/// The inspection of another device.
 #[must_use]
 pub fn inspection(bytes: &[u8]) -> bool {
     crate::inspect::decode(bytes).is_some()

@@ -1,29 +1,28 @@
 //! The software RDMA device: everything that the layers below leave out on purpose.
 //!
-//! Core, engine and links are machines without surroundings. This crate gives them a process to live
-//! in: threads, clocks, sockets, configuration, discovery of other devices, waiting, inspection. It is
-//! the only crate with threads and clocks, and the objects here are what every front end (the Rust API,
-//! verbs, libfabric, uDAPL) stands on.
+//! Core, engine and links are state machines without threads, clocks or sockets. This crate runs them in a process: it adds
+//! threads, clocks, sockets, configuration, discovery of other devices, waiting and inspection. It is the only crate with threads
+//! and clocks, and every front end (the Rust API, verbs, libfabric) is built on its objects.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`device`] | [`Device`]: opening, limits, events, end of life |
-//! | [`config`] | what can be set, and the `RKEY_*` variables |
+//! | [`device`] | [`Device`]: opening, limits, events, end |
+//! | [`config`] | the configuration and the `RKEY_*` variables |
 //! | [`objects`] | completion queues and channels, queue pairs, shared receive queues, regions, windows, shareable memory |
 //! | [`connect`] | listen, accept and connect by address |
-//! | [`peers`] | other devices: finding them, links to and from them, whose they are; [`names`] |
-//! | `reclaim` | direct leases, and taking memory back from peers that reach it by themselves |
-//! | `progress` | who drives the engine: pollers, posters, or the engine thread |
-//! | [`inspect`] | what a device looks like from outside; [`denials`] (refused accesses in the log) and [`describe`] |
-//! | [`event`] | things that happen to a device outside of completions |
-//! | [`threads`], [`time`] | threads and the clock, for front ends as well |
-//! | [`fork`] | what a forked child may (not) do with its parent's device |
+//! | [`peers`] | other devices: how links to and from them come up, and which processes they belong to; [`names`] |
+//! | `reclaim` | how memory is taken back from peers that reach it by themselves; leases |
+//! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
+//! | [`inspect`] | descriptions of a device for people; [`denials`] (refused accesses in the log) and [`describe`] |
+//! | [`event`] | asynchronous events |
+//! | [`threads`], [`time`] | threads and the clock, also for front ends |
+//! | [`fork`] | what a forked child can do with its parent's device |
 //!
 //! # Who drives the engine
 //!
-//! A program that polls drives the engine itself, on its own core; the engine thread then sleeps and
-//! only looks now and then whether the program still polls. A program that waits or does other things
-//! leaves the engine to the thread, which sleeps until a peer rings. `progress` has the details.
+//! A program that polls drives the engine itself, on its own core; the engine thread then sleeps and checks now and then whether
+//! the program still polls. A program that waits or does other things leaves the engine to the thread, which sleeps until a peer
+//! rings the doorbell. `progress` has the details.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
@@ -61,7 +60,7 @@ pub use objects::shared_memory::SharedMemory;
 pub use objects::srq::Srq;
 pub use peers::process::Departed;
 
-// Modules of public functions and types, by the short names that front ends use.
+// Modules by the short names that front ends use.
 pub use inspect::{denial_view, denials, describe};
 pub use peers::names;
 

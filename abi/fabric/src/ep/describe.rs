@@ -29,7 +29,7 @@ impl Tally {
         PeerView {
             address: rkey_rdm::address::to_text(address),
             number,
-            way: way.to_owned(),
+            connection: way.to_owned(),
             qpn: self.qpn,
             outstanding: self.outstanding,
             unanswered: self.unanswered,

@@ -84,14 +84,14 @@ fn waiting_endpoints_are_shown_with_their_peers() {
 
     let (view, traffic) = traffic_when(peer.pid(), theirs, "the message", |traffic| {
         peer.tell("look");
-        let open = traffic.listed.iter().all(|peer| peer.way == "open");
+        let open = traffic.listed.iter().all(|peer| peer.connection == "open");
         peer.heard() == "done" && traffic.tagged_unexpected > 0 && open
     });
     assert_eq!(view.ep_type, "FI_EP_RDM");
     let us = PeerView {
         address: format!("fi_sockaddr_in://{ours}"),
         number: Some(0),
-        way: "open".to_owned(),
+        connection: "open".to_owned(),
         qpn: traffic.listed[0].qpn,
         receives: 1,
         unexpected: 1,
@@ -127,7 +127,7 @@ fn waiting_endpoints_are_shown_with_their_peers() {
     });
     let them = &traffic.listed[0];
     assert_eq!((traffic.operations, them.unanswered), (1, 1));
-    assert!(them.way == "open" && !them.out_of_credit, "{them:?}");
+    assert!(them.connection == "open" && !them.out_of_credit, "{them:?}");
 
     // Until the peer has received.
     peer.tell("receive");
@@ -204,7 +204,7 @@ fn connected_endpoints_and_their_shared_receives_are_shown() {
     for (context, buffer) in buffers.iter_mut().enumerate() {
         assert_eq!(recv(server.srx, buffer, context), 0);
     }
-    let open = |it: &Traffic| it.peers == 1 && it.listed[0].way == "open";
+    let open = |it: &Traffic| it.peers == 1 && it.listed[0].connection == "open";
     let shown = endpoints_when("two endpoints", |all| {
         all.len() == 2 && all.iter().all(open)
     });
@@ -223,7 +223,7 @@ fn connected_endpoints_and_their_shared_receives_are_shown() {
     assert_eq!(close(client.ep.cast()), 0);
     let lost = endpoints_when("the end", |all| {
         assert!(poll(here.cq).is_none());
-        all.len() == 1 && all[0].listed.iter().all(|it| it.way == "lost")
+        all.len() == 1 && all[0].listed.iter().all(|it| it.connection == "lost")
     });
     assert_eq!(receives(&lost[0]), (true, 2));
 }

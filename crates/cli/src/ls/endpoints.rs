@@ -106,7 +106,7 @@ fn add_peers(text: &mut String, device: &Inspection, traffic: &Traffic, colour: 
             number,
             short(&peer.address).to_owned(),
             pid(device, peer),
-            peer.way.clone(),
+            peer.connection.clone(),
             peer.outstanding.to_string(),
             peer.unanswered.to_string(),
             match peer.out_of_credit {
@@ -150,7 +150,7 @@ mod tests {
         let peer = |number: u64| PeerView {
             address: format!("fi_sockaddr_in://127.0.0.1:{number}"),
             number: Some(number),
-            way: "open".to_owned(),
+            connection: "open".to_owned(),
             out_of_credit: number == 7,
             unanswered: 31,
             ..PeerView::default()

@@ -1,4 +1,4 @@
-//! What variables accept, and what is said of values that they do not.
+//! The values that variables accept, and the errors for others.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Who listens, who asks, and the answer.
+//! Listeners, incoming connection requests, and their answers.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,33 +21,33 @@ use crate::objects::qp::Qp;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::names::{self, Scope};
 
-/// Silent clients that may lose their place to others in one round.
+/// The most silent clients that one round drops to make room for others.
 const EVICTIONS_MAX: usize = 16;
-/// How long a peer that was answered may take to be ready, while nobody waits for it: it may be short of processors.
+/// How long a peer may take to be ready after our answer if the program does not wait for it: it may be short of processors.
 const READY_TIME: Duration = Duration::from_secs(20);
 
-/// A place where other processes of this host can ask for a connection.
+/// An address at which other processes of this host can request a connection.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) device: Device,
     pub(super) socket: Arc<OwnedFd>,
     pub(super) address: SocketAddr,
     pub(super) half_open: Mutex<HalfOpen<OwnedFd>>,
-    /// The log says already that a client is of another version.
-    pub(super) told_version: AtomicBool,
+    /// A client of another version was logged already.
+    pub(super) version_logged: AtomicBool,
 }
 
 impl Listener {
-    /// The address that peers have to give.
+    /// The address to which peers connect.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits for the next request of a peer; without a time for ever.
+    /// Waits for the next connection request (`None`: for ever).
     ///
-    /// Clients that are not allowed, say nothing or talk nonsense are dropped here without
-    /// troubling the caller, and without holding up the others.
+    /// Clients that are not allowed, stay silent or violate the protocol are dropped here. The caller does not notice them, and
+    /// the others do not wait for them.
     ///
     /// # Errors
     /// [`DeviceError::TimedOut`], [`DeviceError::Failed`], or the socket failed.
@@ -69,8 +69,8 @@ impl Listener {
         }
     }
 
-    /// The next request of a peer if there is one now, for a program that waits on its own: until
-    /// [`Listener::socket`] is readable, and while [`Listener::has_half_open`] for a millisecond at most.
+    /// The next connection request if there is one now. A program that does its own waiting calls it when [`Listener::socket`] is
+    /// readable, and every millisecond while [`Listener::has_half_open`].
     ///
     /// # Errors
     /// The socket failed.
@@ -85,23 +85,23 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Whether a client has come that has not said what it wants.
+    /// Whether a client has connected that has not sent its request.
     #[must_use]
     pub fn has_half_open(&self) -> bool {
         !self.half_open.lock().is_empty()
     }
 
-    /// One round over the new and the half-open clients: the first that has asked properly.
+    /// One round over the new and the half-open clients. Returns the first complete request.
     fn take(&self) -> Result<Option<Incoming>, DeviceError> {
         let mut half_open = self.half_open.lock();
-        // Those who come later wait until the next turn.
+        // Clients that come later wait until the next call.
         for _ in 0..EVICTIONS_MAX {
             let waiting = self.accept_new(&mut half_open)?;
-            let asked = self.first_that_asked(&mut half_open);
-            if asked.is_some() || !waiting {
-                return Ok(asked);
+            let incoming = self.first_request(&mut half_open);
+            if incoming.is_some() || !waiting {
+                return Ok(incoming);
             }
-            // All that have a place are silent, and more are waiting.
+            // All half-open clients are silent, and more are waiting.
             if half_open.is_full()
                 && let Some(index) = half_open.greediest()
             {
@@ -111,7 +111,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Takes in new clients while there are places. Says whether more may be waiting.
+    /// Accepts new clients while there is room. Returns whether more may be waiting.
     fn accept_new(&self, half_open: &mut HalfOpen<OwnedFd>) -> Result<bool, DeviceError> {
         while !half_open.is_full() {
             match rustix::net::accept_with(
@@ -131,9 +131,8 @@ impl Listener {
         Ok(true)
     }
 
-    /// The first of the half-open clients that has asked properly. Those that said something else, or nothing for too
-    /// long, are dropped.
-    fn first_that_asked(&self, half_open: &mut HalfOpen<OwnedFd>) -> Option<Incoming> {
+    /// The first complete request of a half-open client. Drops clients that violate the protocol or stay silent for too long.
+    fn first_request(&self, half_open: &mut HalfOpen<OwnedFd>) -> Option<Incoming> {
         let mut index = 0;
         while index < half_open.len() {
             match try_receive(&half_open[index]) {
@@ -147,13 +146,13 @@ impl Listener {
                 }
                 Err(error @ DeviceError::Version { .. }) => {
                     let socket = half_open.remove(index);
-                    // Our packet tells it our version, whatever else it makes of it.
+                    // Every packet carries our version.
                     let words = "the versions of rkey differ".to_owned();
                     let _ = send(&socket, &Packet::Rejected(words));
                     let pid = peer_credentials(&socket).ok().and_then(|who| who.pid);
                     let peer = crate::peers::process::name_of(pid);
-                    if !self.told_version.swap(true, Ordering::Relaxed) {
-                        tracing::warn!(address = %self.address, peer, %error, "a client was dropped");
+                    if !self.version_logged.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(address = %self.address, peer, %error, "dropped a client");
                     }
                 }
                 Ok(Some(_)) | Err(_) => {
@@ -165,7 +164,7 @@ impl Listener {
         None
     }
 
-    /// Checks who asks.
+    /// Checks the client that sent a request.
     fn admit(&self, socket: OwnedFd, side: Side) -> Option<Incoming> {
         let credentials = peer_credentials(&socket).ok()?;
         let uid = credentials.uid;
@@ -193,7 +192,7 @@ impl Listener {
         })
     }
 
-    /// Waits until a client does something or the next half-open one has to go.
+    /// Waits until a client does something or the next half-open one is overdue.
     fn wait(&self, deadline: Option<Instant>) -> Result<(), DeviceError> {
         let half_open = self.half_open.lock();
         let next = half_open.next_deadline().into_iter().chain(deadline).min();
@@ -201,17 +200,17 @@ impl Listener {
             drop(half_open);
             wait_readable(self.socket.as_fd(), next)?;
         } else {
-            // A short nap instead of a set of descriptors: half-open clients are rare, and speak
-            // within microseconds when they are honest.
+            // A short pause instead of a set of descriptors: half-open clients are rare, and honest ones send their request
+            // within microseconds.
             drop(half_open);
-            let nap = Duration::from_millis(1);
-            wait_readable(self.socket.as_fd(), Some(Instant::now() + nap))?;
+            let pause = Duration::from_millis(1);
+            wait_readable(self.socket.as_fd(), Some(Instant::now() + pause))?;
         }
         Ok(())
     }
 }
 
-/// A peer that asked for a connection and waits for the answer.
+/// A connection request of a peer, which waits for the answer.
 #[derive(Debug)]
 pub struct Incoming {
     device: Device,
@@ -221,31 +220,31 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Who asks, with which queue pairs and private data.
+    /// The peer, with its queue pairs and private data.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// Where it asks: the address of the listener.
+    /// The address of the listener.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether the peer waits no longer. Never waits.
+    /// Whether the peer has gone. Never blocks.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        // It has nothing to say before it is answered.
+        // It sends nothing before our answer, so a readable socket is a closed one.
         wait_readable(self.socket.as_fd(), Some(Instant::now())).unwrap_or(false)
     }
 
-    /// Connects queue pairs of ours (as many as the peer has, in the same order) and tells the
-    /// peer. They are in state RTS afterwards, and the peer's too.
+    /// Connects queue pairs of ours (as many as the peer has, in the same order). When this returns they are in state RTS, and the
+    /// peer's too.
     ///
     /// # Errors
-    /// The number differs, the peer went away, or the queue pairs could not be changed; the peer
-    /// then gets an error too. The queue pairs may be in any state: destroy them.
+    /// The number differs, the peer went away, or the queue pairs could not be changed; the peer then gets an error, too. The queue
+    /// pairs may be in any state: destroy them.
     pub fn accept(self, qps: &[&Qp], private_data: &[u8]) -> Result<Peer, DeviceError> {
         let timeout = self.device.config().connect_timeout;
         let mut accepting = self.answer(qps, private_data)?;
@@ -257,16 +256,16 @@ impl Incoming {
     /// The first half of [`Incoming::accept`], which does not wait for the peer.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Incoming::accept`].
     pub fn answer(self, qps: &[&Qp], private_data: &[u8]) -> Result<Accepting, DeviceError> {
         let side = self.device.side(qps, private_data)?;
         if qps.len() != self.peer.qps.len() {
             let _ = send(
                 &self.socket,
-                &Packet::Rejected("another number of queue pairs".into()),
+                &Packet::Rejected("the number of queue pairs differs".into()),
             );
             return Err(DeviceError::Handshake(
-                "the peer brings another number of queue pairs",
+                "the peer brings a different number of queue pairs",
             ));
         }
         for (ours, theirs) in qps.iter().zip(&self.peer.qps) {
@@ -280,15 +279,15 @@ impl Incoming {
         })
     }
 
-    /// Whether the process that asks also listens at an address, as the kernel knows it: what a program says
-    /// about itself may be somebody else's address. Among the processes of one user it is taken as true.
+    /// Whether the peer's process also listens at an address, according to the kernel: a program may claim another process's
+    /// address. Among processes of one user the claim is taken as true.
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
         let scope = self.device.scope();
         if let Scope::User(_) = scope {
             return true;
         }
-        // A process number of 0 is one that we do not see; then the user decides.
+        // 0 is a process that we do not see; then the user decides.
         let same = |uid: u32, pid: Option<u32>| {
             let seen = pid.filter(|_| self.peer.pid != 0);
             uid == self.peer.uid && seen.is_none_or(|pid| pid == self.peer.pid)
@@ -300,14 +299,14 @@ impl Incoming {
         })
     }
 
-    /// Refuses, and tells the peer why.
+    /// Refuses the connection, and sends the reason to the peer.
     pub fn reject(self, reason: &str) {
         let reason: String = reason.chars().take(512).collect();
         let _ = send(&self.socket, &Packet::Rejected(reason));
     }
 }
 
-/// A connection that is accepted here: the peer has yet to say that it is ready.
+/// A connection that this side has accepted and the peer has not confirmed yet.
 #[derive(Debug)]
 pub struct Accepting {
     socket: OwnedFd,
@@ -316,7 +315,7 @@ pub struct Accepting {
 }
 
 impl Accepting {
-    /// Who asked.
+    /// The peer.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
@@ -328,14 +327,14 @@ impl Accepting {
         self.socket.as_fd()
     }
 
-    /// Whether the peer is ready. Never waits.
+    /// Whether the peer is ready. Never blocks.
     ///
     /// # Errors
     /// The peer went away, or its time is over; the queue pairs may be in any state: destroy them.
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
         match try_receive(&self.socket)? {
             Some(Packet::Ready) => Ok(true),
-            Some(_) => Err(DeviceError::Handshake("the peer answered out of turn")),
+            Some(_) => Err(DeviceError::Handshake("the peer sent a packet out of turn")),
             None => self.deadline.remaining().map(|_| false),
         }
     }

@@ -1,11 +1,10 @@
 //! Connecting queue pairs by address: listen, accept, connect.
 //!
-//! The calls here run in the program's own threads, over an abstract Unix socket named after the
-//! address ([`crate::peers::names`]). Both sides tell their device, queue pair numbers, first message
-//! numbers and up to [`PRIVATE_DATA_MAX`] bytes of the program's own, in three packets:
-//! `Request` (connector), `Reply` (acceptor, whose queue pairs are ready by then) and `Ready`
-//! (connector, whose queue pairs are ready by then). Neither side returns before both are ready,
-//! so the first message can never meet a queue pair that is not.
+//! The calls here run in the program's own threads, over an abstract Unix socket named after the address
+//! ([`crate::peers::names`]). The two sides exchange their device, queue pair numbers, first message numbers and up to
+//! [`PRIVATE_DATA_MAX`] bytes of the program's own, in three packets: `Request` (connector), `Accepted` (acceptor, whose queue pairs
+//! are ready by then) and `Ready` (connector, whose queue pairs are ready by then). Neither side returns before both are ready, so
+//! the first message never meets a queue pair that is not.
 
 mod listen;
 mod packet;
@@ -29,15 +28,15 @@ use crate::peers::names;
 use packet::{Packet, Side, printable, receive, send};
 use socket::{Reached, dial};
 
-/// The most private data that one side can give along, in bytes.
+/// The most private data that one side can send, in bytes.
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The most queue pairs that one connection can pair.
 pub const QPS_MAX: usize = 64;
-/// How often a listener is dialled again that drops us unheard, and the pause before that.
+/// How often to dial a listener again that drops us without reading the request, and the pause before that.
 const REDIALS: u32 = 32;
 const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// One queue pair as its peer has to know it.
+/// What a peer needs to know about a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpAddress {
     /// Its number.
@@ -51,13 +50,13 @@ pub struct QpAddress {
 pub struct Peer {
     /// Its device.
     pub node: NodeId,
-    /// Its user id, as the kernel tells it.
+    /// Its user id, from the kernel.
     pub uid: u32,
-    /// Its process id, as the kernel tells it (0: in a process namespace that we do not see).
+    /// Its process id, from the kernel (0: in a process namespace that we do not see).
     pub pid: u32,
     /// Its queue pairs, in the order of ours.
     pub qps: Vec<QpAddress>,
-    /// What its program gave along.
+    /// The private data of its program.
     pub private_data: Vec<u8>,
 }
 
@@ -71,14 +70,13 @@ impl Device {
         self.reserve(address)?.listen()
     }
 
-    /// Connects queue pairs of ours with as many of the program that listens at `address`,
-    /// waiting up to `timeout` for it to appear and to accept. The queue pairs are in state RTS
-    /// afterwards; those in state RESET go there with all remote rights, those in INIT keep theirs.
+    /// Connects queue pairs of ours with as many of the program that listens at `address`, waiting up to `timeout` for it to
+    /// appear and to accept. The queue pairs are in state RTS afterwards: those in state RESET get all remote rights, those in
+    /// INIT keep theirs.
     ///
     /// # Errors
     /// [`DeviceError::NotThisHost`], [`DeviceError::NobodyListens`], [`DeviceError::Refused`],
-    /// [`DeviceError::OtherUser`], [`DeviceError::TimedOut`], and what changing the queue pairs
-    /// may answer. The queue pairs may then be in any state: destroy them.
+    /// [`DeviceError::OtherUser`], [`DeviceError::TimedOut`], and the errors of changing the queue pairs. The queue pairs may then be in any state: destroy them.
     pub fn connect(
         &self,
         address: SocketAddr,
@@ -90,12 +88,12 @@ impl Device {
         self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()))
     }
 
-    /// As [`Device::connect`], with a time for finding somebody who listens and another one, from then on, for the
-    /// answer: who is there and busy, or short of processors, may be worth waiting for longer. `admit` looks at who
-    /// answers, before anything of that peer's can reach the queue pairs, and may have none of it.
+    /// As [`Device::connect`], with one time for finding the listener and another one, from then on, for its answer: a listener
+    /// that is busy, or short of processors, may be worth a longer wait. `admit` can refuse the peer before its requests can reach
+    /// the queue pairs.
     ///
     /// # Errors
-    /// As there, and what `admit` says.
+    /// As [`Device::connect`], and the error of `admit`.
     pub fn connect_patiently(
         &self,
         address: SocketAddr,
@@ -132,11 +130,11 @@ impl Device {
                     reason: printable(&reason),
                 });
             }
-            _ => return Err(DeviceError::Handshake("the peer answered out of turn")),
+            _ => return Err(DeviceError::Handshake("the peer sent a packet out of turn")),
         };
         if side.qps.len() != qps.len() {
             return Err(DeviceError::Handshake(
-                "the peer paired another number of queue pairs",
+                "the peer paired a different number of queue pairs",
             ));
         }
         self.check_identity(side.node, uid, pid)?;
@@ -166,11 +164,10 @@ impl Device {
     }
 }
 
-/// Sends a request to the listener that `dial` reaches, and waits for the answer: until the deadline, or for a time of
-/// its own.
+/// Sends a request to the listener that `dial` reaches, and waits for the answer: until the deadline, or for the time `answer`.
 ///
-/// A listener drops clients that say nothing for a second, as we may if this thread gets no processor, and also
-/// earlier when they are too many. We know when it has not read our request, and dial again then.
+/// A listener drops clients that stay silent for a second, as we may if this thread gets no processor, and earlier when too many
+/// are waiting. The socket shows whether it has read our request; if not, we dial again.
 fn ask(
     dial: impl Fn(bool) -> Result<Reached, DeviceError>,
     request: &Packet,
@@ -198,11 +195,11 @@ fn ask(
         }
     }
     Err(DeviceError::Handshake(
-        "the peer drops its clients before it has heard them",
+        "the listener keeps dropping clients before it reads their requests",
     ))
 }
 
-/// A point in time, and what is to have happened by then.
+/// A point in time, and what has to happen by then.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     what: &'static str,
@@ -249,7 +246,7 @@ mod tests {
     #[derive(Clone, Copy)]
     enum Behaviour {
         DropsAtOnce,
-        /// After the request has arrived, and before it is read.
+        /// After the request has arrived, before reading it.
         DropsUnheard,
         DropsHeard,
         Answers,
@@ -274,11 +271,11 @@ mod tests {
         crate::objects::channel::wait_readable(socket.as_fd(), None).unwrap();
     }
 
-    /// Asks listeners that do this one after the other, the last of them for ever. How often was dialled, and what
-    /// came of it.
+    /// Dials listeners that behave like this, one after the other, the last one again and again. Returns how often it dialled,
+    /// and the answer.
     fn ask_them(listeners: &[Behaviour]) -> (usize, Result<Packet, DeviceError>) {
         let dials = Cell::new(0);
-        let asked = std::thread::scope(|scope| {
+        let answer = std::thread::scope(|scope| {
             let dial = |again| {
                 assert_eq!(again, dials.get() > 0);
                 let listener = listeners[dials.get().min(listeners.len() - 1)];
@@ -296,22 +293,21 @@ mod tests {
             let deadline = Deadline::after("the connection", Duration::from_secs(60));
             ask(dial, &Packet::Rejected("a request".into()), deadline, None)
         });
-        (dials.get(), asked.map(|(_, packet)| packet))
+        (dials.get(), answer.map(|(_, packet)| packet))
     }
 
     #[test]
-    fn a_listener_that_drops_us_unheard_is_asked_again() {
+    fn a_listener_that_drops_us_unread_is_dialled_again() {
         let (dials, answer) = ask_them(&[DropsAtOnce, DropsUnheard, DropsAtOnce, Answers]);
         assert_eq!((dials, answer.unwrap()), (4, Packet::Ready));
         let (dials, answer) = ask_them(&[DropsUnheard]);
         assert_eq!(dials, REDIALS as usize + 1);
         let why = answer.unwrap_err().to_string();
-        assert!(why.contains("before it has heard them"), "{why}");
+        assert!(why.contains("before it reads their requests"), "{why}");
     }
 
-    /// It has read the request, and need not be asked twice.
     #[test]
-    fn a_listener_that_heard_us_and_goes_is_not_asked_again() {
+    fn a_listener_that_read_the_request_and_goes_is_not_dialled_again() {
         let (dials, answer) = ask_them(&[DropsUnheard, DropsHeard, Answers]);
         assert_eq!(dials, 2);
         let why = answer.unwrap_err().to_string();

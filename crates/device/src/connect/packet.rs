@@ -1,4 +1,4 @@
-//! The packets of the hand-shake, and sending and receiving them.
+//! The packets of the handshake.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -14,14 +14,14 @@ use crate::objects::channel::wait_readable;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
 const MAGIC: &[u8; 8] = b"rkeyCON1";
-/// How the packets of all versions begin.
+/// The prefix that all versions share.
 const ANY: &[u8] = b"rkeyCON";
 /// The peer has closed its socket.
 pub(super) const GONE: DeviceError = DeviceError::Handshake("the peer went away");
 /// No packet of the protocol is longer.
 const PACKET_MAX: usize = 8192;
 
-/// What one side tells about itself.
+/// One side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Side {
     pub(super) node: NodeId,
@@ -42,65 +42,65 @@ pub(super) fn send(socket: &OwnedFd, packet: &Packet) -> Result<(), DeviceError>
     match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(_) => Ok(()),
         Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(GONE),
-        Err(error) => Err(DeviceError::io("talking to the peer")(error)),
+        Err(error) => Err(DeviceError::io("sending to the peer")(error)),
     }
 }
 
-/// What is there to be received.
+/// The result of reading a socket.
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum Received {
     Packet(Packet),
     Nothing,
     /// The peer has closed its socket.
     Closed,
-    /// The same, and something that we sent was not read by then (unix(7): `ECONNRESET`).
+    /// The peer has closed its socket without reading what we sent (unix(7): `ECONNRESET`).
     Reset,
 }
 
-/// The next packet, waiting for it. `None`: the peer went away and has not read what we sent.
+/// Waits for the next packet. `None`: the peer went away without reading what we sent.
 pub(super) fn receive(
     socket: &OwnedFd,
     deadline: &Deadline,
 ) -> Result<Option<Packet>, DeviceError> {
     loop {
-        match hear(socket)? {
-            Heard::Packet(packet) => return Ok(Some(packet)),
-            Heard::Nothing => {}
-            Heard::Closed => return Err(GONE),
-            Heard::Reset => return Ok(None),
+        match read(socket)? {
+            Received::Packet(packet) => return Ok(Some(packet)),
+            Received::Nothing => {}
+            Received::Closed => return Err(GONE),
+            Received::Reset => return Ok(None),
         }
         let until = Instant::now() + deadline.remaining()?;
         wait_readable(socket.as_fd(), Some(until))?;
     }
 }
 
-/// The next packet if it is there.
+/// The next packet, if there is one now.
 pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceError> {
-    match hear(socket)? {
-        Heard::Packet(packet) => Ok(Some(packet)),
-        Heard::Nothing => Ok(None),
-        Heard::Closed | Heard::Reset => Err(GONE),
+    match read(socket)? {
+        Received::Packet(packet) => Ok(Some(packet)),
+        Received::Nothing => Ok(None),
+        Received::Closed | Received::Reset => Err(GONE),
     }
 }
 
-fn hear(socket: &OwnedFd) -> Result<Heard, DeviceError> {
+fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
     let mut buffer = [0u8; PACKET_MAX];
     match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
-        Ok((_, 0)) => Ok(Heard::Closed),
-        Err(Errno::CONNRESET) => Ok(Heard::Reset),
+        Ok((_, 0)) => Ok(Received::Closed),
+        Err(Errno::CONNRESET) => Ok(Received::Reset),
         Ok((_, len)) => match buffer.get(..len).and_then(decode) {
-            Some(packet) => Ok(Heard::Packet(packet)),
+            Some(packet) => Ok(Received::Packet(packet)),
             None => Err(match other_version(&buffer) {
                 Some(there) => DeviceError::Version {
                     protocol: "connection protocol",
                     there,
                     here: version_of(MAGIC).unwrap_or_default(),
                 },
-                None => DeviceError::Handshake("the peer speaks another language"),
+                None => DeviceError::Handshake("the peer does not speak the protocol of rkey"),
             }),
         },
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Heard::Nothing),
-        Err(error) => Err(DeviceError::io("listening to the peer")(error)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Received::Nothing),
+        Err(error) => Err(DeviceError::io("receiving from the peer")(error)),
     }
 }
 
@@ -118,18 +118,18 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Packet> {
     rest.is_empty().then_some(packet)
 }
 
-/// The version of a packet of this protocol, whichever that is.
+/// The version of a packet of any version of the protocol.
 fn version_of(bytes: &[u8]) -> Option<u32> {
     let digit = bytes.strip_prefix(ANY)?.first()?;
     char::from(*digit).to_digit(10)
 }
 
-/// The same, unless it is ours.
+/// The version of a packet, unless it is ours.
 fn other_version(bytes: &[u8]) -> Option<u32> {
     version_of(bytes).filter(|there| version_of(MAGIC) != Some(*there))
 }
 
-/// What a peer said, made safe to print.
+/// Text of a peer, made safe to print.
 pub(super) fn printable(text: &str) -> String {
     text.chars()
         .take(512)
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_survive_the_way() {
+    fn packets_survive_encoding() {
         let side = Side {
             node: NodeId {
                 pid: 7,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_told_from_nonsense() {
+    fn other_versions_are_told_from_other_bytes() {
         assert_eq!(other_version(b"rkeyCON2whatever"), Some(2));
         for none in [
             &encode(&Packet::Ready)[..],
@@ -189,20 +189,20 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_a_packet() {
+    fn other_bytes_are_not_a_packet() {
         assert_eq!(decode(b""), None);
         assert_eq!(decode(b"GET / HTTP/1.1"), None);
         let mut bytes = encode(&Packet::Ready);
         bytes.push(0);
         assert_eq!(decode(&bytes), None);
-        // A length that promises more than there is.
+        // A length beyond the end.
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&[0, 1, 1, 0xff, 0xff, 0xff, 0xff, 0x0f]);
         assert_eq!(decode(&bytes), None);
     }
 
     #[test]
-    fn what_a_peer_says_is_safe_to_print() {
+    fn text_of_a_peer_is_safe_to_print() {
         assert_eq!(printable("no\x1b[2J\nroom"), "no [2J room");
     }
 }

@@ -1,4 +1,4 @@
-//! An address that is taken before anybody listens there.
+//! Addresses that are reserved before a listener uses them.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -14,9 +14,9 @@ use crate::error::DeviceError;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::names;
 
-/// An address of this host that belongs to this device until the value is dropped: nobody else can listen there.
+/// An address of this host that belongs to this device until the value is dropped: no other process can listen there.
 ///
-/// A client that connects to it finds nobody listening, and tries on until its time is over.
+/// A client that connects to it finds no listener, and tries again until its time is over.
 #[derive(Debug)]
 pub struct Reservation {
     device: Device,
@@ -50,13 +50,13 @@ impl Device {
 }
 
 impl Reservation {
-    /// The address that is reserved.
+    /// The reserved address.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Listens there.
+    /// Listens at the address.
     ///
     /// # Errors
     /// [`DeviceError::Failed`], or the socket failed: the address is free again.
@@ -70,7 +70,7 @@ impl Reservation {
             socket,
             address: self.address,
             half_open: Mutex::new(HalfOpen::new()),
-            told_version: AtomicBool::new(false),
+            version_logged: AtomicBool::new(false),
         })
     }
 }

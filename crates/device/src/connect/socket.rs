@@ -1,4 +1,4 @@
-//! Sockets of listeners and of those who look for one, by the names that addresses have.
+//! Sockets of listeners and of their clients, by the names of addresses.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use super::packet::GONE;
 use crate::error::DeviceError;
 use crate::peers::names::{self, Scope};
 
-/// How often a listener is asked who it is, while it takes no more clients.
+/// How often to try a listener whose backlog is full.
 const LISTENER_TRIES: u32 = 50;
 /// Shortest and longest pause between two attempts to find a listener.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -30,7 +30,7 @@ pub(super) fn bind(scope: Scope, address: SocketAddr) -> Result<Option<OwnedFd>,
     }
 }
 
-/// Binds a port of the range that is customary for this (49152 to 65535), from a random start.
+/// Binds a free port of the dynamic range (49152 to 65535), from a random start.
 pub(super) fn bind_free_port(
     scope: Scope,
     address: SocketAddr,
@@ -47,7 +47,7 @@ pub(super) fn bind_free_port(
     Err(DeviceError::AddressInUse { address })
 }
 
-/// Who listens at a name. The listener sees a client that goes again.
+/// The process that listens at a name. The listener sees a client that disconnects at once.
 pub(super) fn listener(
     name: &rustix::net::SocketAddrUnix,
 ) -> std::io::Result<rkey_link::peer::Credentials> {
@@ -56,7 +56,7 @@ pub(super) fn listener(
     loop {
         match rustix::net::connect(&socket, name) {
             Ok(()) => return peer_credentials(&socket),
-            // More clients wait than it takes.
+            // Its backlog is full.
             Err(Errno::AGAIN | Errno::INTR) if tries < LISTENER_TRIES => {
                 tries += 1;
                 std::thread::sleep(RETRY.0);
@@ -66,15 +66,15 @@ pub(super) fn listener(
     }
 }
 
-/// Somebody who listens, reached.
+/// A connection to a listener.
 pub(super) struct Reached {
     pub(super) socket: OwnedFd,
     pub(super) uid: u32,
     pub(super) pid: Option<u32>,
 }
 
-/// Reaches whoever listens at an address, trying until the deadline. If somebody listened there a moment ago (`again`),
-/// nobody there now means that the listener has gone.
+/// Connects to the listener at an address, trying until the deadline. If there was one a moment ago (`again`), no listener now
+/// means that it has gone.
 pub(super) fn dial(
     scope: Scope,
     address: SocketAddr,
@@ -91,8 +91,8 @@ pub(super) fn dial(
             let socket = new_socket()?;
             match rustix::net::connect(&socket, &name) {
                 Ok(()) => {
-                    let credentials =
-                        peer_credentials(&socket).map_err(DeviceError::io("asking who listens"))?;
+                    let credentials = peer_credentials(&socket)
+                        .map_err(DeviceError::io("identifying the listener"))?;
                     let uid = credentials.uid;
                     if !scope.admits(uid) {
                         return Err(DeviceError::OtherUser { uid });
@@ -104,7 +104,7 @@ pub(super) fn dial(
                     });
                 }
                 Err(Errno::CONNREFUSED) => {}
-                // More clients wait than it takes.
+                // Its backlog is full.
                 Err(Errno::AGAIN | Errno::INTR) => busy = true,
                 Err(error) => return Err(DeviceError::io("connecting")(error)),
             }
@@ -116,7 +116,7 @@ pub(super) fn dial(
             return Err(DeviceError::NobodyListens {
                 address,
                 waited: deadline.timeout,
-                hint: "start the listener first; it has to be of the same user and in the same network namespace",
+                hint: "start the listener first, as the same user and in the same network namespace",
             });
         };
         std::thread::sleep(pause.min(left));

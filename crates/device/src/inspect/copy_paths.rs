@@ -1,29 +1,29 @@
-//! Which ways of copying and waking the kernel allows here, found out by trying.
+//! The mechanisms for copying and waking that the kernel allows here, found by trying.
 //!
-//! Settings and profiles of containers only hint at the answer (a missing Yama file says nothing, and no
-//! file tells a seccomp profile), so the answer comes from a try, and the files only explain it.
+//! Settings and container profiles only hint at the answer (a missing Yama file says nothing, and no file shows a seccomp profile),
+//! so each mechanism is tried, and the files only explain the result.
 
 use serde::{Deserialize, Serialize};
 
-/// One way, whether it works, and why (not).
+/// One mechanism, whether it works, and why (not).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
     /// Its name.
     pub name: String,
     /// Whether it works here.
     pub works: bool,
-    /// In a sentence: what it is for, what was tried, what came of it.
+    /// What was tried and what it showed, in a sentence.
     pub why: String,
 }
 
-/// What was found out.
+/// The results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyPaths {
-    /// The ways, most wanted first.
+    /// The mechanisms, most important first.
     pub paths: Vec<Path>,
 }
 
-/// Tries the ways of copying and waking. Starts no thread and no process.
+/// Tries the mechanisms for copying and waking. Starts no thread and no process.
 #[must_use]
 pub fn copy_paths() -> CopyPaths {
     CopyPaths {
@@ -31,8 +31,8 @@ pub fn copy_paths() -> CopyPaths {
     }
 }
 
-/// `process_vm_readv` and `writev` on this process itself: what a seccomp profile forbids is forbidden
-/// here too. Yama and other users show only between two processes, and each link tries that again.
+/// `process_vm_readv` and `process_vm_writev` on this process itself, which show what a seccomp profile forbids. Yama and other users
+/// matter only between two processes; each link tries that again.
 fn remote_iovec() -> Path {
     let mut from = [0u8; 16];
     let secret = [0x5au8; 16];
@@ -49,11 +49,11 @@ fn remote_iovec() -> Path {
                 "process_vm_readv or process_vm_writev is refused even on this process ({error}); a seccomp profile may forbid it"
             )
         }
-        _ => "process_vm_readv read something else than what is there".to_owned(),
+        _ => "process_vm_readv read wrong bytes".to_owned(),
     };
     let works = read.is_ok() && write.is_ok() && from == secret;
     match scope.as_deref().map(str::trim) {
-        None => why.push_str("; there is no Yama"),
+        None => why.push_str("; Yama is not enabled"),
         Some("0") => why.push_str("; Yama does not restrict it (ptrace_scope 0)"),
         Some("1") => why.push_str(
             "; Yama (ptrace_scope 1) refuses it between processes that are not parent and child, unless the target sets RKEY_PTRACER=any",
@@ -68,7 +68,7 @@ fn remote_iovec() -> Path {
         && behavior != rustix::process::DumpableBehavior::Dumpable
     {
         why.push_str(
-            "; this process is not dumpable (it changed its user?), so peers cannot use it on us",
+            "; this process is not dumpable (it changed its user?), so peers cannot use it on this process",
         );
     }
     why.push_str(". Each link tries it in its own direction; where it is refused, payloads go through the ring.");
@@ -100,7 +100,7 @@ fn try_process_vm(
     (read, write)
 }
 
-/// Sealed memfds, which every link is made of.
+/// Sealed memfds, of which every link is made.
 fn segments() -> Path {
     let result = rkey_base::segment::OwnSegment::create("rkey-try", 1 << 16);
     Path {
@@ -108,10 +108,10 @@ fn segments() -> Path {
         works: result.is_ok(),
         why: match result {
             Ok(_) => {
-                "a memfd can be made, mapped and sealed: links between processes work".to_owned()
+                "a memfd can be created, mapped and sealed: links between processes work".to_owned()
             }
             Err(error) => {
-                format!("a sealed memfd cannot be made ({error}): no links between processes")
+                format!("a sealed memfd cannot be created ({error}): no links between processes")
             }
         },
     }
@@ -124,35 +124,35 @@ fn barrier() -> Path {
         name: "membarrier".to_owned(),
         works,
         why: if works {
-            "membarrier works: posting needs no fence, and direct leases announce themselves with a plain store"
+            "membarrier works: posting needs no fence, and copies by leases announce themselves with a plain store"
         } else {
-            "membarrier is not available (old kernel or seccomp): posting and direct leases use a fence, some nanoseconds slower"
+            "membarrier is not available (old kernel or seccomp): posting and copies by leases need a fence, some nanoseconds slower"
         }
         .to_owned(),
     }
 }
 
-/// pidfds, by which the end of a peer is seen for certain.
+/// pidfds, which show the end of a peer reliably.
 fn pidfd() -> Path {
     let result = rkey_base::process::PidFd::open(std::process::id());
     Path {
         name: "process descriptors".to_owned(),
         works: result.is_ok(),
         why: match result {
-            Ok(_) => "pidfd_open works: the end of a peer is seen at once, also when a child of it lives on".to_owned(),
-            Err(error) => format!("pidfd_open is refused ({error}): the end of a peer is seen by its socket only"),
+            Ok(_) => "pidfd_open works: the end of a peer is noticed at once, even if a child of it lives on".to_owned(),
+            Err(error) => format!("pidfd_open is refused ({error}): the end of a peer is noticed by its socket only"),
         },
     }
 }
 
-/// Lets every process of this user copy to and from this one, where Yama would refuse it.
+/// Lets every process of this user copy to and from this one even where Yama would refuse it.
 #[allow(unsafe_code)]
 // UNSAFETY: `prctl` has no safe wrapper for this option.
 pub(crate) fn allow_any_tracer() {
     // SAFETY: this option takes one plain number and touches no memory.
     let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     if result != 0 {
-        // EINVAL: a kernel without Yama, where nothing has to be allowed.
+        // EINVAL: a kernel without Yama, which needs no permission.
         tracing::debug!("PR_SET_PTRACER_ANY was refused; there is probably no Yama");
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_says_why() {
+    fn every_mechanism_says_why() {
         let paths = copy_paths();
         assert_eq!(paths.paths.len(), 4);
         assert!(

@@ -5,13 +5,13 @@ use rkey_engine::{DenialReport, Guesser, Side};
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// The version of these fields. It changes when one of them gets another meaning or goes; new ones may come.
+/// The version of these fields. It changes when a field changes its meaning or is removed, not when one is added.
 pub const SCHEMA: u32 = 1;
 
-/// Numbers from here on are not exact in programs that read JSON numbers as floating point.
+/// From here on numbers are not exact in programs that read JSON numbers as floating point.
 const INEXACT: u64 = 1 << 53;
 
-/// A number that may be large: a JSON number below 2^53, the same in decimal digits as a string from there on.
+/// A number that may be large: a JSON number below 2^53, a string of decimal digits from there on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Count {
@@ -43,7 +43,7 @@ pub struct MemoryView {
 /// The other side of a denied access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// Its process, as it says itself.
+    /// Its process, as the peer gives it.
     pub pid: u32,
     /// Its device.
     pub device: String,
@@ -54,34 +54,34 @@ pub struct PeerView {
 /// A denied access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DenialView {
-    /// Its number within the process: the same as in the log and in the vendor error of the completion.
+    /// Its number within the process, also in the log and in the vendor error of the completion.
     pub id: u32,
     /// What was tried, in words.
     pub operation: String,
-    /// "target": a request of the peer was denied here; "initiator": the peer denied one of ours; "local": a request
-    /// of ours named memory of our own that it may not.
+    /// "target": this process denied a request of the peer; "initiator": the peer denied one of ours; "local": a request of ours
+    /// named memory of our own that it may not use.
     pub side: String,
-    /// The address (or offset) that was asked for, in hexadecimal (`0x...`).
+    /// The address (or offset) of the request, in hexadecimal (`0x...`).
     pub address: String,
-    /// The bytes that were asked for.
+    /// The bytes of the request.
     pub length: Count,
-    /// By which key (or region).
+    /// The key (or region) of the request.
     pub key: String,
-    /// Why, as a word that does not change: see `rkey explain --reasons --json`.
+    /// The reason, as a stable word: see `rkey explain --reasons --json`.
     pub reason: String,
     /// The rights that the operation needs; nothing for an invalidation.
     pub needed: Option<String>,
-    /// The rights that there are, where one is missing.
+    /// The granted rights, if one is missing.
     pub granted: Option<String>,
-    /// The memory, where the address is not inside.
+    /// The memory, if the address is outside.
     pub memory: Option<MemoryView>,
-    /// The process that owns the memory, as it says itself.
+    /// The process that owns the memory, as its device gives it.
     pub owner: u32,
     /// The other side; nothing if no peer was involved.
     pub peer: Option<PeerView>,
     /// The queue pair here.
     pub queue_pair: u32,
-    /// The number that the program gave the request, where it is one of this process, in decimal digits.
+    /// The id that the program gave the request, if it is one of this process, in decimal digits.
     pub work_id: Option<String>,
     /// What was tried and why it was denied, in a sentence.
     pub sentence: String,
@@ -90,7 +90,7 @@ pub struct DenialView {
 }
 
 impl DenialView {
-    /// Shows a report of the device `node`.
+    /// The view of a report of the device `node`.
     #[must_use]
     pub fn new(report: &DenialReport, node: NodeId) -> Self {
         let denial = &report.denial;
@@ -129,7 +129,7 @@ impl DenialView {
     }
 }
 
-/// For people: the sentence, who was on the other side, and the advice.
+/// For people: the sentence, the other side, and the advice.
 impl std::fmt::Display for DenialView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
@@ -184,22 +184,22 @@ fn memory(denial: &Denial) -> Option<MemoryView> {
     }
 }
 
-/// A process that has tried keys in vain.
+/// A process that has tried keys without access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuesserView {
-    /// Its number; nothing for all processes of the user that have none in our process namespace.
+    /// Its PID; `None` for all processes of the user that have none in our process namespace.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
     /// Different keys that gave it no access.
     pub tried: Count,
-    /// Those of them that were never issued.
+    /// Tried keys that were never issued.
     pub never_issued: Count,
     /// How often its requests were held back.
     pub pauses: Count,
-    /// How long they wait after the next such key, in nanoseconds at least; 0 when it has behaved since.
+    /// How long they wait after the next such key, at least, in nanoseconds; 0 if it has tried none for a while.
     pub pause_ns: Count,
-    /// The same in words.
+    /// All this in a sentence.
     pub sentence: String,
 }
 

@@ -1,12 +1,11 @@
 //! Refused accesses in the log.
 //!
-//! The engine keeps the last reports, for people and for completions that name them. Each refusal is
-//! also logged, one sentence at level `warn`. A peer can cause any number of them, so the log is limited
-//! to a burst and then a few a second; what was left out is counted and told.
+//! The engine keeps the last reports, for people and for completions that name them. Each refusal is also logged, one sentence at
+//! level `warn`. A peer can cause any number of them, so the log is limited to a burst and then a few per second; a later line says
+//! how many were left out.
 //!
-//! A program that is watched (`rkey run --explain` sets `RKEY_REPORT`) writes the first [`KEPT`] refusals,
-//! with the advice that belongs to them, to the end of a file instead. So does a front end with what it refuses
-//! by rules that the device does not know ([`refused`]).
+//! A program with a watcher (`rkey run --explain` sets `RKEY_REPORT`) appends the first [`KEPT`] refusals with their advice to a
+//! file instead. So does a front end for calls that it refuses by rules of its own ([`refused`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -25,11 +24,10 @@ use rkey_link::NodeId;
 use crate::config::Config;
 use crate::inspect::command;
 
-/// What is left out here.
+/// The kind of messages that [`limited`] counts here.
 const REFUSALS: &str = "refusals";
 
-/// Tells of a call that a front end refuses before a device hears of it, for which the front end has its own rules:
-/// whoever watches the program, or the log.
+/// Reports a call that a front end refuses by rules of its own, to the watcher or to the log.
 pub fn refused(what: &str) {
     static WATCHER: OnceLock<Option<Mutex<Watcher>>> = OnceLock::new();
     static LIMIT: Limit = Limit::new();
@@ -43,41 +41,38 @@ pub fn refused(what: &str) {
     }
 }
 
-/// Says something that a peer can cause any number of times, if not too much was said of late. What was left out is
-/// counted, and told as so many of `kind`.
+/// Logs a message that a peer can cause any number of times, unless too many were logged just before. Those are counted, and a
+/// later line says how many of this `kind` were left out.
 pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
     let Some(left_out) = limit.take(Instant::now()) else {
         return;
     };
     if left_out > 0 {
-        tracing::warn!(
-            left_out,
-            "{kind} were not logged because there were too many"
-        );
+        tracing::warn!(left_out, "too many {kind}: some were not logged");
     }
     say();
 }
 
-/// The refused accesses of a device: the last reports, and the log, to which not too many are written.
+/// The refused accesses of a device: the last reports, and the rate-limited log.
 #[derive(Debug)]
 pub(crate) struct Denials {
-    /// The engine keeps its own reports here, before anybody can hear of them.
+    /// The engine adds its own reports here before their completions and NAKs are visible.
     reports: Arc<Reports>,
-    /// Where a watcher wants them.
+    /// The watcher, if there is one.
     watcher: Option<Mutex<Watcher>>,
     limit: Limit,
-    /// The program tells of its own requests by itself.
+    /// A front end logs refusals of its own requests.
     peers_only: AtomicBool,
 }
 
-/// The numbers of denials, which all devices of this process share: each number means one denial.
+/// The source of denial ids for all devices of this process: each id means one denial.
 pub(crate) fn ids() -> Arc<AtomicU32> {
     static IDS: OnceLock<Arc<AtomicU32>> = OnceLock::new();
     Arc::clone(IDS.get_or_init(Arc::default))
 }
 
 impl Denials {
-    /// The reports of an engine, and an empty log, which writes to the end of `file` where there is one.
+    /// The denials of an engine with these reports. They are appended to `file` if there is one, else logged.
     pub(crate) fn new(reports: Arc<Reports>, file: Option<&Path>) -> Self {
         Self {
             reports,
@@ -87,13 +82,12 @@ impl Denials {
         }
     }
 
-    /// The last reports, oldest first, and how many there ever were.
+    /// The last reports, oldest first, and the total count.
     pub(crate) fn reports(&self) -> &Reports {
         &self.reports
     }
 
-    /// Keeps and logs a refusal that the engine has nothing to do with.
-    /// Returns the id under which it is kept: the report's own, or a new one if that is 0.
+    /// Keeps and logs a refusal that did not come from the engine. Returns its id: the report's own, or a new one if that is 0.
     pub(crate) fn note(&self, report: DenialReport) -> u32 {
         let id = match report.id {
             0 => self.reports.new_id(),
@@ -105,12 +99,12 @@ impl Denials {
         id
     }
 
-    /// From now on only refusals of peers' requests are logged.
+    /// Restricts the log to refusals of peers' requests.
     pub(crate) fn log_peers_only(&self) {
         self.peers_only.store(true, Ordering::Relaxed);
     }
 
-    /// Logs a report. One denial is one, also when both sides are in this process: the side that denied tells.
+    /// Logs a report. If both sides are in this process, only the side that denied logs it.
     pub(crate) fn write(&self, report: &DenialReport) {
         if report.echo {
             return;
@@ -119,7 +113,7 @@ impl Denials {
             let advice = report.denial.advice();
             watcher.lock().tell(&format!("{report}\n  {advice}"));
         } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
-            // Somebody else does.
+            // The front end logs it.
         } else {
             limited(&self.limit, REFUSALS, || {
                 tracing::warn!("{report}. {}", report.denial.advice());
@@ -127,12 +121,12 @@ impl Denials {
         }
     }
 
-    /// Logs what a process has tried.
+    /// Logs that a process has tried keys.
     pub(crate) fn write_guesser(&self, guesser: &Guesser) {
         limited(&self.limit, REFUSALS, || tracing::warn!("{guesser}"));
     }
 
-    /// The program's own words for a refusal of one of its requests. A watcher has been told of it already.
+    /// Logs a front end's words for a refusal of one of its requests. A watcher has the device's words already.
     pub(crate) fn write_own(&self, words: &str) {
         if self.watcher.is_none() {
             limited(&self.limit, REFUSALS, || tracing::warn!("{words}"));
@@ -189,7 +183,7 @@ impl Denials {
     }
 }
 
-/// Where a watcher wants refusals, and how many there were.
+/// The file of a watcher, and how many refusals were written to it.
 #[derive(Debug)]
 struct Watcher {
     file: File,
@@ -197,20 +191,20 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// The file is not created: it is somebody else's, and he may be gone. An empty line in it says that somebody who
-    /// could refuse something was there.
+    /// Opens the file, but does not create it: the watcher did, and may be gone. The empty line shows the watcher that a device was
+    /// opened.
     fn open(path: &Path) -> Option<Self> {
         let opened = OpenOptions::new().append(true).open(path);
         match opened.and_then(|mut file| file.write_all(b"\n").map(|()| file)) {
             Ok(file) => Some(Self { file, count: 0 }),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "refusals cannot be reported there");
+                tracing::warn!(path = %path.display(), %error, "cannot open the file for refusals");
                 None
             }
         }
     }
 
-    /// Tells the watcher. In one write, so that the texts of several processes do not mix.
+    /// Appends a refusal, in one write, so that the lines of several processes do not mix.
     fn tell(&mut self, what: &str) {
         self.count += 1;
         if self.count > KEPT + 1 {
@@ -223,7 +217,7 @@ impl Watcher {
             format!("{who}: {what}\n")
         };
         if let Err(error) = self.file.write_all(text.as_bytes()) {
-            tracing::warn!(%error, "a refusal could not be reported");
+            tracing::warn!(%error, "cannot write a refusal to the file");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! What a front end has on top of a device, for people: it describes that when somebody looks.
+//! Descriptions of a front end's endpoints, for inspections.
 //!
-//! The front end of an endpoint registers a description of it. The engine thread asks for all of them when it
-//! answers an inspection, so a description may not wait for the program: what cannot be told at once is
-//! left out, and the endpoint is shown as busy.
+//! The front end registers a function for each endpoint. The engine thread calls all of them when it answers an inspection, so they
+//! must not wait for the program: if the program holds the endpoint's lock, the endpoint is shown as busy.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,13 +13,13 @@ use crate::device::Device;
 
 /// The most endpoints that are described.
 const ENDPOINTS: usize = 256;
-/// The most peers of one that a description lists.
+/// The most peers that a description lists.
 pub const PEERS: usize = 64;
 /// The most tags that a description lists.
 pub const TAGS: usize = 8;
 /// How long all descriptions together may take.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Pause between two tries for a lock: whoever has it may share a processor with us.
+/// The pause between two attempts to lock: the thread that holds the lock may share our processor.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// An endpoint of a front end.
@@ -28,34 +27,34 @@ const PAUSE: Duration = Duration::from_micros(200);
 pub struct EndpointView {
     /// Its number, as in the text of its errors.
     pub number: u32,
-    /// Its type, in words of the front end.
+    /// Its type, in the words of the front end.
     pub ep_type: String,
     /// The address at which peers find it.
     pub name: Option<String>,
-    /// What it has under way; nothing if its program was busy with it all the time.
+    /// What it has under way. `None`: its program held its lock all the time.
     pub traffic: Option<Traffic>,
 }
 
 /// What an endpoint has under way.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Receives without a tag that no message has matched.
+    /// Posted receives without a tag.
     pub receives: usize,
-    /// The same with a tag.
+    /// Posted receives with a tag.
     pub tagged_receives: usize,
-    /// The receives are those of a context that other endpoints share.
+    /// The receives are in a context that other endpoints share.
     pub shared_receives: bool,
-    /// Messages without a tag that no receive has matched.
+    /// Unexpected messages without a tag.
     pub unexpected: usize,
-    /// The same with a tag.
+    /// Unexpected messages with a tag.
     pub tagged_unexpected: usize,
-    /// From how many peers those are.
+    /// How many peers sent the unexpected messages.
     pub unexpected_from: usize,
-    /// The tags of the first [`TAGS`] receives that wait, oldest first, each with the bits of it that do not count.
+    /// The tags of the first [`TAGS`] posted receives, oldest first, each with its ignore mask.
     pub wanted_tags: Vec<(u64, u64)>,
-    /// The tags of the first [`TAGS`] messages that wait, oldest first.
+    /// The tags of the first [`TAGS`] unexpected messages, oldest first.
     pub unexpected_tags: Vec<u64>,
-    /// Operations that have begun and are not complete, but for those that are one request.
+    /// Operations of more than one request that are not complete.
     pub operations: usize,
     /// Collective operations of groups that are not complete.
     pub collectives: usize,
@@ -63,7 +62,7 @@ pub struct Traffic {
     pub completions: usize,
     /// How many peers it has.
     pub peers: usize,
-    /// The first [`PEERS`] of them: those with something under way before the others.
+    /// The first [`PEERS`] of them, those with something under way first.
     pub listed: Vec<PeerView>,
 }
 
@@ -74,19 +73,20 @@ pub struct PeerView {
     pub address: String,
     /// Its number in the address vector.
     pub number: Option<u64>,
-    /// "none" (nobody has asked for a connection), "connecting", "open" or "lost".
-    pub way: String,
-    /// The queue pair that requests to it take.
+    /// "none" (not needed so far), "connecting", "open" or "lost".
+    #[serde(alias = "way")]
+    pub connection: String,
+    /// The queue pair that sends requests to it.
     pub qpn: Option<u32>,
     /// Requests that were posted and are not complete.
     pub outstanding: u32,
-    /// Operations of ours that wait for its program: it has to receive, for example.
+    /// Operations of ours that wait for its program, for a receive for example.
     pub unanswered: usize,
-    /// It takes no more messages that it has not asked for.
+    /// Its credit for unexpected messages is used up.
     pub out_of_credit: bool,
-    /// Receives that wait for a message of this peer and of no other.
+    /// Posted receives for messages of this peer only.
     pub receives: usize,
-    /// Messages of it that no receive has matched.
+    /// Unexpected messages from it.
     pub unexpected: usize,
 }
 
@@ -104,19 +104,18 @@ struct Known {
 
 impl Descriptions {
     /// The first descriptions, and how many there are.
-    pub(crate) fn ask(&self) -> (Vec<EndpointView>, usize) {
+    pub(crate) fn collect(&self) -> (Vec<EndpointView>, usize) {
         let until = Instant::now() + PATIENCE;
         let known = self.0.lock();
-        let asked = known.by_number.values().take(ENDPOINTS);
+        let described = known.by_number.values().take(ENDPOINTS);
         (
-            asked.map(|describe| describe(until)).collect(),
+            described.map(|describe| describe(until)).collect(),
             known.by_number.len(),
         )
     }
 }
 
-/// As long as it is there, the endpoint is shown. When it has been dropped its description is not being asked
-/// for, and never will be.
+/// Registers a description until it is dropped. When the drop returns, the function is not running and will not be called again.
 #[derive(Debug)]
 #[must_use = "the description ends with it"]
 pub struct Description {
@@ -125,9 +124,8 @@ pub struct Description {
 }
 
 impl Device {
-    /// Shows an endpoint of a front end to those who inspect the device. `describe` runs in the engine thread or in
-    /// [`Device::inspect`]; it waits for nothing beyond the time that it is given, calls nothing of the device, and
-    /// drops nothing that the device would have to take apart.
+    /// Registers the description of a front end's endpoint. `describe` runs in the engine thread or in [`Device::inspect`]; it must
+    /// return by the time that it gets, must not call the device, and must not drop the last handle of one of its objects.
     pub fn describe(
         &self,
         describe: impl Fn(Instant) -> EndpointView + Send + 'static,
@@ -145,7 +143,7 @@ impl Device {
 
 impl Drop for Description {
     fn drop(&mut self) {
-        // In a forked child the lock may be held by a thread that is not there.
+        // In a forked child the lock may be held by a thread that does not exist there.
         if !self.device.is_forked() {
             let mut known = self.device.shared().descriptions.0.lock();
             known.by_number.remove(&self.number);
@@ -153,7 +151,7 @@ impl Drop for Description {
     }
 }
 
-/// Takes a lock that a program may hold: tries until a moment, and at least once.
+/// Tries to lock what a program thread may hold, until a time, and at least once.
 pub fn lock_until<T>(lock: &Mutex<T>, until: Instant) -> Option<parking_lot::MutexGuard<'_, T>> {
     loop {
         if let Some(guard) = lock.try_lock() {
@@ -202,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_lock_that_is_not_given_back() {
+    fn locking_gives_up_in_time() {
         let lock = Mutex::new(7);
         let held = lock.lock();
         let soon = Instant::now() + Duration::from_millis(1);
         assert!(lock_until(&lock, soon).is_none());
         drop(held);
-        // Once is tried however late it is.
+        // It tries once even if it is too late.
         assert_eq!(lock_until(&lock, Instant::now()).as_deref(), Some(&7));
     }
 }

@@ -1,8 +1,7 @@
-//! What a device looks like, for people: of this process, and of others of the same user.
+//! Inspections: descriptions of devices for people, of this process and of others.
 //!
-//! A device answers an inspection from its engine thread, so it also works while its program sleeps or
-//! computes. Whoever may connect may look, also another user where devices are shared (`RKEY_SHARE=all`): what another
-//! user is shown has no key in it.
+//! A device answers an inspection from its engine thread, so it also works while its program sleeps or computes. Every process that
+//! may connect may inspect, also of another user if devices are shared (`RKEY_SHARE=all`); another user sees no keys.
 
 pub mod copy_paths;
 pub mod denial_view;
@@ -32,15 +31,15 @@ use crate::peers::names::{self, Scope};
 use crate::peers::process::{self, Departed};
 use crate::shared::Shared;
 
-/// What a client says that wants to look.
+/// The request of a client that wants an inspection.
 pub(crate) const QUESTION: &[u8] = b"inspect";
 /// The first word of the answer; the second is the length, the inspection comes as a descriptor.
 const ANSWER: &[u8] = b"inspection";
 /// Longer inspections are not read.
 const LONGEST: u64 = 64 << 20;
-/// The most regions and windows that are listed one by one.
+/// The most regions, and windows, in one inspection.
 const LISTED: usize = 10_000;
-/// How long devices have to answer, all of them together.
+/// How long all devices together may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A device at one moment.
@@ -52,11 +51,11 @@ pub struct Inspection {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// The command that it runs.
+    /// Its command line, shortened.
     pub command: String,
     /// Its blocks of queue pair numbers.
     pub blocks: Vec<u16>,
-    /// Who drives its engine at the moment: "thread", "program" or "nobody".
+    /// What drives its engine at the moment: "thread", "program" or "nobody".
     pub driver: String,
     /// Domains, regions and windows; of many only the first 10,000 regions and windows each.
     pub protection: Snapshot,
@@ -73,7 +72,7 @@ pub struct Inspection {
     pub cqs: Vec<CqView>,
     /// Links to other devices and to itself.
     pub links: Vec<LinkView>,
-    /// Processes that have exited, of which queue pairs still name a device as their peer.
+    /// Processes that have exited while queue pairs still name their devices as peers.
     #[serde(default)]
     pub departed: Vec<Departed>,
     /// Counters that are bound to regions.
@@ -86,10 +85,10 @@ pub struct Inspection {
     pub endpoint_count: usize,
     /// Refused accesses since it was opened.
     pub denied: u64,
-    /// The last of them, oldest first: what was denied and why, and what to do about it. They name keys, which may be
-    /// good for something else than what was denied: other users see none of them.
+    /// The last of them, oldest first: what was denied, why, and what to do about it. They name keys, which may be valid for other
+    /// accesses: other users do not see them.
     pub denials: Vec<DenialView>,
-    /// Processes that have tried keys in vain, those that have tried most first. Other users see none of them.
+    /// Processes that have tried keys without access, those with most tries first. Other users do not see them.
     #[serde(default)]
     pub guessers: Vec<GuesserView>,
 }
@@ -111,7 +110,7 @@ pub struct QpView {
     pub peer: Option<NodeId>,
     /// Sends that are posted and not complete.
     pub sends: u32,
-    /// Those of them that have been started.
+    /// Sends that have been started.
     pub started: u32,
     /// Receives that are posted and not complete.
     pub receives: u32,
@@ -128,7 +127,7 @@ pub struct SrqView {
     pub domain: u32,
     /// Receives that it can hold.
     pub depth: usize,
-    /// Receives that wait in it.
+    /// Receives in it.
     pub used: usize,
     /// Queue pairs that take them.
     pub users: u32,
@@ -141,9 +140,9 @@ pub struct CqView {
     pub number: u32,
     /// Completions that it can hold.
     pub depth: usize,
-    /// Completions that wait in it.
+    /// Completions in it.
     pub used: usize,
-    /// Whether one was lost.
+    /// Whether a completion was lost.
     pub overrun: bool,
 }
 
@@ -177,7 +176,7 @@ pub struct CounterView {
 }
 
 impl Device {
-    /// What this device looks like now.
+    /// The current state of this device.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -187,12 +186,12 @@ impl Device {
     }
 }
 
-/// The devices of a host, as far as this process may know of them.
+/// The devices of a host that this process may inspect.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     /// Those that answered.
     pub devices: Vec<Inspection>,
-    /// Processes whose devices are of another version of rkey.
+    /// Processes whose devices run another version of rkey.
     pub other_versions: Vec<OtherVersion>,
 }
 
@@ -227,7 +226,7 @@ pub fn list_devices(config: &Config) -> Result<Vec<Inspection>, DeviceError> {
     list_all(config).map(|listing| listing.devices)
 }
 
-/// As [`list_devices`], and the processes whose devices cannot be shown because they are of another version of rkey.
+/// As [`list_devices`], with the processes whose devices cannot be shown because they run another version of rkey.
 ///
 /// # Errors
 /// As [`list_devices`].
@@ -235,9 +234,9 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     let scope = Scope::of(config.share);
     let blocks = names::claimed_blocks(scope).map_err(DeviceError::io("reading /proc/net/unix"))?;
     let local = LocalNode::new(NodeId::default(), link_config(config))
-        .map_err(DeviceError::io("preparing to ask"))?;
-    // Ask all at once, then wait for all together.
-    let asked: Vec<(u16, Stranger)> = blocks
+        .map_err(DeviceError::io("preparing an inspection"))?;
+    // Send all requests first, then wait for all together.
+    let requests: Vec<(u16, Stranger)> = blocks
         .into_iter()
         .filter_map(|block| {
             let name = names::block_name(scope, block);
@@ -250,7 +249,7 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     let until = Instant::now() + PATIENCE;
     let mut found: Vec<Inspection> = Vec::new();
     let mut other_versions = Vec::new();
-    for (block, stranger) in asked {
+    for (block, stranger) in requests {
         match receive(&stranger, until) {
             Err(HandshakeError::Version(version)) => {
                 let Credentials { pid, uid, .. } = stranger.credentials();
@@ -273,7 +272,7 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     })
 }
 
-/// What a device answers; nothing if that is nonsense, or does not come in time.
+/// The answer of a device. `None`: it is malformed, or did not come in time.
 fn receive(stranger: &Stranger, until: Instant) -> Result<Option<Inspection>, HandshakeError> {
     loop {
         match stranger.receive()? {
@@ -292,7 +291,7 @@ fn read_answer(Control { bytes, mut fds }: Control) -> Option<Inspection> {
         return None;
     }
     let file = File::from(fds.pop()?);
-    // Only a file of bounded length: reading a pipe of a stranger could wait for ever.
+    // Only a file of bounded length: reading a pipe could block for ever.
     if !file
         .metadata()
         .is_ok_and(|m| m.is_file() && m.len() <= LONGEST)
@@ -309,14 +308,14 @@ pub(crate) fn decode(text: &[u8]) -> Option<Inspection> {
     serde_json::from_slice(text).ok()
 }
 
-/// Answers a client that wants to look. Never waits.
+/// Answers a client that wants an inspection. Never blocks.
 pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()> {
     let mut inspection = inspect(shared);
     if stranger.credentials().uid != inspection.uid {
         inspection.denials.clear();
         inspection.guessers.clear();
         if shared.config.explain != Explain::All {
-            // Where memory is would be told here that no denial tells.
+            // Denials do not reveal to such a peer where memory is; neither must this.
             inspection.protection.regions.clear();
             inspection.protection.windows.clear();
         }
@@ -342,7 +341,7 @@ fn inspect(shared: &Shared) -> Inspection {
             .collect();
         (engine.snapshot(), roles, engine.guessers())
     };
-    let (endpoints, endpoint_count) = shared.descriptions.ask();
+    let (endpoints, endpoint_count) = shared.descriptions.collect();
     let peers = engine.qps.iter().filter_map(|qp| qp.peer).collect();
     Inspection {
         node: shared.node,

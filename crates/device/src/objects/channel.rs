@@ -1,13 +1,11 @@
 //! Queues of events with a file descriptor that can be polled: completion channels and the
 //! queue of asynchronous events.
 //!
-//! The descriptor is an eventfd that is readable exactly while events wait. Nobody but this process
-//! has it, so a write to it cannot block; a program may put it into its own `poll` or `epoll` set,
-//! but should take events only through the calls here.
+//! The descriptor is an eventfd that is readable exactly while there are events. Only this process has it, so a write to it cannot
+//! block. A program may put it into its own `poll` or `epoll` set, but must take events through the calls here.
 //!
-//! There are two ways to wait. One has a time limit and does not notice signals. The other is what a
-//! blocking `read` of a descriptor would be: a signal whose handler was installed without `SA_RESTART` ends
-//! it. A futex has exactly that behaviour, and `poll` has not.
+//! There are two ways to wait. One has a time limit and ignores signals. The other behaves like a blocking `read` of a descriptor:
+//! a signal whose handler was installed without `SA_RESTART` ends it. A futex has exactly that behaviour; `poll` does not.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,17 +27,17 @@ use crate::lifecycle::WaitPoint;
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
-    waiting: Mutex<VecDeque<T>>,
+    entries: Mutex<VecDeque<T>>,
     capacity: usize,
     closed: AtomicBool,
-    /// Counts events, and the end of them.
+    /// Counts pushes, and the closing of the queue.
     news: AtomicU32,
-    /// Threads that wait for `news` to move.
+    /// Threads that wait for `news` to change.
     sleepers: AtomicU32,
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue; beyond `capacity` events that nobody took the oldest are dropped.
+    /// An empty queue. If it holds `capacity` events, a push drops the oldest one.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -48,7 +46,7 @@ impl<T> EventQueue<T> {
         let fd = eventfd(0, flags).map_err(DeviceError::io("creating an event descriptor"))?;
         Ok(Self {
             fd,
-            waiting: Mutex::new(VecDeque::new()),
+            entries: Mutex::new(VecDeque::new()),
             capacity,
             closed: AtomicBool::new(false),
             news: AtomicU32::new(0),
@@ -58,22 +56,21 @@ impl<T> EventQueue<T> {
 
     /// Adds an event.
     pub(crate) fn push(&self, event: T) {
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= self.capacity {
-            waiting.pop_front();
+        let mut entries = self.entries.lock();
+        if entries.len() >= self.capacity {
+            entries.pop_front();
         }
-        waiting.push_back(event);
-        if waiting.len() == 1 {
-            // A fresh counter takes one more; the only possible failure is a full counter, and
-            // then the descriptor is readable as wanted.
+        entries.push_back(event);
+        if entries.len() == 1 {
+            // It can fail only if the counter is full, and then the descriptor is readable as intended.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
-        drop(waiting);
-        self.tell_sleepers();
+        drop(entries);
+        self.wake_sleepers();
     }
 
-    fn tell_sleepers(&self) {
-        // Either a sleeper is counted here, or it finds that the count of news has moved.
+    fn wake_sleepers(&self) {
+        // Either the sleeper is counted by now, or it sees that `news` has changed.
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _ = futex::wake(&self.news, futex::Flags::PRIVATE, i32::MAX as u32);
@@ -82,9 +79,9 @@ impl<T> EventQueue<T> {
 
     /// Takes the oldest event, if there is one.
     pub(crate) fn try_next(&self) -> Option<T> {
-        let mut waiting = self.waiting.lock();
-        let event = waiting.pop_front();
-        if event.is_some() && waiting.is_empty() && !self.is_closed() {
+        let mut entries = self.entries.lock();
+        let event = entries.pop_front();
+        if event.is_some() && entries.is_empty() && !self.is_closed() {
             let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
         }
         event
@@ -106,10 +103,10 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes the oldest event, waiting for one as a blocking `read` would; none: no more will come.
+    /// Takes the oldest event, waiting for one as a blocking `read` would. `None`: the queue is closed.
     ///
     /// # Errors
-    /// `EINTR`: a signal came whose handler does not ask for waits to go on.
+    /// `EINTR`: a signal came whose handler was installed without `SA_RESTART`.
     pub(crate) fn next_or_signal(&self) -> Result<Option<T>, DeviceError> {
         loop {
             let seen = self.news.load(Ordering::SeqCst);
@@ -129,25 +126,25 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// No event will come any more: whoever waits, now or later, gets none.
+    /// Closes the queue: threads that wait, now or later, get `None`.
     pub(crate) fn close(&self) {
-        // With the lock, so that nobody who takes the last event makes the descriptor unreadable again.
-        let _waiting = self.waiting.lock();
+        // Under the lock, so that a thread that takes the last event does not make the descriptor unreadable again.
+        let _entries = self.entries.lock();
         self.closed.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        self.tell_sleepers();
+        self.wake_sleepers();
     }
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Forgets the events for which `gone` says so.
+    /// Removes the events for which `gone` returns `true`.
     pub(crate) fn forget(&self, gone: impl Fn(&T) -> bool) {
-        let mut waiting = self.waiting.lock();
-        let before = waiting.len();
-        waiting.retain(|event| !gone(event));
-        if before > 0 && waiting.is_empty() && !self.is_closed() {
+        let mut entries = self.entries.lock();
+        let before = entries.len();
+        entries.retain(|event| !gone(event));
+        if before > 0 && entries.is_empty() && !self.is_closed() {
             let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
         }
     }
@@ -163,8 +160,8 @@ impl<T: Send> WaitPoint for EventQueue<T> {
     }
 }
 
-/// A completion channel: completion queues that were created with it report here when they are armed
-/// and get a completion. Clones are the same channel.
+/// A completion channel: an armed completion queue that was created with it sends it an event for its next completion. Clones are
+/// the same channel.
 #[derive(Clone, Debug)]
 pub struct Channel {
     device: Device,
@@ -198,7 +195,7 @@ impl Channel {
     }
 
     /// Waits for the next completion queue that is ready, as a blocking `read` of the descriptor would: a
-    /// signal whose handler was installed without `SA_RESTART` ends it. None: the device failed.
+    /// signal whose handler was installed without `SA_RESTART` ends it. `None`: the device failed.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Io`] with `EINTR`.
@@ -223,13 +220,13 @@ impl Channel {
         Ok(self.queue().try_next())
     }
 
-    /// Whether events wait.
+    /// Whether there are events.
     #[must_use]
     pub fn has_events(&self) -> bool {
-        !self.queue().waiting.lock().is_empty()
+        !self.queue().entries.lock().is_empty()
     }
 
-    /// A descriptor that is readable exactly while events wait. For `poll` and its kin only.
+    /// A descriptor that is readable exactly while there are events. Use it only with `poll`, `select` and `epoll`.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.queue().fd()
@@ -243,7 +240,7 @@ impl Device {
     /// No descriptor is left.
     pub fn create_channel(&self) -> Result<Channel, DeviceError> {
         self.check()?;
-        // One event per arming of a queue can wait, and a queue is armed by a call: no limit needed.
+        // Each arming of a queue causes one event at most, and takes a call: no limit is needed.
         let queue = Arc::new(EventQueue::new(usize::MAX)?);
         self.shared().lifecycle().add_wait_point(&queue);
         Ok(Channel {
@@ -253,8 +250,7 @@ impl Device {
     }
 }
 
-/// Waits until a descriptor is readable (or has hung up): `false` when `deadline` passed first.
-/// Interruptions by signals are not seen outside.
+/// Waits until a descriptor is readable (or has hung up). Returns `false` if `deadline` passed first. Signals do not end the wait.
 pub(crate) fn wait_readable(
     fd: BorrowedFd<'_>,
     deadline: Option<Instant>,
@@ -308,7 +304,7 @@ mod tests {
             assert_eq!(queue.next(None).unwrap(), None);
         });
         assert_eq!(queue.next(None).unwrap(), None);
-        // Also for those who wait with a set of descriptors, when the last event has been taken.
+        // The descriptor stays readable after the last event was taken, for programs that poll it.
         let queue = EventQueue::<u32>::new(8).unwrap();
         queue.push(1);
         queue.close();
@@ -327,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_wait_hear_of_events_and_of_their_end() {
+    fn both_ways_to_wait_end_with_events_and_with_the_queue() {
         let queue = EventQueue::<u32>::new(8).unwrap();
         std::thread::scope(|scope| {
             let waiters = [0, 1].map(|_| scope.spawn(|| queue.next_or_signal().unwrap()));
@@ -343,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_nobody_takes_them() {
+    fn a_full_queue_drops_the_oldest() {
         let queue = EventQueue::new(2).unwrap();
         for n in 0..5 {
             queue.push(n);

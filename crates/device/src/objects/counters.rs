@@ -1,4 +1,4 @@
-//! Counters of what peers did to the regions that are bound to them, and who hears of it.
+//! Counters of the accesses of peers to the regions that are bound to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
@@ -7,7 +7,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::device::Device;
 
-/// What peers did to the regions that one counter is bound to.
+/// The accesses of peers to the regions that are bound to one counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     /// Writes and atomics of peers.
@@ -18,11 +18,11 @@ pub struct Counter {
     pub bytes: u64,
 }
 
-/// Hears when something was counted ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
+/// Called when an access was counted ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
 pub trait CountListener: Send + Sync {
-    /// Something was counted, in a counter that the device knows or for an endpoint. Called in whichever thread drove the
-    /// engine, the engine's own among them, and under whatever locks of its own that thread holds: what is done here is
-    /// short, calls the device for nothing but its counters, and lets go of no device.
+    /// An access was counted, in a counter of the device or for an endpoint. Called in the thread that drove the engine, which may be
+    /// the engine thread, and under the locks that this thread holds. It must be short, call the device only for its counters, and
+    /// drop no device.
     fn counted(&self);
 }
 
@@ -41,13 +41,13 @@ impl Counter {
 #[derive(Default)]
 pub(crate) struct Counters {
     by_number: Mutex<HashMap<u32, Counter>>,
-    /// By endpoint, for those that somebody asked about.
+    /// By endpoint, for the endpoints of [`Device::count_endpoint`].
     by_endpoint: Mutex<HashMap<u32, Counter>>,
     listeners: RwLock<Vec<Weak<dyn CountListener>>>,
 }
 
 impl Counters {
-    /// Counts one access of a peer, and tells the listeners.
+    /// Counts one access of a peer, and calls the listeners.
     pub(crate) fn count(&self, counter: u32, endpoint: u32, bytes: u32, write: bool) {
         let mut counters = self.by_number.lock();
         counters.entry(counter).or_default().add(bytes, write);
@@ -97,7 +97,7 @@ impl Counters {
 }
 
 impl Device {
-    /// What peers did to the regions that are bound to a counter.
+    /// The accesses of peers to the regions that are bound to a counter.
     #[must_use]
     pub fn counter(&self, counter: u32) -> Counter {
         if self.is_forked() {
@@ -106,15 +106,15 @@ impl Device {
         self.shared().counters.of(counter)
     }
 
-    /// Counts from now on what peers do through an endpoint (as queue pairs were told of it) to regions that
-    /// are bound to a counter.
+    /// Starts to count the accesses of peers through an endpoint ([`QpOptions::endpoint`](crate::QpOptions::endpoint)) to regions
+    /// that are bound to a counter.
     pub fn count_endpoint(&self, endpoint: u32) {
         if !self.is_forked() {
             self.shared().counters.count_endpoint(endpoint);
         }
     }
 
-    /// What was counted for an endpoint ([`Device::count_endpoint`]).
+    /// The counted accesses through an endpoint ([`Device::count_endpoint`]).
     #[must_use]
     pub fn endpoint_counter(&self, endpoint: u32) -> Counter {
         if self.is_forked() {
@@ -123,7 +123,7 @@ impl Device {
         self.shared().counters.of_endpoint(endpoint)
     }
 
-    /// Ends that; the answer is what was counted.
+    /// Stops counting for an endpoint, and returns what was counted.
     pub fn forget_endpoint_counter(&self, endpoint: u32) -> Counter {
         if self.is_forked() {
             return Counter::default();
@@ -131,8 +131,8 @@ impl Device {
         self.shared().counters.forget_endpoint(endpoint)
     }
 
-    /// Tells a listener from now on, as long as there is somebody else who holds it, when something was counted
-    /// ([`Device::counter`], [`Device::endpoint_counter`]). What was counted before the call is told to nobody.
+    /// Adds a listener that is called for each access counted from now on ([`Device::counter`], [`Device::endpoint_counter`]),
+    /// until the program drops it.
     pub fn listen_to_counts(&self, listener: Weak<dyn CountListener>) {
         if !self.is_forked() {
             self.shared().counters.listen(listener);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_count_only_while_asked_for() {
+    fn endpoints_count_only_while_requested() {
         let counters = Counters::default();
         counters.count(7, 1, 8, true);
         counters.count_endpoint(1);

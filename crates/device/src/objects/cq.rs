@@ -26,16 +26,16 @@ struct CqInner {
 }
 
 impl Device {
-    /// Creates a completion queue for up to `depth` completions, whose events go to `channel`.
+    /// Creates a completion queue of `depth` entries, whose events go to `channel`.
     ///
     /// # Errors
     /// [`DeviceError::TooLarge`], [`DeviceError::Limit`]; [`DeviceError::Unknown`]: the channel is another device's.
     pub fn create_cq(&self, depth: u32, channel: Option<&Channel>) -> Result<Cq, DeviceError> {
-        self.place_cq(depth, channel, |engine| engine.create_cq(depth))
+        self.new_cq(depth, channel, |engine| engine.create_cq(depth))
     }
 
-    /// As [`Device::create_cq`], for completions that have the time at which they were added, by `clock`, which must
-    /// not call the device. [`Cq::poll_stamped`] tells it.
+    /// As [`Device::create_cq`], with a time stamp for each completion, taken from `clock`, which must not call the device.
+    /// [`Cq::poll_stamped`] returns it.
     ///
     /// # Errors
     /// As [`Device::create_cq`].
@@ -45,12 +45,12 @@ impl Device {
         channel: Option<&Channel>,
         clock: Clock,
     ) -> Result<Cq, DeviceError> {
-        self.place_cq(depth, channel, |engine| {
+        self.new_cq(depth, channel, |engine| {
             engine.create_stamped_cq(depth, clock)
         })
     }
 
-    fn place_cq(
+    fn new_cq(
         &self,
         depth: u32,
         channel: Option<&Channel>,
@@ -94,7 +94,7 @@ impl Device {
 }
 
 impl Cq {
-    /// The engine's name of it; events on a channel carry it.
+    /// Its name in the engine, which events on a channel carry.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.0.entries.id()
@@ -112,61 +112,60 @@ impl Cq {
         self.0.channel.as_ref()
     }
 
-    /// How many completions it can hold.
+    /// The most completions that it can hold.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.0.entries.depth()
     }
 
-    /// How many completions wait in it.
+    /// How many completions it holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.entries.len()
     }
 
-    /// Whether no completion waits in it.
+    /// Whether it holds no completion.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.entries.is_empty()
     }
 
-    /// Whether a completion was lost because it was full. It stays broken.
+    /// Whether a completion was lost because the queue was full. It stays broken.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.0.entries.is_overrun()
     }
 
-    /// How many queue pairs that complete here were ended because the process of their peer is gone
-    /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). Whoever has armed the queue is told of one
-    /// more as of a completion; what came from that peer was in the queue before.
+    /// How many queue pairs that complete here have failed because the process of their peer is gone
+    /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue reports such a failure like a completion;
+    /// everything that came from that peer was in the queue before.
     #[inline]
     #[must_use]
     pub fn peers_gone(&self) -> u32 {
         self.0.notify.peers_gone.load(Ordering::Acquire)
     }
 
-    /// Takes completions, oldest first, fills `into` from its start and returns how many there were.
-    /// When there is none, the call drives the engine itself if a peer has sent something.
+    /// Takes completions, oldest first, into the start of `into`, and returns how many. If there are none, it drives the engine if a
+    /// peer has sent something.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     #[inline]
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize, DeviceError> {
         let entries = self.look()?;
-        // Looks before it locks, so that a poll in vain costs little.
+        // It looks before it locks, so that an empty poll costs little.
         Ok(entries.pop(into))
     }
 
-    /// Gives the processor away if [`Cq::poll_with`] has found nothing for a while: for the time after the caller has
-    /// let go of locks that other threads want. [`Cq::poll`] does so by itself.
+    /// Yields the processor if [`Cq::poll_with`] has found nothing for a while. Call it without locks that other threads want.
+    /// [`Cq::poll`] does it by itself.
     #[inline]
     pub fn rest(&self) {
         self.0.device.shared().driver.rest();
     }
 
-    /// As [`Cq::poll`]. When there is none, messages that a peer has sent are offered to `inbox` before they go to
-    /// receives; see [`Inbox`]. It is called while the device is locked, and must not use it in any other way
-    /// than through what it is given.
+    /// As [`Cq::poll`], but if there are no completions, messages of peers are offered to `inbox` before they go to receives; see
+    /// [`Inbox`]. The inbox runs while the device is locked, and must not call it.
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -185,7 +184,7 @@ impl Cq {
         Ok(inner.entries.pop(into))
     }
 
-    /// As [`Cq::poll`], with the time of each completion; 0 if the queue has no clock.
+    /// As [`Cq::poll`], with the time stamp of each completion; 0 if the queue has no clock.
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -193,7 +192,7 @@ impl Cq {
         Ok(self.look()?.pop_stamped(into))
     }
 
-    /// The entries, after a look at what peers have sent if there were none.
+    /// The entries. If there are none, it first handles what peers have sent.
     #[inline(always)]
     fn look(&self) -> Result<&CqShared, DeviceError> {
         let inner = &*self.0;
@@ -205,8 +204,8 @@ impl Cq {
         Ok(&inner.entries)
     }
 
-    /// Waits until a completion can be taken: `false` when `timeout` passed before (`None`: for
-    /// ever). Polls for a short while, then sleeps and leaves the engine to its thread.
+    /// Waits until there is a completion. Returns `false` if `timeout` passed first (`None`: for ever). It polls for a short while,
+    /// then sleeps and leaves the engine to its thread.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -247,7 +246,7 @@ impl Cq {
         let shared = inner.device.shared();
         loop {
             let seen = *inner.notify.times_ready.lock();
-            // A device that fails after this look changes what was seen.
+            // A device that fails after this check also changes `times_ready`.
             shared.lifecycle().check()?;
             self.arm(false)?;
             shared.driver.hand_over();
@@ -283,9 +282,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Asks for one event on the channel when the next completion is added (with `solicited_only`:
-    /// the next that the sender asked to announce, or that is an error). Completions that are there
-    /// already do not count: poll once more after this call, then wait.
+    /// Requests one event on the channel for the next completion (with `solicited_only`: the next one that is solicited or an
+    /// error). Completions that the queue already holds do not count: poll once more after this call, then wait.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Unknown`] without a channel.
@@ -303,9 +301,9 @@ impl Cq {
         Ok(())
     }
 
-    /// Lets a channel hear of the next completion that its sender asked to announce, or that is an error, and of the end of
-    /// a peer ([`Cq::peers_gone`]): once for each call, whatever else is asked for and told to others. It is the same
-    /// channel in all calls. Completions that are there already do not count, as with [`Cq::req_notify`].
+    /// Requests one event on `channel` for the next completion that is solicited or an error, or for the end of a peer
+    /// ([`Cq::peers_gone`]), independent of [`Cq::req_notify`]. All calls must name the same channel. Completions that the queue
+    /// already holds do not count.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`]; [`DeviceError::Unknown`]: the channel is another device's.
@@ -330,7 +328,7 @@ impl Cq {
         Ok(())
     }
 
-    /// How many sends are on their way that will complete here. The engine's thread sees to them meanwhile.
+    /// How many sends that complete here are under way. The engine thread drives them meanwhile.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -344,10 +342,10 @@ impl Cq {
         Ok(count)
     }
 
-    /// Changes how many completions it can hold.
+    /// Changes its depth.
     ///
     /// # Errors
-    /// [`DeviceError::TooLarge`]; more completions wait in it than it shall hold.
+    /// [`DeviceError::TooLarge`]; the queue holds more completions than that.
     pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
         let device = &self.0.device;
         device.check()?;

@@ -1,4 +1,4 @@
-//! Who is told when a completion queue has something: channels and waiting threads.
+//! Notifies channels and waiting threads when a completion queue becomes ready.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,8 +11,8 @@ use super::channel::EventQueue;
 use crate::lifecycle::WaitPoint;
 use crate::progress::DeviceEngine;
 
-/// What the engine's side needs to know about a completion queue. It holds no device, so that the
-/// engine thread never has the last handle of one.
+/// The channels and threads that wait for a completion queue. It holds no device, so that the engine thread never has the last
+/// handle of one.
 #[derive(Debug)]
 pub(crate) struct CqNotify {
     pub(super) channel: Option<Arc<EventQueue<CqId>>>,
@@ -20,19 +20,19 @@ pub(crate) struct CqNotify {
     pub(super) wants_event: AtomicBool,
     /// Armed in the engine, for the channel or for a waiter.
     armed: AtomicBool,
-    /// Where solicited completions and errors are told besides, if somebody wants to know of nothing else.
+    /// A channel for solicited completions and errors only.
     pub(super) watcher: OnceLock<Arc<EventQueue<CqId>>>,
-    /// Watched in the engine, for that.
+    /// Watched in the engine, for `watcher`.
     watched: AtomicBool,
     pub(super) waiters: AtomicU32,
     pub(super) times_ready: Mutex<u64>,
     pub(super) readiness: Condvar,
-    /// Queue pairs that complete here and that were ended because their peer is gone.
+    /// Queue pairs that complete here and failed because their peer is gone.
     pub(super) peers_gone: AtomicU32,
 }
 
 impl CqNotify {
-    /// It became ready: tell the channel and those who wait.
+    /// Notifies the channel and waiting threads.
     fn ready(&self, id: CqId) {
         if let Some(channel) = &self.channel
             && self.wants_event.swap(false, Ordering::AcqRel)
@@ -44,7 +44,7 @@ impl CqNotify {
         }
     }
 
-    /// Something came that it was watched for.
+    /// Notifies the watcher.
     fn seen(&self, id: CqId) {
         if let Some(watcher) = self.watcher.get() {
             watcher.push(id);
@@ -56,23 +56,23 @@ impl CqNotify {
         self.readiness.notify_all();
     }
 
-    /// A queue pair that completes here was ended. With the engine's lock, so that who arms the queue after it sees
-    /// the number, and who did so before is told.
+    /// Counts a failed queue pair. Called under the engine's lock: a thread that arms the queue later sees the number, and one that
+    /// armed it before is notified.
     pub(crate) fn count_gone_peer(&self, _locked: &DeviceEngine) {
         self.peers_gone.fetch_add(1, Ordering::Release);
     }
 }
 
-/// The completion queues of a device, to be told when they are ready.
+/// The completion queues of a device, by id.
 #[derive(Debug, Default)]
 pub(crate) struct CqTable {
     by_id: Mutex<HashMap<CqId, Arc<CqNotify>>>,
-    /// How many are armed or watched: somebody means to sleep.
+    /// How many are armed or watched: threads are about to sleep.
     armed: AtomicU32,
 }
 
 impl CqTable {
-    /// A new completion queue, whose events go to `channel`.
+    /// Adds a completion queue, whose events go to `channel`.
     pub(super) fn add(&self, id: CqId, channel: Option<Arc<EventQueue<CqId>>>) -> Arc<CqNotify> {
         let notify = Arc::new(CqNotify {
             channel,
@@ -89,7 +89,7 @@ impl CqTable {
         notify
     }
 
-    /// A completion queue is destroyed.
+    /// Removes a destroyed completion queue.
     pub(super) fn remove(&self, id: CqId) {
         if let Some(notify) = self.by_id.lock().remove(&id) {
             self.disarm(&notify);
@@ -97,21 +97,21 @@ impl CqTable {
         }
     }
 
-    /// A completion queue was armed in the engine, for its channel or for a waiting thread.
+    /// Notes that a completion queue was armed in the engine, for its channel or for a waiting thread.
     pub(super) fn arm(&self, notify: &CqNotify) {
         if !notify.armed.swap(true, Ordering::AcqRel) {
             self.armed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A completion queue is watched in the engine.
+    /// Notes that a completion queue is watched in the engine.
     pub(super) fn watch(&self, notify: &CqNotify) {
         if !notify.watched.swap(true, Ordering::AcqRel) {
             self.armed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Says whether it was armed until now.
+    /// Returns whether it was armed.
     fn disarm(&self, notify: &CqNotify) -> bool {
         let was = notify.armed.swap(false, Ordering::AcqRel);
         if was {
@@ -120,7 +120,7 @@ impl CqTable {
         was
     }
 
-    /// Says whether it was watched until now.
+    /// Returns whether it was watched.
     fn unwatch(&self, notify: &CqNotify) -> bool {
         let was = notify.watched.swap(false, Ordering::AcqRel);
         if was {
@@ -146,7 +146,7 @@ impl CqTable {
         self.by_id.lock().get(&id).cloned()
     }
 
-    /// The engine has disarmed a completion queue because it has become ready.
+    /// The engine has disarmed a completion queue because it became ready.
     pub(crate) fn ready(&self, id: CqId) {
         if let Some(notify) = self.find(id) {
             self.disarm(&notify);
@@ -154,7 +154,7 @@ impl CqTable {
         }
     }
 
-    /// The engine has ended the watch of a completion queue because something came that it was watched for.
+    /// The engine has ended the watch of a completion queue: a solicited completion or an error came.
     pub(crate) fn seen(&self, id: CqId) {
         if let Some(notify) = self.find(id)
             && self.unwatch(&notify)
@@ -206,7 +206,7 @@ mod tests {
         let table = CqTable::default();
         let notify = table.add(id(1), Some(Arc::clone(&channel)));
         table.ready(id(1));
-        assert_eq!(channel.try_next(), None, "nobody asked for an event");
+        assert_eq!(channel.try_next(), None, "no event was requested");
         notify.wants_event.store(true, Ordering::Release);
         table.ready(id(1));
         table.ready(id(1));

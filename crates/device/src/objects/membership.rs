@@ -1,7 +1,7 @@
 //! Multicast groups and flows that a queue pair belongs to.
 //!
-//! A device with a member of a group says so by binding one more abstract name, which ends with one of its blocks
-//! of queue pair numbers ([`crate::peers::names::group_name`]).
+//! A device with a member of a group advertises it by binding one more abstract name, which ends with one of its blocks of queue
+//! pair numbers ([`crate::peers::names::group_name`]).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::error::DeviceError;
 use crate::peers::names;
 use crate::shared::Shared;
 
-/// The groups that a device says it has members of, and how many.
+/// The groups that a device advertises, and how many members of each it has.
 #[derive(Debug, Default)]
 pub(crate) struct Adverts(Mutex<HashMap<Group, (u32, OwnedFd)>>);
 
@@ -48,7 +48,7 @@ impl Adverts {
         Ok(())
     }
 
-    /// A queue pair with these memberships is destroyed.
+    /// Removes the memberships of a destroyed queue pair.
     pub(crate) fn remove_all(&self, membership: &Membership) {
         for group in &membership.groups {
             self.remove(*group);
@@ -66,7 +66,7 @@ impl Adverts {
     }
 }
 
-/// What a queue pair belongs to.
+/// The groups and flows of one queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Membership {
     groups: Vec<Group>,
@@ -75,11 +75,11 @@ pub(crate) struct Membership {
 }
 
 impl Qp {
-    /// Makes it a member of a multicast group: it receives what is sent to the group by any device that can reach
-    /// this one. Joining twice is joining once.
+    /// Joins a multicast group: the queue pair receives datagrams that any device sends to the group, if it can reach this one.
+    /// Joining twice has no further effect.
     ///
     /// # Errors
-    /// [`DeviceError::Unknown`]: it is no queue pair for datagrams. [`DeviceError::Io`].
+    /// [`DeviceError::Unknown`]: it is not a datagram queue pair. [`DeviceError::Io`].
     pub fn join(&self, group: [u8; 16]) -> Result<(), DeviceError> {
         if self.options().qp_type != QpType::Ud {
             return Err(DeviceError::Unknown {
@@ -107,7 +107,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Ends a membership; says whether there was one.
+    /// Leaves a multicast group. Returns whether it was a member.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -118,10 +118,10 @@ impl Qp {
 
     fn quit(&self, membership: &mut Membership, group: Group) -> bool {
         let shared = self.device().shared();
-        let Some(place) = membership.groups.iter().position(|of| *of == group) else {
+        let Some(index) = membership.groups.iter().position(|of| *of == group) else {
             return false;
         };
-        membership.groups.swap_remove(place);
+        membership.groups.swap_remove(index);
         shared
             .driver
             .command(|engine| engine.leave_group(self.id(), group));
@@ -136,14 +136,14 @@ impl Qp {
         membership.groups.len() + membership.flows.len()
     }
 
-    /// From now on a raw queue pair takes the frames that `flow` describes. The result names the flow.
+    /// Makes a raw queue pair receive the frames that match `flow`. Returns the number of the flow.
     ///
     /// # Errors
-    /// It is no raw queue pair; the flow looks too far into the frame.
+    /// It is not a raw queue pair; the flow reaches too far into the frame.
     pub fn add_flow(&self, flow: Flow) -> Result<u32, DeviceError> {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
-        // To the end: another thread may take the last flow away meanwhile, and the membership with it.
+        // Locked to the end: otherwise another thread could remove the last flow meanwhile, and the membership with it.
         let mut membership = self.membership().lock();
         membership.next_flow += 1;
         let number = membership.next_flow;
@@ -160,7 +160,7 @@ impl Qp {
         Ok(number)
     }
 
-    /// Takes a flow away; says whether it was there.
+    /// Removes a flow. Returns whether it existed.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -168,10 +168,10 @@ impl Qp {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
         let mut membership = self.membership().lock();
-        let Some(place) = membership.flows.iter().position(|of| *of == number) else {
+        let Some(index) = membership.flows.iter().position(|of| *of == number) else {
             return Ok(false);
         };
-        membership.flows.swap_remove(place);
+        membership.flows.swap_remove(index);
         shared
             .driver
             .command(|engine| engine.remove_flow(self.id(), number));
@@ -183,11 +183,11 @@ impl Qp {
 }
 
 impl Qp {
-    /// Makes a raw queue pair spread its frames over receive queues of [`Device::create_wq`](crate::Device::create_wq);
-    /// their number is a power of two.
+    /// Distributes the frames of a raw queue pair over receive queues of [`Device::create_wq`](crate::Device::create_wq) by RSS.
+    /// Their number must be a power of two.
     ///
     /// # Errors
-    /// It is no raw queue pair, or these are no such queues.
+    /// It is not a raw queue pair, or these are not such queues.
     pub fn set_rss(
         &self,
         queues: &[Srq],
@@ -196,14 +196,14 @@ impl Qp {
     ) -> Result<(), DeviceError> {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
-        let spread = Rss {
+        let rss = Rss {
             queues: queues.iter().map(Srq::id).collect(),
             key,
             fields,
         };
         shared
             .driver
-            .command(|engine| engine.set_rss(self.id(), spread))?;
+            .command(|engine| engine.set_rss(self.id(), rss))?;
         Ok(())
     }
 }

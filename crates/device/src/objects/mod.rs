@@ -1,4 +1,4 @@
-//! What a program makes on a device: completion queues and channels, queue pairs, shared receive queues, regions,
+//! The objects that a program creates on a device: completion queues and channels, queue pairs, shared receive queues, regions,
 //! windows, and memory that peers can map.
 
 pub mod channel;

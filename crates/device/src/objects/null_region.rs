@@ -1,4 +1,4 @@
-//! Null regions: what is read from one is zeros, what is written to it is gone.
+//! Null regions: reads give zeros, writes are dropped.
 
 #![allow(unsafe_code)]
 // UNSAFETY: maps memory.
@@ -13,11 +13,11 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// Bytes of the zeros and of the sink. Longer accesses go over them several times.
+/// Bytes of the zeros and of the sink. Longer accesses use them several times.
 const BLOCK: usize = 256 << 10;
 
-/// The zeros, which nobody can write, and the sink, which nobody reads. One of each serves all devices of the process
-/// and stays as long as it; pages that nobody touches take no memory, and those of the zeros never do.
+/// The zeros, which are read-only, and the sink, which is never read. One of each serves all devices of the process, for its whole
+/// life. Untouched pages take no memory, and those of the zeros never do.
 static BLOCKS: Mutex<Option<[VaRange; 2]>> = Mutex::new(None);
 
 fn blocks() -> io::Result<[VaRange; 2]> {
@@ -38,25 +38,25 @@ fn map() -> io::Result<[VaRange; 2]> {
             MapFlags::PRIVATE | MapFlags::NORESERVE,
         )?
     };
-    // SAFETY: the first half of the mapping, which nobody knows yet.
+    // SAFETY: the first half of the mapping, to which no pointer exists yet.
     if let Err(error) = unsafe { mprotect(start, BLOCK, MprotectFlags::READ) } {
-        // SAFETY: the mapping, which nobody will ever know.
+        // SAFETY: the mapping, to which no other pointer exists.
         let _ = unsafe { munmap(start, 2 * BLOCK) };
         return Err(error.into());
     }
     let half = |number: u64| VaRange::new(start as u64 + number * BLOCK as u64, BLOCK as u64);
     match [half(0), half(1)] {
         [Some(zeros), Some(sink)] => Ok([zeros, sink]),
-        _ => Err(io::Error::other("a mapping that passes the last address")),
+        _ => Err(io::Error::other("the mapping wraps the address space")),
     }
 }
 
 impl Device {
-    /// Registers no memory: requests of this side that name the region's local key, with any address and length, take
-    /// zeros from it or put bytes nowhere. Peers cannot use it.
+    /// Registers a null region: requests of this device that name its local key, with any address and length, read zeros or drop
+    /// what they write. Peers cannot use it.
     ///
     /// # Errors
-    /// Limits; the domain is not open; the system gives no memory. [`DeviceError::Forked`], [`DeviceError::Failed`].
+    /// Limits; the domain is not open; no memory is left. [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn register_null(&self, domain: DomainId) -> Result<Region, DeviceError> {
         self.check()?;
         let [zeros, sink] = blocks().map_err(DeviceError::io("mapping memory for null regions"))?;

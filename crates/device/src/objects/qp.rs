@@ -18,18 +18,18 @@ use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
 use crate::progress::reactor::Token;
 
-/// What a queue pair is made of; none of it changes later.
+/// The fixed attributes of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpOptions {
     /// The transport service.
     pub qp_type: QpType,
     /// The protection domain: keys of other domains do not work here.
     pub domain: DomainId,
-    /// Where sends complete.
+    /// The completion queue of sends.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// The completion queue of receives.
     pub recv_cq: Cq,
-    /// Takes receives from this queue instead of one of its own.
+    /// The shared receive queue that replaces its own receive queue.
     pub srq: Option<Srq>,
     /// Entries of the send queue.
     pub max_send: u32,
@@ -41,26 +41,24 @@ pub struct QpOptions {
     pub max_recv_sge: u32,
     /// Bytes of inline data of a send.
     pub max_inline: u32,
-    /// Complete all sends with an entry, whether flagged or not.
+    /// Every send completes with an entry, whether flagged or not.
     pub signal_all: bool,
-    /// Goes to the error state when the process of its peer ends, so that its receives are flushed
-    /// (also when no send is outstanding, which would fail anyway).
+    /// The queue pair goes to the error state when the process of its peer ends, even if no send is outstanding, so that its
+    /// receives are flushed.
     pub fail_with_peer: bool,
-    /// A refused request fails by itself and leaves both queue pairs in service. Both ends have to
-    /// agree on it.
+    /// A refused request fails alone and leaves both queue pairs in service. Both ends need the same setting.
     pub survive_remote_error: bool,
-    /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
+    /// The XRC domain whose shared receive queues the receiving half of an extended reliable connection serves.
     pub xrcd: Option<XrcdId>,
-    /// The endpoint that it is part of, for regions that serve one endpoint only: the number that
-    /// [`Device::bind_endpoint`] was given. `None`: its own number.
+    /// The endpoint that it is part of, for regions that serve one endpoint only: the number passed to
+    /// [`Device::bind_endpoint`]. `None`: its own number.
     pub endpoint: Option<u32>,
-    /// Whom it leads to, for regions that serve one peer only: the number in their
-    /// [`RegionSpec`](crate::core::RegionSpec).
+    /// Its peer, for regions that serve one peer only: the number in their [`RegionSpec`](crate::core::RegionSpec).
     pub peer: Option<u32>,
 }
 
 impl QpOptions {
-    /// A reliable connection of moderate size that completes everything in one queue.
+    /// A reliable connection of moderate size with one completion queue.
     #[must_use]
     pub fn new(domain: DomainId, cq: &Cq) -> Self {
         Self {
@@ -120,7 +118,7 @@ struct QpInner {
 }
 
 impl Device {
-    /// Creates a queue pair, in state RESET, with a number of its own.
+    /// Creates a queue pair in state RESET.
     ///
     /// # Errors
     /// [`DeviceError::TooLarge`], [`DeviceError::Limit`], [`DeviceError::Core`] (no such domain),
@@ -193,7 +191,7 @@ impl Device {
 }
 
 impl Qp {
-    /// The engine's name of it.
+    /// Its name in the engine.
     #[must_use]
     pub fn id(&self) -> QpId {
         self.0.id
@@ -205,7 +203,7 @@ impl Qp {
         self.0.qpn
     }
 
-    /// What a peer has to know to connect to it with [`Qp::connect`].
+    /// What a peer needs to know for [`Qp::connect`].
     #[must_use]
     pub fn address(&self) -> QpAddress {
         QpAddress {
@@ -218,7 +216,7 @@ impl Qp {
         &self.0.membership
     }
 
-    /// What it was created with.
+    /// The attributes with which it was created.
     #[must_use]
     pub fn options(&self) -> &QpOptions {
         &self.0.options
@@ -230,8 +228,7 @@ impl Qp {
         &self.0.device
     }
 
-    /// Changes its state or attributes. A queue pair that is given a peer starts to look for it at
-    /// once; the peer need not exist yet.
+    /// Changes its state or attributes. A queue pair that gets a peer starts to look for it at once; the peer need not exist yet.
     ///
     /// # Errors
     /// [`DeviceError::Modify`], [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -244,16 +241,15 @@ impl Qp {
         Ok(())
     }
 
-    /// Notes that something was refused which the peer asked for in a message: for front ends that carry out
-    /// operations of their own. It is kept, logged and counted like what the engine denies. Says whether the peer may
-    /// be told why (`RKEY_EXPLAIN`).
-    #[must_use = "whether the peer may be told why"]
+    /// Records a refused operation that the peer requested in a message, for front ends that execute operations of their own. It
+    /// is kept, logged and counted like a denial of the engine. Returns whether the peer may learn the reason (`RKEY_EXPLAIN`).
+    #[must_use = "whether the peer may learn the reason"]
     pub fn note_refusal(&self, denial: Denial) -> bool {
         let Ok(info) = self.query() else { return false };
         let peer = info.attributes.peer;
         let shared = self.0.device.shared();
         let link = shared.driver.lock().inbound_link(self.0.id);
-        let told = link.is_some_and(|link| shared.driver.count_denied(link, &denial));
+        let may_explain = link.is_some_and(|link| shared.driver.count_denied(link, &denial));
         shared.denials.note(DenialReport {
             id: 0,
             echo: false,
@@ -264,10 +260,10 @@ impl Qp {
             work_id: None,
             denial,
         });
-        told
+        may_explain
     }
 
-    /// Everything about it, as it is now.
+    /// Its current state and attributes.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -280,17 +276,16 @@ impl Qp {
             .ok_or(DeviceError::Unknown { what: "queue pair" })
     }
 
-    /// Brings it from RESET (then with all remote rights) or INIT to RTS, connected to a queue pair of
-    /// another device (or of this one), with the time-outs of the configuration.
+    /// Brings it from RESET (with all remote rights) or INIT to RTS, connected to a queue pair of this or another device, with the
+    /// time-outs of the configuration.
     ///
     /// # Errors
     /// As [`Qp::modify`].
     pub fn connect(&self, node: NodeId, peer: QpAddress) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
         shared.lifecycle().check()?;
-        let [init, rtr, rts] = self.way_to_rts(node, peer);
-        // In one go: that the peer is not there, and the queue pair with it, is news of its own, which
-        // must not come between two of the steps and make one of them impossible.
+        let [init, rtr, rts] = self.steps_to_rts(node, peer);
+        // In one post: the news that the peer is gone, which fails the queue pair, must not come between two steps.
         shared.driver.post(|engine| {
             let state = engine.query_qp(self.0.id).map(|info| info.state);
             if state == Some(QpState::Reset) {
@@ -302,8 +297,8 @@ impl Qp {
         Ok(())
     }
 
-    /// The three steps from RESET to RTS.
-    fn way_to_rts(&self, node: NodeId, peer: QpAddress) -> [QpAttributes; 3] {
+    /// The attributes for the three steps from RESET to RTS.
+    fn steps_to_rts(&self, node: NodeId, peer: QpAddress) -> [QpAttributes; 3] {
         let node = Some(node);
         let mut rtr = QpAttributes::rtr(
             Peer {
@@ -340,7 +335,7 @@ impl Qp {
 
     /// Posts a work request to the send queue.
     ///
-    /// The memory that it names must stay valid until its completion.
+    /// The memory that the request names must stay valid until its completion.
     ///
     /// # Errors
     /// [`DeviceError::Post`]: nothing was posted. [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -354,10 +349,10 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts work requests in order until one is not taken; the peer's bell rings once for all.
+    /// Posts work requests in order until one is refused, with one doorbell for all.
     ///
     /// # Errors
-    /// The number of requests that were posted before, and why the next one was not.
+    /// The number of posted requests, and why the next one was refused.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), (usize, DeviceError)> {
         let shared = self.0.device.shared();
         shared.lifecycle().check().map_err(|e| (0, e))?;
@@ -375,10 +370,10 @@ impl Qp {
         })
     }
 
-    /// Posts work requests in order, all or none; the peer's bell rings once for all.
+    /// Posts work requests in order, all or none, with one doorbell for all.
     ///
     /// # Errors
-    /// Which request cannot be posted, and why. Nothing was posted.
+    /// The request that was refused, and why. Nothing was posted.
     pub fn post_all_sends<'a>(
         &self,
         requests: impl ExactSizeIterator<Item = SendRequest<'a>> + Clone,
@@ -396,7 +391,7 @@ impl Qp {
                 request
                     .flags
                     .set(rkey_engine::SendFlags::MORE, index < last);
-                // Whatever the first ones do to the queue pair: in an error state, posts are taken.
+                // Even if the first ones fail the queue pair: in the error state it accepts posts.
                 engine
                     .post_send(self.0.id, &request)
                     .map_err(|e| (index, e.into()))?;

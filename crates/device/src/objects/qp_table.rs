@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use rkey_engine::QpId;
 
-/// Queue pairs by number, and what becomes of each when its peer ends.
+/// Queue pairs by number, and whether each fails with its peer.
 #[derive(Debug, Default)]
 pub(crate) struct QpTable(Mutex<BTreeMap<u32, Entry>>);
 
@@ -33,7 +33,7 @@ impl QpTable {
         self.0.lock().get(&qpn).map(|entry| entry.id)
     }
 
-    /// Whether the queue pair goes to the error state when its peer ends. Not if another one has the number by now.
+    /// Whether the queue pair goes to the error state when its peer ends. `false` if another one has the number by now.
     pub(crate) fn fails_with_peer(&self, qpn: u32, id: QpId) -> bool {
         let table = self.0.lock();
         table

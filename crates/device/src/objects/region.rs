@@ -1,4 +1,4 @@
-//! Memory regions: registering, and closing so that nobody touches the memory afterwards.
+//! Memory regions: registering and deregistering. After deregistering, no peer touches the memory.
 
 use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
 
@@ -6,25 +6,23 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::progress::Backoff;
 
-/// Looks at a region that is not drained before the first pause.
+/// How often to look at a region that is not drained before the first pause.
 const SPINS: u32 = 1000;
 
 impl Device {
     /// Registers memory.
     ///
     /// # Safety
-    /// Until [`Device::close_region`] (or [`Device::revoke_region`], or [`Device::reregister`])
-    /// has returned for this region, peers and the device read and write the memory as far as the
-    /// rights of the region go: nothing else in the process may rely on it not being read or written,
-    /// which in Rust means that no reference to it may be used, except for shared references to bytes
-    /// that no right of the region allows to write. Memory that is not mapped is no danger: touching
-    /// it is an error of the operation.
+    /// Until [`Device::close_region`] (or [`Device::revoke_region`], or [`Device::reregister`]) has returned for this region, peers
+    /// and the device read and write the memory as its rights allow. Nothing else in the process may rely on it not being read or
+    /// written: in Rust, no reference to it may be used, except shared references to bytes that no right of the region allows to
+    /// write. Unmapped memory is safe: accessing it is an error of the operation.
     ///
     /// # Errors
     /// [`DeviceError::Core`]: a limit, a rule about rights, an empty or overflowing range, a key
     /// that is taken. [`DeviceError::Forked`], [`DeviceError::Failed`].
     #[allow(unsafe_code)]
-    // UNSAFETY: the function hands memory to peers; what its caller has to promise is stated above.
+    // UNSAFETY: the function lets peers access memory; the contract of its caller is stated above.
     pub unsafe fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, DeviceError> {
         self.check()?;
         let region = self.table().register(spec)?;
@@ -32,8 +30,8 @@ impl Device {
         Ok(region)
     }
 
-    /// Changes rights, domain or memory of a region, which gets a new handle and new keys; the old
-    /// ones are dead, and nobody touches the old memory any more, when this returns.
+    /// Changes rights, domain or memory of a region, which gets a new handle and new keys. When this returns the old keys are stale,
+    /// and no peer touches the old memory.
     ///
     /// # Safety
     /// As [`Device::register`], for the new memory and rights.
@@ -55,8 +53,8 @@ impl Device {
         Ok(new)
     }
 
-    /// Changes rights, domain or memory of a region under the handle and the keys that it has. While
-    /// it changes, every access is refused; nobody touches the old memory any more when this returns.
+    /// Changes rights, domain or memory of a region, which keeps its handle and keys. While it changes, every access is refused.
+    /// When this returns no peer touches the old memory.
     ///
     /// # Safety
     /// As [`Device::register`], for the new memory and rights.
@@ -77,18 +75,17 @@ impl Device {
         Ok(changed)
     }
 
-    /// Closes a region: its keys refuse at once; when this returns nobody touches its memory.
+    /// Deregisters a region: its keys refuse at once, and when this returns no peer touches its memory.
     ///
-    /// It takes microseconds if no peer is using the memory, and about a second, also when a peer
-    /// is stopped in the middle of a copy. A peer that does not answer for a second to a request that
-    /// names the memory loses its link to this device; see [`crate::SharedMemory`] for what becomes of memory that is
-    /// leased. A peer that has lost its link and does not show within two seconds that it has left our memory (its own side
-    /// of the copy may be a file system that does not answer) is not waited for any longer: the log then says, as an
-    /// error, which process it is. Only regions that this peer was told of wait for it.
+    /// It takes microseconds if no peer is using the memory, and about a second otherwise, even if a peer is stopped in the middle
+    /// of a copy. A peer that does not respond for a second to a request that names the memory loses its link to this device; see
+    /// [`crate::SharedMemory`] for leased memory. The device gives up on a peer that has lost its link and does not show within two
+    /// seconds that it has left our memory (its own side of the copy may be a file system that does not answer), and logs its
+    /// process as an error. Only regions that this peer was told about wait for it.
     ///
     /// # Errors
-    /// [`rkey_core::CoreError::RegionBusy`] (windows or bindings hang on it: nothing changed), or it
-    /// does not exist. [`DeviceError::Forked`].
+    /// [`rkey_core::CoreError::RegionBusy`] (it has windows or bindings: nothing changed), or it does not exist.
+    /// [`DeviceError::Forked`].
     pub fn close_region(&self, region: Region) -> Result<(), DeviceError> {
         if self.is_forked() {
             return Err(DeviceError::Forked);
@@ -99,8 +96,7 @@ impl Device {
         Ok(())
     }
 
-    /// As [`Device::close_region`] if no peer has to be waited for; otherwise it stays as it is, and the
-    /// answer is `false`.
+    /// As [`Device::close_region`] if that need not wait for a peer. Otherwise nothing changes, and the result is `false`.
     ///
     /// # Errors
     /// As [`Device::close_region`].
@@ -116,8 +112,7 @@ impl Device {
         self.close_region(region).map(|()| true)
     }
 
-    /// As [`Device::close_region`], but first unbinds the windows and takes away the bindings that
-    /// hang on the region.
+    /// As [`Device::close_region`], but first unbinds the windows and removes the bindings of the region.
     ///
     /// # Errors
     /// The region does not exist. [`DeviceError::Forked`].
@@ -158,9 +153,9 @@ impl Device {
     }
 }
 
-/// Waits until the last access that was under way has ended. Accesses last as long as one copy of one
-/// piece (the thread that makes it may have been descheduled), and never wait for anybody, so this
-/// ends. The calling thread holds no lock of the engine, as those never leave this crate.
+/// Waits until the last access under way has ended. An access lasts as long as one copy of one fragment (its thread may have been
+/// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock, whose guards
+/// never leave this crate.
 #[cold]
 fn wait_until_drained<P, R>(mut pending: P, finish: impl Fn(P) -> Result<R, P>) -> R {
     for _ in 0..SPINS {

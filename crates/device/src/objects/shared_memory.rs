@@ -1,6 +1,6 @@
-//! Memory that peers can map: from the device's own allocator.
+//! Memory that peers can map, from the device's own allocator.
 //!
-//! It is a sealed memfd, so it cannot shrink under anybody's hands. Peers get it by a lease only.
+//! It is a sealed memfd, so it cannot shrink while it is mapped. Peers get it by a lease only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,16 +12,15 @@ use rkey_core::MemoryKind;
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// Numbers segments, over all devices of the process.
+/// The number of the next segment of any device of the process.
 static SEGMENTS: AtomicU32 = AtomicU32::new(1);
 
-/// A piece of memory that can be registered, and that peers can be allowed to map. Zeroed. Clones are
-/// the same memory; the last one frees it, so hold one as long as a region covers it.
+/// Zeroed memory that can be registered and leased to peers. Clones are the same memory; the last one frees it, so hold one as long
+/// as a region covers it.
 ///
-/// Should a peer be stopped in the middle of a copy while its region is closed, the pages that it copies
-/// to are taken away from it. They stay where they are for this process, with their contents, but can not
-/// be leased any more, and a forked child does not share them any more. What another device or process
-/// writes there by a call of the kernel at that very moment may get lost.
+/// If a peer is stopped in the middle of a copy while its region is deregistered, the pages that the copy can touch are detached.
+/// They keep their addresses and contents in this process, but cannot be leased any more, and a forked child does not share them
+/// any more. What another device or process writes to them by a system call at that moment may be lost.
 #[derive(Clone, Debug)]
 pub struct SharedMemory(Arc<Inner>);
 
@@ -32,8 +31,7 @@ struct Inner {
 }
 
 impl Device {
-    /// Allocates memory that peers can be allowed to map, in whole pages, zeroed. `writable` says
-    /// whether peers can be allowed to write it as well as to read it.
+    /// Allocates zeroed memory, in whole pages, that can be leased to peers. `writable` says whether leases can allow writing.
     ///
     /// # Errors
     /// [`DeviceError::TooLarge`] above the limit for one region; the system refuses memory or
@@ -64,7 +62,7 @@ impl Device {
 }
 
 impl SharedMemory {
-    /// Where it begins in this process.
+    /// Its address in this process.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.arena.as_ptr()
@@ -76,7 +74,7 @@ impl SharedMemory {
         self.0.arena.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether its length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -88,8 +86,7 @@ impl SharedMemory {
         VaRange::new(self.as_ptr() as u64, self.len() as u64)
     }
 
-    /// What to write into a [`rkey_core::RegionSpec`] for a region that begins `offset` bytes after
-    /// the start of this memory.
+    /// The memory kind in the [`rkey_core::RegionSpec`] of a region that begins `offset` bytes after the start of this memory.
     #[must_use]
     pub fn kind(&self, offset: u64) -> MemoryKind {
         MemoryKind::Shared {

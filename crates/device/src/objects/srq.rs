@@ -1,4 +1,4 @@
-//! Shared receive queues, and what is like one: those of extended connections and work queues.
+//! Shared receive queues, those of extended reliable connections, and receive work queues.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct Srq(Arc<SrqInner>);
 struct SrqInner {
     device: Device,
     id: SrqId,
-    /// Where its receives complete, if that is its own business: it has to stay as long as the queue.
+    /// The completion queue of its receives, if it has one of its own, which must live as long.
     _cq: Option<Cq>,
 }
 
@@ -63,7 +63,7 @@ impl Device {
         self.create_serving(domain, depth, max_sge, Some(xrcd), cq)
     }
 
-    /// Creates a receive queue over which raw queue pairs spread frames ([`Qp::set_rss`](crate::Qp::set_rss)). Its
+    /// Creates a receive queue for the RSS of raw queue pairs ([`Qp::set_rss`](crate::Qp::set_rss)). Its
     /// receives complete in `cq`. It begins in [`WqState::Reset`].
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Srq {
         &self.0.device
     }
 
-    /// The engine's name of it.
+    /// Its name in the engine.
     #[must_use]
     pub fn id(&self) -> SrqId {
         self.0.id
@@ -128,7 +128,7 @@ impl Srq {
         self.0.id.number()
     }
 
-    /// Brings a receive queue of [`Device::create_wq`] into another state.
+    /// Changes the state of a receive queue of [`Device::create_wq`].
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].

@@ -1,7 +1,6 @@
-//! Memory windows, and the other things of the protection table that a program changes directly.
+//! Memory windows, and the other objects of the protection table that a program changes directly.
 //!
-//! Rights that are taken away here are gone when the call returns: nobody is in the middle of using
-//! them either.
+//! When a call that removes rights returns, no access by them is under way.
 
 use rkey_core::{
     BindRequest, DomainId, Key, Limits, Protection, RegionId, Snapshot, Window, WindowId,
@@ -15,10 +14,10 @@ impl Device {
     /// The protection table itself.
     ///
     /// # Safety
-    /// Registering memory through it, or re-registering, asks for what [`Device::register`] asks
-    /// for. Closing through it does not wait as [`Device::close_region`] does.
+    /// Registering or re-registering memory through it has the safety contract of [`Device::register`]. Deregistering through it
+    /// does not wait as [`Device::close_region`] does.
     #[allow(unsafe_code)]
-    // UNSAFETY: what is registered in the table is handed to peers.
+    // UNSAFETY: peers access the memory that is registered in the table.
     #[must_use]
     pub unsafe fn protection(&self) -> &Protection {
         self.table()
@@ -67,7 +66,7 @@ impl Device {
         Ok(self.table().enable(region)?)
     }
 
-    /// Ties a region to a queue pair: it serves no other.
+    /// Binds a region to a queue pair: it serves no other.
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -76,7 +75,7 @@ impl Device {
         Ok(self.table().bind_endpoint(region, qpn)?)
     }
 
-    /// Lets a counter count what peers do to a region ([`Device::counter`]).
+    /// Makes a counter count the accesses of peers to a region ([`Device::counter`]).
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -94,7 +93,7 @@ impl Device {
         Ok(self.table().create_window(domain, kind)?)
     }
 
-    /// Closes a memory window. A binding ends; nobody uses it any more when this returns.
+    /// Closes a memory window. When this returns no access by it is under way.
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -105,8 +104,7 @@ impl Device {
         Ok(())
     }
 
-    /// Binds a window now, without a queue pair. Nobody uses what it was bound to before when this
-    /// returns.
+    /// Binds a window now, without a queue pair. When this returns no access by its previous binding is under way.
     ///
     /// # Errors
     /// [`DeviceError::Bind`]: nothing changed.
@@ -117,7 +115,7 @@ impl Device {
         Ok(key)
     }
 
-    /// The key that the next bind of a type 1 window will give.
+    /// The key that the next bind of a type 1 window will return.
     ///
     /// # Errors
     /// The window is closed, or no key is left.
@@ -126,15 +124,15 @@ impl Device {
         Ok(self.table().next_window_key(window)?)
     }
 
-    /// The bind for which [`Device::next_window_key`] foretold this key will not happen.
+    /// Returns a key of [`Device::next_window_key`] whose bind will not happen.
     pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
         if !self.is_forked() {
             self.table().forfeit_window_key(window, key);
         }
     }
 
-    /// Waits until accesses that were allowed before this call are over. The engine holds a lease only
-    /// inside of one call, and so under its lock.
+    /// Waits until accesses that were granted before this call are over. The engine holds a grant only during one call, and so
+    /// under its lock.
     fn drain(&self) {
         drop(self.shared().driver.lock());
     }

@@ -134,7 +134,7 @@ impl Discovery {
             .map(|(&block, _)| block)
             .collect();
         for block in due {
-            connected |= self.resume(shared, links, block, now);
+            connected |= self.resume(shared, block, now);
         }
         connected
     }
@@ -161,7 +161,7 @@ impl Discovery {
     }
 
     /// Continues an attempt whose time has come: the pause is over, or the answer is overdue.
-    fn resume(&mut self, shared: &Shared, links: &mut Links, block: u16, now: Instant) -> bool {
+    fn resume(&mut self, shared: &Shared, block: u16, now: Instant) -> bool {
         let Some(attempt) = self.attempts.get_mut(&block) else {
             return false;
         };

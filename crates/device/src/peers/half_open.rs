@@ -1,7 +1,7 @@
 //! Clients that have connected and not yet said what they want.
 //!
-//! They are strangers, so they have a second, and there are 64 of them at a time. The keeper of such clients drops
-//! those that are overdue, and, when all places are taken, one of the party that takes most of them.
+//! Each of these untrusted clients has a second, and there are 64 of them at most. Their owner drops those that are overdue and, if
+//! there is no room for a new one, a client of the party that has most.
 
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -13,7 +13,7 @@ use crate::peers::link_limits::Party;
 
 /// The most clients at a time.
 pub(crate) const MAX: usize = 64;
-/// How long a client may say nothing.
+/// How long a client may stay silent.
 const TIME: Duration = Duration::from_secs(1);
 
 /// The clients of one kind of socket, in the order in which they came.
@@ -32,7 +32,7 @@ impl<C> HalfOpen<C> {
         Self(Vec::new())
     }
 
-    /// Adds a client that has come just now.
+    /// Adds a client that has just connected.
     pub(crate) fn push(&mut self, who: Credentials, client: C) {
         self.0.push(Entry {
             client,
@@ -53,22 +53,22 @@ impl<C> HalfOpen<C> {
         self.0.is_empty()
     }
 
-    /// Whether all places are taken.
+    /// Whether there is no room for another client.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() >= MAX
     }
 
-    /// The first client of which something is true.
+    /// The first client for which `is_it` returns `true`.
     pub(crate) fn position(&self, is_it: impl Fn(&C) -> bool) -> Option<usize> {
         self.0.iter().position(|entry| is_it(&entry.client))
     }
 
-    /// Whether a client has said nothing for too long.
+    /// Whether a client has been silent for too long.
     pub(crate) fn is_overdue(&self, index: usize, now: Instant) -> bool {
         self.0[index].until <= now
     }
 
-    /// A client that has said nothing for too long.
+    /// A client that has been silent for too long.
     pub(crate) fn overdue(&self, now: Instant) -> Option<usize> {
         self.0.iter().position(|entry| entry.until <= now)
     }
@@ -78,16 +78,16 @@ impl<C> HalfOpen<C> {
         self.0.iter().map(|entry| entry.until).min()
     }
 
-    /// The client to drop when all places are taken: the oldest one of the parties that have the most places.
+    /// The client to drop for a new one: the oldest one of the parties that have most clients.
     pub(crate) fn greediest(&self) -> Option<usize> {
-        let mut places: HashMap<Party, usize> = HashMap::new();
+        let mut counts: HashMap<Party, usize> = HashMap::new();
         for entry in &self.0 {
-            *places.entry(entry.party).or_default() += 1;
+            *counts.entry(entry.party).or_default() += 1;
         }
-        let most = *places.values().max()?;
+        let most = *counts.values().max()?;
         self.0
             .iter()
-            .position(|entry| places.get(&entry.party) == Some(&most))
+            .position(|entry| counts.get(&entry.party) == Some(&most))
     }
 }
 

@@ -1,11 +1,10 @@
 //! Which process a device belongs to.
 //!
-//! A device says by itself who it is: the number of its process, and a random number that is printed in logs and
-//! known to everybody who ever connected to it. Queue pairs recognise their peer's requests by it, so it must not be
-//! enough to say somebody else's. The kernel says which process is at the other end of a socket, and that one has to
-//! have the number that the device says ([`Claim`]). Only where we cannot see that number (a peer in a process namespace
-//! around ours) the first process of our user that names a device has it, until one comes of which the kernel says that
-//! it is the one: links and connections that say the same from another process are refused.
+//! A device names itself: the PID of its process, and a random number that is printed in logs and known to every process that
+//! ever connected to it. Queue pairs recognise their peer's requests by that name, so another process must not be able to use it.
+//! The kernel says which process is at the other end of a socket, and that process must have the PID in the name ([`Claim`]). If we
+//! cannot see its PID (a peer in a process namespace around ours), the first process of our user that uses a name owns it, until
+//! the kernel confirms another one: links and connections under the same name from other processes are refused.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,14 +18,14 @@ use crate::config::Explain;
 use crate::error::DeviceError;
 use crate::peers::process::{self, Departed};
 
-/// When so many devices are known, those that are not needed any more are forgotten.
+/// When this many devices are known, those that are not needed any more are forgotten.
 const TIDY_AT: usize = 1024;
-/// One that was seen so recently may be about to be needed.
+/// A device that was seen this recently may be about to be needed.
 const RECENT: Duration = Duration::from_secs(60);
-/// Devices of one process that are remembered. One that names more makes us forget its own oldest ones.
+/// The most devices of one process that are known. If it names more, its own oldest ones are forgotten.
 const MOST_OF_PROCESS: usize = 256;
 
-/// Devices that were seen, and the processes that they belong to.
+/// The devices that were seen, and the processes that own them.
 #[derive(Debug)]
 pub(crate) struct Identities {
     /// This device.
@@ -40,7 +39,7 @@ struct Known {
     owners: HashMap<NodeId, Owner>,
     /// The devices of each process, oldest first.
     of_process: HashMap<Process, VecDeque<NodeId>>,
-    /// When so many are known, it is time to forget some.
+    /// When this many are known, some are forgotten.
     tidy_at: usize,
 }
 
@@ -48,7 +47,7 @@ struct Known {
 struct Owner {
     claim: Claim,
     seen: Instant,
-    /// The name of its program when it was first seen, for when it has exited.
+    /// The name of its program when it was first seen, to log its exit.
     program: Option<String>,
 }
 
@@ -56,26 +55,26 @@ struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Process {
     uid: u32,
-    /// `None`: a process that has no number in our process namespace.
+    /// `None`: it has no PID in our process namespace.
     pid: Option<u32>,
-    /// Tells it from a later one of the same number; 0 if that is not known.
+    /// When it was started, which tells it from a later process with the same PID; 0 if unknown.
     started: u64,
 }
 
-/// What the kernel says of the process that names a device as its own.
+/// What the kernel says about a process that claims a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     process: Process,
-    /// It has the number that the device says, in our own process namespace: no other process can have it.
+    /// It has the PID in the name, in our own process namespace: no other process can have it.
     sure: bool,
 }
 
 impl Claim {
-    /// `None`: it is not the process that the device says.
+    /// `None`: it is not the process in the name.
     fn of(node: NodeId, uid: u32, pid: Option<u32>) -> Option<Self> {
         let ours = uid == rustix::process::geteuid().as_raw();
         let sure = pid == Some(node.pid);
-        // One of our own user may have a process namespace of its own, and say the number that it has there.
+        // A process of our own user may be in a process namespace of its own, and give its PID there.
         let inner = pid.filter(|_| ours && !sure).map(process::innermost_pid);
         let may_be = match inner {
             Some(Some(number)) => number == node.pid,
@@ -88,7 +87,7 @@ impl Claim {
 }
 
 impl Identities {
-    /// Of a device that has seen no others; `explain` says who is told why an access was refused.
+    /// The identities for a new device; `explain` says which peers learn why an access was refused.
     pub(crate) fn new(own: NodeId, explain: Explain) -> Self {
         Self {
             own,
@@ -97,7 +96,7 @@ impl Identities {
         }
     }
 
-    /// What the engine has to know about the process at the other end of a link.
+    /// What the engine needs to know about the process at the other end of a link.
     pub(crate) fn origin_of(&self, who: Credentials) -> Origin {
         let ours = rustix::process::geteuid().as_raw();
         let pid = who.pid.unwrap_or(0);
@@ -118,8 +117,8 @@ impl Identities {
         }
     }
 
-    /// Whether the device at the other end of a link may be the one that it says it is. It is never this
-    /// device: to itself it has no such link. `in_use` says which devices our links and queue pairs are connected to.
+    /// Whether the device at the other end of a link may have the name that it gives. It is never this device, which reaches itself
+    /// by a loopback. `in_use` returns the devices that our links and queue pairs are connected to.
     pub(crate) fn is_credible(
         &self,
         node: NodeId,
@@ -129,7 +128,7 @@ impl Identities {
         node != self.own && self.belongs(node, who.uid, who.pid, in_use)
     }
 
-    /// As [`Identities::is_credible`], about a peer that was met by its address, which may be this device.
+    /// [`Identities::is_credible`] for a peer that connected by address, which may be this device.
     ///
     /// # Errors
     /// [`DeviceError::Handshake`]: the device is another process's.
@@ -148,13 +147,13 @@ impl Identities {
         if known {
             return Ok(());
         }
-        tracing::warn!(%node, uid, "a process says that it is another process's device");
+        tracing::warn!(%node, uid, "a process claims the device of another process");
         Err(DeviceError::Handshake(
-            "the peer says that it is the device of another process",
+            "the peer claims the device of another process",
         ))
     }
 
-    /// The process of a device that was seen, if it has exited since.
+    /// The process of a known device, if it has exited.
     pub(crate) fn exited(&self, node: NodeId) -> Option<Departed> {
         let (process, program) = {
             let known = self.known.lock();
@@ -180,8 +179,7 @@ impl Identities {
         Claim::of(node, uid, pid).is_some_and(|claim| self.agree(node, claim, in_use))
     }
 
-    /// Whether the device is of this process, as far as we know. `in_use` says which devices our links
-    /// and queue pairs are connected to.
+    /// Whether the device belongs to this process, as far as we know.
     fn agree(&self, node: NodeId, claim: Claim, in_use: impl FnOnce() -> HashSet<NodeId>) -> bool {
         let now = Instant::now();
         let mut known = self.known.lock();
@@ -191,9 +189,9 @@ impl Identities {
                 owner.seen = now;
                 return true;
             }
-            // The process that had the number before has ended.
+            // The process that had the PID before has ended.
             let ended = owner.claim.process.pid == claim.process.pid;
-            // An owner that is not sure is of our own user, and only that user's processes can be surer.
+            // An unconfirmed owner is of our own user, and only that user's processes can replace it.
             let foreign = !owner.claim.sure && claim.process.uid != owner.claim.process.uid;
             if !claim.sure || foreign || owner.claim.sure && !ended {
                 return false;
@@ -227,7 +225,7 @@ impl Known {
         }
     }
 
-    /// Makes room for one more device of a process; says whether there is some.
+    /// Makes room for one more device of a process. Returns whether there is room.
     fn make_room(
         &mut self,
         process: Process,
@@ -236,11 +234,11 @@ impl Known {
     ) -> bool {
         let own = self.of_process.get(&process).map_or(0, VecDeque::len);
         if own >= MOST_OF_PROCESS {
-            // Half of them at once, so that who floods us makes us look seldom.
+            // Half of them at once, so that a flood causes few lookups.
             let in_use = in_use();
             let nodes = self.of_process.remove(&process).unwrap_or_default();
             let mut surplus = MOST_OF_PROCESS / 2;
-            let (gone, kept): (VecDeque<_>, VecDeque<_>) = nodes.into_iter().partition(|node| {
+            let (gone, rest): (VecDeque<_>, VecDeque<_>) = nodes.into_iter().partition(|node| {
                 let goes = surplus > 0 && !in_use.contains(node);
                 surplus -= usize::from(goes);
                 goes
@@ -248,8 +246,8 @@ impl Known {
             for node in &gone {
                 self.owners.remove(node);
             }
-            let room = kept.len() < MOST_OF_PROCESS;
-            self.of_process.insert(process, kept);
+            let room = rest.len() < MOST_OF_PROCESS;
+            self.of_process.insert(process, rest);
             return room;
         }
         if self.owners.len() >= self.tidy_at.max(TIDY_AT) {
@@ -262,7 +260,7 @@ impl Known {
                 nodes.retain(|node| owners.contains_key(node));
                 !nodes.is_empty()
             });
-            // Not again before as many more have come.
+            // Not again before their number has doubled.
             self.tidy_at = 2 * self.owners.len();
         }
         true
@@ -291,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_process_has_it_where_the_kernel_does_not_tell() {
+    fn the_first_process_owns_a_device_that_the_kernel_does_not_confirm() {
         let known = identities();
         let none = HashSet::new;
         let first = claim(1000, 7, false);
@@ -300,13 +298,13 @@ mod tests {
         for other in [claim(1000, 8, false), claim(1001, 7, false)] {
             assert!(!known.agree(node(1), other, none));
         }
-        // Nobody else's attempt has changed anything.
+        // The attempts of other processes have changed nothing.
         assert!(known.agree(node(1), first, none));
     }
 
-    /// Whoever came first: the process of which the kernel says that it is the one has the device.
+    /// A confirmed process replaces an unconfirmed one that came first.
     #[test]
-    fn the_kernels_word_counts_more_than_being_first() {
+    fn a_confirmed_process_replaces_an_unconfirmed_one() {
         let known = identities();
         let none = HashSet::new;
         let (squatter, owner) = (claim(1000, 7, false), claim(1000, 1, true));
@@ -320,7 +318,7 @@ mod tests {
         assert!(known.agree(node(1), later, none));
     }
 
-    /// What a process may say of itself, by what the kernel says of it.
+    /// The claims that the kernel's credentials allow.
     #[test]
     fn a_process_has_no_device_of_another_one() {
         let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
@@ -381,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_why_is_a_setting() {
+    fn the_setting_says_which_peers_learn_the_reason() {
         let uid = rustix::process::geteuid().as_raw();
         let told = |explain, uid, pid| {
             let who = Credentials { pid, uid, gid: 0 };
@@ -396,7 +394,7 @@ mod tests {
         assert!(told(Explain::None, uid, Some(std::process::id())));
     }
 
-    /// A process that names ever new devices costs a bounded place, and makes us look at our own queue pairs seldom.
+    /// A process that names ever new devices costs bounded memory, and few lookups of our own queue pairs.
     #[test]
     fn a_flood_of_devices_is_bounded() {
         let known = identities();
@@ -419,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_needed_is_forgotten_in_time() {
+    fn devices_that_are_not_needed_are_forgotten() {
         let known = identities();
         let process = |n: u64| claim(1, n as u32, true);
         for n in 0..TIDY_AT as u64 {

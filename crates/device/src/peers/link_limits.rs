@@ -1,8 +1,8 @@
-//! How much of a device other processes may take: links, descriptors, places of connections in the making.
+//! How many links and descriptors other processes may take.
 //!
-//! Whoever may connect could connect without end, and take every descriptor that this process may have. So
-//! there is a limit for the links of one process, one for those of another user, and one for the descriptors of all
-//! links together, which leaves some to the program. Who meets a limit is told which, and how to raise it.
+//! Without limits, a process that may connect could open links until this process has no descriptor left. So there is a limit for
+//! the links of one process, one for those of another user, and one for the descriptors of all links together, which leaves some
+//! to the program. A refused process learns which limit it hit and how to raise it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,9 +11,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
 
-/// Descriptors of a link that a peer opened: the socket, and one that means the peer's process.
+/// Descriptors of a link that a peer opened: the socket and the pidfd.
 const FILES_OF_RESPONDER: usize = 2;
-/// Of a link that we opened also the permit to reach our memory.
+/// Descriptors of a link that we opened: also the permit.
 const FILES_OF_REQUESTER: usize = 3;
 
 /// Descriptors of the links of all devices of this process.
@@ -40,7 +40,7 @@ impl Drop for LinkFiles {
     }
 }
 
-/// Who counts as one: each process of our own user, and all processes of another user together.
+/// Processes that share one limit: each process of our own user alone, and all processes of another user together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Party {
     /// A process of our user; `None` if it has no number in our process namespace.
@@ -59,21 +59,21 @@ impl Party {
     }
 }
 
-/// How many links there may be.
+/// The limits of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkLimits {
-    /// Of this device in all.
+    /// Links of this device.
     links: usize,
-    /// That one process opened.
+    /// Links that one process opened.
     per_process: usize,
-    /// That all processes of one other user opened.
+    /// Links that all processes of one other user opened.
     per_user: usize,
     /// Descriptors of the links of all devices of this process.
     files: usize,
 }
 
 impl LinkLimits {
-    /// What a configuration and the limit of descriptors give.
+    /// The limits by a configuration and the current limit of descriptors.
     pub(crate) fn now(config: &Config) -> Self {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self::of(config, usize::try_from(most).unwrap_or(usize::MAX))
@@ -91,11 +91,10 @@ impl LinkLimits {
         }
     }
 
-    /// Whether somebody may open one more link, where there are so many `links` to this device of which the
-    /// `opened` were opened by peers.
+    /// Whether a process may open one more link, if the device has so many `links`, and the `opened` ones were opened by peers.
     ///
     /// # Errors
-    /// Which limit is reached, and what raises it, for people.
+    /// The limit that is reached, and how to raise it, for people.
     pub(crate) fn admit(
         &self,
         who: Credentials,
@@ -109,7 +108,7 @@ impl LinkLimits {
             files,
         } = *self;
         let ourselves = who.pid == Some(std::process::id());
-        // Processes without a number here cannot be told apart: they have the limit of a user together.
+        // Processes without a PID here cannot be told apart: together they have the limit of a user.
         let per_process = match who.pid {
             Some(_) => per_process,
             None => per_user.max(per_process),
@@ -138,7 +137,7 @@ impl LinkLimits {
         let used = FILES.load(Ordering::Relaxed);
         if used.saturating_add(FILES_OF_RESPONDER) > files {
             return Err(format!(
-                "links use {used} descriptors of the device's process, and the others are left to its program \
+                "links use {used} descriptors of the device's process, and the rest is reserved for its program \
                  (a higher RLIMIT_NOFILE or a lower RKEY_RESERVED_FILES there allows more)"
             ));
         }

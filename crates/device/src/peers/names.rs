@@ -1,11 +1,10 @@
 //! How devices of one host find each other without a daemon and without files.
 //!
-//! A device owns queue pair numbers in blocks of 256. It claims a block by binding an abstract Unix
-//! socket whose name says the block: the kernel makes the claim unique within the network namespace
-//! and takes it away when the process ends, however it ends. Whoever wants to reach queue pair
-//! number *n* connects to the socket of block *n* / 256. Programs that prefer addresses listen on an
-//! abstract name made of address and port. Names carry the user id (or `any` for devices that are
-//! shared with everyone), so that users do not get into each other's way.
+//! A device owns queue pair numbers in blocks of 256. It claims a block by binding an abstract Unix socket whose name contains the
+//! block: the kernel makes the claim unique within the network namespace and releases it when the process ends, however it ends. To
+//! reach queue pair *n*, a device connects to the socket of block *n* / 256. Programs that prefer addresses listen on an abstract
+//! name made of address and port. Names contain the user id (or `any` for devices that are shared with all users), so that users
+//! do not interfere with each other.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,17 +15,17 @@ use rkey_engine::Group;
 
 use crate::config::Share;
 
-/// Number of queue pair numbers in one block.
+/// Queue pair numbers in one block.
 pub const BLOCK_SIZE: u32 = 256;
 /// Number of blocks: queue pair numbers have 24 bits.
 pub const BLOCKS: u32 = 1 << 16;
 
-/// Whose names we use: those of one user, or those of devices that are open to everyone.
+/// The scope of names: one user, or all users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The names of one user.
+    /// Names of one user's devices.
     User(u32),
-    /// The names of devices that everyone may reach.
+    /// Names of devices that all users may reach.
     Any,
 }
 
@@ -40,7 +39,7 @@ impl Scope {
         }
     }
 
-    /// Whether a process of user `uid` may talk to us.
+    /// Whether a process of user `uid` may connect.
     #[must_use]
     pub fn admits(self, uid: u32) -> bool {
         match self {
@@ -71,8 +70,7 @@ pub fn listen_name(scope: Scope, address: SocketAddr) -> String {
     format!("rkey/1/{scope}/listen/{address}")
 }
 
-/// The abstract name (without the leading zero byte) by which the device with a block says that it has members of a
-/// group.
+/// The abstract name (without the leading zero byte) by which the device with a block advertises members of a group.
 #[must_use]
 pub fn group_name(scope: Scope, group: Group, block: u16) -> String {
     format!("{}{block:04x}", group_prefix(scope, group))
@@ -108,8 +106,7 @@ pub fn abstract_address(name: &str) -> std::io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
-/// The names that a client tries for an address, best first: the address itself, then the listener
-/// that takes every address of this host.
+/// The names that a client tries for an address: the address itself, then the wildcard listeners.
 #[must_use]
 pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
     let mut names = vec![listen_name(scope, address)];
@@ -129,10 +126,10 @@ pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
     names
 }
 
-/// Whether an address is one of this host: loopback, wildcard, or of one of its interfaces.
+/// Whether an address belongs to this host: loopback, wildcard, or an address of an interface.
 ///
-/// The kernel is asked by binding a datagram socket to the address with port 0, which sends nothing
-/// and needs no right; only an address that the host has can be bound.
+/// It tries to bind a datagram socket to the address with port 0, which sends nothing and needs no privilege, and works only for
+/// addresses of the host.
 #[must_use]
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
@@ -147,7 +144,7 @@ pub fn claimed_blocks(scope: Scope) -> std::io::Result<Vec<u16>> {
     Ok(parse_proc_net_unix(&text, &block_prefix(scope)))
 }
 
-/// Other scopes in which a device of this network namespace has a block.
+/// The other scopes in which a device of this network namespace owns a block.
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.
@@ -158,7 +155,7 @@ pub fn other_owners(scope: Scope, block: u16) -> std::io::Result<Vec<Scope>> {
     Ok(owners)
 }
 
-/// The scopes in which the text of `/proc/net/unix` has a block, each once.
+/// The scopes in which a block is claimed by the text of `/proc/net/unix`, each once.
 fn parse_owners(text: &str, block: u16) -> Vec<Scope> {
     let suffix = format!("/qp/{block:04x}");
     let owner = |line: &str| {
@@ -202,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_scope_and_block() {
+    fn names_contain_scope_and_block() {
         assert_eq!(block_name(Scope::User(1000), 0xab), "rkey/1/1000/qp/00ab");
         assert_eq!(block_name(Scope::Any, 0xffff), "rkey/1/any/qp/ffff");
         assert_eq!(
@@ -249,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn proc_net_unix_is_read_with_care() {
+    fn only_our_names_in_proc_net_unix_count() {
         let text = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0005 01 101 @rkey/1/1000/qp/00ab

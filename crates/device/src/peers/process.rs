@@ -1,4 +1,4 @@
-//! Other processes, as messages name them, and those that have exited.
+//! Other processes: their names in messages, and those that have exited.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -8,7 +8,7 @@ use rkey_base::process::stat_field;
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// So many processes that have exited are remembered.
+/// The most exited processes that are remembered.
 const REMEMBERED: usize = 256;
 
 /// A process that has exited while it was connected with this device.
@@ -16,7 +16,7 @@ const REMEMBERED: usize = 256;
 pub struct Departed {
     /// Its device.
     pub node: NodeId,
-    /// Its number, if it had one in our process namespace.
+    /// Its PID, if it had one in our process namespace.
     pub pid: Option<u32>,
     /// The name of its program, if that was known.
     pub program: Option<String>,
@@ -32,12 +32,12 @@ impl std::fmt::Display for Departed {
     }
 }
 
-/// The processes that have exited lately.
+/// The processes that have exited recently.
 #[derive(Debug, Default)]
 pub(crate) struct DepartedPeers(Mutex<VecDeque<Departed>>);
 
 impl DepartedPeers {
-    /// Remembers one; returns whether it is news.
+    /// Adds a process. Returns whether it is new.
     pub(crate) fn add(&self, one: Departed) -> bool {
         let mut all = self.0.lock();
         if all.iter().any(|known| known.node == one.node) {
@@ -50,7 +50,7 @@ impl DepartedPeers {
         true
     }
 
-    /// Those whose devices are among these.
+    /// The exited processes of these devices.
     pub(crate) fn of(&self, nodes: &HashSet<NodeId>) -> Vec<Departed> {
         let all = self.0.lock();
         let named = all.iter().filter(|one| nodes.contains(&one.node));
@@ -58,7 +58,7 @@ impl DepartedPeers {
     }
 }
 
-/// Whether a process has ended, or is about to: its descriptors are closed a moment before it has.
+/// Whether a process has ended or is ending: its descriptors are closed a moment earlier.
 pub(crate) fn is_exiting(pid: u32) -> bool {
     // include/linux/sched.h
     const PF_EXITING: u64 = 4;
@@ -70,10 +70,10 @@ pub(crate) fn is_exiting(pid: u32) -> bool {
     ended || flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
-/// The number and the name of a process that is there, for people.
+/// The PID and the program of a live process, for people.
 pub(crate) fn name_of(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
-        return "a process outside of our process namespace".to_owned();
+        return "a process outside our process namespace".to_owned();
     };
     match program(pid) {
         Some(program) => format!("PID {pid} ({program})"),
@@ -81,22 +81,22 @@ pub(crate) fn name_of(pid: Option<u32>) -> String {
     }
 }
 
-/// The name of the program that a process runs, made fit to be printed: the process chooses it.
+/// The name of a process's program. The process chooses it, so control characters are removed.
 pub(crate) fn program(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let name = name.trim_end_matches('\n');
     Some(name.chars().filter(|c| !c.is_control()).collect())
 }
 
-/// When a process was started, in the kernel's unit: a number is given to another process when its owner is gone.
+/// When a process was started, in the kernel's unit: PIDs are reused.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat_field(&stat, 22)?.parse().ok()
 }
 
-/// The number that a process has for itself: in its own process namespace. `None` if `/proc` does not tell.
+/// The PID of a process in its own process namespace. `None` if `/proc` does not show it.
 pub(crate) fn innermost_pid(pid: u32) -> Option<u32> {
-    // It may be mounted from another process namespace, where numbers mean other processes.
+    // `/proc` may be mounted from another process namespace, where PIDs mean other processes.
     let own = fs::read_link("/proc/self").ok()?;
     if own.to_str()?.parse() != Ok(std::process::id()) {
         return None;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_this_process() {
+    fn proc_describes_this_process() {
         let pid = std::process::id();
         assert!(start_time(pid).is_some_and(|started| started > 0));
         assert_eq!(innermost_pid(pid), Some(pid));

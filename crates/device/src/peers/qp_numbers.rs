@@ -1,7 +1,7 @@
 //! Queue pair numbers: blocks of them, claimed from the kernel, and the numbers of each block.
 //!
-//! A claimed block is a listening socket (see [`crate::peers::names`]). Numbers are given out in turn, so that
-//! the number of a destroyed queue pair comes back as late as possible.
+//! A claimed block is a listening socket (see [`crate::peers::names`]). Numbers are allocated in turn, so that the number of a
+//! destroyed queue pair is reused as late as possible.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use crate::error::DeviceError;
 use crate::peers::handshake::{Acceptor, HandshakeError, Listener, LocalNode};
 use crate::peers::names::{self, BLOCK_SIZE, BLOCKS, Scope};
 
-/// How often a random block may turn out to be taken before we give up.
+/// How many random blocks may be taken before allocation fails.
 const ATTEMPTS: u32 = 4096;
 
 /// The blocks of one device.
@@ -25,7 +25,7 @@ pub(crate) struct QpNumbers {
 #[derive(Debug, Default)]
 struct Inner {
     blocks: Vec<Block>,
-    /// Where the search for a free number starts: just after the one that was given out last.
+    /// Where the search for a free number starts: after the last allocated one.
     next: usize,
 }
 
@@ -45,7 +45,7 @@ impl QpNumbers {
         }
     }
 
-    /// A free queue pair number; `added` is told about the socket of a block that had to be claimed.
+    /// Allocates a queue pair number. If that claims a block, `added` gets its socket.
     ///
     /// # Errors
     /// No block can be claimed: no descriptor is left, or (in theory) no block.
@@ -86,7 +86,7 @@ impl QpNumbers {
         Ok(())
     }
 
-    /// Gives a number back.
+    /// Frees a number.
     pub(crate) fn free(&self, qpn: u32) {
         let number = names::block_of(qpn);
         if let Some(block) = self
@@ -100,7 +100,7 @@ impl QpNumbers {
         }
     }
 
-    /// Whether a block is ours.
+    /// Whether this device owns a block.
     pub(crate) fn owns(&self, number: u16) -> bool {
         self.inner.lock().blocks.iter().any(|b| b.number == number)
     }
@@ -110,10 +110,10 @@ impl QpNumbers {
         self.inner.lock().blocks.iter().map(|b| b.number).collect()
     }
 
-    /// Accepts one client of a block's socket; `None` when nobody waits.
+    /// Accepts one client of a block's socket; `None` if none is waiting.
     ///
     /// # Errors
-    /// The client is of a user who is not allowed, or no descriptor is left.
+    /// The client's user is not allowed, or no descriptor is left.
     pub(crate) fn accept(
         &self,
         number: u16,
@@ -126,7 +126,7 @@ impl QpNumbers {
         }
     }
 
-    /// Does something with the socket of a block.
+    /// Calls `act` with the socket of a block.
     pub(crate) fn with_socket(&self, number: u16, act: impl FnOnce(BorrowedFd<'_>)) {
         let inner = self.inner.lock();
         if let Some(block) = inner.blocks.iter().find(|b| b.number == number) {
@@ -134,7 +134,7 @@ impl QpNumbers {
         }
     }
 
-    /// Gives all blocks back; `closing` is told about each socket.
+    /// Releases all blocks; `closing` gets each socket first.
     pub(crate) fn close(&self, closing: impl Fn(BorrowedFd<'_>)) {
         let blocks = std::mem::take(&mut self.inner.lock().blocks);
         for block in &blocks {
@@ -143,7 +143,7 @@ impl QpNumbers {
     }
 }
 
-/// Claims a random block that nobody has.
+/// Claims a random free block.
 fn claim(scope: Scope) -> Result<Block, DeviceError> {
     for _ in 0..ATTEMPTS {
         let random = getrandom::u32().map_err(|e| {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_unique_and_come_back_late() {
+    fn numbers_are_unique_and_reused_late() {
         let blocks = QpNumbers::new(Scope::of(crate::Share::User));
         let mut claimed = Vec::new();
         let mut add = |number: u16| {

@@ -1,11 +1,11 @@
-//! Pauses between two looks at something that another process or thread will do.
+//! Growing pauses between two looks at another process or thread.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// Pauses that get longer: 20 us at first, then twice as long each, at most 1 ms.
+/// Pauses that grow: 20 us at first, then twice as long each time, at most 1 ms.
 pub(crate) struct Backoff(Duration);
 
 impl Backoff {

@@ -1,14 +1,13 @@
-//! For how long pollers have found nothing, and when peers are woken because of that.
+//! How long pollers have found nothing, and when peers are woken because of that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// So long pollers have found nothing before peers with unacknowledged requests are woken, whatever their sleep words
-/// say, in nanoseconds.
+/// After so many nanoseconds without work, pollers wake peers with unacknowledged requests, whatever their sleep words say.
 const KICK_AFTER: u64 = 50_000;
-/// The pause before they are woken once more.
+/// The pause before they wake them again.
 const KICK_AGAIN: u64 = 10_000_000;
 
-/// How long polls have been in vain, as the pollers themselves note it. Times are of the monotonic clock, in nanoseconds.
+/// How long polls have found nothing, as the pollers themselves record it. Times are nanoseconds of the monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct IdleTime {
     /// Since when pollers have found nothing; 0: they have just found something.
@@ -17,12 +16,12 @@ pub(super) struct IdleTime {
     kick_at: AtomicU64,
 }
 
-/// What a look at the clock shows about polls in vain.
+/// The idle time at a look at the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Idle {
-    /// For how long pollers have found nothing.
+    /// How long pollers have found nothing.
     pub(super) ns: u64,
-    /// Peers have to be woken now.
+    /// Wake peers now.
     pub(super) kick_peers: bool,
 }
 
@@ -36,7 +35,7 @@ impl IdleTime {
         }
     }
 
-    /// A poller that has found nothing has looked at the clock. With the engine's lock.
+    /// A poller that has found nothing has read the clock. Called under the engine's lock.
     pub(super) fn at(&self, now: u64) -> Idle {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_are_woken_once_and_then_seldom() {
+    fn peers_are_woken_once_and_then_rarely() {
         let idle = IdleTime::default();
         let mut kicks = Vec::new();
         for now in (1_000..=21_000_000).step_by(1_000) {
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn time_counts_from_the_first_poll_in_vain() {
+    fn time_counts_from_the_first_empty_poll() {
         let idle = IdleTime::default();
         assert_eq!(idle.at(500).ns, 0);
         assert_eq!(idle.at(700).ns, 200);

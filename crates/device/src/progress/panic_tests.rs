@@ -1,6 +1,6 @@
-//! What happens to programs and peers when the engine panics: errors for everybody, a hang for nobody.
+//! When the engine panics, waiting threads, later calls and peers get errors, and none of them hangs.
 //!
-//! No input is known that makes the engine panic, so these tests have a way of their own to make it.
+//! No input is known that makes the engine panic, so these tests make it panic by a trap.
 // UNSAFETY: registers memory.
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use crate::{Config, Cq, Device, DeviceError, Listener, Qp, QpOptions};
 /// Only a hang takes longer.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Lets the engine thread panic.
+/// Makes the engine thread panic.
 #[derive(Debug, Default)]
 pub(crate) struct Trap(AtomicU8);
 
@@ -107,7 +107,7 @@ fn has_failed<T>(result: Result<T, DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Failed(_)))
 }
 
-/// A thread that waits for something; gives what it says of the answer.
+/// Starts a waiting thread, which returns the verdict of `wait`.
 fn waiter<'a>(
     scope: &'a Scope<'a, '_>,
     ready: &'a Barrier,
@@ -119,9 +119,8 @@ fn waiter<'a>(
     })
 }
 
-/// Runs `fail` while threads of the program wait for everything that can be waited for, and looks at
-/// what becomes of them, of later calls, and of the peer.
-fn everybody_gets_errors(fail: impl FnOnce(&Device)) {
+/// Runs `fail` while threads of the program wait in every way, and checks them, later calls and the peer.
+fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
     let (near, far, listener) = connected();
     let channel = near.device.create_channel().unwrap();
     let waited = near.device.create_cq(8, Some(&channel)).unwrap();
@@ -144,9 +143,9 @@ fn everybody_gets_errors(fail: impl FnOnce(&Device)) {
         std::thread::sleep(Duration::from_millis(30));
         fail(&near.device);
         let told = waiting.map(|waiter| waiter.join().unwrap());
-        assert_eq!(told, [true; 4], "who waited was told something else");
+        assert_eq!(told, [true; 4], "a waiting thread got something else");
     });
-    the_peer_hears_of_it(&far);
+    the_peer_notices(&far);
     let sges = near.sges();
     let message = Work::Send {
         imm: None,
@@ -164,7 +163,7 @@ fn everybody_gets_errors(fail: impl FnOnce(&Device)) {
     assert!(has_failed(near.device.inspect()));
     let text = near.device.settle().unwrap_err().to_string();
     assert!(text.contains("panicked"), "{text}");
-    // The memory is given back: nobody reaches it any more.
+    // Deregistering works: no peer reaches the memory any more.
     near.device.close_region(near.region).unwrap();
     drop((waited, channel, listener));
     drop(near);
@@ -172,9 +171,9 @@ fn everybody_gets_errors(fail: impl FnOnce(&Device)) {
 }
 
 /// What the peer had under way ends, its links go, and its device goes on.
-fn the_peer_hears_of_it(far: &Side) {
+fn the_peer_notices(far: &Side) {
     let mut one = [Completion::default()];
-    assert!(far.cq.wait(Some(LONG)).unwrap(), "the peer heard nothing");
+    assert!(far.cq.wait(Some(LONG)).unwrap(), "the peer noticed nothing");
     assert_eq!(far.cq.poll(&mut one).unwrap(), 1);
     assert_eq!((one[0].id, one[0].status), (7, Status::RetryExceeded));
     let until = Instant::now() + LONG;
@@ -186,7 +185,7 @@ fn the_peer_hears_of_it(far: &Side) {
 
 #[test]
 fn a_panic_in_the_engine_thread() {
-    everybody_gets_errors(|device| {
+    all_waiters_get_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_THREAD, Ordering::Release);
         shared.driver.requests.ring();
@@ -195,7 +194,7 @@ fn a_panic_in_the_engine_thread() {
 
 #[test]
 fn a_panic_in_the_engine_thread_under_the_lock() {
-    everybody_gets_errors(|device| {
+    all_waiters_get_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_ENGINE, Ordering::Release);
         shared.driver.requests.ring();
@@ -206,7 +205,7 @@ fn a_panic_in_the_engine_thread_under_the_lock() {
 /// engine thread, which may be asleep, closes the links.
 #[test]
 fn a_panic_of_the_engine_in_a_thread_of_the_program() {
-    everybody_gets_errors(|device| {
+    all_waiters_get_errors(|device| {
         let panics = || {
             device
                 .shared()

@@ -1,15 +1,14 @@
-//! The list of links that pollers look at, without a lock.
+//! The poll set: the links that pollers look at without a lock.
 //!
-//! Pollers look at the rings of all links many million times a second; links come and go a few times in
-//! the life of a program. So a look costs two plain stores and a load, and whoever changes the list pays:
-//! he publishes a new list, issues a barrier on all processors, and waits until every thread that was
-//! looking at that moment has finished, before the old list (and the memory of links that are gone) goes.
+//! Pollers look at the rings of all links many million times a second; links come and go a few times in the life of a program. So a
+//! look costs two plain stores and a load, and the change of the list is expensive: it publishes a new list, issues a barrier on
+//! all processors, and waits until every thread that was looking at that moment has finished. Only then it frees the old list, and
+//! with it the memory of links that are gone.
 //!
-//! A thread announces that it looks in a count of its own, which is odd meanwhile. Order: announce (plain
-//! store), compiler fence, load the list. The changer: store the list, heavy barrier, look at the counts.
-//! Either the barrier comes after the announcement, and the changer waits until the count moves on, or the
-//! load comes after the barrier, and finds the new list.
-// UNSAFETY: the list is read through a raw pointer; what keeps it alive is argued above. And what forks do.
+//! A thread announces a look in a count of its own, which is odd meanwhile. Order in the look: announce (plain store), compiler
+//! fence, load the list. Order in the change: store the list, heavy barrier, read the counts. Either the barrier comes after the
+//! announcement, and the change waits until the count moves on, or the load comes after the barrier, and finds the new list.
+// UNSAFETY: the list is read through a raw pointer; the argument above keeps it alive. Fork handlers unlock a mutex by force.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
@@ -19,10 +18,10 @@ use parking_lot::Mutex;
 use rkey_base::barrier;
 use rkey_link::PollHandle;
 
-/// The counts of all threads of the process that ever looked.
+/// The counts of all threads of the process that have looked.
 static LOOKERS: Mutex<Vec<Weak<Looks>>> = Mutex::new(Vec::new());
 
-/// Odd while its thread looks at a list, of whichever device. On a cache line of its own.
+/// Odd while its thread looks at the list of any device. On a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Looks(AtomicU32);
@@ -38,8 +37,8 @@ thread_local! {
     };
 }
 
-/// Sees to it that a forked child, which may have a device of its own, does not wait for threads that were looking in its
-/// parent: there are none of them in the child.
+/// Makes forked children forget threads that were looking in the parent. They do not exist in the child, which may open a device of
+/// its own and must not wait for them.
 fn watch_forks() {
     static WATCHED: Once = Once::new();
 
@@ -62,8 +61,8 @@ fn watch_forks() {
     }
 
     WATCHED.call_once(|| {
-        // SAFETY: functions without arguments, which stay: this library is never unloaded. If there is no memory to
-        // note them, forks are as they were.
+        // SAFETY: functions without arguments in a library that is never unloaded. If no memory is left to register them, forked
+        // children work as before this call.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
@@ -73,18 +72,18 @@ fn watch_forks() {
 pub(crate) enum Look {
     /// Nothing.
     Nothing,
-    /// Nothing but acknowledgements of ours that are held back, to be told together with others.
+    /// Only delayed acknowledgements of ours, which wait for others to be published with.
     Owed,
-    /// Something of a peer's.
+    /// Work from a peer.
     Arrived,
 }
 
-/// A list of links to look at.
+/// The links to look at.
 #[derive(Debug)]
 pub(crate) struct PollSet {
     /// From `Box::into_raw`; never null.
     current: AtomicPtr<Box<[PollHandle]>>,
-    /// Held while the list is changed, and to read it at leisure.
+    /// Locked while the list is changed, or read without announcing.
     changing: Mutex<()>,
 }
 
@@ -99,10 +98,10 @@ impl Default for PollSet {
 }
 
 impl PollSet {
-    /// What the links have, for pollers.
+    /// Looks at all links, for pollers.
     #[inline]
     pub(crate) fn look(&self) -> Look {
-        // A thread that is being torn down has no count any more: it shall look with the lock.
+        // A thread that is exiting has no count any more: it falls back to the locked path.
         LOOKS
             .try_with(|looks| self.look_as(looks))
             .unwrap_or(Look::Arrived)
@@ -136,7 +135,7 @@ impl PollSet {
         look
     }
 
-    /// Does something with each, while the list cannot change.
+    /// Calls `act` for each link, while the list cannot change.
     pub(crate) fn for_each(&self, act: impl FnMut(&PollHandle)) {
         let _changing = self.changing.lock();
         // SAFETY: only `replace` frees the list, and it needs the lock that we hold.
@@ -144,7 +143,7 @@ impl PollSet {
         list.iter().for_each(act);
     }
 
-    /// Makes `list` the list, and frees the old one once nobody looks at it any more.
+    /// Replaces the list, and frees the old one when no thread looks at it any more.
     pub(crate) fn replace(&self, list: Box<[PollHandle]>) {
         let changing = self.changing.lock();
         let new = Box::into_raw(Box::new(list));
@@ -165,16 +164,15 @@ impl PollSet {
                 }
             }
         }
-        // SAFETY: `old` came from `Box::into_raw`, was taken out of `current` by us alone, and nobody
-        // looks at it any more: whoever looked when we took it has finished, and all others find the
-        // new list.
+        // SAFETY: `old` came from `Box::into_raw`, only this call took it out of `current`, and no thread looks at it any more:
+        // threads that looked at that moment have finished, and all others find the new list.
         drop(unsafe { Box::from_raw(old) });
     }
 }
 
 impl Drop for PollSet {
     fn drop(&mut self) {
-        // SAFETY: from `Box::into_raw`, and nobody else has a reference to us.
+        // SAFETY: from `Box::into_raw`, and `&mut self` is the only reference.
         drop(unsafe { Box::from_raw(*self.current.get_mut()) });
     }
 }
@@ -187,13 +185,13 @@ mod tests {
     use rkey_link::NodeId;
     use rkey_link::loopback::Loopback;
 
-    /// A thread that looked when its process forked does not exist in the child, and its count stays as it was.
+    /// A thread that looked when its process forked does not exist in the child, where its count would stay odd.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         assert_eq!(PollSet::default().look(), Look::Nothing);
         let looker = Arc::new(Looks(AtomicU32::new(1)));
         LOOKERS.lock().push(Arc::downgrade(&looker));
-        // SAFETY: the child uses nothing of other threads, and ends without running anything of the parent's.
+        // SAFETY: the child uses nothing of other threads, and ends without running destructors of the parent.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {

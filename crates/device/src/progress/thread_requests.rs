@@ -1,4 +1,4 @@
-//! What other threads want of the engine thread.
+//! Requests of other threads to the engine thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -39,7 +39,7 @@ impl ThreadRequests {
         })
     }
 
-    /// Wakes the engine thread. The doorbell is ours alone, so this cannot block.
+    /// Wakes the engine thread. Only this process has the doorbell, so the write cannot block.
     pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
@@ -54,32 +54,32 @@ impl ThreadRequests {
         self.ring();
     }
 
-    /// A queue pair needs a link to the device that has this number.
+    /// Requests a link for a queue pair to the device that owns the number `peer`.
     pub(crate) fn connect(&self, qp: QpId, peer: u32) {
         self.add(|lists| lists.links.push((qp, peer)));
     }
 
-    /// A queue pair sends to a group whose devices have to be found.
+    /// Requests a search for the devices of a group, to which a queue pair sends.
     pub(crate) fn find_group(&self, qp: QpId, group: Group) {
         self.add(|lists| lists.groups.push((qp, group)));
     }
 
-    /// A peer does not answer: find out whether it could.
+    /// Asks whether a peer that does not respond could have responded.
     pub(crate) fn judge(&self, peer: UnresponsivePeer) {
         self.add(|lists| lists.unresponsive.push(peer));
     }
 
-    /// A link broke: release what belongs to it.
+    /// Requests the removal of a broken link.
     pub(crate) fn remove_link(&self, link: LinkId) {
         self.add(|lists| lists.broken.push(link));
     }
 
-    /// Give up links that work.
+    /// Requests that working links are given up.
     pub(crate) fn cut_links(&self, links: &[LinkId]) {
         self.add(|lists| lists.cut.extend_from_slice(links));
     }
 
-    /// For the engine thread: each of these gives the list as it is, and empties it.
+    /// For the engine thread, as the others below: takes the list.
     pub(crate) fn take_links(&self) -> Vec<(QpId, u32)> {
         std::mem::take(&mut self.lists.lock().links)
     }

@@ -10,11 +10,11 @@ use rustix::time::{
 
 use crate::error::DeviceError;
 
-/// A timer of the monotonic clock. Its changes need the engine's lock: the time is kept here and in the kernel.
+/// A timer of the monotonic clock. Changes need the engine's lock, because the time is stored here and in the kernel.
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: OwnedFd,
-    /// When it will fire, in nanoseconds; `u64::MAX` while it is off.
+    /// When it fires, in nanoseconds; `u64::MAX` while it is off.
     at: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Timer {
         }
     }
 
-    /// Lets it fire at `at` or earlier.
+    /// Makes it fire at `at` or earlier.
     pub(crate) fn fire_by(&self, at: u64) {
         if self.at.fetch_min(at, Ordering::Relaxed) <= at {
             return;
@@ -48,7 +48,7 @@ impl Timer {
         self.arm(at);
     }
 
-    /// Forgets when it was to fire, and lets it fire at `at` instead (`None`: never).
+    /// Makes it fire at `at` instead of the time set before (`None`: never).
     pub(crate) fn reset(&self, at: Option<u64>) {
         let at = at.unwrap_or(u64::MAX);
         if self.at.swap(at, Ordering::Relaxed) != at {

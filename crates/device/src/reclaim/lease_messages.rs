@@ -1,35 +1,35 @@
-//! What devices say to each other about leases, over the control socket of a link.
+//! The messages of devices about leases, over the control socket of a link.
 
 use rkey_core::{Key, WireKey};
 use serde::{Deserialize, Serialize};
 
-/// What devices say to each other about leases.
+/// A message about leases.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// The requester asks.
+    /// The requester asks for a lease.
     Ask(LeaseRequest),
-    /// The owner grants; the descriptor comes along.
+    /// The owner grants it; the message carries the descriptor.
     Granted { id: u64, grant: Vec<u8> },
-    /// The key does not allow it. The owner has noted that as `report`, and says so to whom it says why.
+    /// The key does not allow it. `report` is the owner's record of it, 0 if the peer may not know the reason.
     Denied {
         id: u64,
         denial: Vec<u8>,
         report: u32,
     },
-    /// The key allows it, but there is no lease to be had.
+    /// The key allows it, but the memory cannot be leased.
     Refused { id: u64, why: String },
 }
 
-/// What the requester asks for.
+/// A request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LeaseRequest {
-    /// Comes back in the answer.
+    /// Repeated in the answer.
     pub(super) id: u64,
-    /// The queue pair of the owner, whose domain counts.
+    /// The owner's queue pair, whose domain counts.
     pub(super) qpn: u32,
-    /// The queue pair of the asker.
+    /// The requester's queue pair.
     pub(super) src_qpn: u32,
-    /// The key is one that the program chose.
+    /// The key is a requested key.
     pub(super) requested: bool,
     pub(super) key: u64,
     pub(super) addr: u64,
@@ -68,7 +68,7 @@ mod tests {
     use rkey_core::WIRE_LEN;
 
     #[test]
-    fn messages_survive_the_way_and_nonsense_does_not() {
+    fn messages_survive_encoding_and_other_bytes_do_not_decode() {
         for message in [
             Message::Ask(LeaseRequest {
                 id: 1,

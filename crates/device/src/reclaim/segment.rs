@@ -1,9 +1,9 @@
-//! Memory that can be leased, and what the peers that have it can do with it.
+//! Memory that can be leased.
 //!
-//! With a lease comes the descriptor of all the memory that was allocated in one piece, not of the bytes of the lease,
-//! and what a peer does with a descriptor is its own affair. So the memory itself is sealed: it is leased either for
-//! reading or for writing, as its first lease was. A seal holds against everybody, also against processes of the
-//! same user, which could open a descriptor for reading once more, for writing.
+//! A lease passes the descriptor of the whole allocation, not only of the leased bytes, and the owner cannot control what a peer does
+//! with a descriptor. So the allocation itself is sealed: its first lease decides whether it can be mapped for reading only or
+//! also for writing. A seal holds against every process, also of the same user, which could otherwise reopen a read-only
+//! descriptor for writing.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,9 +16,9 @@ use rkey_engine::LinkId;
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) arena: Weak<Arena>,
-    /// Bytes of it that cannot be leased any more: pages that peers have are not ours.
+    /// Detached bytes, which cannot be leased any more.
     pub(crate) detached: Vec<Range<u64>>,
-    /// Who was given a descriptor by which it can be written.
+    /// The links whose peers got a descriptor for writing.
     writers: HashSet<LinkId>,
 }
 
@@ -31,13 +31,13 @@ impl Segment {
         }
     }
 
-    /// A link has gone; its number does not come again.
+    /// Forgets a link that is gone; its id is not reused.
     pub(crate) fn forget(&mut self, link: LinkId) {
         self.writers.remove(&link);
     }
 
-    /// Settles with the first lease what peers can do, and refuses what does not go with that. A peer that has, or had,
-    /// the memory for writing may have it for reading as well: it learns nothing new.
+    /// Fixes with the first lease whether peers can write, and refuses later leases that do not fit. A peer that has, or had, the
+    /// memory for writing may also lease it for reading: that gives it nothing new.
     pub(crate) fn settle(
         &mut self,
         arena: &Arena,
