@@ -137,7 +137,7 @@ pub(crate) fn of_device(error: &DeviceError) -> FiError {
         DeviceError::Post(PostError::TooLong(_)) => FiError::MSGSIZE,
         DeviceError::Post(PostError::WrongState(_)) => FiError::NOTCONN,
         DeviceError::NotThisHost { .. } => FiError::HOSTUNREACH,
-        DeviceError::NobodyListens { .. } | DeviceError::Refused { .. } => FiError::CONNREFUSED,
+        DeviceError::NotListening { .. } | DeviceError::Refused { .. } => FiError::CONNREFUSED,
         DeviceError::AddressInUse { .. } => FiError::ADDRINUSE,
         DeviceError::OtherUser { .. } => FiError::PERM,
         DeviceError::TimedOut { .. } => FiError::TIMEDOUT,

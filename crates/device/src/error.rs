@@ -83,7 +83,7 @@ pub enum DeviceError {
     },
     /// No process listens at an address.
     #[error("no process listens at {address} (waited {waited:?}); {hint}")]
-    NobodyListens {
+    NotListening {
         /// The address.
         address: SocketAddr,
         /// How long connecting was tried.

@@ -75,7 +75,7 @@ impl Device {
     /// INIT keep theirs.
     ///
     /// # Errors
-    /// [`DeviceError::NotThisHost`], [`DeviceError::NobodyListens`], [`DeviceError::Refused`],
+    /// [`DeviceError::NotThisHost`], [`DeviceError::NotListening`], [`DeviceError::Refused`],
     /// [`DeviceError::OtherUser`], [`DeviceError::TimedOut`], and the errors of changing the queue pairs. The queue pairs may then be in any state: destroy them.
     pub fn connect(
         &self,

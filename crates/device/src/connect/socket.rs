@@ -113,7 +113,7 @@ pub(super) fn dial(
             return Err(GONE);
         }
         let Ok(left) = deadline.remaining() else {
-            return Err(DeviceError::NobodyListens {
+            return Err(DeviceError::NotListening {
                 address,
                 waited: deadline.timeout,
                 hint: "start the listener first, as the same user and in the same network namespace",

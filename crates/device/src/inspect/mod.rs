@@ -55,7 +55,7 @@ pub struct Inspection {
     pub command: String,
     /// Its blocks of queue pair numbers.
     pub blocks: Vec<u16>,
-    /// What drives its engine at the moment: "thread", "program" or "nobody".
+    /// What drives its engine at the moment: "thread", "program", or "asleep" if it is idle.
     pub driver: String,
     /// Domains, regions and windows; of many only the first 10,000 regions and windows each.
     pub protection: Snapshot,

@@ -37,7 +37,7 @@ impl std::fmt::Display for Mode {
         f.write_str(match self {
             Self::Thread => "thread",
             Self::Program => "program",
-            Self::Asleep => "nobody",
+            Self::Asleep => "asleep",
         })
     }
 }
