@@ -1,4 +1,4 @@
-//! The `rkey` command as a person meets it: what it prints, and how it ends.
+//! The `rkey` command as users see it: its output and exit codes.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn run(words: &[&str]) -> Output {
     program().args(words).output().unwrap()
 }
 
-/// The same as often as it takes: a device whose process gets no processor for a second is left out of lists.
+/// Runs the command until `done` accepts its output: a device whose process gets no processor for a second is left out of lists.
 fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -19,7 +19,7 @@ fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
             return output;
         }
         assert!(Instant::now() < deadline, "{words:?}: {output:?}");
-        // Each look wakes every device on the machine, also those of tests that measure how idle theirs is.
+        // Each run wakes every device on the machine, also those of tests that measure idle devices.
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -37,7 +37,7 @@ fn the_demo_is_green_from_end_to_end() {
         10,
         "{out}"
     );
-    // The explanations of mistakes that cannot be told apart by anything else.
+    // Only the explanations tell these mistakes apart.
     for words in [
         "unknown key",
         "stale key",
@@ -65,7 +65,7 @@ fn the_demo_speaks_json() {
 
 #[test]
 fn the_demo_fails_when_its_second_process_cannot_work() {
-    // A limit that the owner runs into: rows turn red, and the exit code says so.
+    // A limit that the owner hits turns rows red and the exit code to failure.
     let output = program()
         .args(["demo", "-q"])
         .env("RKEY_MAX_REGIONS", "4")
@@ -110,8 +110,7 @@ fn info_says_what_and_why() {
 
 #[test]
 fn ls_and_explain_show_live_processes() {
-    // This process opens a device, with a region, a window and a connection to itself that is
-    // refused something.
+    // This process opens a device with a region, a window and a connection to itself, over which an access is refused.
     let device = rkey::Device::open().unwrap();
     let domain = device.domain().unwrap();
     let region = domain
@@ -162,7 +161,7 @@ fn ls_and_explain_show_live_processes() {
     ] {
         assert!(detail.contains(words), "{words} is missing in {detail}");
     }
-    // What is counted by domain is what is listed.
+    // The counts by domain equal the lists.
     let mut domain = detail
         .lines()
         .skip_while(|line| !line.starts_with("Domains: 1"));
@@ -186,7 +185,7 @@ fn ls_and_explain_show_live_processes() {
     let output = run_until(&["explain", "--json", &pid], succeeds);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema"], 1, "{json}");
-    // Both sides are in this process: one denial, which is told once.
+    // Both sides are in this process: the denial is listed once.
     let json = &json["processes"][0];
     assert_eq!(json["pid"].to_string(), pid, "{json}");
     assert_eq!(json["denied"], 1, "{json}");
@@ -206,7 +205,7 @@ fn ls_and_explain_show_live_processes() {
     for owner in [&denial["owner"], &denial["peer"]["pid"]] {
         assert_eq!(owner.to_string(), pid, "{denial}");
     }
-    // The number is the one of the completion, and of the text.
+    // The number is also in the completion and in the text.
     let id = denial["id"].as_u64().unwrap();
     let error = device.denials().pop().unwrap();
     assert_eq!(u64::from(error.id), id);
@@ -300,7 +299,7 @@ fn logging_is_asked_for_by_variable() {
     );
 }
 
-/// A value that makes no sense is told before anything is done; an empty one counts as unset.
+/// An invalid value is reported before anything is done; an empty one counts as unset.
 #[test]
 fn every_variable_is_checked() {
     for (variable, bad) in [
@@ -338,7 +337,7 @@ fn the_demo_leaves_no_process_behind_when_it_is_killed() {
     std::thread::sleep(Duration::from_millis(30));
     child.kill().unwrap();
     child.wait().unwrap();
-    // The owner notices that the visitor is gone and ends.
+    // The owner notices that the visitor is gone, and exits.
     let needle = format!("{}", child.id());
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -380,7 +379,7 @@ fn peer_that_is_killed() {
     }
 }
 
-/// Beside a queue pair whose peer has exited, its process and program are named.
+/// The process and program of a peer that has exited are named beside its queue pair.
 #[test]
 fn ls_names_a_peer_that_has_exited() {
     let device = rkey::Device::open().unwrap();
@@ -405,7 +404,7 @@ fn ls_names_a_peer_that_has_exited() {
     assert!(output.status.success());
 }
 
-/// Answers at the name of a device as version 2 of the link protocol would: with a refusal of its own version.
+/// Answers at the name of a device like version 2 of the link protocol, with a refusal.
 fn old_device() {
     use rustix::net::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,

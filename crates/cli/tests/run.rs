@@ -1,4 +1,4 @@
-//! `rkey run`: the program finds the device, and to its caller it looks as if `rkey` was not there.
+//! `rkey run`: the program finds the device, and its caller does not notice `rkey`.
 
 mod common;
 
@@ -43,8 +43,7 @@ fn libfabric_finds_the_provider() {
     }
 }
 
-/// Libfabric's own verbs provider opens the device as well and tries how much inline data a queue pair takes: that is
-/// told once.
+/// Libfabric's own verbs provider opens the device, too, and probes how much inline data a queue pair takes. That is logged once.
 #[test]
 fn probing_does_not_flood_the_log() {
     let refused = |level: &str| {
@@ -67,7 +66,7 @@ fn probing_does_not_flood_the_log() {
     assert_eq!(told, all.min(1));
     assert_eq!(refused("info"), (told, 0));
     if all == 0 {
-        println!("this libfabric has no verbs provider: nobody tries");
+        println!("skipped: this libfabric has no verbs provider");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What peers do is counted, and whoever listens is told.
+//! Accesses of peers are counted, and listeners are called.
 
 mod common;
 
@@ -11,7 +11,7 @@ use rkey_engine::Work;
 
 const COUNTER: u32 = 7;
 
-/// Notes how much had been counted when it was told.
+/// Records the counter each time it is called.
 struct Ear {
     device: Device,
     heard: AtomicU64,

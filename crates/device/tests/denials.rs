@@ -1,4 +1,4 @@
-//! Why an access was refused, asked as soon as anybody can know that it was.
+//! The reason for a refusal is available as soon as the refusal is visible.
 
 mod common;
 
@@ -6,8 +6,8 @@ use common::Side;
 use rkey_device::{Config, DeviceError, QpOptions};
 use rkey_engine::{SendRequest, Status, Target, Work};
 
-/// Two devices; requests of the one are refused by the other. Whoever polls the completion finds the
-/// explanation in his device at once, and the owner of the memory has it, too.
+/// Requests of one device are refused by another. The thread that polls the completion finds the explanation in its device at
+/// once, and the owner of the memory has it, too.
 #[test]
 fn an_explanation_is_there_before_its_completion() {
     let (near, far) = (Side::open(), Side::open());
@@ -25,7 +25,7 @@ fn an_explanation_is_there_before_its_completion() {
         .connect(near.device.node(), near_qp.address())
         .unwrap();
     for round in 0..3000 {
-        // Behind the end, each time elsewhere.
+        // Past the end, each time at another address.
         let addr = far.address_of(0) + 8 * common::WORDS as u64 + round;
         let key = engine_key(&far);
         let write = Work::Write {
@@ -65,7 +65,7 @@ fn an_explanation_is_there_before_its_completion() {
     assert_eq!(ids.len(), far.denials.len());
 }
 
-/// A peer that asks behind the end of the memory, and says what it is told: the name of the reason.
+/// A peer that accesses memory past the end of a region, and prints the name of the reason that it gets.
 fn asker() {
     let side = Side::open();
     let (qp, remote) = side.connect();
@@ -80,7 +80,7 @@ fn asker() {
     assert_eq!((told.denial.addr, told.denial.len), (remote.addr, 8));
     let expected = std::env::var("RKEY_TEST_REASON").unwrap();
     assert_eq!(told.denial.reason.name(), expected);
-    // A lease is asked for with a message of its own.
+    // A lease is requested by a message of its own.
     let (qp, _) = side.connect();
     let lease = qp.lease(remote.key, remote.addr, 8, true, common::LONG);
     match lease {
@@ -89,7 +89,7 @@ fn asker() {
     }
 }
 
-/// A peer of the same user is told why, unless its owner does not want that; the owner knows in any case.
+/// A peer of the same user learns the reason unless the owner's setting forbids it; the owner always knows it.
 #[test]
 fn a_setting_decides_who_is_told_why() {
     const TEST: &str = "a_setting_decides_who_is_told_why";

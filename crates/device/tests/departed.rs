@@ -1,4 +1,4 @@
-//! A peer that has exited is named beside whoever still waits for it.
+//! A peer that has exited is named beside the queue pairs that still wait for it.
 
 mod common;
 
@@ -37,12 +37,12 @@ fn a_peer_that_has_exited_is_named() {
         departed.to_string(),
         format!("PID {pid} ({})", program.trim())
     );
-    // Who waits for nobody is told of nobody.
+    // A device without waiting queue pairs names no peer.
     drop(qp);
     assert_eq!(inspect().departed, []);
 }
 
-/// A peer that dies as soon as it is connected, often before there is a link to it, is named as well.
+/// A peer that dies as soon as it is connected, often before there is a link to it, is named, too.
 #[test]
 fn a_peer_that_exits_at_once_is_named() {
     const TEST: &str = "a_peer_that_exits_at_once_is_named";

@@ -1,4 +1,4 @@
-//! Peers that are killed, stopped, or close; and what is left of them.
+//! Peers that are killed, are stopped, or close their device, and what is left of them.
 
 mod common;
 
@@ -26,14 +26,14 @@ fn mappings() -> usize {
         .count()
 }
 
-/// A peer that is killed leaves nothing: its survivors get an error for what is outstanding, long
-/// before a time-out, also if they sleep; descriptors and mappings go.
+/// A killed peer leaves nothing: outstanding requests to it fail long before a time-out, even if the program sleeps, and descriptors
+/// and mappings are released.
 #[test]
 fn a_killed_peer() {
     match role().as_deref() {
         Some("target") => target(),
         Some(_) => survive(),
-        // In a process of its own, so that other tests do not change what is counted.
+        // In a process of its own, so that other tests do not change the counts.
         None => Peer::start("a_killed_peer", "alone", "127.0.0.1:1".parse().unwrap()).finish(),
     }
 }
@@ -53,7 +53,7 @@ fn survive() {
         for id in 0..10 {
             side.receive(&qp, id, 0, 8);
         }
-        // So that something is outstanding when it dies.
+        // So that a request is outstanding when it dies.
         peer.stop();
         for id in 100..110 {
             qp.post_send(&SendRequest::new(id, write, &[side.sge(0, 8)]))
@@ -83,7 +83,7 @@ fn survive() {
         until("the end of the links", || {
             side.device.inspect().unwrap().links.len() == 1
         });
-        // What was left of a link goes when its peer is seen to be dead, a little after the link.
+        // The rest of a link is released when its peer is known to be dead, shortly after the link broke.
         match before {
             None => {
                 std::thread::sleep(Duration::from_millis(500));
@@ -107,8 +107,7 @@ fn hears_that_the_peer_is_gone(side: &Side, qp: &Qp) {
     }
 }
 
-/// The same without anything outstanding: the program is told by an event, and by its receives unless
-/// it does not want that.
+/// Without outstanding requests, the program gets an event, and its receives are flushed unless the options forbid it.
 #[test]
 fn a_killed_peer_that_owed_nothing() {
     if role().is_some() {
@@ -142,7 +141,7 @@ fn a_killed_peer_that_owed_nothing() {
             let done = side.next_asleep();
             assert_eq!((done.id, done.status), (5, Status::Flushed));
         }
-        // Whoever uses it all the same gets an error, not a hang.
+        // Posts to it fail, and do not hang.
         qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
             .unwrap();
         let done = side.next_asleep();
@@ -156,7 +155,7 @@ fn a_killed_peer_that_owed_nothing() {
     }
 }
 
-/// Nothing is posted, so that no completion comes: an armed queue is told, unless the queue pair stays.
+/// If nothing is posted, no completion comes, but an armed queue is notified, unless the queue pair stays in service.
 #[test]
 fn an_armed_queue_hears_of_a_killed_peer() {
     if role().is_some() {
@@ -194,7 +193,7 @@ fn an_armed_queue_hears_of_a_killed_peer() {
     }
 }
 
-/// A peer that is stopped does not answer: the time-out of the queue pair decides.
+/// A stopped peer does not respond: the time-out of the queue pair decides.
 #[test]
 fn a_stopped_peer() {
     if role().is_some() {
@@ -211,7 +210,7 @@ fn a_stopped_peer() {
         };
         side.run(&qp, write, &[side.sge(0, 8)]);
         peer.stop();
-        // Longer than a post takes to be seen, so that the device may have fallen asleep.
+        // Long enough that the device may have fallen asleep.
         std::thread::sleep(Duration::from_millis(50));
         let started = Instant::now();
         qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
@@ -231,7 +230,7 @@ fn a_stopped_peer() {
     }
 }
 
-/// A program that does not look at its device at all gets the event on the channel's descriptor.
+/// A program that makes no calls gets the event on the channel's descriptor.
 #[test]
 fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
     if role().is_some() {
@@ -283,8 +282,8 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
     peer.signal(libc::SIGCONT);
 }
 
-/// Closing a region gives up the peer that was told of its memory and does not answer, and no other: what is under way
-/// to another peer that happens to be slow arrives.
+/// Deregistering a region gives up the peer that was told about its memory and does not respond, and no other: requests to another,
+/// slow peer arrive.
 #[test]
 fn closing_a_region_cuts_off_only_who_was_told_of_it() {
     const TEST: &str = "closing_a_region_cuts_off_only_who_was_told_of_it";
@@ -293,7 +292,7 @@ fn closing_a_region_cuts_off_only_who_was_told_of_it() {
     }
     let mut config = Config::from_env().unwrap();
     config.timeout = 21;
-    // So small that a long write goes by reference.
+    // So small that a long write uses a remote iovec.
     config.ring_bytes = 64 << 10;
     let side = Side::with(config);
     let listener = side.listen();
@@ -327,7 +326,7 @@ fn closing_a_region_cuts_off_only_who_was_told_of_it() {
     assert_eq!((done.id, done.status), (2, Status::Success));
 }
 
-/// Closing a device is seen by its peers at once.
+/// Peers notice at once that a device is closed.
 #[test]
 fn a_closed_device() {
     let near = Side::open();
@@ -380,7 +379,7 @@ fn opening_and_closing() {
         let _qp = side.qp();
     }
     assert_eq!((descriptors(), mappings()), before);
-    // A thread that has been joined is listed for a moment longer.
+    // A joined thread is listed for a moment longer.
     until("the end of the engines' threads", || {
         let name = |task: std::io::Result<std::fs::DirEntry>| {
             std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()

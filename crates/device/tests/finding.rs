@@ -1,4 +1,4 @@
-//! Finding peers by queue pair number alone, as programs do that exchange numbers by themselves.
+//! Finding peers by queue pair number alone, for programs that exchange numbers by themselves.
 
 mod common;
 
@@ -34,10 +34,10 @@ fn go_on(qp: &Qp, peer: u32) {
     qp.modify(&QpAttributes::rts(7)).unwrap();
 }
 
-/// What a peer says.
+/// The lines that a peer prints.
 type Words = std::io::Lines<BufReader<std::process::ChildStdout>>;
 
-/// Starts a peer that tells its number and key on standard output; gives them, the peer and what it says later.
+/// Starts a peer that prints its number and key. Returns both, the peer, and its further output.
 fn start_talker(test: &str, role: &str) -> (Peer, u32, common::Remote, Words) {
     let mut command = command(test, role, NOWHERE.parse().unwrap());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -53,7 +53,7 @@ fn start_talker(test: &str, role: &str) -> (Peer, u32, common::Remote, Words) {
     (Peer(child), words[0] as u32, remote, lines)
 }
 
-/// The same with a peer that has no more to say.
+/// Starts a peer that prints nothing else.
 fn start(test: &str, role: &str) -> (Peer, u32, common::Remote) {
     let (peer, number, remote, lines) = start_talker(test, role);
     std::thread::spawn(move || lines.for_each(drop));
@@ -79,7 +79,7 @@ fn say(peer: &mut Peer, number: u32) {
     writeln!(peer.0.stdin.as_mut().unwrap(), "{number}").unwrap();
 }
 
-/// The initiator posts while the target is not even ready to receive: it is tried again until it is.
+/// The initiator posts before the target is ready to receive, and tries again until it is.
 #[test]
 fn the_peer_is_not_ready_yet() {
     if role().is_some() {
@@ -117,12 +117,12 @@ fn the_peer_is_not_ready_yet() {
     peer.finish();
 }
 
-/// A number that nobody has: the time-out of the queue pair decides, and the search ends with it.
+/// A number without a queue pair: the time-out of the queue pair decides, and the search ends with it.
 #[test]
 fn the_peer_never_appears() {
     let side = Side::hasty();
     let qp = side.qp();
-    // A number in a block that nobody has (or, once in 65,000 runs, somebody has).
+    // A number in a free block (or, once in 65,000 runs, in a claimed one).
     bring_up(&qp, (qp.qpn() ^ 0x55_5500) & 0xff_ffff);
     let remote = common::Remote::from(&side.invitation()[..]);
     let write = Work::Write {
@@ -228,7 +228,7 @@ fn send_to_group(side: &Side, qp: &Qp, group: [u8; 16]) {
     send_datagram(side, qp, rkey_engine::groups::GROUP_QPN, route, 0);
 }
 
-/// Datagrams find their way by number, and those to nobody complete and are gone.
+/// Datagrams are delivered by number; those to unused numbers complete and are lost.
 #[test]
 fn datagrams() {
     let send = |side: &Side, qp: &Qp, to: u32, word: usize| {
@@ -252,7 +252,7 @@ fn datagrams() {
     }
     let side = Side::open();
     let qp = datagram_qp(&side.device, &side);
-    // To nobody.
+    // To an unused number.
     send(&side, &qp, qp.qpn() ^ 0x55_5500, 0);
     assert_eq!(side.next_asleep().status, Status::Success);
     let (peer, number, _) = start("datagrams", "target");
@@ -272,7 +272,7 @@ fn datagrams() {
     peer.finish();
 }
 
-/// A group of the test that this process is, or that has started it: others may be run at the same time.
+/// A group of this test process, or of the one that started this process: other tests may run at the same time.
 fn group(which: u8) -> [u8; 16] {
     let test = match role() {
         None => std::process::id(),
@@ -284,8 +284,8 @@ fn group(which: u8) -> [u8; 16] {
     group
 }
 
-/// What is sent to a group reaches its members in other processes, in other devices of this one, and the sender
-/// itself; who has left it hears nothing more.
+/// Datagrams to a group reach its members in other processes, in other devices of this process, and the sender itself, until they
+/// leave it.
 #[test]
 fn groups() {
     const READY: &str = "ready to receive";
@@ -316,8 +316,8 @@ fn groups() {
         side.set(0, 4711);
         send_to_group(side, qp, group);
     };
-    // Whoever takes long to be reached, as one may on a busy machine, misses what is sent meanwhile. So they receive
-    // when all of them have been.
+    // A member that takes long to be reached, on a busy machine, misses what is sent meanwhile. So the test waits until all
+    // of them are reached.
     let members = [sides[1].device.node().pid, peer.0.id()];
     until("the links to the members", || {
         send();
@@ -350,8 +350,7 @@ fn groups() {
     );
 }
 
-/// A member that does not answer, and names behind which there is no device, hold up the first datagram to the group
-/// only.
+/// A member that does not answer, and names without a device, delay only the first datagram to the group.
 #[test]
 fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     const SENDS: u32 = 600;
@@ -375,7 +374,7 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     let started = Instant::now();
     for _ in 0..SENDS {
         send();
-        // What is known about a group is good for a millisecond.
+        // The list of members is cached for a millisecond.
         std::thread::sleep(Duration::from_millis(2));
     }
     // A wait for a device in each of them takes longer.
@@ -384,8 +383,7 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     peer.finish();
 }
 
-/// A program that says where it listens is believed if the kernel says the same (or if only one user's
-/// programs are there).
+/// A program's claim to listen at an address is believed if the kernel confirms it, or among programs of one user.
 #[test]
 fn an_address_that_somebody_claims_is_the_one_that_he_listens_at() {
     let test = "an_address_that_somebody_claims_is_the_one_that_he_listens_at";
@@ -423,7 +421,7 @@ fn an_address_that_somebody_claims_is_the_one_that_he_listens_at() {
     }
 }
 
-/// Whoever answers can be refused, before the queue pair takes anything of that peer's.
+/// The caller can refuse the peer that answers before the queue pair takes requests of that peer.
 #[test]
 fn who_answers_is_looked_at_first() {
     let (near, far) = (Side::open(), Side::open());

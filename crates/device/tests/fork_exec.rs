@@ -14,13 +14,13 @@ fn target() {
     sleep_in_read();
 }
 
-/// Runs `child` in a forked child and gives its exit status.
+/// Runs `child` in a forked child and returns its exit status.
 fn forked(child: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child runs only code that needs no other thread of ours, and leaves by _exit.
     match unsafe { libc::fork() } {
         0 => {
             let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running destructors of the parent.
             unsafe { libc::_exit(if ok { 0 } else { 1 }) }
         }
         pid => {
@@ -37,7 +37,7 @@ fn is_forked<T>(result: Result<T, DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Forked))
 }
 
-/// A child's handles answer with an error and can be dropped; the parent does not notice.
+/// Calls on a child's handles return an error, and the handles can be dropped; the parent does not notice.
 #[test]
 fn a_child_cannot_use_its_parents_device() {
     if role().is_some() {
@@ -75,7 +75,7 @@ fn a_child_cannot_use_its_parents_device() {
                 && is_forked(device.close_region(side.region))
                 && device.denials().is_empty();
             drop((qp, cq, device));
-            // A device of its own works, next to the handles of the parent's.
+            // A device of the child works beside the parent's handles.
             let own = Side::open();
             let own_cq_works = own.cq.poll(&mut [Completion::default()]).is_ok();
             all && own_cq_works
@@ -84,11 +84,11 @@ fn a_child_cannot_use_its_parents_device() {
         side.set(0, 99);
         side.run(&qp, write, &[side.sge(0, 8)]);
     }
-    // Dropping everything in a child, the last handle too, does not hurt the parent either.
+    // Dropping all handles in a child does not harm the parent.
     let everything = (qp, side, listener);
     let child = &raw const everything;
     let status = forked(|| {
-        // SAFETY: the child's own copy, which nobody else uses; the parent's stays where it is.
+        // SAFETY: the child's own copy, which has no other user; the parent's is not affected.
         drop(unsafe { std::ptr::read(child) });
         true
     });
@@ -116,8 +116,7 @@ fn exec_closes_everything() {
     }
 }
 
-/// A target that is killed while a child of it lives on: the child has copies of its sockets, and the
-/// end is seen all the same.
+/// The end of a killed target is noticed even if a child of it lives on with copies of its sockets.
 #[test]
 fn a_killed_peer_whose_child_lives_on() {
     if role().is_some() {

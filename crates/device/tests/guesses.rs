@@ -1,4 +1,4 @@
-//! A process that tries keys: the count survives whatever it opens anew, and others are not disturbed.
+//! A process that tries keys: reconnecting does not reset its count, and other processes are not affected.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const BEYOND: u32 = 4;
 const RECONNECTS: u32 = 3;
 
-/// A side whose requests never time out: a request that is held back is not lost.
+/// A side whose requests never time out: a delayed request is not lost.
 fn patient() -> Side {
     let mut config = Config::from_env().unwrap();
     config.timeout = 0;
@@ -43,7 +43,7 @@ fn connect(side: &Side) -> Qp {
     qp
 }
 
-/// Each number another key.
+/// A different key for each number.
 fn key(number: u32) -> WireKey {
     WireKey::Device(Key(number.wrapping_mul(0x9e37_79b9)))
 }
@@ -80,7 +80,7 @@ fn guesser() {
     let least = Duration::from_millis(10 * ((1 << pauses) - 1));
     let took = begin.elapsed();
     assert!(took >= least, "{took:?}, and not {least:?}");
-    // A question for a lease names a key as well. It is answered at once, without a look at the key.
+    // A request for a lease names a key, too. It is refused at once, without a check of the key.
     let refused = (0..40).any(|_| {
         number += 1;
         match over_one.lease(key(number), 0x1000, 8, true, LONG) {
@@ -110,8 +110,8 @@ fn honest() {
     guess(&side, &qp, 7);
 }
 
-/// A process that tries keys has to wait, also over new connections of new devices; the owner can say who it is and
-/// what it has tried. Another process that makes a mistake does not wait.
+/// A process that tries keys has to wait, also on new connections of new devices, and the owner names it and its tries. Another
+/// process that makes a mistake does not wait.
 #[test]
 fn the_count_of_a_process_survives_reconnecting() {
     const TEST: &str = "the_count_of_a_process_survives_reconnecting";

@@ -1,4 +1,4 @@
-//! A device that has nothing to do uses no CPU; it wakes up when there is something, every time.
+//! An idle device uses no CPU, and wakes up every time there is work.
 
 mod common;
 
@@ -8,8 +8,7 @@ use common::{Peer, Remote, Side, role, sleep_in_read};
 use rkey_device::Qp;
 use rkey_engine::{SendRequest, Status, Work};
 
-/// How often the engine threads of this process have gone to sleep so far, and the nanoseconds that
-/// they have run.
+/// How often the engine threads of this process have slept so far, and how many nanoseconds they have run.
 fn activity() -> (u64, u64) {
     let mut sum = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
@@ -71,7 +70,7 @@ fn an_idle_device_does_nothing() {
         Some("target") => {
             let side = Side::open();
             let (_qp, _) = side.connect();
-            // What the initiator reads: how often our engine thread woke while nothing happened.
+            // For the initiator to read: how often our engine thread woke while nothing happened.
             side.set(1, 1000 + wake_ups_while_idle());
             sleep_in_read();
         }
@@ -108,14 +107,14 @@ fn idle_after_everything() {
             break;
         }
     }
-    // Our reads may have fallen into its measurement; each wakes it for a moment.
+    // Our reads may have disturbed its measurement: each wakes it for a moment.
     assert!(
         side.word(5) <= 1010,
         "the target woke {} times",
         side.word(5) - 1000
     );
     peer.finish();
-    // A device that talked to itself, with every kind of answer.
+    // A device that talked to itself, with every kind of response.
     let (a, b) = (side.qp(), side.qp());
     a.connect(side.device.node(), b.address()).unwrap();
     b.connect(side.device.node(), a.address()).unwrap();

@@ -1,5 +1,5 @@
-//! Memory of the device's allocator, leased to another process; and closing memory that is in use.
-// UNSAFETY: registers memory that is reached through atomics and volatile reads only.
+//! Memory of the device's allocator, leased to another process, and deregistering memory in use.
+// UNSAFETY: registers memory that is accessed only through atomics and volatile reads.
 #![allow(unsafe_code)]
 
 mod common;
@@ -15,7 +15,7 @@ use rkey_link::direct::DirectError;
 
 const LEN: usize = 1 << 16;
 
-/// Allocates and registers, for reading, or for writing too.
+/// Allocates and registers memory, for reading only or also for writing.
 fn share(side: &Side, writable: bool) -> (SharedMemory, Region) {
     let memory = side.device.allocate_shared(LEN, writable).unwrap();
     let ranges = [memory.range().unwrap()];
@@ -30,14 +30,14 @@ fn share(side: &Side, writable: bool) -> (SharedMemory, Region) {
         rights | Access::BIND | Access::LOCAL_READ,
     );
     spec.memory = memory.kind(0);
-    // SAFETY: the memory is only reached by address, with volatile accesses, and outlives the region.
+    // SAFETY: the memory is accessed only by address, with volatile accesses, and outlives the region.
     let region = unsafe { side.device.register(&spec) }.unwrap();
     (memory, region)
 }
 
 fn word(memory: &SharedMemory, index: usize) -> u64 {
     assert!(index < LEN / 8);
-    // SAFETY: inside of the memory, aligned, and mapped as long as `memory` lives.
+    // SAFETY: inside the memory, aligned, and mapped as long as `memory` lives.
     unsafe { memory.as_ptr().cast::<u64>().add(index).read_volatile() }
 }
 
@@ -73,7 +73,7 @@ fn owner() {
     publish(&side, 10, &writable, region.key);
     publish(&side, 12, &readable, read_region.key);
     publish(&side, 14, &writable, window_key);
-    // The initiator writes until we take the lease back under its hands.
+    // The initiator writes until we revoke the lease.
     until("direct writes", || word(&writable, 100) > 1000);
     side.device.revoke_region(region).unwrap();
     let last = word(&writable, 100);
@@ -88,8 +88,8 @@ fn owner() {
     side.device.close_region(read_region).unwrap();
 }
 
-/// A lease reads and writes without the owner's help, within its rights, until the owner closes the
-/// region, and not once after that.
+/// The holder of a lease reads and writes without the owner, within its rights, until the owner deregisters the region, and not
+/// once after that.
 #[test]
 fn a_lease_ends_with_its_region() {
     if role().is_some() {
@@ -118,7 +118,7 @@ fn a_lease_ends_with_its_region() {
     let (key, base) = fetch(10);
     let (read_key, read_base) = fetch(12);
     let (window_key, _) = fetch(14);
-    // Leases of things that are not to be had.
+    // Leases that are refused.
     let none = |key, base, len, write| {
         qp.lease(key, base, len, write, LONG)
             .map(|_| ())
@@ -184,8 +184,8 @@ fn a_lease_ends_with_its_region() {
     assert!(reader.read(0, &mut bytes).is_err());
 }
 
-/// While a peer writes to a region as fast as it can, the region is closed: nothing is written after
-/// closing returned, the peer gets an error, and nobody hangs.
+/// A region is deregistered while a peer writes to it as fast as it can: nothing is written after the call returned, the peer gets
+/// an error, and neither side hangs.
 #[test]
 fn closing_a_region_under_fire() {
     if role().is_some() {
@@ -240,7 +240,7 @@ fn closing_a_region_under_fire() {
         "target",
         listener.local_address(),
     );
-    // Each queue pair stays until the peer has come again: its requests are refused, and not left without an answer.
+    // Each queue pair stays until the peer has reconnected, so that its requests are refused and not left without a response.
     let mut last = None;
     for round in 0..20 {
         let target: Box<[std::sync::atomic::AtomicU64]> = (0..16_384)
@@ -253,7 +253,7 @@ fn closing_a_region_under_fire() {
             &ranges,
             Access::REMOTE_WRITE | Access::LOCAL_WRITE,
         );
-        // SAFETY: reached only through atomics, and closed before it is freed.
+        // SAFETY: accessed only through atomics, and deregistered before it is freed.
         let region = unsafe { side.device.register(&spec) }.unwrap();
         let mut invitation = (target.as_ptr() as u64).to_le_bytes().to_vec();
         invitation.extend_from_slice(&region.key.0.to_le_bytes());

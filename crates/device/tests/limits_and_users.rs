@@ -1,4 +1,4 @@
-//! Limits that name themselves, addresses that cannot be, strangers at the door, other users.
+//! Limits, invalid addresses, misbehaving clients and other users.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn with(name: &str, value: &str) -> Config {
     config
 }
 
-/// Every limit that is reached says which it is and what raises it.
+/// The error of every limit names the limit and the variable that raises it.
 #[test]
 fn limits_name_themselves() {
     let device = Device::open(with("RKEY_MAX_QPS", "2")).unwrap();
@@ -82,7 +82,7 @@ fn objects_of_other_devices_are_refused() {
     assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
 }
 
-/// Addresses of other hosts, addresses where nobody listens, addresses that are taken.
+/// Addresses of other hosts, without a listener, and in use.
 #[test]
 fn addresses() {
     let side = Side::open();
@@ -138,7 +138,7 @@ fn addresses() {
     assert!(matches!(error, DeviceError::TooLong { .. }), "{error}");
 }
 
-/// A listener that comes later than the one who connects.
+/// A listener that starts after the client.
 #[test]
 fn connecting_waits_for_the_listener() {
     let side = Side::open();
@@ -164,8 +164,7 @@ fn connecting_waits_for_the_listener() {
     });
 }
 
-/// Clients that say nothing or talk nonsense do not hold up the others, at a listener and at the
-/// device's own sockets.
+/// Clients that stay silent or violate the protocol do not delay others, at a listener and at the device's own sockets.
 #[test]
 fn garbage_at_the_door() {
     let side = Side::open();
@@ -222,8 +221,8 @@ fn garbage_at_the_door() {
     });
 }
 
-/// Devices of this user are listed, with what hangs on them, also while their programs sleep; a
-/// stopped one is left out and does not hold up the list.
+/// Devices of this user are listed with their objects, also while their programs sleep. A stopped one is left out and does not delay
+/// the list.
 #[test]
 fn listing_devices() {
     if role().is_some() {
@@ -266,7 +265,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A program of nobody (uid 65534), without a home, works like any other.
+/// A program of the user `nobody` (uid 65534), without a home, works like any other.
 #[test]
 fn as_nobody() {
     match role().as_deref() {
@@ -315,8 +314,7 @@ fn as_nobody() {
     assert!(status.success(), "{status}");
 }
 
-/// The command for a role as another user, on a copy of this binary that the user may read. The copy goes with the
-/// value.
+/// The command for a role as another user, on a copy of this binary that the user may read. Dropping the value removes the copy.
 struct OtherUser {
     command: std::process::Command,
     copy: PathBuf,
@@ -332,8 +330,8 @@ fn as_user(uid: u32, test: &str, role: &str, address: std::net::SocketAddr) -> O
     let own = std::env::current_exe().unwrap();
     let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
     let copy = std::env::temp_dir().join(name);
-    // By another process: a program that is open for writing cannot be run, and what is open here is for a moment open in
-    // every process that another test starts meanwhile.
+    // Another process makes the copy: a program that is open for writing cannot be run, and a file that is open here is open for a
+    // moment in every process that another test starts.
     let mut install = std::process::Command::new("install");
     install.args(["-m", "755"]).arg(own).arg(&copy);
     install.status().ok()?.success().then_some(())?;
@@ -351,7 +349,7 @@ fn as_user(uid: u32, test: &str, role: &str, address: std::net::SocketAddr) -> O
     Some(OtherUser { command, copy })
 }
 
-/// Another user does not find our listener, unless both ends say that they are open to all.
+/// Another user does not find our listener unless both ends are shared with all users.
 #[test]
 fn other_users() {
     match role().as_deref() {
@@ -383,7 +381,7 @@ fn other_users() {
                 },
                 &[side.sge(0, 8)],
             );
-            // A refusal names a key that is good: its owner sees it, and we do not.
+            // A refusal names a valid key: its owner sees it, and we do not.
             let remote = remote.at(common::WORDS);
             let beyond = Work::Write { remote, imm: None };
             let sges = [side.sge(0, 8)];
@@ -398,7 +396,7 @@ fn other_users() {
                 let owner = all.iter().find(|i| i.pid == owner);
                 owner.is_some_and(|owner| {
                     assert_eq!((owner.denied, &owner.denials[..]), (1, &[][..]));
-                    // Neither does he see where its memory is.
+                    // The other user does not see where the memory is, either.
                     assert_eq!((owner.regions, owner.protection.regions.len()), (1, 0));
                     true
                 })

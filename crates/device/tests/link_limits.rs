@@ -1,4 +1,4 @@
-//! A process that wants everything: all links, the identity of another one, ever new identities.
+//! A process that tries to take all links, another process's identity, or ever new identities.
 
 mod common;
 
@@ -12,14 +12,14 @@ use rkey_engine::Work;
 use rkey_link::NodeId;
 use rkey_link::shm::{Connector, HandshakeError, LinkConfig, LocalNode, ShmLink, Step};
 
-/// What an attempt to get a link came to.
+/// The outcome of an attempt to get a link.
 enum Outcome {
     Link(Box<ShmLink>),
     Refused(String),
     NoAnswer,
 }
 
-/// Asks for a link as a device of this identity.
+/// Requests a link as a device with this identity.
 fn ask_as(node: NodeId, name: &str) -> Outcome {
     let local = LocalNode::new(node, LinkConfig::default()).unwrap();
     let deadline = Instant::now() + LONG / 2;
@@ -80,7 +80,7 @@ impl Talker {
         Self { child, lines }
     }
 
-    /// The next line that begins with this word; what comes after it.
+    /// The rest of the next line that begins with this word.
     fn line(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
@@ -144,8 +144,8 @@ fn client() {
     side.run(&qp, write, &[side.sge(0, 8)]);
 }
 
-/// One process opens links until it is refused, with words that say which limit it is and how to raise it. The
-/// device's program can still open files, and other processes connect and work.
+/// One process opens links until it is refused, with a message that names the limit and how to raise it. The device's program can
+/// still open files, and other processes connect and work.
 #[test]
 fn one_process_cannot_take_all_descriptors() {
     const TEST: &str = "one_process_cannot_take_all_descriptors";
@@ -155,7 +155,7 @@ fn one_process_cannot_take_all_descriptors() {
         Some(_) => return with_few_descriptors(TEST),
         None => {}
     }
-    // In a process of its own: the limit of descriptors is one of the process.
+    // In a process of its own, because the limit of descriptors is per process.
     let nowhere = "127.0.0.1:1".parse().unwrap();
     let status = command(TEST, "owner", nowhere).status().unwrap();
     assert!(status.success(), "{status}");
@@ -186,7 +186,7 @@ fn with_few_descriptors(test: &str) {
     drop(files);
 }
 
-/// Says that it is the device whose process and number it is told.
+/// Claims the device whose process and number it gets.
 fn squat() {
     let name = heard();
     let (pid, nonce) = (heard(), heard());
@@ -203,7 +203,7 @@ fn squat() {
     sleep_in_read();
 }
 
-/// Whoever says first that it is the device of another process of the same user is refused, and the owner is served.
+/// A process that claims another process's device first is refused, and the owner is served.
 #[test]
 fn nobody_takes_the_identity_of_another_process() {
     const TEST: &str = "nobody_takes_the_identity_of_another_process";
@@ -247,7 +247,7 @@ fn nobody_takes_the_identity_of_another_process() {
     assert_eq!(side.word(1), 77);
 }
 
-/// Makes links of ever new identities until it is told to end.
+/// Opens links with ever new identities until the test ends it.
 fn flood() {
     let name = heard();
     let (mut made, mut refused) = (0u64, 0u64);
@@ -263,7 +263,7 @@ fn flood() {
     }
 }
 
-/// A process that comes with ever new identities does not keep others from being served.
+/// A process with ever new identities does not keep others from being served.
 #[test]
 fn a_flood_of_identities_keeps_nobody_waiting() {
     const TEST: &str = "a_flood_of_identities_keeps_nobody_waiting";

@@ -6,7 +6,7 @@ use common::{Peer, Remote, Side, role, sleep_in_read, until};
 use rkey_device::Qp;
 use rkey_engine::{CompletionFlags, CompletionOp, SendRequest, Status, Work};
 
-/// The target: connects, then sleeps in a read that has nothing to do with us.
+/// The target: connects, then sleeps in an unrelated read.
 fn sleeping_target() {
     let side = Side::open();
     let (_qp, _) = side.connect();
@@ -34,7 +34,7 @@ fn every_one_sided_operation(side: &Side, qp: &Qp, remote: Remote) {
     );
     assert_eq!((done.opcode, done.bytes), (CompletionOp::Read, 8));
     assert_eq!(side.word(1), 0x1234_5678_9abc_def0);
-    // Atomics: the old value comes back.
+    // Atomics return the old value.
     let add = Work::FetchAdd {
         remote: remote.at(8),
         add: 16,
@@ -93,8 +93,7 @@ fn every_one_sided_operation(side: &Side, qp: &Qp, remote: Remote) {
     }
 }
 
-/// Writes, reads and atomics complete although the target's program calls nothing, also when the
-/// initiator's program sleeps itself.
+/// Writes, reads and atomics complete without calls of the target's program, even if the initiator's program sleeps, too.
 #[test]
 fn one_sided_operations_on_a_sleeping_target() {
     if role().is_some() {
@@ -106,7 +105,7 @@ fn one_sided_operations_on_a_sleeping_target() {
     let peer = Peer::start(test, "target", listener.local_address());
     let (qp, remote) = side.accept(&listener);
     every_one_sided_operation(&side, &qp, remote);
-    // The same with an initiator that waits instead of polling, and a device that fell asleep.
+    // Now with an initiator that waits instead of polling, and a device that fell asleep.
     for round in 0..50u64 {
         if round % 10 == 0 {
             std::thread::sleep(std::time::Duration::from_millis(30));
@@ -218,7 +217,7 @@ fn both_directions_at_once() {
                 done += 1;
             }
         }
-        // The peer has written its last word too.
+        // The peer has also written its last word.
         until("the last write of the peer", || {
             side.word(64 + (total as usize - 1) % 64) == total - 1
         });

@@ -1,4 +1,4 @@
-//! Processes of another version of rkey are named as such, wherever the two meet.
+//! Processes with another version of rkey are named as such wherever they are met.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Listens at an abstract name, and answers each client's first packet with this one; until the process ends.
+/// Listens at an abstract name until the process ends, and answers each client's first packet with this one.
 fn answer_at(name: &str, packet: &'static [u8]) -> std::io::Result<()> {
     let listener = socket();
     bind(
@@ -41,7 +41,7 @@ fn answer_at(name: &str, packet: &'static [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A device of version 2, as far as it matters: it refuses whatever comes.
+/// A device of version 2 that refuses every client.
 fn old_device() -> u16 {
     for block in 0x7000u16.. {
         let name = format!("rkey/1/{}/qp/{block:04x}", uid());
@@ -77,7 +77,7 @@ fn a_device_of_another_version_is_listed_as_such() {
     );
 }
 
-/// Connecting to a listener of another version says so.
+/// The error of connecting to a listener of another version names the version.
 #[test]
 fn a_listener_of_another_version_is_named() {
     let side = Side::open();
@@ -104,7 +104,7 @@ fn a_listener_of_another_version_is_named() {
     );
 }
 
-/// A client of another version is answered, so that it can name our version.
+/// A client of another version gets an answer, so that it can name our version.
 #[test]
 fn a_client_of_another_version_hears_ours() {
     let side = Side::open();

@@ -11,13 +11,13 @@ use rkey_core::{Access, DomainId, Region, RegionSpec, WireKey};
 use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
 use rkey_engine::{Completion, RecvRequest, SendRequest, Sge, Status, Target, Work};
 
-/// The longest that anything in a test may take.
+/// The longest time for any step of a test.
 pub const LONG: Duration = Duration::from_secs(20);
 
 const ROLE: &str = "RKEY_TEST_ROLE";
 const ADDRESS: &str = "RKEY_TEST_ADDRESS";
 
-/// Which role this process has been started in; `None` in the test itself.
+/// The role of this process; `None` in the test itself.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -98,13 +98,13 @@ fn has_stopped(pid: u32) -> bool {
     };
     let process = std::path::Path::new("/proc").join(pid.to_string());
     let tasks = std::fs::read_dir(process.join("task")).unwrap();
-    // A thread that ends meanwhile has no state any more, and cuts the list short.
+    // A thread that ends meanwhile has no state any more, and ends the list early.
     let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
     let threads = fields(process).unwrap()[17].parse();
     threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
 }
 
-/// Waits as a program that has nothing to do with RDMA: until standard input ends.
+/// Blocks without RDMA calls until standard input ends.
 pub fn sleep_in_read() {
     let mut line = String::new();
     while std::io::stdin().read_line(&mut line).unwrap() > 0 {}
@@ -122,14 +122,14 @@ pub struct Side {
 pub const WORDS: usize = 1 << 15;
 
 impl Side {
-    /// Nothing times out as long as any test waits: who does not answer is busy, or its end is noticed.
+    /// Nothing times out while a test waits: a peer that does not respond is busy, or its end is noticed.
     pub fn open() -> Self {
         let mut config = Config::from_env().unwrap();
         config.timeout = 21;
         Self::with(config)
     }
 
-    /// With the time-outs of a device as it comes, for a peer that will not answer.
+    /// With the default time-outs, for a peer that will not respond.
     pub fn hasty() -> Self {
         Self::with(Config::from_env().unwrap())
     }
@@ -155,7 +155,7 @@ impl Side {
             .unwrap()
     }
 
-    /// The same memory once more, under keys of its own. It has to be closed before the side goes.
+    /// Registers the same memory again, under other keys. The caller deregisters it before dropping the side.
     pub fn another_region(&self) -> Region {
         register(&self.device, self.domain, &self.memory)
     }
@@ -180,7 +180,7 @@ impl Side {
         self.memory[word].store(value, Ordering::Release);
     }
 
-    /// What a peer has to know to reach our memory.
+    /// What a peer needs to access our memory.
     pub fn invitation(&self) -> Vec<u8> {
         let mut bytes = self.address_of(0).to_le_bytes().to_vec();
         bytes.extend_from_slice(&self.region.key.0.to_le_bytes());
@@ -211,7 +211,7 @@ impl Side {
         one[0]
     }
 
-    /// Posts, polls, and wants success.
+    /// Posts, polls, and asserts success.
     pub fn run(&self, qp: &Qp, work: Work, sges: &[Sge]) -> Completion {
         qp.post_send(&SendRequest::new(77, work, sges)).unwrap();
         let completion = self.next();
@@ -257,7 +257,7 @@ fn register(device: &Device, domain: DomainId, memory: &[AtomicU64]) -> Region {
     let ranges = [range];
     let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE | Access::BIND;
     let spec = RegionSpec::new(domain, &ranges, access);
-    // SAFETY: the memory is only reached through atomics, and lives until its regions are closed.
+    // SAFETY: the memory is accessed only through atomics, and lives until its regions are deregistered.
     unsafe { device.register(&spec) }.unwrap()
 }
 
@@ -297,7 +297,7 @@ impl Remote {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + LONG;
     while !is_so() {
