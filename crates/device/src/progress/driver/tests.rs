@@ -1,0 +1,116 @@
+//! A driver without an engine thread: who drives after each call, and what a panic does.
+
+use super::*;
+use std::sync::Arc;
+
+use rkey_base::process::ForkMark;
+use rkey_core::{Limits, Protection, Secrets};
+use rkey_engine::EngineConfig;
+
+use crate::inspect::denials::Denials;
+use crate::objects::channel::EventQueue;
+use crate::peers::names::Scope;
+use crate::peers::qp_numbers::QpNumbers;
+use crate::progress::reactor::{Reactor, Token};
+
+/// An engine without links.
+pub(in crate::progress) fn engine() -> DeviceEngine {
+    let protection = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
+    let memory = crate::device::process_memory();
+    Engine::new(EngineConfig::default(), protection, memory)
+}
+
+/// A router of new objects.
+pub(in crate::progress) fn router() -> EventRouter {
+    EventRouter {
+        cqs: Arc::default(),
+        qps: Arc::default(),
+        qp_numbers: Arc::new(QpNumbers::new(Scope::of(crate::Share::User))),
+        events: Arc::new(EventQueue::new(16).unwrap()),
+        denials: Arc::new(Denials::new(engine().reports(), None)),
+        counters: Arc::default(),
+    }
+}
+
+/// A driver without an engine thread.
+pub(in crate::progress) fn driver() -> Driver {
+    let lifecycle = Lifecycle::new(ForkMark::new().unwrap());
+    let tick = Duration::from_secs(3600);
+    Driver::new(NodeId::default(), engine(), tick, router(), lifecycle).unwrap()
+}
+
+fn sleeping() -> Driver {
+    let driver = driver();
+    assert!(driver.fall_asleep());
+    assert_eq!(driver.schedule.mode(), Mode::Asleep);
+    driver
+}
+
+#[test]
+fn a_program_that_polls_takes_a_sleeping_engine() {
+    let driver = sleeping();
+    for _ in 0..POLLS_PER_CLOCK {
+        driver.poll();
+    }
+    assert_eq!(driver.schedule.mode(), Mode::Program);
+    assert_eq!(driver.empty_polls(), POLLS_PER_CLOCK);
+    driver.hand_over();
+    assert_eq!(driver.schedule.mode(), Mode::Asleep);
+}
+
+#[test]
+fn a_post_takes_a_sleeping_engine_unless_the_program_is_about_to_wait() {
+    let driver = sleeping();
+    driver.post(|_| {});
+    assert_eq!(driver.schedule.mode(), Mode::Program);
+    let driver = sleeping();
+    driver.router.cqs.arm_one_for_test();
+    driver.post(|_| {});
+    assert_eq!(driver.schedule.mode(), Mode::Asleep);
+}
+
+#[test]
+fn the_engine_thread_keeps_the_engine_from_a_program_that_waits() {
+    let driver = driver();
+    driver.hand_over();
+    assert_eq!(driver.schedule.mode(), Mode::Thread);
+    driver.give_way(Some(0));
+    driver.take_over();
+    assert_eq!(driver.schedule.mode(), Mode::Thread);
+}
+
+#[test]
+fn posts_over_the_loopback_are_work_that_no_ring_shows() {
+    let driver = driver();
+    assert!(driver.has_work(), "the engine was never driven");
+    driver.settle();
+    assert!(!driver.has_work());
+    driver.post(|_| {});
+    assert!(!driver.has_work());
+    assert_eq!(driver.use_loopback(), driver.loopback);
+    driver.post(|_| {});
+    assert!(driver.has_work());
+}
+
+#[test]
+fn a_panic_under_the_lock_fails_the_device_and_wakes_the_engine_thread() {
+    let driver = driver();
+    let reactor = Reactor::new().unwrap();
+    reactor.add(&driver.requests, Token::DOORBELL).unwrap();
+    let run = std::panic::AssertUnwindSafe(|| driver.command(|_| panic!("a test")));
+    assert!(std::panic::catch_unwind(run).is_err());
+    assert!(driver.has_failed() && driver.lifecycle.check().is_err());
+    assert_eq!(reactor.wait(Some(Duration::ZERO)), [Token::DOORBELL]);
+    assert!(driver.engine.try_lock().is_some(), "unlocked by unwinding");
+}
+
+/// A transfer of a device to itself may take longer than a peer may be silent.
+#[test]
+fn the_loopback_is_never_cut() {
+    let driver = driver();
+    let other = LinkId::from((7, 7));
+    driver.cut_links("a test", &[driver.loopback]);
+    assert!(driver.requests.take_cut().is_empty());
+    driver.cut_links("a test", &[driver.loopback, other]);
+    assert_eq!(driver.requests.take_cut(), [other]);
+}
