@@ -74,7 +74,7 @@ fn a_peer_of_another_version_is_named_as_such() {
     assert_eq!(close(side.ep.cast()), 0);
 }
 
-/// A proof that a member sends to a stranger gets that stranger in nowhere else.
+/// A stranger cannot reuse the proof that a member sent to it.
 ///
 /// Proves: FI-119
 #[test]
