@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Bytes that are made usable at a time.
 const STEP: usize = 256 * 1024;
@@ -33,8 +33,8 @@ struct Slot<T> {
 
 /// Places for objects of type `T`.
 pub struct Pool<T> {
-    /// Where the stretch starts; 0 until the first object.
-    base: AtomicUsize,
+    /// Where the stretch starts; null until the first object.
+    base: AtomicPtr<u8>,
     /// Bytes from `base` on that may be touched.
     usable: AtomicUsize,
     capacity: usize,
@@ -60,7 +60,7 @@ impl<T: 'static> Pool<T> {
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
         Self {
-            base: AtomicUsize::new(0),
+            base: AtomicPtr::new(std::ptr::null_mut()),
             usable: AtomicUsize::new(0),
             capacity: capacity as usize,
             books: Mutex::new(Books {
@@ -73,7 +73,8 @@ impl<T: 'static> Pool<T> {
     }
 
     fn slot(&self, index: u32) -> *const Slot<T> {
-        (self.base.load(Ordering::Acquire) + index as usize * Self::STRIDE) as *const Slot<T>
+        let base = self.base.load(Ordering::Acquire);
+        base.wrapping_add(index as usize * Self::STRIDE).cast()
     }
 
     /// Places an object. `None`: the pool is full, or there is no memory.
@@ -117,13 +118,8 @@ impl<T: 'static> Pool<T> {
     fn reserve(&self, books: &mut Books) {
         let mut places = self.capacity;
         while places > 0 {
-            let len = places * Self::STRIDE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: a new mapping where the kernel likes; it replaces nothing.
-            let start =
-                unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
-            if start != libc::MAP_FAILED {
-                self.base.store(start as usize, Ordering::Release);
+            if let Some(start) = space::reserve(places * Self::STRIDE) {
+                self.base.store(start.as_ptr(), Ordering::Release);
                 books.reserved = u32::try_from(places).unwrap_or(u32::MAX);
                 return;
             }
@@ -134,32 +130,27 @@ impl<T: 'static> Pool<T> {
     fn extend(&self, books: &Books) -> Option<()> {
         let usable = self.usable.load(Ordering::Relaxed);
         let len = STEP.min(books.reserved as usize * Self::STRIDE - usable);
-        let start = self.base.load(Ordering::Relaxed) + usable;
+        let start = self.base.load(Ordering::Relaxed).wrapping_add(usable);
         // SAFETY: these bytes are part of our own reservation, and nothing lies in them yet.
-        let failed = unsafe {
-            libc::mprotect(
-                start as *mut libc::c_void,
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-            )
-        };
-        if failed != 0 {
-            return None;
-        }
+        unsafe { space::make_usable(start, len) }?;
         self.usable.store(usable + len, Ordering::Release);
         Some(())
     }
 
-    /// The place that begins at an address, if one does.
+    /// The place that begins at an address, and its number, if one does.
     #[inline]
-    fn at(&self, address: usize) -> Option<&Slot<T>> {
-        let offset = address.wrapping_sub(self.base.load(Ordering::Relaxed));
-        if offset >= self.usable.load(Ordering::Acquire) || !offset.is_multiple_of(Self::STRIDE) {
+    fn at(&self, address: *const T) -> Option<(&Slot<T>, usize)> {
+        // In this order: where bytes are usable, the start of the stretch is known.
+        let usable = self.usable.load(Ordering::Acquire);
+        let base = self.base.load(Ordering::Relaxed);
+        let offset = address.addr().wrapping_sub(base.addr());
+        if offset >= usable || !offset.is_multiple_of(Self::STRIDE) {
             return None;
         }
-        // SAFETY: the address is a whole number of strides into the usable part of the reservation,
-        // which is never given back; a place of zeroes is a free one.
-        Some(unsafe { &*(address as *const Slot<T>) })
+        let slot = base.wrapping_add(offset).cast::<Slot<T>>();
+        // SAFETY: a whole number of strides into the usable part of the reservation, which is never given back; a place
+        // of zeroes is a free one.
+        Some((unsafe { &*slot }, offset / Self::STRIDE))
     }
 
     /// The object at an address that C passed, if there is one.
@@ -170,7 +161,7 @@ impl<T: 'static> Pool<T> {
     #[inline]
     #[must_use]
     pub unsafe fn get<'a>(&self, address: *const T) -> Option<&'a T> {
-        let slot = self.at(address as usize)?;
+        let (slot, _) = self.at(address)?;
         if slot.state.load(Ordering::Acquire) != LIVE {
             return None;
         }
@@ -181,8 +172,8 @@ impl<T: 'static> Pool<T> {
     /// Whether a live object is at the address.
     #[must_use]
     pub fn contains(&self, address: *const T) -> bool {
-        self.at(address as usize)
-            .is_some_and(|slot| slot.state.load(Ordering::Acquire) == LIVE)
+        self.at(address)
+            .is_some_and(|(slot, _)| slot.state.load(Ordering::Acquire) == LIVE)
     }
 
     /// Takes the object at an address out; exactly one caller gets it.
@@ -190,7 +181,7 @@ impl<T: 'static> Pool<T> {
     /// # Safety
     /// No reference to the object is used any more.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
-        let slot = self.at(address as usize)?;
+        let (slot, index) = self.at(address)?;
         // Whoever looks through the objects holds the books, too: none goes away under their eyes.
         let mut books = self.books.lock();
         slot.state
@@ -198,7 +189,6 @@ impl<T: 'static> Pool<T> {
             .ok()?;
         // SAFETY: the place was live until now, and we alone took it; it is not in the free list yet.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
-        let index = (address as usize - self.base.load(Ordering::Relaxed)) / Self::STRIDE;
         books.free.push(index as u32);
         Some(value)
     }
@@ -211,7 +201,7 @@ impl<T: 'static> Pool<T> {
     /// of this pool ([`Pool::find_map`], [`Pool::live`]).
     #[inline]
     pub unsafe fn end(&self, spares: Option<&Spares<T>>, address: *const T) -> bool {
-        let Some(slot) = self.at(address as usize) else {
+        let Some((slot, index)) = self.at(address) else {
             return false;
         };
         if slot.state.load(Ordering::Acquire) != LIVE {
@@ -220,7 +210,6 @@ impl<T: 'static> Pool<T> {
         slot.state.store(FREE, Ordering::Release);
         // SAFETY: the place was live until now, and the caller promises that we alone end it.
         unsafe { (*slot.value.get()).assume_init_drop() };
-        let index = (address as usize - self.base.load(Ordering::Relaxed)) / Self::STRIDE;
         if !spares.is_some_and(|spares| spares.push(index as u32)) {
             self.books.lock().free.push(index as u32);
         }
@@ -338,6 +327,49 @@ impl<T> Drop for Spares<T> {
             let mut books = (self.pool)().books.lock();
             books.free.extend(std::iter::from_fn(|| self.pop()));
         }
+    }
+}
+
+/// The address space of pools.
+#[cfg(not(miri))]
+mod space {
+    use std::ptr::{NonNull, null_mut};
+
+    /// A stretch of so many bytes that cannot be touched yet.
+    pub(super) fn reserve(len: usize) -> Option<NonNull<u8>> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+        let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        let start = (start != libc::MAP_FAILED).then_some(start.cast())?;
+        NonNull::new(start)
+    }
+
+    /// Lets these bytes be touched. They are zero.
+    ///
+    /// # Safety
+    /// They are part of a reservation, on whole pages, and not in use.
+    pub(super) unsafe fn make_usable(start: *mut u8, len: usize) -> Option<()> {
+        let how = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: as promised by the caller.
+        let failed = unsafe { libc::mprotect(start.cast(), len, how) };
+        (failed == 0).then_some(())
+    }
+}
+
+/// The same for Miri, which has no `mprotect`: all is usable at once.
+#[cfg(miri)]
+mod space {
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::ptr::NonNull;
+
+    pub(super) fn reserve(len: usize) -> Option<NonNull<u8>> {
+        let layout = Layout::from_size_align(len, 4096).ok()?;
+        // SAFETY: the length is not zero.
+        NonNull::new(unsafe { alloc_zeroed(layout) })
+    }
+
+    pub(super) unsafe fn make_usable(_: *mut u8, _: usize) -> Option<()> {
+        Some(())
     }
 }
 
