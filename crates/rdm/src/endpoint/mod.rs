@@ -39,7 +39,7 @@ mod send;
 mod shared;
 mod transfer;
 
-pub use collective::{Call, Members};
+pub use collective::{Call, Loaded, Members};
 pub use direct::Direct;
 pub use host::{Arrived, Host, Note};
 pub use look::Found;

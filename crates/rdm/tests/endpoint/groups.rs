@@ -39,6 +39,7 @@ fn group(n: usize) -> World {
 fn start_sum(world: &mut World, node: usize, count: usize, result: &mut [u64]) {
     let call = Call {
         group: GROUP,
+        seat: world.nodes[node].ep.seat(GROUP).unwrap(),
         kind: Kind::AllReduce,
         root: 0,
         block: 8 * count,
@@ -56,7 +57,8 @@ fn start_sum(world: &mut World, node: usize, count: usize, result: &mut [u64]) {
         into.copy_from_slice(&source);
         Ok(())
     };
-    ep.collective(host, call, op, copy, now).unwrap();
+    ep.collective(host, call.load(copy).unwrap(), op, now)
+        .unwrap();
 }
 
 #[test]

@@ -122,11 +122,11 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: the program uses the group no more; `remove` validates the handle.
         let object = unsafe { remove::<McObject, _>(fid)? };
-        if let Some(ep) = object.ep.upgrade() {
-            if let Some(live) = ep.live.get() {
-                let rdm = &mut live.state.lock().rdm;
-                rdm.leave(&live.host, object.address, time::now());
-            }
+        if let Some(ep) = object.ep.upgrade()
+            && let Some(live) = ep.live.get()
+        {
+            let rdm = &mut live.state.lock().rdm;
+            rdm.leave(&live.host, object.address, time::now());
         }
         // The next group may get the same handle.
         object.eq.forget(fid as usize);

@@ -143,12 +143,14 @@ impl Endpoint {
         let reduction = data_type(it.datatype).zip(operation(it.op));
         let call = Call {
             group: it.group,
+            seat: (seat.n, seat.me),
             kind: it.kind,
             root: seat.root,
             block,
             reduction: reduction.filter(|_| it.kind.reduces()),
             result,
         };
+        let loaded = call.load(|into| Ok(gather(&self.domain, &source, into)?))?;
         let posted = Posted {
             context: it.context as usize,
             flags: FI_COLLECTIVE,
@@ -166,10 +168,8 @@ impl Endpoint {
                 return Err(FiError::AGAIN);
             }
         }
-        let copy = |into: &mut [u8]| Ok(gather(&self.domain, &source, into)?);
-        let now = time::now();
         let rdm = &mut state.rdm;
-        let begun = rdm.collective(&live.host, call, posted, copy, now);
+        let begun = rdm.collective(&live.host, loaded, posted, time::now());
         begun.map_err(|error| match error {
             Error::NotConnected if !rdm.has_joined(it.group) => {
                 tracing::warn!("a collective group is used before FI_JOIN_COMPLETE");

@@ -21,7 +21,7 @@ mod group;
 mod run;
 
 pub use group::Members;
-pub use run::Call;
+pub use run::{Call, Loaded};
 
 use super::Host;
 use crate::collective::inbox::Inbox;

@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Call {
     /// The group, by the number that the program knows it by.
     pub group: u64,
+    /// How many members the group has, and our rank ([`Endpoint::seat`]).
+    pub seat: (usize, usize),
     /// The operation.
     pub kind: Kind,
     /// The rank of the root.
@@ -33,6 +35,31 @@ pub struct Call {
     pub reduction: Option<(DataType, Op)>,
     /// Where the result goes.
     pub result: Vec<Sge>,
+}
+
+/// A collective operation with a copy of its source, ready to begin.
+#[derive(Debug)]
+pub struct Loaded {
+    call: Call,
+    plan: Plan,
+    work: Vec<u8>,
+}
+
+impl Call {
+    /// Copies the source, by `gather`. This may take a while, and needs no endpoint.
+    ///
+    /// # Errors
+    /// What `gather` gives; [`Error::NoMemory`].
+    pub fn load(self, gather: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Loaded> {
+        let (n, me) = self.seat;
+        let plan = Plan::new(self.kind, n, me, self.root);
+        let work = load(&plan, self.block, gather)?;
+        Ok(Loaded {
+            call: self,
+            plan,
+            work,
+        })
+    }
 }
 
 /// An operation.
@@ -177,22 +204,23 @@ impl<H: Host> Endpoint<H> {
         self.collectives() >= RUNS_MAX
     }
 
-    /// Begins a collective operation; `gather` copies its source.
+    /// Begins a collective operation.
     ///
     /// # Errors
-    /// What `gather` gives; [`Error::Invalid`]: there is no such group; [`Error::NotConnected`]: not all members have joined;
+    /// [`Error::Invalid`]: there is no such group; [`Error::NotConnected`]: not all members have joined;
     /// or why the group has ended.
     pub fn collective(
         &mut self,
         host: &H,
-        it: Call,
+        it: Loaded,
         attached: H::Operation,
-        gather: impl FnOnce(&mut [u8]) -> Result<()>,
         now: Instant,
     ) -> Result<()> {
-        let (n, me) = self.seat(it.group).ok_or(Error::Invalid)?;
-        let plan = Plan::new(it.kind, n, me, it.root);
-        let work = load(&plan, it.block, gather)?;
+        let Loaded {
+            call: it,
+            plan,
+            work,
+        } = it;
         let end = End::Completion {
             attached,
             result: it.result,
