@@ -29,7 +29,7 @@ const SEND_FLAGS: u64 = FI_REMOTE_CQ_DATA
 /// A list of descriptors: as many as there are buffers, or null.
 ///
 /// # Safety
-/// Null, or so many descriptors.
+/// Null, or `count` descriptors.
 pub(super) unsafe fn descriptors<'a>(
     desc: *mut *mut c_void,
     count: usize,
@@ -37,7 +37,7 @@ pub(super) unsafe fn descriptors<'a>(
     if desc.is_null() || count == 0 {
         return Ok(Descriptors::None);
     }
-    // SAFETY: not null, and so many descriptors as the caller promises.
+    // SAFETY: not null, and `count` descriptors as the caller promises.
     Ok(Descriptors::Many(unsafe {
         list(desc.cast_const(), count)?
     }))
@@ -156,7 +156,7 @@ pub(super) unsafe fn send_one(
 /// Sends a list of buffers.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; so many buffers, and null or so many descriptors.
+/// See [`crate::object`] for the rules of handles; `count` buffers, and null or `count` descriptors.
 pub(super) unsafe fn send_list(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -272,7 +272,7 @@ pub(super) unsafe fn receive_one(
 /// Posts a list of buffers.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; so many buffers, and null or so many descriptors.
+/// See [`crate::object`] for the rules of handles; `count` buffers, and null or `count` descriptors.
 pub(super) unsafe fn receive_list(
     ep: *mut FidEp,
     iov: *const iovec,

@@ -157,7 +157,7 @@ fn rejected_with(reason: &str) -> Vec<u8> {
 /// Connection data of the program.
 ///
 /// # Safety
-/// Null or so many bytes.
+/// Null or `len` bytes.
 pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<&'a [u8]> {
     if len > CM_DATA_SIZE {
         return Err(FiError::INVAL);
@@ -165,7 +165,7 @@ pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<
     if param.is_null() {
         return Ok(&[]);
     }
-    // SAFETY: not null, and so many bytes as the caller promises.
+    // SAFETY: not null, and `len` bytes as the caller promises.
     unsafe { list(param.cast(), len) }
 }
 

@@ -49,7 +49,7 @@ impl<T: Copy> Buffers<T> {
     }
 
     /// # Safety
-    /// So many buffers, and null or so many descriptors.
+    /// `count` buffers, and null or `count` descriptors.
     unsafe fn read(start: *const T, desc: *mut *mut c_void, count: usize) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe {

@@ -48,7 +48,7 @@ const LOST: &str = "lost";
 type Tallies = HashMap<SocketAddr, Tally>;
 
 impl Endpoint {
-    /// Shows the endpoint to those who inspect the device, until it is closed.
+    /// Shows the endpoint in inspections of the device, until it is closed.
     pub(super) fn show(&self, live: &Live) {
         let weak = live.host.this.clone();
         let (number, ep_type) = (self.number, type_name(self.ep_type));

@@ -101,7 +101,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     kinds.into_iter().map(message).collect()
 }
 
-/// Asks for so many numbers of 8 bytes, from the beginning of a region.
+/// Asks for `count` numbers of 8 bytes, from the start of a region.
 pub(crate) fn reads(key: u64, count: u32) -> Vec<u8> {
     let atomic = Atomic {
         addr: 0,

@@ -56,7 +56,7 @@ impl Endpoint {
             .into_iter()
             .flatten()
             .any(|side| side.cq.wait.is_some());
-        // The end of a connection is for who looks or waits for events, too, unless a thread looks for it.
+        // A thread that reads or waits for events hears of the end of a connection, too, unless a thread of our own looks for it.
         let looks = self.ep_type == FI_EP_MSG && !self.domain.auto_progress;
         let hears = setup.eq.clone().filter(|_| looks);
         let hears_asleep = hears.as_ref().is_some_and(|eq| eq.is_waitable());
@@ -163,7 +163,7 @@ impl Endpoint {
         }
     }
 
-    /// Starts the thread of automatic progress, if there is to be one: it begins when it is told.
+    /// Starts the thread of automatic progress, if the domain has it. The thread begins on a signal.
     fn progress_by_itself(self: &Arc<Self>) -> Result<Option<Sender<()>>> {
         if !self.domain.auto_progress {
             return Ok(None);

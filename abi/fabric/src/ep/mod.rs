@@ -294,7 +294,7 @@ impl Endpoint {
         check_caps(self.caps, caps)
     }
 
-    /// Does what there is to do: completions of the device, messages that arrived.
+    /// Handles completions of the device and messages that arrived.
     pub(crate) fn progress(&self) {
         let Some(live) = self.live.get() else { return };
         // The thread that holds the lock makes progress, or will in a moment.

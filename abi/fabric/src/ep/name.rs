@@ -22,7 +22,7 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
 /// `fi_setname`: the address, before the endpoint is enabled. It is reserved.
 pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; so many bytes as the program says.
+        // SAFETY: `find` validates the handle; `len` bytes, as the program says.
         let (object, bytes) = unsafe {
             (
                 find::<EpObject, _>(fid)?,
@@ -78,7 +78,7 @@ impl Endpoint {
 /// Gives a name to the program; `FI_ETOOSMALL` when it has no room for all of it.
 ///
 /// # Safety
-/// `len` is null or a number, and `addr` has so many bytes.
+/// `len` is null or a number, and `addr` has `len` bytes.
 pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
     // SAFETY: as the caller promises.
     if unsafe { give_cut(name, addr, len)? } {

@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             )));
         }
         let auth_key = match owner.inner.version >= version(1, 5) {
-            // SAFETY: null or so many bytes, as the program says.
+            // SAFETY: null or `len` bytes, as the program says.
             true => unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? },
             false => &[],
         };

@@ -158,12 +158,12 @@ pub(super) unsafe extern "C" fn getopt(
 /// Gives the value of an option; `FI_ETOOSMALL`, and its length, if there is no room for it.
 ///
 /// # Safety
-/// `len` is null or a number, and `value` null or room for so many bytes.
+/// `len` is null or a number, and `value` null or room for `len` bytes.
 unsafe fn give<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
     if len.is_null() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: not null, so it is a number; room for so many bytes, as it says.
+    // SAFETY: not null, so it is a number; room for `len` bytes, as it says.
     unsafe {
         let room = len.replace(size_of::<T>());
         if room < size_of::<T>() || value.is_null() {
@@ -177,7 +177,7 @@ unsafe fn give<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
 /// The value of an option; `FI_EINVAL` if it has another length.
 ///
 /// # Safety
-/// So many bytes, or null.
+/// `len` bytes, or null.
 unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(FiError::INVAL);
@@ -199,7 +199,7 @@ pub(super) unsafe extern "C" fn setopt(
         if level != LEVEL {
             return Err(NO_SUCH);
         }
-        // SAFETY: so many bytes, as the program says.
+        // SAFETY: `len` bytes, as the program says.
         unsafe {
             match option {
                 FI_OPT_MIN_MULTI_RECV => {

@@ -3,8 +3,8 @@
 use super::*;
 
 impl Endpoint {
-    /// Posts so many requests of the program's, whose success is reported or not: `FI_EAGAIN` when there is no room for
-    /// them or for their completions. If `post` fails, nothing of a shared transmit context is kept.
+    /// Makes room for `requests` of the program and for their completions, if they are reported, then calls `post`.
+    /// `FI_EAGAIN` without room. If `post` fails, no place of a shared transmit context is kept.
     #[inline]
     pub(super) fn in_room(
         &self,
@@ -19,7 +19,7 @@ impl Endpoint {
         post(state).inspect_err(|_| Self::free_shared_places(live, state))
     }
 
-    /// Makes sure of room for so many requests.
+    /// Makes sure of room, also in a shared transmit context.
     #[inline]
     fn make_room(
         &self,

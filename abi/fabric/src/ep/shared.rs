@@ -90,7 +90,7 @@ impl Srx {
         Ok(())
     }
 
-    /// Notes the receives that it has, and for each of them that waits for one sender who that is; nothing while the
+    /// Notes the receives that it has, and the sender of each that names one; nothing while the
     /// program holds on to them.
     pub(super) fn count(
         &self,

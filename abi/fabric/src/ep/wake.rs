@@ -54,7 +54,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// As [`Endpoint::progress`], for who reads an event queue and perhaps nothing else; whether there was anything
+    /// As [`Endpoint::progress`], for a thread that reads an event queue and perhaps nothing else; whether there was anything
     /// to do.
     pub(crate) fn look_for_end(&self) -> bool {
         let Some(live) = self.live.get() else {

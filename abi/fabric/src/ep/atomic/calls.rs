@@ -65,7 +65,7 @@ impl List {
     }
 
     /// # Safety
-    /// So many buffers, and null or so many descriptors.
+    /// `count` buffers, and null or `count` descriptors.
     unsafe fn read<'a>(self) -> Result<(&'a [Ioc], Descriptors<'a>)> {
         // SAFETY: as the caller promises.
         unsafe {
@@ -79,7 +79,7 @@ impl List {
 
 impl List {
     /// # Safety
-    /// So many buffers, and null or so many descriptors.
+    /// `count` buffers, and null or `count` descriptors.
     unsafe fn copy(self) -> Result<Buffers<Ioc>> {
         // SAFETY: as the caller promises.
         let (buffers, desc) = unsafe { self.read()? };

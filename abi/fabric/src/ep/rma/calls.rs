@@ -137,7 +137,7 @@ unsafe fn one(
 /// A transfer of a list of buffers.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; so many buffers, and null or so many descriptors.
+/// See [`crate::object`] for the rules of handles; `count` buffers, and null or `count` descriptors.
 unsafe fn several(
     ep: *mut FidEp,
     way: Way,
