@@ -1,7 +1,7 @@
-//! The variables of the environment: values that are not allowed, and names that are mistyped.
+//! Environment variables: values that are not allowed, and mistyped names.
 //!
-//! `rkey` hands its environment to the programs that it starts, where complaints are easily overlooked: so it
-//! checks the variables of the front ends as well.
+//! `rkey` passes its environment to the programs that it starts, where errors are easily overlooked. So it also checks the variables
+//! of the front ends.
 
 use crate::failure::hinted;
 use crate::similar;
@@ -11,10 +11,10 @@ use rkey_kit::settings::SETTINGS;
 /// Variables of this project's own tests.
 const OF_TESTS: &[&str] = &["RKEY_BIN", "RKEY_TEST_", "RKEY_FUZZ_"];
 
-/// Checks all variables whose names begin as ours do.
+/// Checks all variables with our prefixes.
 ///
 /// # Errors
-/// A value that is not allowed, or a name that is one of ours with a typing error in it.
+/// A value that is not allowed, or a name that is a mistyped one of ours.
 pub(crate) fn check() -> anyhow::Result<()> {
     const ADVICE: &str = "unset the variable, or give it one of the values above";
     for setting in SETTINGS {
@@ -26,14 +26,14 @@ pub(crate) fn check() -> anyhow::Result<()> {
             Verdict::Fine => {}
             Verdict::Mistyped(meant) => {
                 let name = name.to_string_lossy();
-                let error = anyhow::anyhow!("there is no variable {name}");
+                let error = anyhow::anyhow!("unknown variable {name}");
                 return Err(hinted(
                     error,
                     format!("did you mean {meant}? `rkey info` lists all variables"),
                 ));
             }
             Verdict::Unknown => eprintln!(
-                "rkey: warning: there is no variable {}; it has no effect (`rkey info` lists all variables)",
+                "rkey: warning: unknown variable {}; it has no effect (`rkey info` lists all variables)",
                 name.to_string_lossy()
             ),
         }
@@ -43,11 +43,11 @@ pub(crate) fn check() -> anyhow::Result<()> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Known, or none of ours.
+    /// Known, or without our prefixes.
     Fine,
-    /// Almost the name of this one.
+    /// Almost this name.
     Mistyped(&'static str),
-    /// It begins as ours do and is not like any of them.
+    /// It has one of our prefixes and resembles none of our names.
     Unknown,
 }
 

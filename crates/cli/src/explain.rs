@@ -10,10 +10,10 @@ use serde::Serialize;
 /// Arguments of `rkey explain`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct ExplainArgs {
-    /// Only the denials that this process noted.
+    /// Show only the denials that this process recorded.
     #[arg(value_name = "PID", conflicts_with = "reasons")]
     pid: Option<u32>,
-    /// Explain every reason that there is, by example.
+    /// Explain every reason by example.
     #[arg(long)]
     reasons: bool,
     /// Print JSON instead of text.
@@ -21,13 +21,13 @@ pub(crate) struct ExplainArgs {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Answer<T> {
     /// The version of the fields.
     schema: u32,
     #[serde(flatten)]
-    what: T,
+    content: T,
 }
 
 #[derive(Serialize)]
@@ -41,11 +41,11 @@ struct Denials {
     pid: u32,
     uid: u32,
     command: String,
-    /// All since its devices were opened.
+    /// How many since its devices were opened.
     denied: u64,
     /// The last of them, oldest first.
     denials: Vec<DenialView>,
-    /// Who has tried keys in vain.
+    /// The processes that have tried keys without access.
     guessers: Vec<GuesserView>,
 }
 
@@ -77,16 +77,16 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     }
     if silent {
         println!(
-            "No live device of this user has denied anything. For a program that ends: `rkey run --explain -- PROGRAM`."
+            "No live device of this user has denied an access. For programs that end: `rkey run --explain -- PROGRAM`."
         );
     }
     println!(
-        "`rkey explain --reasons` explains each reason by example. Both sides of an access note its denial."
+        "`rkey explain --reasons` explains each reason by example. Both sides of an access record its denial."
     );
     Ok(())
 }
 
-/// The devices of a process together: each denial is listed once, by whichever of them noted it.
+/// Merges the devices of each process. Each denial is listed once.
 fn by_process(devices: Vec<Inspection>) -> Vec<Denials> {
     let mut all: Vec<Denials> = Vec::new();
     for device in devices {
@@ -113,7 +113,7 @@ fn by_process(devices: Vec<Inspection>) -> Vec<Denials> {
     all
 }
 
-/// Prints what there is to say of a process; false if there is nothing.
+/// Prints the denials of a process. Returns `false` if there are none.
 fn print(process: &Denials) -> bool {
     if process.denied == 0 && process.guessers.is_empty() {
         return false;
@@ -124,7 +124,7 @@ fn print(process: &Denials) -> bool {
     );
     let left_out = process.denied.saturating_sub(process.denials.len() as u64);
     if left_out > 0 {
-        println!("  ({left_out} older ones are forgotten)");
+        println!("  ({left_out} older denials are not kept)");
     }
     for denial in &process.denials {
         println!("  {denial}");
@@ -135,16 +135,16 @@ fn print(process: &Denials) -> bool {
     true
 }
 
-fn print_json<T: Serialize>(what: T) -> anyhow::Result<()> {
+fn print_json<T: Serialize>(content: T) -> anyhow::Result<()> {
     let schema = SCHEMA;
     println!(
         "{}",
-        serde_json::to_string_pretty(&Answer { schema, what })?
+        serde_json::to_string_pretty(&Answer { schema, content })?
     );
     Ok(())
 }
 
-/// One denial for each reason that there is.
+/// Prints one denial for each reason.
 fn reasons(json: bool) -> anyhow::Result<()> {
     let examples = examples()?;
     if json {

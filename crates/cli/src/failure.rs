@@ -4,7 +4,7 @@ use rkey_kit::settings::LOG;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-/// An error of ours with the advice that belongs to it.
+/// The advice for an error.
 #[derive(Debug)]
 pub(crate) struct Hint {
     advice: String,
@@ -23,7 +23,7 @@ pub(crate) fn hinted(error: impl Into<anyhow::Error>, advice: impl Into<String>)
     })
 }
 
-/// Prints an error to standard error, with its hint where it has one, and gives the exit code.
+/// Prints an error to standard error, with its hint if it has one, and returns the exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let hint = error.downcast_ref::<Hint>();
     let mut causes = error.chain().skip(usize::from(hint.is_some()));
@@ -39,7 +39,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Sends `tracing` events to standard error as `RKEY_LOG` asks; silent without it, or if it makes no sense.
+/// Sends `tracing` events to standard error as `RKEY_LOG` says; silent without it, or if it is invalid.
 pub(crate) fn start_logging() {
     let value = LOG.value().ok().flatten();
     if let Some(filter) = value.as_deref().and_then(rkey_kit::log::filter) {

@@ -17,24 +17,24 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// Everything that is known about the device here.
+/// The output of the command.
 #[derive(Serialize)]
 struct Info {
     version: &'static str,
     identity: Identity,
-    /// Ways of copying and waking that the kernel allows, and why (not).
+    /// The mechanisms for copying and waking that the kernel allows, and why (not).
     copy_paths: CopyPaths,
     settings: Vec<Setting>,
-    /// What the device can do, whatever the machine.
+    /// What the device can do on every machine.
     offers: Vec<Offer>,
 }
 
 #[derive(Serialize)]
 struct Identity {
-    /// The process id and the random number by which a device that is opened now is known.
+    /// The name of a device that is opened now: its process id and a random number.
     node: String,
     user: u32,
-    /// Who can reach it.
+    /// The processes that can reach it.
     reachable_by: String,
     kernel: String,
     processors: usize,
@@ -44,7 +44,7 @@ struct Identity {
 #[derive(Serialize)]
 struct Setting {
     variable: &'static str,
-    /// What holds, in the form one would write it.
+    /// The value in effect, as a user would write it.
     value: String,
     /// Whether the environment sets it.
     set: bool,
@@ -53,7 +53,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// A variable as it stands in the environment.
+    /// A variable with its value from the environment.
     fn of(
         variable: &'static str,
         default: &str,
@@ -175,7 +175,7 @@ fn print(info: &Info) {
     let colour = style::colour();
     let identity = &info.identity;
     println!(
-        "rkey {}: a software RDMA device. Nothing has to be installed or allowed for it.\n",
+        "rkey {}: a software RDMA device. It needs no NIC, no kernel module and no privileges.\n",
         info.version
     );
     println!(
@@ -191,8 +191,8 @@ fn print(info: &Info) {
         style::bytes(identity.page_bytes as u64)
     );
 
-    println!("\nWhat the kernel allows here, found out by trying:");
-    let mut table = style::table(colour, ["", "way", "why"]);
+    println!("\nWhat the kernel allows here, found by trying:");
+    let mut table = style::table(colour, ["", "mechanism", "why"]);
     for path in &info.copy_paths.paths {
         let (word, paint) = if path.works {
             ("yes", Color::Green)

@@ -1,9 +1,7 @@
 //! The `rkey` command: see, try and measure the software RDMA device of this machine.
 //!
-//! `rkey demo` runs the main job end to end, `rkey info` says what the device offers here and
-//! why, `rkey ls` lists the programs that have a device open, `rkey explain` says why their peers
-//! were refused, `rkey run` runs other programs on the device, and `rkey bench` measures. Each lives in a module of its name; this file only
-//! reads the command line and turns errors into a line with a hint.
+//! Each subcommand is a module of its name, except `bench`, which is a crate. This file reads the command line and turns errors into
+//! a line with a hint.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
@@ -38,13 +36,13 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Run the main job in two processes: register, write, read, update, and be refused.
+    /// Show the device at work in two processes: register, write, read, update, and be refused.
     Demo(demo::DemoArgs),
-    /// Say what the device offers on this machine, and why.
+    /// Show what the device offers on this machine, its limits and its settings.
     Info(info::InfoArgs),
     /// List the programs of this user that have a device open.
     Ls(ls::LsArgs),
-    /// Say why accesses were refused, and what to do about it.
+    /// Explain why accesses were denied, and what to do about it.
     Explain(explain::ExplainArgs),
     /// Run a program that uses verbs or libfabric, unmodified, on the device.
     Run(run::RunArgs),
@@ -55,7 +53,7 @@ enum Command {
 fn main() -> ExitCode {
     let code = match Cli::try_parse() {
         Ok(cli) => start(&cli),
-        // Wrong use, or the help that was asked for.
+        // A usage error, or the output of --help.
         Err(error) => {
             let printed = error.print().and_then(|()| std::io::stdout().flush());
             if let (Err(failure), false) = (printed, error.use_stderr()) {
@@ -73,7 +71,7 @@ fn start(cli: &Cli) -> ExitCode {
         cli.command,
         Command::Info(_) | Command::Ls(_) | Command::Explain(_)
     ) {
-        // They only print: `rkey ls | head` ends them as it ends any other program.
+        // They only print: SIGPIPE ends them in `rkey ls | head`.
         sigpipe::reset();
     }
     match environment::check().and_then(|()| run(&cli.command)) {

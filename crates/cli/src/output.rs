@@ -1,15 +1,14 @@
-//! What the command prints. A full disk or a reader that has gone is no reason to panic.
+//! Standard output. A full disk or a closed pipe must not cause a panic.
 //!
-//! `print!` and `println!` of this crate are these instead of the standard library's: the first failure is
-//! kept, later output is dropped, and [`finish`] turns it into the exit status. `eprintln!` ignores failures,
-//! because there is no place left to report them.
+//! This crate's `print!` and `println!` replace the standard library's: they record the first failure and drop later output, and
+//! [`finish`] turns the failure into the exit status. `eprintln!` ignores failures, which could not be reported anywhere.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-/// Why standard output failed first.
+/// The first failure of standard output.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
 
 macro_rules! print {
@@ -34,7 +33,7 @@ pub(crate) fn print(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Standard output for code that writes to a [`Write`]: what fails is kept, and later output refused.
+/// Standard output for code that writes to a [`Write`]. It records the first failure, and later writes fail.
 pub(crate) struct Output;
 
 impl Write for Output {
@@ -42,16 +41,16 @@ impl Write for Output {
         if failed() {
             return Err(io::Error::other("an earlier write has failed"));
         }
-        io::stdout().write(bytes).inspect_err(keep_kind)
+        io::stdout().write(bytes).inspect_err(record_copy)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush().inspect_err(keep_kind)
+        io::stdout().flush().inspect_err(record_copy)
     }
 }
 
-/// Keeps a failure that its caller hears of as well.
-fn keep_kind(error: &io::Error) {
+/// Records a failure that the caller gets as well.
+fn record_copy(error: &io::Error) {
     if error.kind() != io::ErrorKind::Interrupted {
         note(match error.raw_os_error() {
             Some(number) => io::Error::from_raw_os_error(number),
@@ -65,20 +64,20 @@ pub(crate) fn complain(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Keeps a failure of standard output for [`finish`].
+/// Records a failure of standard output for [`finish`].
 pub(crate) fn note(error: io::Error) {
     let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
     failure.get_or_insert(error);
 }
 
-/// Whether standard output has failed. Work whose results could not be shown can be left out.
+/// Whether standard output has failed. Then work whose results are only printed can be skipped.
 pub(crate) fn failed() -> bool {
     let failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
     failure.is_some()
 }
 
-/// The exit status of the command: `code`, if everything that it printed was written. A reader that has gone
-/// ends it as any other program, by SIGPIPE and without a word.
+/// The exit status of the command: `code`, if all output was written. A closed pipe ends it like any other program, by SIGPIPE and
+/// without a message.
 pub(crate) fn finish(code: ExitCode) -> ExitCode {
     if let Err(error) = io::stdout().flush() {
         note(error);

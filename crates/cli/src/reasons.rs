@@ -1,7 +1,7 @@
 //! `rkey explain --reasons`: each reason by example.
 //!
-//! The examples are not written down: each of these mistakes is made, against a protection table of its own, and what
-//! the table answers is shown. So they cannot say anything else than a device would.
+//! The examples are real: the code makes each mistake against a protection table of its own and shows the table's answer, which is
+//! what a device would say.
 
 use anyhow::{Context, Result};
 use rkey::{Access, Denial, Key, WindowKind};
@@ -11,10 +11,10 @@ use rkey_device::core::{
     LocalUse, NamedKey, Operation, Protection, Region, RegionSpec, Rules, Secrets, WireKey,
 };
 
-/// The memory of the examples. Nothing is ever there.
+/// The memory of the examples. It is never accessed.
 const BASE: u64 = 0x7f12_a000;
 const LEN: u64 = 4096;
-/// The queue pairs of the examples: the one that asks, and another one.
+/// The queue pairs of the examples: the one that sends the requests, and another one.
 const QP: u32 = 0x12;
 const OTHER_QP: u32 = 0x13;
 
@@ -22,7 +22,7 @@ const OTHER_QP: u32 = 0x13;
 struct Table {
     table: Protection,
     domain: DomainId,
-    said: Vec<Denial>,
+    denials: Vec<Denial>,
 }
 
 /// One denial for each reason.
@@ -33,7 +33,7 @@ pub(crate) fn examples() -> Result<Vec<Denial>> {
     table.ranges()?;
     table.windows()?;
     table.others()?;
-    Ok(table.said)
+    Ok(table.denials)
 }
 
 fn range(start: u64, len: u64) -> Result<VaRange> {
@@ -44,11 +44,11 @@ impl Table {
     fn new() -> Result<Self> {
         let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
         let domain = table.create_domain()?;
-        let said = Vec::new();
+        let denials = Vec::new();
         Ok(Self {
             table,
             domain,
-            said,
+            denials,
         })
     }
 
@@ -59,7 +59,7 @@ impl Table {
         Ok(self.table.register(&spec)?)
     }
 
-    fn asker(&self) -> Accessor {
+    fn accessor(&self) -> Accessor {
         Accessor {
             domain: self.domain,
             qp: QP,
@@ -67,12 +67,12 @@ impl Table {
         }
     }
 
-    /// A request of a peer that has to be denied.
+    /// Makes a request of a peer that must be denied.
     fn ask(&mut self, key: Key, addr: u64, len: u64, operation: Operation) -> Result<()> {
-        let (who, key) = (self.asker(), WireKey::Device(key));
+        let (who, key) = (self.accessor(), WireKey::Device(key));
         let answer = self.table.check_remote(&who, key, addr, len, operation);
         let denial = answer.err().context("the mistake was granted")?;
-        self.said.push(*denial);
+        self.denials.push(*denial);
         Ok(())
     }
 
@@ -83,16 +83,16 @@ impl Table {
     fn keys(&mut self) -> Result<()> {
         let region = self.register(|_| {})?;
         self.write(Key(0x42), BASE, 16)?;
-        let closed = self.register(|_| {})?;
-        let closing = self.table.close_region(closed.id)?;
+        let deregistered = self.register(|_| {})?;
+        let closing = self.table.close_region(deregistered.id)?;
         anyhow::ensure!(closing.finish().is_ok(), "a region is in use");
-        self.write(closed.key, BASE, 16)?;
+        self.write(deregistered.key, BASE, 16)?;
         self.write(Key(region.local_key.0), BASE, 16)?;
         let key = LocalKey(region.key.0);
         let local = self
             .table
             .check_local(self.domain, key, BASE, 16, LocalUse::Send);
-        self.said.push(*local.err().context("granted")?);
+        self.denials.push(*local.err().context("granted")?);
         let elsewhere = self.table.create_domain()?;
         let foreign = self.register(|spec| spec.domain = elsewhere)?;
         self.write(foreign.key, BASE, 16)
@@ -112,20 +112,20 @@ impl Table {
         self.table.bind_endpoint(of_one_qp.id, OTHER_QP)?;
         self.table.enable(of_one_qp.id)?;
         self.write(of_one_qp.key, BASE, 16)?;
-        // Closed while an access to it is under way.
+        // Deregistered while an access is under way.
         let busy = self.register(|_| {})?;
-        let (who, key) = (self.asker(), WireKey::Device(busy.key));
-        let held = self
+        let (who, key) = (self.accessor(), WireKey::Device(busy.key));
+        let grant = self
             .table
             .check_remote(&who, key, BASE, 16, Operation::Read);
-        let held = held.map_err(|denial| *denial)?;
+        let grant = grant.map_err(|denial| *denial)?;
         let closing = self.table.close_region(busy.id)?;
         let late = self
             .table
             .check_remote(&who, key, BASE, 16, Operation::Write);
         let late = late.err().context("granted")?;
-        drop((held, closing));
-        self.said.push(*late);
+        drop((grant, closing));
+        self.denials.push(*late);
         Ok(())
     }
 
@@ -137,8 +137,8 @@ impl Table {
         self.write(region.key, u64::MAX - 7, 16)?;
         let zero_based = self.register(|spec| spec.addressing = Addressing::Zero)?;
         self.write(zero_based.key, BASE + 0xff0, 16)?;
-        let pieces = [range(BASE, LEN)?, range(BASE + 2 * LEN, LEN)?];
-        let spec = RegionSpec::new(self.domain, &pieces, Access::all());
+        let segments = [range(BASE, LEN)?, range(BASE + 2 * LEN, LEN)?];
+        let spec = RegionSpec::new(self.domain, &segments, Access::all());
         let scattered = self.table.register(&spec)?;
         self.write(scattered.key, BASE + LEN - 8, 16)?;
         let odd = [range(BASE + 4, LEN)?];
@@ -171,24 +171,24 @@ impl Table {
         }
         self.write(keys[0], BASE, 16)?;
         for key in [region.key, keys[1]] {
-            let answer = self.table.invalidate(key, &self.asker(), true);
-            self.said.push(*answer.err().context("invalidated")?);
+            let answer = self.table.invalidate(key, &self.accessor(), true);
+            self.denials.push(*answer.err().context("invalidated")?);
         }
         Ok(())
     }
 
-    /// What is found out beside the table.
+    /// Denials that do not come from the table.
     fn others(&mut self) -> Result<()> {
         let region = self.register(|_| {})?;
-        let (who, key) = (self.asker(), WireKey::Device(region.key));
+        let (who, key) = (self.accessor(), WireKey::Device(region.key));
         let granted = Access::REMOTE_READ;
         let by_qp =
             Denial::by_queue_pair(&who, key, BASE, 16, Operation::Write, granted, Api::Native);
-        self.said.push(*by_qp);
+        self.denials.push(*by_qp);
         let attempt = Attempt::Remote(Operation::Write);
         let fault = Denial::fault(attempt, NamedKey::Remote(key), BASE, 16, BASE);
-        self.said.push(*fault);
-        self.said.push(Denial::withheld(attempt, key, BASE, 16));
+        self.denials.push(*fault);
+        self.denials.push(Denial::withheld(attempt, key, BASE, 16));
         Ok(())
     }
 }
@@ -199,9 +199,9 @@ mod tests {
     use rkey::Reason;
     use std::collections::BTreeSet;
 
-    /// The names of all reasons but the one of newer versions. Whoever adds a reason adds a mistake here.
+    /// The names of all reasons except those of newer versions. A new reason needs a new mistake in this file.
     fn all_names() -> BTreeSet<&'static str> {
-        // From the codes in which reasons travel: all that this version knows.
+        // From the wire codes: all that this version knows.
         let mut wire = Denial::withheld(
             Attempt::Remote(Operation::Write),
             WireKey::Requested(1),
@@ -228,7 +228,7 @@ mod tests {
         assert!(shown.len() >= 22, "{shown:?}");
     }
 
-    /// Each example says what was asked, and its advice, followed, would help: what was computed fits the request.
+    /// Each example describes its request, and the numbers in its advice fit the request.
     #[test]
     fn examples_are_true() {
         for example in examples().unwrap() {

@@ -1,6 +1,6 @@
-//! Finds the name that a mistyped one was meant to be.
+//! Finds the name that was probably meant by a mistyped one.
 
-/// The value whose name is most like `given`, if one is so like it that it was meant.
+/// The value of the name closest to `given`, if one is close enough.
 pub(crate) fn closest<'a, T>(
     given: &str,
     known: impl IntoIterator<Item = (&'a str, T)>,

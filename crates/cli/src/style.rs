@@ -1,4 +1,4 @@
-//! How tables and colours look: as the terminal can, and as `NO_COLOR` asks.
+//! Tables and colours, by the terminal and `NO_COLOR`.
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
@@ -6,15 +6,15 @@ use std::io::IsTerminal;
 
 /// Width of tables that do not go to a terminal, in columns.
 const WIDTH: u16 = 118;
-/// Narrower tables cannot be read; a narrower terminal wraps their lines.
+/// The narrowest readable table; a narrower terminal wraps the lines.
 const NARROW: u16 = 60;
 
-/// Whether standard output shows colours: a terminal does, unless the person set `NO_COLOR`.
+/// Whether standard output shows colours: it is a terminal, and `NO_COLOR` is not set.
 pub(crate) fn colour() -> bool {
     std::io::stdout().is_terminal() && wanted()
 }
 
-/// Whether the person has nothing against colours.
+/// Whether `NO_COLOR` allows colours.
 pub(crate) fn wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -30,7 +30,7 @@ pub(crate) fn table<const N: usize>(colour: bool, header: [&str; N]) -> Table {
     } else {
         table.force_no_tty();
     }
-    // Neither a pipe nor a terminal that does not know its size says how wide it is.
+    // A pipe has no width, and some terminals do not report theirs.
     let known = std::io::stdout()
         .is_terminal()
         .then(|| table.width())
@@ -44,7 +44,7 @@ pub(crate) fn table<const N: usize>(colour: bool, header: [&str; N]) -> Table {
     table
 }
 
-/// Bytes as a person says them: exact below 10 KiB, then with a binary prefix.
+/// Bytes for people: exact below 10 KiB, then with a binary prefix.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if count < 10 << 10 {
@@ -63,7 +63,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// So many things, in words.
+/// A count with its noun.
 pub(crate) fn count(count: usize, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_said_as_people_say_them() {
+    fn bytes_get_a_binary_prefix() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(4096), "4096 B");
         assert_eq!(bytes(65536), "64 KiB");

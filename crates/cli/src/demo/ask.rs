@@ -1,4 +1,4 @@
-//! What the visitor asks the owner, and the answers: small messages over their first connection.
+//! The messages between visitor and owner, over their first connection.
 
 use anyhow::Context;
 use rkey::{Connection, RemoteKey};
@@ -7,17 +7,17 @@ use std::net::SocketAddr;
 
 /// Bytes of the owner's memory that most steps use.
 pub(super) const MEMORY: u64 = 1 << 20;
-/// Where in it the shared counter is.
+/// The offset of the shared counter in it.
 pub(super) const COUNTER: u64 = MEMORY - 64;
 
-/// What the owner says first.
+/// The first message of the owner.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Hello {
-    /// Where it takes further connections.
+    /// The address for further connections.
     pub(super) address: SocketAddr,
 }
 
-/// What the visitor asks for.
+/// A request of the visitor.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Ask {
     /// A key for the whole memory.
@@ -30,40 +30,39 @@ pub(super) enum Ask {
     Add(u64),
     /// The value of the counter.
     Counter,
-    /// Make a receive for a message of this length ready on the data connection, answer, and when
-    /// the message has come, answer with its check sum.
+    /// Post a receive for a message of this length on the data connection, answer, and answer again with its check sum when the
+    /// message has come.
     Receive(u64),
     /// Bind the window to a part of the memory.
     Bind { offset: u64, len: u64 },
     /// Unbind the window.
     Unbind,
-    /// Allocate memory that peers can map, register it, and lend it.
-    Lend(u64),
-    /// The check sum of the first bytes of the lent memory.
-    LentSum(u64),
-    /// Deregister the lent memory.
-    TakeBack,
-    /// Go into the trap of one of the ten mistakes.
+    /// Allocate memory that can be leased, and register it.
+    AllocateShared(u64),
+    /// The check sum of the first bytes of that memory.
+    SharedSum(u64),
+    /// Deregister that memory.
+    DeregisterShared,
+    /// Prepare for one of the ten mistakes.
     Bait(Bait),
     /// How many accesses the owner's device has refused.
     Refused,
-    /// Deregister the memory; answer with the check sum of the buffer that came back.
+    /// Deregister the memory, and answer with the check sum of the returned buffer.
     Deregister,
     /// End.
     Goodbye,
 }
 
-/// How the owner gets ready for a mistake. It answers with the key that the mistaken program would
-/// use.
+/// How the owner prepares for a mistake. It answers with the key that the mistaken program would use.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bait {
     /// 4096 bytes with all remote rights.
     Plain,
-    /// 4096 bytes that peers may only read.
+    /// 4096 bytes that peers can only read.
     ReadOnly,
-    /// A region that is deregistered again.
+    /// A region that is deregistered.
     Freed,
-    /// A region that is deregistered, with another in its place.
+    /// A region that is deregistered, and another one at its address.
     Replaced,
     /// A region of another protection domain.
     OtherDomain,
@@ -71,13 +70,13 @@ pub(super) enum Bait {
     OtherDevice,
     /// The local key instead of the remote one.
     LocalKey,
-    /// A window that was bound anew since.
+    /// A window that was rebound.
     Rebound,
-    /// A zero-based region, with the address it has in the owner's process.
+    /// A zero-based region, with its address in the owner's process.
     ZeroBased,
 }
 
-/// What the owner answers.
+/// An answer of the owner.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Done,
@@ -93,9 +92,11 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Takes the owner's greeting.
+    /// Receives the owner's first message.
     pub(super) fn greet(connection: Connection) -> anyhow::Result<Self> {
-        let hello: Hello = connection.receive().context("the owner does not greet")?;
+        let hello: Hello = connection
+            .receive()
+            .context("the owner did not start the conversation")?;
         Ok(Self {
             connection,
             address: hello.address,
@@ -107,10 +108,10 @@ impl Owner {
         self.answer()
     }
 
-    /// The next answer, for questions that are answered twice.
+    /// The next answer, for requests that get two.
     pub(super) fn answer(&self) -> anyhow::Result<Answer> {
         match self.connection.receive()? {
-            Answer::Failed(why) => anyhow::bail!("the owner could not do it: {why}"),
+            Answer::Failed(why) => anyhow::bail!("the owner failed: {why}"),
             answer => Ok(answer),
         }
     }
@@ -137,7 +138,7 @@ impl Owner {
     }
 }
 
-/// Bytes that look random and can be made again from their seed.
+/// Pseudo-random bytes from a seed.
 pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -151,7 +152,7 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The check sum by which both sides compare what they see (FNV-1a).
+/// The check sum by which both sides compare bytes (FNV-1a).
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,5 +1,5 @@
-//! Ten classic mistakes. Each is made over a connection of its own, because a refused access breaks
-//! a reliable connection, and each has to be refused with the reason that names the mistake.
+//! Ten classic mistakes. Each uses a connection of its own, because a refused access breaks a reliable connection, and each must be
+//! refused with the reason that names the mistake.
 
 use super::ask::{Ask, Bait, Owner};
 use super::report::Report;
@@ -10,7 +10,7 @@ struct Mistake {
     /// What the program did wrong.
     title: &'static str,
     bait: Bait,
-    /// How the mistaken program spoils the key it was given.
+    /// How the mistaken program changes the key that it got.
     spoil: fn(RemoteKey) -> rkey::Result<RemoteKey>,
     attempt: Attempt,
     /// Whether a reason names the mistake.
@@ -19,7 +19,7 @@ struct Mistake {
 
 #[derive(Clone, Copy)]
 enum Attempt {
-    /// Write all the bytes that the key (as spoilt) covers.
+    /// Write all bytes that the changed key covers.
     Write,
     Read,
     Add,
@@ -27,7 +27,7 @@ enum Attempt {
 
 const MISTAKES: [Mistake; 10] = [
     Mistake {
-        title: "a key that was mistyped",
+        title: "a mistyped key",
         bait: Bait::Plain,
         spoil: |key| {
             RemoteKey::from_parts(key.address(), key.len(), key.key() as u32 ^ 0x0f0f_f000)
@@ -36,21 +36,21 @@ const MISTAKES: [Mistake; 10] = [
         names_it: |reason| matches!(reason, Reason::UnknownKey | Reason::StaleKey { .. }),
     },
     Mistake {
-        title: "a key of memory that was deregistered",
+        title: "a key of deregistered memory",
         bait: Bait::Freed,
         spoil: Ok,
         attempt: Attempt::Read,
         names_it: |reason| matches!(reason, Reason::StaleKey { .. }),
     },
     Mistake {
-        title: "an old key, with other memory in its place now",
+        title: "a stale key, with other memory at its address",
         bait: Bait::Replaced,
         spoil: Ok,
         attempt: Attempt::Write,
         names_it: |reason| matches!(reason, Reason::StaleKey { .. }),
     },
     Mistake {
-        title: "the key of a window that was bound anew",
+        title: "an old key of a rebound window",
         bait: Bait::Rebound,
         spoil: Ok,
         attempt: Attempt::Read,
@@ -78,7 +78,7 @@ const MISTAKES: [Mistake; 10] = [
         names_it: |reason| matches!(reason, Reason::LocalKeyUsedRemotely),
     },
     Mistake {
-        title: "one byte too far",
+        title: "one byte past the end",
         bait: Bait::Plain,
         spoil: |key| RemoteKey::from_parts(key.address(), key.len() + 1, key.key() as u32),
         attempt: Attempt::Write,
@@ -94,7 +94,7 @@ const MISTAKES: [Mistake; 10] = [
         },
     },
     Mistake {
-        title: "an atomic on memory that may only be read",
+        title: "an atomic on read-only memory",
         bait: Bait::ReadOnly,
         spoil: Ok,
         attempt: Attempt::Add,
@@ -109,28 +109,28 @@ const MISTAKES: [Mistake; 10] = [
     },
 ];
 
-/// Makes all ten, then asks whether the owner's device noticed all ten too.
+/// Makes all ten, then checks that the owner's device recorded all ten.
 pub(super) fn make_all(device: &Device, owner: &Owner, report: &mut Report) {
-    report.say("\nNow ten classic mistakes. Each has to be refused, and to say why.\n");
+    report.say("\nNow ten classic mistakes. Each must be refused, with its reason.\n");
     let before = owner.number(&Ask::Refused);
     for (mistake, number) in MISTAKES.iter().zip(1..) {
         report.row(&format!("mistake {number}: {}", mistake.title), "", || {
             mistake.make(device, owner)
         });
     }
-    report.row("the owner's device noted all ten refusals too", "", || {
-        let noted = owner.number(&Ask::Refused)?.saturating_sub(before?);
-        ensure!(noted == MISTAKES.len() as u64, "it noted {noted}");
-        Ok(format!("{noted} of {}", MISTAKES.len()))
+    report.row("the owner's device recorded all ten refusals", "", || {
+        let recorded = owner.number(&Ask::Refused)?.saturating_sub(before?);
+        ensure!(recorded == MISTAKES.len() as u64, "it recorded {recorded}");
+        Ok(format!("{recorded} of {}", MISTAKES.len()))
     });
 }
 
 impl Mistake {
-    /// Makes the mistake; the result is the explanation that came back.
+    /// Makes the mistake, and returns the explanation.
     fn make(&self, device: &Device, owner: &Owner) -> anyhow::Result<String> {
         let key = (self.spoil)(owner.key(&Ask::Bait(self.bait))?)?;
         let connection = device.connect(owner.address)?;
-        // Larger than any key here, so that it is never the local side that refuses.
+        // Larger than any key here, so that the local side never refuses.
         let local = device
             .domain()?
             .register(vec![0xeeu8; 8192], Access::empty())?;
@@ -145,12 +145,12 @@ impl Mistake {
             Err(Error::Denied(denial)) => {
                 ensure!(
                     (self.names_it)(&denial.reason),
-                    "the reason does not name it: {denial}"
+                    "the reason does not name the mistake: {denial}"
                 );
-                ensure!(untouched, "bytes came back although it was refused");
+                ensure!(untouched, "a refused access returned bytes");
                 Ok(denial.explain())
             }
-            Err(other) => anyhow::bail!("it was refused without its reason: {other}"),
+            Err(other) => anyhow::bail!("it was refused without a reason: {other}"),
         }
     }
 }

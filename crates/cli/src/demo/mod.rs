@@ -1,16 +1,15 @@
-//! `rkey demo`: the main job, end to end, in two processes.
+//! `rkey demo`: the device at work, in two processes.
 //!
-//! This process plays the *visitor*. It starts a second copy of the program, the *owner*, which
-//! registers memory and hands out keys; the two know each other by an address only. The visitor
-//! walks through everything the device does, checks the data after every step, then makes ten
-//! classic mistakes, each of which has to be refused with an explanation that names it.
+//! This process plays the *visitor*. It starts a second copy of the program, the *owner*, which registers memory and issues keys;
+//! the visitor's address is all that they share. The visitor goes through the features of the device, checks the data after every
+//! step, then makes ten classic mistakes, each of which must be refused with an explanation that names it.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `owner` | the process whose memory is used |
-//! | `ask` | what the visitor asks the owner, and the answers |
-//! | `tour` | the steps that have to work |
-//! | `mistakes` | the steps that have to be refused |
+//! | `ask` | the messages between the two |
+//! | `tour` | the steps that must work |
+//! | `mistakes` | the steps that must be refused |
 //! | `report` | rows, and the table at the end |
 
 mod ask;
@@ -64,12 +63,8 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 
 /// Starts the owner and walks through all steps.
 fn visit(report: &mut Report) -> anyhow::Result<()> {
-    let device = rkey::Device::open().map_err(|error| {
-        hinted(
-            error,
-            "`rkey info` says what this machine allows and why not",
-        )
-    })?;
+    let device = rkey::Device::open()
+        .map_err(|error| hinted(error, "`rkey info` shows what this machine allows, and why"))?;
     let listener = device.listen("127.0.0.1:0")?;
     report.say(&format!(
         "This process ({}) is the visitor. It starts a second process, the owner, whose memory it \
@@ -90,28 +85,26 @@ fn visit(report: &mut Report) -> anyhow::Result<()> {
     tour::walk(&device, &owner, report);
     mistakes::make_all(&device, &owner, report);
     tour::farewell(&owner, report);
-    report.row(
-        "the owner's process ended by itself, without an error",
-        "",
-        || child.finish(),
-    );
+    report.row("the owner's process ended without an error", "", || {
+        child.finish()
+    });
     Ok(())
 }
 
-/// The second process; it ends with this value at the latest.
+/// The second process. Dropping the value kills it.
 struct OwnerProcess(Child);
 
 impl OwnerProcess {
     fn start(address: SocketAddr) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("this program cannot be found again")?;
+        let program = std::env::current_exe().context("cannot find this program")?;
         let child = Command::new(program)
             .args(["demo", "--owner", &address.to_string()])
             .spawn()
-            .context("the second process cannot be started")?;
+            .context("cannot start the second process")?;
         Ok(Self(child))
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     fn finish(&mut self) -> anyhow::Result<String> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -119,7 +112,7 @@ impl OwnerProcess {
                 anyhow::ensure!(status.success(), "it ended with {status}");
                 return Ok(status.to_string());
             }
-            anyhow::ensure!(Instant::now() < deadline, "it does not end");
+            anyhow::ensure!(Instant::now() < deadline, "it has not ended");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -127,7 +120,7 @@ impl OwnerProcess {
 
 impl Drop for OwnerProcess {
     fn drop(&mut self) {
-        // Already gone when the demo went well.
+        // After a successful demo it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,5 +1,5 @@
-//! The owner of the memory: a process that registers, hands out keys, and otherwise does nothing
-//! while the visitor works on its memory.
+//! The owner of the memory: a process that registers it, issues keys, and otherwise does nothing while the visitor works on the
+//! memory.
 
 use super::ask::{Answer, Ask, Bait, COUNTER, Hello, MEMORY, checksum, pattern};
 use anyhow::Context;
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// All that a peer can be allowed.
+/// All rights.
 const ALL: Access = Access::REMOTE;
 /// Bytes of the regions for the mistakes.
 const BAIT: usize = 4096;
@@ -26,7 +26,7 @@ pub(super) fn run(visitor: SocketAddr) -> anyhow::Result<()> {
         address: listener.address(),
     })?;
 
-    // Every further connection is taken and kept, the newest last.
+    // Accepts all further connections, newest last.
     let others = Arc::new(Mutex::new(Vec::new()));
     let taken = Arc::clone(&others);
     std::thread::spawn(move || {
@@ -39,7 +39,7 @@ pub(super) fn run(visitor: SocketAddr) -> anyhow::Result<()> {
     });
 
     let domain = device.domain()?;
-    // Words, so that the counter in it is aligned.
+    // Made of words, so that the counter is aligned.
     let memory = domain.register(vec![0u64; (MEMORY / 8) as usize], ALL)?;
     let window = domain.window()?;
     let mut owner = OwnerState {
@@ -47,9 +47,9 @@ pub(super) fn run(visitor: SocketAddr) -> anyhow::Result<()> {
         domain,
         memory: Some(memory),
         window,
-        lent: None,
+        shared: None,
         others,
-        kept: Vec::new(),
+        bait_objects: Vec::new(),
     };
     loop {
         let ask: Ask = first.receive_timeout(Duration::from_secs(60))?;
@@ -69,10 +69,10 @@ struct OwnerState {
     domain: Domain,
     memory: Option<Region<Vec<u64>>>,
     window: Window,
-    lent: Option<Region<SharedMemory>>,
+    shared: Option<Region<SharedMemory>>,
     others: Arc<Mutex<Vec<Arc<Connection>>>>,
-    /// What has to live on so that a mistake is the one it should be.
-    kept: Vec<Box<dyn Any>>,
+    /// Objects that must outlive their request, so that each mistake is the intended one.
+    bait_objects: Vec<Box<dyn Any>>,
 }
 
 impl OwnerState {
@@ -80,7 +80,7 @@ impl OwnerState {
         let region = self.memory.as_ref();
         region
             .map(|region| &**region)
-            .ok_or_else(|| anyhow::anyhow!("it is deregistered"))
+            .ok_or_else(|| anyhow::anyhow!("the memory is deregistered"))
     }
 
     fn serve(&mut self, first: &Connection, ask: &Ask) -> anyhow::Result<Answer> {
@@ -112,19 +112,25 @@ impl OwnerState {
                 self.window.unbind()?;
                 Answer::Done
             }
-            Ask::Lend(len) => {
+            Ask::AllocateShared(len) => {
                 let memory = self.device.allocate(usize::try_from(*len)?)?;
-                let lent = self.domain.register(memory, ALL)?;
-                let key = lent.key(..)?;
-                self.lent = Some(lent);
+                let shared = self.domain.register(memory, ALL)?;
+                let key = shared.key(..)?;
+                self.shared = Some(shared);
                 Answer::Key(key)
             }
-            Ask::LentSum(len) => {
-                let lent = self.lent.as_ref().context("nothing is lent")?;
-                Answer::Number(checksum(&lent.read_vec(..*len)?))
+            Ask::SharedSum(len) => {
+                let shared = self
+                    .shared
+                    .as_ref()
+                    .context("no shared memory is registered")?;
+                Answer::Number(checksum(&shared.read_vec(..*len)?))
             }
-            Ask::TakeBack => {
-                self.lent.take().context("nothing is lent")?.deregister()?;
+            Ask::DeregisterShared => {
+                self.shared
+                    .take()
+                    .context("no shared memory is registered")?
+                    .deregister()?;
                 Answer::Done
             }
             Ask::Bait(bait) => Answer::Key(self.bait(*bait)?),
@@ -133,7 +139,7 @@ impl OwnerState {
                 let region = self
                     .memory
                     .take()
-                    .ok_or_else(|| anyhow::anyhow!("it is gone"))?;
+                    .ok_or_else(|| anyhow::anyhow!("the memory is deregistered"))?;
                 let buffer: Vec<u64> = region.deregister()?;
                 let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_le_bytes()).collect();
                 Answer::Number(checksum(&bytes[..COUNTER as usize]))
@@ -142,7 +148,7 @@ impl OwnerState {
         })
     }
 
-    /// Receives one message into memory of its own and tells its check sum.
+    /// Receives one message into memory of its own, and answers with its check sum.
     fn receive(&self, first: &Connection, len: u64) -> anyhow::Result<Answer> {
         let newest = self
             .others
@@ -162,18 +168,18 @@ impl OwnerState {
 
     fn bait(&mut self, bait: Bait) -> anyhow::Result<RemoteKey> {
         let fresh = || vec![0u8; BAIT];
-        let remember = |kept: &mut Vec<Box<dyn Any>>, thing: Box<dyn Any>| kept.push(thing);
+        let remember = |objects: &mut Vec<Box<dyn Any>>, one: Box<dyn Any>| objects.push(one);
         let key = match bait {
             Bait::Plain => {
                 let region = self.domain.register(fresh(), ALL)?;
                 let key = region.key(..)?;
-                remember(&mut self.kept, Box::new(region));
+                remember(&mut self.bait_objects, Box::new(region));
                 key
             }
             Bait::ReadOnly => {
                 let region = self.domain.register(fresh(), Access::REMOTE_READ)?;
                 let key = region.key(..)?;
-                remember(&mut self.kept, Box::new(region));
+                remember(&mut self.bait_objects, Box::new(region));
                 key
             }
             Bait::Freed | Bait::Replaced => {
@@ -182,7 +188,7 @@ impl OwnerState {
                 drop(region.deregister()?);
                 if bait == Bait::Replaced {
                     remember(
-                        &mut self.kept,
+                        &mut self.bait_objects,
                         Box::new(self.domain.register(fresh(), ALL)?),
                     );
                 }
@@ -191,20 +197,20 @@ impl OwnerState {
             Bait::OtherDomain => {
                 let region = self.device.new_domain()?.register(fresh(), ALL)?;
                 let key = region.key(..)?;
-                remember(&mut self.kept, Box::new(region));
+                remember(&mut self.bait_objects, Box::new(region));
                 key
             }
             Bait::OtherDevice => {
                 let region = Device::open()?.domain()?.register(fresh(), ALL)?;
                 let key = region.key(..)?;
-                remember(&mut self.kept, Box::new(region));
+                remember(&mut self.bait_objects, Box::new(region));
                 key
             }
             Bait::LocalKey => {
                 let region = self.domain.register(fresh(), ALL)?;
                 let local = region.local_key().0;
                 let key = RemoteKey::from_parts(region.base(), region.len(), local)?;
-                remember(&mut self.kept, Box::new(region));
+                remember(&mut self.bait_objects, Box::new(region));
                 key
             }
             Bait::Rebound => {
@@ -212,7 +218,7 @@ impl OwnerState {
                 let window = self.domain.window()?;
                 let key = window.bind(&region, ..1024, ALL)?;
                 window.bind(&region, 1024..2048, ALL)?;
-                remember(&mut self.kept, Box::new((window, region)));
+                remember(&mut self.bait_objects, Box::new((window, region)));
                 key
             }
             Bait::ZeroBased => {
@@ -222,7 +228,7 @@ impl OwnerState {
                     .domain
                     .register(buffer, RegionOptions::new(ALL).zero_based())?;
                 let key = region.key(..)?;
-                remember(&mut self.kept, Box::new(region));
+                remember(&mut self.bait_objects, Box::new(region));
                 RemoteKey::from_parts(address, BAIT as u64, u32::try_from(key.key())?)?
             }
         };

@@ -1,11 +1,11 @@
-//! The rows of the demo: told one by one as they happen, and once more as a table.
+//! The steps of the demo: printed as they happen, and once more as a table.
 
 use crate::style;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What has been done so far.
+/// The steps so far.
 pub(super) struct Report {
     rows: Vec<Row>,
     talkative: bool,
@@ -32,15 +32,14 @@ impl Report {
         }
     }
 
-    /// A remark between the steps.
+    /// Prints a remark between the steps.
     pub(super) fn say(&self, text: &str) {
         if self.talkative {
             println!("{text}");
         }
     }
 
-    /// Does a step. It is green if it succeeds; what it returns is shown as its result, and
-    /// `detail` in the running text.
+    /// Does a step. It is green if it succeeds. The table shows its result, and the running text also `detail`.
     pub(super) fn row(
         &mut self,
         step: &str,
@@ -68,7 +67,7 @@ impl Report {
         green
     }
 
-    /// Whether every step went as it should.
+    /// Whether every step is green.
     pub(super) fn all_green(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.green)
     }
@@ -109,7 +108,7 @@ impl Report {
     }
 }
 
-/// The first line; of a refusal only its reason, because the row says what was tried.
+/// The first line; of a refusal only the reason, because the row already names the attempt.
 fn shorten(result: &str) -> String {
     let line = result.lines().next().unwrap_or_default();
     match line.split_once(" denied: ") {

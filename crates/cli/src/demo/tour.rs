@@ -1,4 +1,4 @@
-//! The steps that have to work, with the data checked on both sides.
+//! The steps that must work, with the data checked on both sides.
 
 use super::ask::{Ask, COUNTER, MEMORY, Owner, checksum, pattern};
 use super::report::Report;
@@ -10,7 +10,7 @@ const ADDITIONS: u64 = 1000;
 /// Bytes of the message that goes from memory to memory.
 const MESSAGE: u64 = 64 << 10;
 
-/// What the visitor works with.
+/// The visitor's objects.
 struct Visit<'a> {
     owner: &'a Owner,
     connection: Connection,
@@ -40,7 +40,7 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
             Ok(key.to_string())
         },
     );
-    // Without a key there is nothing to show.
+    // Without a key no other step is possible.
     let Some(visit) = visit else { return };
     report.row("write 64 B into the owner's memory", "", || {
         visit.write(64, 1)
@@ -48,18 +48,18 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
     report.row("write 1 MiB", "", || visit.write(COUNTER, 2));
     report.row("read 1 MiB that the owner filled", "", || visit.read());
     report.row(
-        "write 1000 small pieces without registering them",
+        "write 1000 small buffers without registering them",
         "",
         || visit.write_small(),
     );
     report.row("fetch-and-add, both sides at once", "", || visit.count());
     report.row("compare-and-swap, hit and miss", "", || visit.swap());
     report.row("send 64 KiB from memory to memory", "", || visit.message());
-    report.row("lend borrowed memory for the time of a scope", "", || {
+    report.row("lend borrowed memory for a scope", "", || {
         visit.borrow(device)
     });
     report.row(
-        "map memory of the owner's allocator: no help of its CPU",
+        "lease memory of the owner and access it without its CPU",
         "",
         || visit.map(),
     );
@@ -77,7 +77,7 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
         },
     );
     if let Some(key) = window {
-        report.row("one byte beside the window is refused", "", || {
+        report.row("one byte past the window is refused", "", || {
             beside(device, owner, &key)
         });
         report.row(
@@ -90,23 +90,21 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
         );
     }
     report.row(
-        "the owner deregisters, and has its buffer back intact",
+        "the owner deregisters, and gets its buffer back intact",
         "",
         || visit.give_back(),
     );
 }
 
-/// The end of the talk.
+/// The last step.
 pub(super) fn farewell(owner: &Owner, report: &mut Report) {
     report.row("goodbye", "", || {
-        owner
-            .done(&Ask::Goodbye)
-            .map(|()| "the owner leaves".into())
+        owner.done(&Ask::Goodbye).map(|()| "the owner exits".into())
     });
 }
 
 impl Visit<'_> {
-    /// What the owner sees in a part of its memory.
+    /// The check sum of a part of the owner's memory.
     fn sum(&self, offset: u64, len: u64) -> anyhow::Result<u64> {
         self.owner.number(&Ask::Sum { offset, len })
     }
@@ -148,7 +146,7 @@ impl Visit<'_> {
                     .write_bytes(piece, &self.key, 4096 + number * 24)?,
             );
         }
-        // They are done in order, so the last one stands for all.
+        // They complete in order, so the last one stands for all.
         last.context("nothing was written")?.wait()?;
         let (ours, theirs) = (checksum(&bytes), self.sum(4096, 24_000)?);
         ensure!(
@@ -176,7 +174,7 @@ impl Visit<'_> {
         );
         ensure!(
             highest < after,
-            "an addition saw {highest}, and the counter is {after}"
+            "an addition returned {highest}, but the counter is {after}"
         );
         Ok(format!(
             "{ADDITIONS} by us and {ADDITIONS} by the owner: {before} became {after}"
@@ -206,7 +204,7 @@ impl Visit<'_> {
         self.owner.done(&Ask::Receive(MESSAGE))?;
         self.connection.send_from(&self.local, ..MESSAGE)?.wait()?;
         let super::ask::Answer::Number(theirs) = self.owner.answer()? else {
-            anyhow::bail!("the owner did not tell the check sum");
+            anyhow::bail!("the owner did not send the check sum");
         };
         let ours = checksum(&bytes);
         ensure!(
@@ -224,27 +222,30 @@ impl Visit<'_> {
             self.connection.read(&region, .., &self.key, 0)?.wait()
         })?;
         ensure!(bytes == pattern(6, 4096), "the bytes differ");
-        Ok("4096 B read into a plain Vec, which is ours again".into())
+        Ok("4096 B read into a plain Vec, which is free again".into())
     }
 
     fn map(&self) -> anyhow::Result<String> {
-        let key = self.owner.key(&Ask::Lend(MESSAGE))?;
+        let key = self.owner.key(&Ask::AllocateShared(MESSAGE))?;
         let mut direct = self.connection.map(&key)?;
         let bytes = pattern(9, MESSAGE as usize);
         direct.write(0, &bytes)?;
-        let (ours, theirs) = (checksum(&bytes), self.owner.number(&Ask::LentSum(MESSAGE))?);
+        let (ours, theirs) = (
+            checksum(&bytes),
+            self.owner.number(&Ask::SharedSum(MESSAGE))?,
+        );
         ensure!(
             ours == theirs,
             "the owner sees {theirs:016x}, we wrote {ours:016x}"
         );
-        self.owner.done(&Ask::TakeBack)?;
+        self.owner.done(&Ask::DeregisterShared)?;
         let late = direct.write(0, b"late");
         ensure!(
             matches!(late, Err(Error::Revoked)),
             "after the end of the lease: {late:?}"
         );
         Ok(format!(
-            "{MESSAGE} B, check sum {ours:016x} on both sides; then taken back"
+            "{MESSAGE} B, check sum {ours:016x} on both sides; then revoked"
         ))
     }
 
@@ -269,7 +270,7 @@ impl Visit<'_> {
         let theirs = self.owner.number(&Ask::Deregister)?;
         ensure!(
             theirs == checksum(&bytes),
-            "the buffer holds something else than we wrote last"
+            "the buffer differs from the last write"
         );
         let late = self
             .connection
@@ -277,7 +278,7 @@ impl Visit<'_> {
             .wait();
         ensure!(
             matches!(late, Err(Error::Denied(_))),
-            "a write after the end gave {late:?}"
+            "a write after the end returned {late:?}"
         );
         Ok(format!(
             "check sum {theirs:016x}; a write after that is refused"
@@ -285,7 +286,7 @@ impl Visit<'_> {
     }
 }
 
-/// Writes one byte too far with a window's key, over a connection of its own.
+/// Writes one byte past the end with a window's key, over a connection of its own.
 fn beside(device: &Device, owner: &Owner, key: &RemoteKey) -> anyhow::Result<String> {
     let longer = RemoteKey::from_parts(key.address(), key.len() + 1, u32::try_from(key.key())?)?;
     let connection = device.connect(owner.address)?;
@@ -297,7 +298,7 @@ fn unbound(device: &Device, owner: &Owner, key: &RemoteKey) -> anyhow::Result<St
     refusal(connection.write_bytes(b"x", key, 0)?.wait())
 }
 
-/// The sentence of a refusal; anything else is an error.
+/// The sentence of a refusal; any other outcome is an error.
 fn refusal(outcome: rkey::Result<()>) -> anyhow::Result<String> {
     match outcome {
         Err(Error::Denied(denial)) => Ok(denial.to_string()),

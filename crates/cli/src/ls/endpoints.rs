@@ -1,4 +1,4 @@
-//! The endpoints of a libfabric program: who waits for whom.
+//! The endpoints of a libfabric program, and what they wait for.
 
 use crate::style;
 use rkey_device::Inspection;
@@ -24,7 +24,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     let (number, ep_type) = (endpoint.number, &endpoint.ep_type);
     let _ = writeln!(text, "endpoint {number}, {ep_type} at {name}");
     let Some(traffic) = &endpoint.traffic else {
-        text.push_str("  busy: its program holds on to it all the time; ask again\n");
+        text.push_str("  busy: its program holds its lock all the time; try again\n");
         return;
     };
     let wanted = traffic
@@ -37,7 +37,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
         });
     let _ = write!(
         text,
-        "  receives that wait for a message: {}{}{}\n  messages that wait for a receive: {}{}{}\n",
+        "  posted receives: {}{}{}\n  unexpected messages: {}{}{}\n",
         of_them(traffic.receives, traffic.tagged_receives),
         match traffic.shared_receives {
             true => ", shared with other endpoints",
@@ -59,7 +59,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     );
     let _ = writeln!(
         text,
-        "  operations under way: {}, collective: {}; completions that the program has not read: {}",
+        "  operations under way: {}, collective: {}; unread completions: {}",
         traffic.operations, traffic.collectives, traffic.completions
     );
     if !traffic.listed.is_empty() {
@@ -67,7 +67,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     }
 }
 
-/// The first tags of so many.
+/// The first tags.
 fn tags(first: impl Iterator<Item = String>, all: usize) -> String {
     let mut tags: Vec<String> = first.collect();
     if tags.is_empty() {
@@ -79,7 +79,7 @@ fn tags(first: impl Iterator<Item = String>, all: usize) -> String {
     format!("; tags {}", tags.join(", "))
 }
 
-/// How many there are without and with a tag.
+/// A count, with how many of them have a tag.
 fn of_them(plain: usize, tagged: usize) -> String {
     match tagged {
         0 => plain.to_string(),
@@ -124,12 +124,12 @@ fn add_peers(text: &mut String, device: &Inspection, traffic: &Traffic, colour: 
     }
 }
 
-/// An address without its format, which is that of the endpoint.
+/// An address without its format, which is the endpoint's.
 fn short(address: &str) -> &str {
     address.split_once("://").map_or(address, |(_, rest)| rest)
 }
 
-/// The process of a peer, where a queue pair tells.
+/// The process of a peer, if a queue pair is connected to it.
 fn pid(device: &Inspection, peer: &PeerView) -> String {
     let qp = device.qps.iter().find(|qp| Some(qp.qpn) == peer.qpn);
     let node = qp.and_then(|qp| qp.peer);
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_and_what_is_left_out_is_said() {
+    fn endpoints_show_what_they_wait_for_and_what_is_left_out() {
         let mut device = rkey::Device::open().unwrap().inspect().unwrap();
         assert_eq!(text(&device, false), "Endpoints: 0\n\n");
         let peer = |number: u64| PeerView {
@@ -177,8 +177,8 @@ mod tests {
         let text = text(&device, false);
         for words in [
             "Endpoints: 5\nendpoint 0, FI_EP_RDM at an unknown address\n",
-            "wait for a message: 5 (4 with a tag); tags 0x5, 0x70 without 0xf, any, ...\n",
-            "wait for a receive: 2, from 1 peer; tags 0x63\n",
+            "posted receives: 5 (4 with a tag); tags 0x5, 0x70 without 0xf, any, ...\n",
+            "unexpected messages: 2, from 1 peer; tags 0x63\n",
             "127.0.0.1:7",
             "31",
             "... and 10 more\nendpoint 1",

@@ -13,10 +13,10 @@ use rkey_device::{Departed, Inspection, list_all};
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
 #[command(
-    after_help = "Keys are not shown: a process that has one could use it. Which memory a denied key names, `rkey explain` says."
+    after_help = "Keys are not shown, because a process that knows one could use it. `rkey explain` shows the memory of a denied key."
 )]
 pub(crate) struct LsArgs {
-    /// Show all that one process has: domains, regions, windows, queue pairs, links, counters, and for libfabric endpoints who waits for whom.
+    /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, and what libfabric endpoints wait for.
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Print JSON instead of tables.
@@ -24,7 +24,7 @@ pub(crate) struct LsArgs {
     json: bool,
 }
 
-/// Bytes that a process can address on x86-64, with or without the last pages.
+/// The bytes of the address space on x86-64, with or without the last pages.
 const ADDRESS_SPACE: std::ops::RangeInclusive<u64> = (1 << 47) - (1 << 16)..=1 << 47;
 
 /// Runs `rkey ls`.
@@ -34,35 +34,34 @@ pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&devices)?);
         return Ok(());
     }
-    let (unused, shown): (Vec<_>, Vec<_>) = devices.iter().partition(|it| is_aside(it, &devices));
+    let (unused, shown): (Vec<_>, Vec<_>) = devices.iter().partition(|it| is_unused(it, &devices));
     match args.pid {
         Some(_) => shown.into_iter().for_each(process::print),
         None => print_all(&shown),
     }
     if !unused.is_empty() {
         println!(
-            "Not shown: {} with nothing in it, beside the one that its process uses (libfabric opens one to look at it).",
+            "Not shown: {} without objects, in processes that use another one (libfabric opens one to query it).",
             style::count(unused.len(), "device")
         );
     }
     Ok(())
 }
 
-/// Whether a device has nothing in it, and its process has another one that has.
-fn is_aside(device: &Inspection, all: &[Inspection]) -> bool {
+/// Whether a device has no objects, and its process uses another one.
+fn is_unused(device: &Inspection, all: &[Inspection]) -> bool {
     let is_empty = |it: &Inspection| it.protection.domains.is_empty() && it.qps.is_empty();
     let beside = |it: &Inspection| it.pid == device.pid && it.node != device.node && !is_empty(it);
     is_empty(device) && all.iter().any(beside)
 }
 
-/// The devices of this user, or of one process. Processes whose devices are of another version of rkey are named on
-/// standard error.
+/// The devices of this user, or of one process. Names processes whose devices run another version of rkey on standard error.
 pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
     let config = rkey::Config::from_env()?;
-    let listing = list_all(&config).context("the devices of this host cannot be listed")?;
+    let listing = list_all(&config).context("cannot list the devices of this host")?;
     let (mut devices, others) = (listing.devices, listing.other_versions);
     for other in others.iter().filter(|_| pid.is_none()) {
-        eprintln!("{other}. The `rkey` command of that version can show it.");
+        eprintln!("{other}. Use the `rkey` command of that version.");
     }
     if let Some(pid) = pid {
         devices.retain(|device| device.pid == pid);
@@ -72,11 +71,8 @@ pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
             anyhow::bail!("{other}");
         }
         if devices.is_empty() {
-            let error = anyhow::anyhow!("process {pid} has no device open, or does not answer");
-            return Err(hinted(
-                error,
-                "`rkey ls` without a number lists those that do",
-            ));
+            let error = anyhow::anyhow!("process {pid} has no device open, or does not respond");
+            return Err(hinted(error, "`rkey ls` lists all processes with a device"));
         }
     }
     Ok(devices)
@@ -85,7 +81,7 @@ pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
 fn print_all(devices: &[&Inspection]) {
     if devices.is_empty() {
         println!(
-            "No process of this user has a device open that this version of rkey can show (in this network namespace)."
+            "No process of this user has a device open in this network namespace (that this version of rkey can show)."
         );
         println!("Try `rkey demo` in another terminal.");
         return;
@@ -119,7 +115,7 @@ fn print_all(devices: &[&Inspection]) {
     }
     println!("{table}");
     println!(
-        "`rkey ls PID` shows one of them in detail, `rkey explain PID` why accesses were denied."
+        "`rkey ls PID` shows details of one process, `rkey explain PID` why accesses were denied."
     );
 }
 
@@ -131,7 +127,7 @@ fn registered(device: &Inspection) -> u64 {
     total.saturating_sub(everything.map(|r| r.len).sum())
 }
 
-/// How many other devices a device is linked with.
+/// How many other devices a device has links to.
 fn peers(device: &Inspection) -> usize {
     let mut nodes: Vec<_> = device
         .links
@@ -158,11 +154,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_device_is_left_out_beside_a_used_one() {
+    fn a_device_without_objects_is_left_out_beside_a_used_one() {
         let (one, other) = (rkey::Device::open().unwrap(), rkey::Device::open().unwrap());
         let _domain = one.domain().unwrap();
         let all = [one.inspect().unwrap(), other.inspect().unwrap()];
-        assert!(!is_aside(&all[0], &all) && is_aside(&all[1], &all));
-        assert!(!is_aside(&all[1], &all[1..]), "it is the only one");
+        assert!(!is_unused(&all[0], &all) && is_unused(&all[1], &all));
+        assert!(!is_unused(&all[1], &all[1..]), "it is the only one");
     }
 }

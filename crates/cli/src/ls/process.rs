@@ -1,4 +1,4 @@
-//! Everything that one device has, in tables.
+//! The objects of one device, in tables.
 
 use crate::style;
 use comfy_table::Table;
@@ -33,12 +33,12 @@ pub(super) fn print(device: &Inspection) {
     );
 }
 
-/// Which threads drive the device, in words.
+/// What drives the device, in words.
 fn driver(name: &str) -> String {
     match name {
         "program" => "driven by the program, which polls".to_owned(),
-        "thread" => "driven by its own thread, as the program does not poll".to_owned(),
-        _ => "at rest: it has nothing to do".to_owned(),
+        "thread" => "driven by its own thread, because the program does not poll".to_owned(),
+        _ => "idle".to_owned(),
     }
 }
 
@@ -194,7 +194,7 @@ fn counters(device: &Inspection, colour: bool) {
     show("Counters", &table, device.counters.len());
 }
 
-/// The bytes of a region. Front ends whose programs need not register local buffers have one over everything.
+/// The size of a region. Front ends whose programs need not register local buffers have one region over all memory.
 fn extent(base: u64, len: u64) -> String {
     if is_everything(base, len) {
         "all memory, for local buffers that need no region".to_owned()
@@ -203,7 +203,7 @@ fn extent(base: u64, len: u64) -> String {
     }
 }
 
-/// Adds the first rows of a kind.
+/// Adds the first rows.
 fn add<T>(table: &mut Table, things: &[T], row: impl Fn(&T) -> Vec<String>) {
     for thing in things.iter().take(SHOWN) {
         table.add_row(row(thing));

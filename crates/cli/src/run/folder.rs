@@ -1,8 +1,8 @@
-//! The folder in which a program finds the front ends, and our private place for such things.
+//! The folder in which a program finds the front ends, inside our private folder.
 //!
-//! A program is told to load libraries from there, so nobody else may be able to write to it. It lies in
-//! the directory for temporary files, where the name may be taken: by us in an earlier run, or by somebody
-//! who wishes us ill. So it is used only when it is a directory of ours that others cannot change.
+//! Programs load libraries from there, so no other user may write to it. It is in the directory for temporary files, where the name
+//! may exist already: from an earlier run of ours, or from an attacker. So it is used only if it is a directory of ours that other
+//! users cannot change.
 
 use super::tidy::{FOLDER, tidy};
 use crate::failure::hinted;
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 /// Readable by all, so that a program that changes its user still finds it.
 const MODE: u32 = 0o755;
-/// Write permissions of anybody else.
+/// Write permissions of other users.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A folder with all front ends under the names that programs ask for.
+/// Makes a folder with all front ends under the names that programs load.
 pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("rkey does not know where it lies")?;
+    let own = std::env::current_exe().context("cannot find the rkey program")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let mut found = Vec::new();
     for front_end in front_ends {
@@ -33,11 +33,11 @@ pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
             let error = anyhow::anyhow!("{} is in none of {}", front_end.built, places.join(", "));
             hinted(
                 error,
-                "`cargo build --release` makes it; when you copy the program rkey, copy it as well",
+                "`cargo build --release` builds it; if you copy the rkey program, copy this library, too",
             )
         })?;
         let library = fs::canonicalize(&library)
-            .with_context(|| format!("{} cannot be reached", library.display()))?;
+            .with_context(|| format!("cannot open {}", library.display()))?;
         found.push((front_end, library));
     }
     let private = private()?;
@@ -49,13 +49,13 @@ pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
                 .iter()
                 .try_for_each(|(front_end, library)| front_end.put_into(&folder, library))
         })
-        .with_context(|| format!("{} cannot be filled", folder.display()))?;
+        .with_context(|| format!("cannot create links in {}", folder.display()))?;
     Ok(folder)
 }
 
-/// A name that other libraries do not get.
+/// The name of the folder for these libraries.
 fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
-    // FNV-1a; paths are told apart here, not protected.
+    // FNV-1a: it tells paths apart, and need not resist attacks.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for library in libraries {
         for byte in library.as_os_str().as_bytes().iter().chain(&[0]) {
@@ -65,13 +65,14 @@ fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
     format!("{FOLDER}{hash:016x}")
 }
 
-/// A directory for temporary files that nobody else can change.
+/// Our folder for temporary files, which other users cannot change.
 pub(super) fn private() -> Result<PathBuf> {
     // The program may change its working directory, so the folder needs its whole path.
-    let temporary = std::path::absolute(std::env::temp_dir()).context("TMPDIR is no directory")?;
+    let temporary =
+        std::path::absolute(std::env::temp_dir()).context("TMPDIR is not a directory")?;
     let folder = temporary.join(format!("rkey-{}", own_user()));
     claim(&folder).map_err(|error| {
-        let what = format!("{} cannot be used", folder.display());
+        let what = format!("cannot use {}", folder.display());
         hinted(
             anyhow::Error::new(error).context(what),
             "set TMPDIR to a directory of your own",
@@ -84,7 +85,7 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Makes a directory, or makes sure that the one that is there is ours and only ours.
+/// Creates a directory, or checks that the existing one is ours and only ours.
 fn claim(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -97,7 +98,7 @@ fn claim(folder: &Path) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
-        "somebody else has made it, or may write to it",
+        "it belongs to another user, or others can write to it",
     ))
 }
 
@@ -108,7 +109,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn only_a_directory_of_our_own_is_used() {
+    fn only_our_own_directory_is_used() {
         let base = std::env::temp_dir().join(format!("rkey-folder-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
         let good = base.join("good");

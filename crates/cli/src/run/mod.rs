@@ -1,8 +1,7 @@
-//! `rkey run`: runs a program on the device instead of on hardware, as it is and without root.
+//! `rkey run`: runs an unmodified program on the device instead of on hardware, without root.
 //!
-//! The program finds the front ends of the device through its environment. Then it takes the place of this
-//! process: nothing of `rkey` is left that could stand between it and its caller. Only with `--explain`
-//! `rkey` stays, to say at the end what was refused and why.
+//! The program finds the front ends of the device through its environment. It replaces this process (`exec`), so nothing of `rkey`
+//! is between it and its caller. Only with `--explain` `rkey` stays, to print at the end what was refused and why.
 
 mod folder;
 mod program;
@@ -21,7 +20,7 @@ use std::process::{Command, ExitCode};
 #[derive(Args, Debug, Clone)]
 #[command(after_help = HELP)]
 pub(crate) struct RunArgs {
-    /// When the program has ended, print which accesses were refused in it and its children, and why.
+    /// When the program has ended, print the accesses that were refused in it and its children, and why.
     #[arg(long)]
     explain: bool,
     /// The program and its arguments.
@@ -29,7 +28,7 @@ pub(crate) struct RunArgs {
     words: Vec<OsString>,
 }
 
-/// Examples, and what the program's environment gets.
+/// Examples, and the variables that the program gets.
 const HELP: &str = "\
 Examples (put `--` before a program that has options of its own):
   rkey run -- ib_write_bw & sleep 1; rkey run -- ib_write_bw 127.0.0.1
@@ -37,15 +36,15 @@ Examples (put `--` before a program that has options of its own):
   rkey run --explain -- mpirun --mca pml cm --mca mtl ofi -n 4 ./program     (Open MPI)
   rkey run --explain -- mpiexec -n 4 ./program                               (MPICH with ch4:ofi)
 
-What the program and all that it starts find in their environment:
+The program and its children get these variables:
   LD_PRELOAD, LD_LIBRARY_PATH   the library for verbs, libibverbs.so.1
   FI_PROVIDER_PATH              the provider for libfabric, librkey-fi.so
-  FI_PROVIDER=rkey,ofi_rxm      unless it is set: libfabric offers nothing else
+  FI_PROVIDER=rkey,ofi_rxm      unless it is set: libfabric offers only these
   FI_OFI_RXM_SAR_LIMIT=0        unless it is set: ofi_rxm of libfabric 1.17 hangs with matched probes otherwise
 
-RKEY_LOG=info also tells why calls failed, RKEY_LOG=off silences refusals; `rkey info` lists more variables.";
+RKEY_LOG=info also shows why calls failed, RKEY_LOG=off silences refusals; `rkey info` lists more variables.";
 
-/// What a shell answers when a program is not there, or cannot be started.
+/// The exit codes of a shell when a program does not exist, or cannot be started.
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 
@@ -54,18 +53,18 @@ pub(crate) fn front_ends() -> anyhow::Result<PathBuf> {
     folder::make(FRONT_ENDS)
 }
 
-/// Runs `rkey run`. The program's exit status is ours.
+/// Runs `rkey run`. Returns the program's exit status.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let (program, words) = args.words.split_first().ok_or_else(|| {
         hinted(
-            anyhow::anyhow!("there is no program to run"),
+            anyhow::anyhow!("no program to run"),
             "rkey run [--] PROGRAM [ARGUMENTS]",
         )
     })?;
     let folder = folder::make(FRONT_ENDS)?;
     if let Some(obstacle) = program::find(program).and_then(|path| program::obstacle(&path)) {
         eprintln!(
-            "rkey: warning: {obstacle}. It does not see the device; programs that it starts may."
+            "rkey: warning: {obstacle}. It cannot use the device; programs that it starts may."
         );
     }
     let mut command = Command::new(program);

@@ -1,5 +1,4 @@
-//! The program that `rkey run` is to run: where it is, whether our libraries can be loaded into it, and why it
-//! does not start.
+//! The program of `rkey run`: where it is, whether it can load our libraries, and why it does not start.
 
 use crate::similar;
 use rustix::fs::{Access, access};
@@ -10,14 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where programs are looked for without the variable PATH.
+/// The search path if PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// Bits of a mode that change the user or the group.
+/// The set-user-ID and set-group-ID bits.
 const SET_ID: u32 = 0o6000;
 /// The kernel reads that much of the first line of a script.
 const FIRST_LINE: usize = 256;
 
-/// Finds a program as the system does when it starts it.
+/// Finds a program as `execvp` does.
 pub(super) fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
@@ -32,7 +31,7 @@ fn folders() -> impl Iterator<Item = PathBuf> {
     std::env::split_paths(&path).collect::<Vec<_>>().into_iter()
 }
 
-/// Why the program itself will not see the device although it runs, in a sentence.
+/// Why the program runs but cannot use the device, in a sentence.
 pub(super) fn obstacle(path: &Path) -> Option<String> {
     let name = path.display();
     if let Ok(Head::Script(interpreter)) = Head::of(path) {
@@ -54,18 +53,19 @@ fn obstacle_of_binary(path: &Path) -> Option<&'static str> {
     if let Ok(Head::Elf(own)) = own
         && own.machine != elf.machine
     {
-        return Some("is made for another processor than rkey's libraries");
+        return Some("is built for another processor than rkey's libraries");
     }
     if elf.loader.is_none() {
-        return Some("is linked statically: it loads no libraries, so not rkey's either");
+        return Some("is linked statically, so it loads no libraries");
     }
     let file = fs::metadata(path).ok()?;
     let changes_user =
         file.mode() & SET_ID != 0 && file.uid() != rustix::process::geteuid().as_raw();
-    changes_user.then_some("changes its user or group: the system keeps other libraries from it")
+    changes_user
+        .then_some("changes its user or group, so the system does not load our libraries into it")
 }
 
-/// Why a program did not start, and what may have been meant.
+/// Why a program did not start, and a hint.
 pub(super) fn why_not(program: &OsStr, error: &io::Error) -> (String, Option<String>) {
     let name = program.to_string_lossy();
     if error.kind() == io::ErrorKind::NotFound {
@@ -79,11 +79,11 @@ pub(super) fn why_not(program: &OsStr, error: &io::Error) -> (String, Option<Str
         return (format!("{name} is a directory"), None);
     }
     let advice = (error.kind() == io::ErrorKind::PermissionDenied)
-        .then(|| format!("is it a program? chmod +x {name} makes a file one"));
+        .then(|| format!("if it is a program, make it executable: chmod +x {name}"));
     (format!("{name} cannot be run: {error}"), advice)
 }
 
-/// The program is there, and what it needs to start is not.
+/// The program exists, but its interpreter or loader does not.
 fn missing_helper(path: &Path) -> String {
     let (what, helper) = match Head::of(path) {
         Ok(Head::Script(interpreter)) => ("interpreter", interpreter),
@@ -93,7 +93,7 @@ fn missing_helper(path: &Path) -> String {
         })) => ("loader", loader),
         _ => {
             return format!(
-                "{} cannot be run: something it needs is missing",
+                "{} cannot be run: a file that it needs is missing",
                 path.display()
             );
         }
@@ -114,9 +114,9 @@ fn missing(program: &OsStr) -> (String, Option<String>) {
         let meant = names_in(folder);
         let meant = similar::closest(&last, meant.iter().map(|name| (&**name, name)));
         let advice = meant.map(|name| format!("did you mean {}?", folder.join(name).display()));
-        return (format!("there is no program {name}"), advice);
+        return (format!("no such program: {name}"), advice);
     }
-    let what = format!("there is no program {name} in the folders of PATH");
+    let what = format!("no program {name} in the folders of PATH");
     let here = Path::new(".").join(program);
     if here.is_file() {
         return (what, Some(format!("did you mean {}?", here.display())));
@@ -133,7 +133,7 @@ fn names_in(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// How a program begins.
+/// The beginning of a program file.
 #[derive(Debug, PartialEq, Eq)]
 enum Head {
     /// With the path of its interpreter.
@@ -142,7 +142,7 @@ enum Head {
     Other,
 }
 
-/// What matters here of the head of an ELF file.
+/// The parts of an ELF header that matter here.
 #[derive(Debug, PartialEq, Eq)]
 struct Elf {
     /// Word size and processor.
@@ -153,7 +153,7 @@ struct Elf {
 
 impl Head {
     fn of(path: &Path) -> io::Result<Self> {
-        // Longer heads exist, but linkers put the program headers first, and the loader's name behind them.
+        // Linkers put the program headers first, followed by the loader's name.
         let mut bytes = Vec::new();
         let mut file = File::open(path)?;
         if !file.metadata()?.is_file() {
@@ -178,7 +178,7 @@ impl Head {
 }
 
 impl Elf {
-    /// Reads the header and the program headers (elf(5)). Of a 32-bit file only what kind it is.
+    /// Reads the header and the program headers (elf(5)), of a 32-bit file only the header.
     fn read(bytes: &[u8]) -> Option<Self> {
         const LOADER: u32 = 3; // PT_INTERP
         if bytes.get(..4)? != b"\x7fELF" || bytes.get(5)? != &1 {
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(Head::read(b"\x7fELF\x02\x01"), Head::Other);
     }
 
-    /// A header with any numbers in it is an answer, not a panic.
+    /// No header causes a panic.
     #[test]
     fn damaged_heads_are_read_too() {
         let good = fs::read("/proc/self/exe").unwrap();

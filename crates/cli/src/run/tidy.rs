@@ -1,8 +1,8 @@
-//! Takes away what earlier runs have left in our private place and nobody can need any more.
+//! Removes what earlier runs have left in our private folder.
 //!
-//! The folder with the front ends has to outlive `rkey run`, whose place the program takes, and is used again by the next
-//! run of the same build: there is one for each place with libraries. It goes when that place is gone. A file for
-//! refusals goes with its watcher; one whose watcher was killed is found by its lock.
+//! A folder with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build uses it again:
+//! there is one for each build folder. It is removed when the build folder is gone. A file for refusals is removed by its
+//! watcher; if the watcher was killed, the file has no lock any more.
 
 use rkey_kit::delivery::FRONT_ENDS;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -12,19 +12,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// How names of folders with front ends begin, and names of files for refusals.
+/// The prefixes of folders with front ends, and of files for refusals.
 pub(super) const FOLDER: &str = "run-";
 pub(super) const REPORT: &str = "refused-";
-/// Younger files are left alone: their owner may be about to lock them.
+/// Younger files are not removed: their watcher may be about to lock them.
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// Marks a file for refusals as in use, until it is closed.
-pub(super) fn hold(file: &File) {
-    // Nobody else has it: at worst it would go while its owner still runs.
+pub(super) fn lock(file: &File) {
+    // It fails only in odd file systems; then the file may be removed while its watcher runs.
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
 }
 
-/// Tidies our private place. What cannot be taken away stays: the next run tries again.
+/// Tidies our private folder. If something cannot be removed, the next run tries again.
 pub(super) fn tidy(private: &Path) {
     let Ok(entries) = fs::read_dir(private) else {
         return;
@@ -42,7 +42,7 @@ pub(super) fn tidy(private: &Path) {
     }
 }
 
-/// Removes a folder with front ends if the places where they lay are gone. Only what we have put there is removed.
+/// Removes a folder with front ends if their build folder is gone. It removes only our own links.
 fn remove_without_libraries(folder: &Path) -> io::Result<()> {
     for front_end in FRONT_ENDS {
         let library = fs::read_link(folder.join(front_end.file))?;
@@ -62,7 +62,7 @@ fn remove_without_libraries(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// Removes a file for refusals that nobody holds.
+/// Removes a file for refusals that is not locked.
 fn remove_without_watcher(path: &Path) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = OpenOptions::new()
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_go_with_the_libraries() {
+    fn folders_are_removed_with_the_libraries() {
         let base = empty("folders");
         let libraries = base.join("libraries");
         let make = |name: &str, libraries: &Path| {
@@ -103,15 +103,15 @@ mod tests {
             folder
         };
         fs::create_dir(&libraries).unwrap();
-        // A build that goes on has taken its libraries away for a moment.
+        // A running build may have removed its libraries for a moment.
         let used = make("run-used", &libraries);
-        let left = make("run-left", Path::new("/there/is/no/such/place"));
-        let mixed = make("run-mixed", Path::new("/there/is/no/such/place"));
-        fs::write(mixed.join("of somebody else"), "").unwrap();
-        let other = make("other", Path::new("/there/is/no/such/place"));
+        let left = make("run-left", Path::new("/no/such/folder"));
+        let mixed = make("run-mixed", Path::new("/no/such/folder"));
+        fs::write(mixed.join("of another program"), "").unwrap();
+        let other = make("other", Path::new("/no/such/folder"));
         tidy(&base);
         assert!(used.exists() && !left.exists() && other.exists());
-        assert!(mixed.join("of somebody else").exists());
+        assert!(mixed.join("of another program").exists());
         fs::remove_dir(&libraries).unwrap();
         tidy(&base);
         assert!(!used.exists());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_go_with_their_watchers() {
+    fn reports_are_removed_with_their_watchers() {
         let base = empty("reports");
         let make = |name: &str, age: Duration| {
             let path = base.join(name);
@@ -129,7 +129,7 @@ mod tests {
         };
         let old = 2 * YOUNG;
         let (held, holder) = make("refused-1", old);
-        hold(&holder);
+        lock(&holder);
         let (left, _) = make("refused-2", old);
         let (young, _) = make("refused-3", Duration::ZERO);
         // A process that another test starts has our descriptors for a moment, and with them the locks.

@@ -1,10 +1,9 @@
-//! Runs a program and stays, to tell at its end what was refused.
+//! Runs a program as a child, and prints at its end what was refused.
 //!
-//! Devices of the program and of its children write refusals to a file of ours. Signals that are meant for
-//! a program are handed on to it, and it decides what they do.
+//! Devices of the program and of its children append refusals to our file. Signals for the program are forwarded to it.
 
 use super::folder;
-use super::tidy::{REPORT, hold};
+use super::tidy::{REPORT, lock};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{
@@ -22,12 +21,12 @@ use std::process::{Command, ExitCode, ExitStatus};
 const FROM_TERMINAL: &[i32] = &[SIGINT, SIGQUIT, SIGWINCH];
 const OTHERS: &[i32] = &[SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT];
 
-/// Runs a command to its end and prints the refusals. The inner error: it could not be started.
+/// Runs a command to its end and prints the refusals. The inner error means that it could not be started.
 pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     let report = Report::new()?;
     command.env("RKEY_REPORT", &report.path);
     let mut signals =
-        Signals::new(FROM_TERMINAL.iter().chain(OTHERS)).context("signals cannot be watched")?;
+        Signals::new(FROM_TERMINAL.iter().chain(OTHERS)).context("cannot watch signals")?;
     let handle = signals.handle();
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -37,8 +36,8 @@ pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     let terminal = io::stdin().is_terminal();
     let forwarder = std::thread::spawn(move || {
         for number in signals.forever() {
-            let has_it = terminal && FROM_TERMINAL.contains(&number);
-            if !has_it && let Some(signal) = Signal::from_named_raw(number) {
+            let has_got_it = terminal && FROM_TERMINAL.contains(&number);
+            if !has_got_it && let Some(signal) = Signal::from_named_raw(number) {
                 let _ = kill_process(pid, signal);
             }
         }
@@ -52,7 +51,7 @@ pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     Ok(Ok(end_as(status)))
 }
 
-/// Ends as the program did. By a signal too, if that ends us; otherwise with what a shell would answer.
+/// Ends as the program did: by the same signal if that ends us, else with the exit code that a shell would use.
 fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
@@ -61,36 +60,36 @@ fn end_as(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().unwrap_or(1).to_le_bytes()[0])
 }
 
-/// The file to which refusals are written. It goes with the value.
+/// The file to which refusals are appended. Dropping the value removes it.
 struct Report {
     path: PathBuf,
-    /// Open as long as somebody waits for it.
-    _held: File,
+    /// Locked as long as this watcher runs.
+    _file: File,
 }
 
 impl Report {
     fn new() -> Result<Self> {
         let path = folder::private()?.join(format!("{REPORT}{}", std::process::id()));
-        let _ = fs::remove_file(&path); // of an earlier process with our number
+        let _ = fs::remove_file(&path); // of an earlier process with our PID
         let made = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&path);
-        let held = made.with_context(|| format!("{} cannot be made", path.display()))?;
-        hold(&held);
-        Ok(Self { path, _held: held })
+        let file = made.with_context(|| format!("cannot create {}", path.display()))?;
+        lock(&file);
+        Ok(Self { path, _file: file })
     }
 
     fn print(&self) {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         if text.is_empty() {
             eprintln!(
-                "rkey: no process opened a device: the program did not use RDMA, or took another way; for MPI see `rkey run --help`"
+                "rkey: no process opened a device: the program did not use RDMA, or used another device; for MPI see `rkey run --help`"
             );
         } else if text.trim().is_empty() {
             eprintln!(
-                "rkey: no access was refused, and no call by the rules of registration; RKEY_LOG=info tells why others failed"
+                "rkey: no access and no registration call was refused; RKEY_LOG=info shows why other calls failed"
             );
         } else {
             eprintln!("rkey: refused accesses and calls:");
