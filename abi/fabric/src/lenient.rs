@@ -21,7 +21,7 @@ pub(crate) static OTHER_RIGHTS: Leniency = Leniency::new(
 
 /// The reserved offset.
 pub(crate) static OFFSET: Leniency = Leniency::new(
-    "a memory region was registered with an offset that is not 0; it is ignored",
+    "a memory region was registered with a nonzero offset; the offset is ignored",
     "fi_mr(3) says that the offset is reserved and must be 0",
     "a provider that follows the page returns -FI_EINVAL",
 );

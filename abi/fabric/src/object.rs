@@ -58,7 +58,7 @@ pub(crate) unsafe fn find<'a, T: Object, H>(handle: *const H) -> Result<&'a T> {
 /// Makes an object and gives its handle to the program.
 ///
 /// # Safety
-/// `into` is room for a handle, or null.
+/// `into` is null or points to space for a handle.
 pub(crate) unsafe fn place<T: Object>(object: T, into: *mut *mut T::C) -> Result<&'static T> {
     if into.is_null() {
         return Err(FiError::INVAL);

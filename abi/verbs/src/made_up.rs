@@ -2,7 +2,7 @@
 //! and
 //! its links in sysfs. The links lead to `/sys/devices/virtual`, as those of other software devices do (rxe,
 //! siw).
-//! The contents of the folder are not pretended.
+//! The contents of the folder are not emulated.
 
 use crate::device::{DEV_NAME, NAME};
 use std::ffi::CString;
@@ -30,7 +30,7 @@ pub enum File {
     Other(CString),
 }
 
-/// The pretended file at a path, or the file that the path reaches through one.
+/// The emulated file at a path, or the file that the path reaches through one.
 #[must_use]
 pub fn find(path: &[u8]) -> Option<File> {
     let path = std::str::from_utf8(path).ok()?;
@@ -73,7 +73,7 @@ fn at(folder: &str, rest: &str, is_link: bool) -> Option<File> {
                 parts.pop();
                 stayed = false;
             }
-            // Nothing in the folder is pretended.
+            // No file inside the folder is emulated.
             _ if parts.len() == own && stayed => return None,
             name => parts.push(name),
         }

@@ -218,7 +218,7 @@ impl<T> Slab<T> {
             })
     }
 
-    /// How many slots are in use: claimed, live or retired. (Where the caller keeps the free list: [`FreeList::used`].)
+    /// How many slots are in use: claimed, live or retired. If the caller keeps the free list, use [`FreeList::used`].
     #[must_use]
     pub fn live(&self) -> usize {
         self.free.lock().used() as usize

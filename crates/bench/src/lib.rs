@@ -374,7 +374,7 @@ impl Request {
         }
     }
 
-    /// Bytes of a buffer that fits all measurements.
+    /// Size in bytes of a buffer that is large enough for every measurement.
     fn longest(&self) -> u64 {
         let longest = self
             .sizes

@@ -446,7 +446,7 @@ impl Protection {
         }
     }
 
-    /// Writes a binding into a window's slot, and keeps the registry.
+    /// Writes a binding into a window's slot, and updates the registry.
     fn rebind(&self, registry: &mut Registry, window: WindowId, to: Option<(Bound, BoundTo)>) {
         let Some(record) = registry.window(window) else {
             return;

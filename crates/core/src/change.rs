@@ -84,7 +84,7 @@ impl Protection {
             }
         }
         let Some(retired) = self.slots.retire(region.index, region.generation) else {
-            return Err(CoreError::NoSuchRegion(region)); // cannot be: it is live, and the registry are locked
+            return Err(CoreError::NoSuchRegion(region)); // cannot happen: the region is live, and the registry is locked
         };
         retired.begin_change();
         if new.memory == MemoryKind::User {

@@ -2,8 +2,8 @@
 //!
 //! The round is that of Speck32 (Beaulieu and others, 2013): additions, rotations and exclusive ors on two 16-bit
 //! halves. Speck32/64 has 22 rounds and expands them from 64 bits; the best published attacks reach 15 of them and
-//! need half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256, 512 bits
-//! together, so that neither a short key nor the key schedule can be attacked.
+//! need half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits
+//! in total, so there is neither a short key nor a key schedule to attack.
 //!
 //! [docs/security.md](../../../docs/security.md) compares the alternatives. What counts here: 64 numbers are
 //! encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.

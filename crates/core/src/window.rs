@@ -88,7 +88,7 @@ pub struct BindRequest {
     pub rules: Rules,
 }
 
-/// The registry about a window.
+/// The registry's record of a window.
 #[derive(Debug)]
 pub(crate) struct WindowRecord {
     pub(crate) generation: u32,
@@ -100,7 +100,7 @@ pub(crate) struct WindowRecord {
     /// Slots of keys that were promised to coming binds.
     pub(crate) promised: Vec<KeySlot>,
     pub(crate) bound: Option<Bound>,
-    /// Slot and generation of its last keys that a bind replaced, for the text of a denial.
+    /// Slots and generations of the last keys that binds replaced, for the text of a denial.
     pub(crate) recent: [Option<(u32, u32)>; 4],
 }
 

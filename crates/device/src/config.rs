@@ -367,7 +367,7 @@ pub const VARIABLES: &[Variable] = &[
         limits.max_segments,
         1..=65536,
         "1k",
-        "ranges of one scattered memory region"
+        "segments that one memory region may have"
     ),
     number!(
         "RKEY_MAX_QPS",

@@ -71,7 +71,7 @@ pub struct Progress {
     pub next_deadline: Option<u64>,
 }
 
-/// More unsuccessful flushes than any link delays an acknowledgement for.
+/// Enough flushes to make any link publish an acknowledgement that it delays.
 const FLUSHES: u32 = 32;
 
 /// The transport engine of one device.

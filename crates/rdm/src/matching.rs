@@ -133,7 +133,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
             .filter_map(|(pattern, _)| pattern.source.as_ref())
     }
 
-    /// The tags of the posted receives, oldest first, each with the bits of it that do not count.
+    /// The tags of the posted receives, oldest first, each with its ignore mask.
     pub fn wanted_tags(&self) -> impl Iterator<Item = (u64, u64)> {
         self.posted
             .iter()

@@ -2,7 +2,7 @@
 //!
 //! The server keeps a table of slots in registered memory and gives every client a key with remote
 //! read and nothing else. A look-up is one read of the slot; the server's program does not run for
-//! it. Each slot carries a check sum, which tells the client when it caught a change in the middle;
+//! it. Each slot carries a checksum, which tells the client when it caught a change in the middle;
 //! then it reads again. New values go to the server by message.
 //!
 //! ```text
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Slots of the table; a name lives in the slot of its hash or one of the next few.
 const SLOTS: u64 = 1024;
-/// Bytes of a slot: name (24), length (8), value (80), version (8), check sum (8).
+/// Bytes of a slot: name (24), length (8), value (80), version (8), checksum (8).
 const SLOT: u64 = 128;
 const NAME: usize = 24;
 const VALUE: usize = 80;

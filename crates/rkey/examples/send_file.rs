@@ -133,7 +133,7 @@ fn receive(address: &str, target: &Path) -> anyhow::Result<()> {
     sender.send(&key)?;
     let done: Done = sender.receive_timeout(std::time::Duration::from_secs(600))?;
     let bytes = memory.deregister()?;
-    anyhow::ensure!(fnv(FNV, &bytes) == done.sum, "the check sum differs");
+    anyhow::ensure!(fnv(FNV, &bytes) == done.sum, "the checksum differs");
     File::create(target)?.write_all(&bytes)?;
     Ok(())
 }
@@ -157,10 +157,10 @@ fn sample(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The start of a check sum.
+/// The start of a checksum.
 const FNV: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// A check sum over 8-byte words, so that it costs little beside the copy.
+/// A checksum over 8-byte words, so that it costs little beside the copy.
 fn fnv(sum: u64, bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(8);
     let whole = words.by_ref().fold(sum, |sum, word| {

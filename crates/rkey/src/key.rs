@@ -163,7 +163,7 @@ impl RemoteKey {
     /// The key as [`REMOTE_KEY_BYTES`] bytes, for programs that do not use serde.
     ///
     /// Little endian: magic and version (4), kind (1: 0 device, 1 requested), zero (1), rights (2),
-    /// key (8), address (8), length (8), zero (4), check sum (4).
+    /// key (8), address (8), length (8), zero (4), checksum (4).
     #[must_use]
     pub fn to_bytes(&self) -> [u8; REMOTE_KEY_BYTES] {
         let mut bytes = [0; REMOTE_KEY_BYTES];
@@ -197,7 +197,7 @@ impl RemoteKey {
         }
         if u32_at(bytes, 36) != checksum(&bytes[..36]) {
             return Err(Error::BadKey(
-                "its check sum is wrong: it was damaged on its way".into(),
+                "its checksum is wrong: it was damaged on its way".into(),
             ));
         }
         let key = u64_at(bytes, 8);

@@ -107,7 +107,7 @@ impl MemoryRegion {
     /// [`Error::OutOfRange`].
     pub fn read_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>> {
         let (offset, len) = self.resolve(&range)?;
-        // `resolve` says that the region has this many bytes, so it is a usize.
+        // `resolve` checked that the region has this many bytes, so `len` fits in a `usize`.
         let mut bytes = vec![0; len as usize];
         self.registered.load(offset, &mut bytes)?;
         Ok(bytes)

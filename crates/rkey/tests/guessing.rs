@@ -5,7 +5,7 @@ mod common;
 use common::{ALL, connect, device};
 use rkey::{Error, RemoteKey};
 
-/// The check sum of a key as bytes, which is no secret (FNV-1a).
+/// The checksum of a key as bytes, which is no secret (FNV-1a).
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

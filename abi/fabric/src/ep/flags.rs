@@ -77,7 +77,7 @@ pub(super) unsafe fn set(object: &EpObject, arg: *mut c_void) -> Result<()> {
     object.flags.set(*unsafe { input(arg.cast::<u64>())? })
 }
 
-/// `FI_ALIAS`: another handle of the endpoint, with the flags of this one but for the side that the program gives some.
+/// `FI_ALIAS`: another handle of the endpoint. It has this handle's flags, except on the side whose flags the program passes.
 ///
 /// # Safety
 /// Null, or what `fi_alias` passes.

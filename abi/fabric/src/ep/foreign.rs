@@ -40,7 +40,7 @@ pub(crate) fn answers(name: SocketAddr, device: NodeId, asked: &[u8]) -> Option<
     Some(hello_of(name, authorization::answer(&[], device, &asked)).encode())
 }
 
-/// An atomic of a peer, tried on memory of ours: whether it makes sense.
+/// Whether a peer's atomic is valid: decodes it and applies it to a scratch buffer.
 fn atomic(it: &Atomic, payload: &[u8]) -> bool {
     Request::read(it, payload).is_ok_and(|request| {
         let mut values = vec![0x5a; request.len()];

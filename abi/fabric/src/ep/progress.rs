@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long an endpoint that goes waits for what it has posted to arrive.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// What an endpoint of a type offers.
+/// The service that an endpoint type offers.
 pub(super) fn service(ep_type: c_int) -> Service {
     match ep_type {
         FI_EP_MSG => Service::Connected,

@@ -203,7 +203,7 @@ impl Endpoint {
         }
         if live.state.lock().rdm.connections.is_littered() {
             complain(format_args!(
-                "a connection from {} was refused: the program has to receive what peers have left that are gone",
+                "refused a connection from {}: the program must first receive what departed peers have left",
                 hello.name
             ));
             return refuse(incoming, "too many messages of others are unread there");
@@ -222,7 +222,10 @@ impl Endpoint {
         let (accepting, connection) = match answered {
             Ok(answered) => answered,
             Err(error) => {
-                tracing::info!("a connection from {} was not made: {error:?}", hello.name);
+                tracing::info!(
+                    "could not accept a connection from {}: {error:?}",
+                    hello.name
+                );
                 return None;
             }
         };
@@ -232,7 +235,7 @@ impl Endpoint {
             match ready {
                 Ok(()) => live.state.lock().rdm.accepted(&live.host, connection),
                 Err(error) => {
-                    tracing::info!(%error, "a connection from {} was not made", hello.name);
+                    tracing::info!(%error, "could not accept a connection from {}", hello.name);
                     ep.given_up(live, connection);
                 }
             }

@@ -154,8 +154,8 @@ pub(crate) fn matches(
     Ok(offer)
 }
 
-/// Capabilities that are only in one side's context, and those that are in neither: the `fi_info` and the
-/// domain say where peers are.
+/// Capabilities that belong to one side's attributes only, and those that belong to neither: only the `fi_info` and the
+/// domain carry `FI_LOCAL_COMM` and `FI_REMOTE_COMM`.
 const RX_ONLY: u64 = FI_RECV
     | FI_REMOTE_READ
     | FI_REMOTE_WRITE

@@ -24,13 +24,13 @@ pub(super) enum Ask {
     Key,
     /// Fill the memory with the pattern of this seed, up to the counter.
     Fill(u64),
-    /// The check sum of a part of the memory.
+    /// The checksum of a part of the memory.
     Sum { offset: u64, len: u64 },
     /// Add 1 to the counter this many times, then answer.
     Add(u64),
     /// The value of the counter.
     Counter,
-    /// Post a receive for a message of this length on the data connection, answer, and answer again with its check sum when the
+    /// Post a receive for a message of this length on the data connection, answer, and answer again with its checksum when the
     /// message has come.
     Receive(u64),
     /// Bind the window to a part of the memory.
@@ -39,7 +39,7 @@ pub(super) enum Ask {
     Unbind,
     /// Allocate memory that can be leased, and register it.
     AllocateShared(u64),
-    /// The check sum of the first bytes of that memory.
+    /// The checksum of the first bytes of that memory.
     SharedSum(u64),
     /// Deregister that memory.
     DeregisterShared,
@@ -47,7 +47,7 @@ pub(super) enum Ask {
     Bait(Bait),
     /// How many accesses the owner's device has refused.
     Refused,
-    /// Deregister the memory, and answer with the check sum of the returned buffer.
+    /// Deregister the memory, and answer with the checksum of the returned buffer.
     Deregister,
     /// End.
     Goodbye,
@@ -152,7 +152,7 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The check sum by which both sides compare bytes (FNV-1a).
+/// The checksum by which both sides compare bytes (FNV-1a).
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

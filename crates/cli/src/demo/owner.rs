@@ -148,7 +148,7 @@ impl OwnerState {
         })
     }
 
-    /// Receives one message into memory of its own, and answers with its check sum.
+    /// Receives one message into memory of its own, and answers with its checksum.
     fn receive(&self, first: &Connection, len: u64) -> anyhow::Result<Answer> {
         let newest = self
             .others

@@ -104,7 +104,7 @@ pub(super) fn farewell(owner: &Owner, report: &mut Report) {
 }
 
 impl Visit<'_> {
-    /// The check sum of a part of the owner's memory.
+    /// The checksum of a part of the owner's memory.
     fn sum(&self, offset: u64, len: u64) -> anyhow::Result<u64> {
         self.owner.number(&Ask::Sum { offset, len })
     }
@@ -120,7 +120,7 @@ impl Visit<'_> {
             ours == theirs,
             "the owner sees {theirs:016x}, we sent {ours:016x}"
         );
-        Ok(format!("{len} B, check sum {ours:016x} on both sides"))
+        Ok(format!("{len} B, checksum {ours:016x} on both sides"))
     }
 
     fn read(&self) -> anyhow::Result<String> {
@@ -134,7 +134,7 @@ impl Visit<'_> {
             ours == made,
             "we see {ours:016x}, the owner wrote {made:016x}"
         );
-        Ok(format!("{COUNTER} B, check sum {ours:016x} on both sides"))
+        Ok(format!("{COUNTER} B, checksum {ours:016x} on both sides"))
     }
 
     fn write_small(&self) -> anyhow::Result<String> {
@@ -153,7 +153,7 @@ impl Visit<'_> {
             ours == theirs,
             "the owner sees {theirs:016x}, we sent {ours:016x}"
         );
-        Ok("1000 x 24 B, in order, check sums agree".into())
+        Ok("1000 x 24 B, in order, checksums agree".into())
     }
 
     fn count(&self) -> anyhow::Result<String> {
@@ -204,14 +204,14 @@ impl Visit<'_> {
         self.owner.done(&Ask::Receive(MESSAGE))?;
         self.connection.send_from(&self.local, ..MESSAGE)?.wait()?;
         let super::ask::Answer::Number(theirs) = self.owner.answer()? else {
-            anyhow::bail!("the owner did not send the check sum");
+            anyhow::bail!("the owner did not send the checksum");
         };
         let ours = checksum(&bytes);
         ensure!(
             ours == theirs,
             "the owner received {theirs:016x}, we sent {ours:016x}"
         );
-        Ok(format!("{MESSAGE} B, check sum {ours:016x} on both sides"))
+        Ok(format!("{MESSAGE} B, checksum {ours:016x} on both sides"))
     }
 
     fn borrow(&self, device: &Device) -> anyhow::Result<String> {
@@ -245,7 +245,7 @@ impl Visit<'_> {
             "after the end of the lease: {late:?}"
         );
         Ok(format!(
-            "{MESSAGE} B, check sum {ours:016x} on both sides; then revoked"
+            "{MESSAGE} B, checksum {ours:016x} on both sides; then revoked"
         ))
     }
 
@@ -281,7 +281,7 @@ impl Visit<'_> {
             "a write after the end returned {late:?}"
         );
         Ok(format!(
-            "check sum {theirs:016x}; a write after that is refused"
+            "checksum {theirs:016x}; a write after that is refused"
         ))
     }
 }

@@ -126,7 +126,8 @@ impl Denials {
         limited(&self.limit, REFUSALS, || tracing::warn!("{guesser}"));
     }
 
-    /// Logs a front end's words for a refusal of one of its requests. A watcher has the device's words already.
+    /// Logs a front end's message about a denial of one of its requests. With a watcher, does nothing: the watcher already
+    /// has the device's report.
     pub(crate) fn write_own(&self, words: &str) {
         if self.watcher.is_none() {
             limited(&self.limit, REFUSALS, || tracing::warn!("{words}"));

@@ -107,7 +107,7 @@ impl Reclaim {
                 let why = why.chars().take(200).filter(|c| !c.is_control()).collect();
                 self.lease_requests.answer(link, id, Answer::Refused(why));
             }
-            None => tracing::debug!(?link, "ignored an unknown message of a peer"),
+            None => tracing::debug!(?link, "ignored an unknown message from a peer"),
         }
     }
 

@@ -193,7 +193,7 @@ impl Qp {
         }
     }
 
-    /// Its configuration.
+    /// The configuration that the queue pair was created with.
     pub(crate) fn created(&self) -> QpConfig {
         match self.home {
             None => self.config,

@@ -176,7 +176,7 @@ impl Half {
         for (i, word) in self.geometry.words().into_iter().enumerate() {
             if self.word(i * 8).load(Ordering::Relaxed) != word {
                 return Err(Malformed::new(
-                    "the segment does not say what the hello said",
+                    "the segment's identity differs from the one in the hello",
                 ));
             }
         }

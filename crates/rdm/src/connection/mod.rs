@@ -72,7 +72,7 @@ impl<Q, I> Connection<Q, I> {
         self.state
     }
 
-    /// Whether it takes so many more requests of the program's; the rest is kept for answers.
+    /// Whether the program can post this many more requests. The remaining places are reserved for answers.
     #[inline]
     pub fn has_room(&self, requests: u32) -> bool {
         self.outstanding + requests + RESERVE <= SENDS

@@ -135,8 +135,7 @@ impl<Q, I> Connections<Q, I> {
         Some(it.peer)
     }
 
-    /// Whether so much that the program has not read is left of peers that have gone that no other peer may come
-    /// and leave more.
+    /// Whether departed peers have left so much unread that no new peer is admitted.
     pub fn is_littered(&self) -> bool {
         let gone = |it: &&Connection<Q, I>| it.state.is_lost() && !it.state.is_free();
         let sum = |(messages, bytes): (u64, u64), it: &Connection<Q, I>| {

@@ -63,7 +63,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells a peer that its operation is finished: later, if the program does not read its completions.
+    /// Tells a peer that its operation is finished. Deferred while the program does not read its completions.
     pub(super) fn send_fin(&mut self, host: &H, connection: usize, id: u64, error: Option<Error>) {
         let fin = Header {
             id,

@@ -287,8 +287,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Sends members the messages that wait for them, as far as there is a way. A member that waits for a chunk of ours has
-    /// connected to us; the others get to know it as the answer to their chunks.
+    /// Sends the queued messages to members that have a connection, keeps those whose connection is being made, and drops
+    /// the rest. A member that waits for a chunk of ours has a connection; the others learn of it from the answer to theirs.
     pub(super) fn tell_members(&mut self, host: &H) {
         let telling = match &mut self.collective {
             Some(it) if !it.telling.is_empty() => std::mem::take(&mut it.telling),

@@ -1,10 +1,10 @@
 //! Operations of groups of endpoints.
 //!
 //! Members send each other chunks, which are messages of a kind of their own: no receive of the program ever matches
-//! one. A chunk names its group by the members and by how many groups of the same members there were before, so that
-//! members need not agree on a number; it names the operation by how many there were in the group. Short chunks carry
-//! their payload, long ones are read from their sender's memory. Each is answered when it is taken, and an operation
-//! ends when its chunks are answered: what a member that has left still had on its way was of an operation that failed.
+//! one. A chunk names its group by its members and a count of the earlier groups with the same members, so members need
+//! not agree on a number; it names the operation by its position in the group. Short chunks carry their payload, long
+//! ones are read from the sender's memory. Each is answered when it is taken, and an operation ends when its chunks are
+//! answered: a chunk that is still in flight when its sender leaves belongs to an operation that failed.
 //!
 //! When an operation cannot go on, the whole group ends: each member is told, and tells the others.
 //!
