@@ -129,8 +129,8 @@ int main(void) {
   }
   if (!made) return printf("no queue pair was made\n"), 1;
 
-  /* Handles that are gone. */
   /* Destroyed objects. */
+  struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, 0);
   if (!mr || ibv_dereg_mr(mr)) return printf("the domain does not work any more\n"), 1;
   if (!ibv_dereg_mr(mr)) return printf("a region was closed twice\n"), 1;
   struct ibv_cq *late = ibv_create_cq(context, 4, NULL, NULL, 0);
