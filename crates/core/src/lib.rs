@@ -10,7 +10,7 @@
 //! lock.
 //!
 //! Where to look: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in `key`, the
-//! decision in `check`, the text of a denial in `explain`, the states of regions and windows in `state`.
+//! decision in `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, the states of regions and windows in `state`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(

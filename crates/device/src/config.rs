@@ -86,7 +86,7 @@ pub struct Config {
     /// Lets any process of this user read and write our memory where Yama would refuse it (`PR_SET_PTRACER_ANY`). Off by
     /// default.
     pub ptracer_any: bool,
-    /// How long the engine thread spins for more work before it sleeps.
+    /// How long the engine thread, and a thread in [`Cq::wait`](crate::Cq::wait), polls before it sleeps.
     pub spin: Duration,
     /// How often the engine thread checks whether the program still polls.
     pub tick: Duration,
@@ -473,7 +473,7 @@ pub const VARIABLES: &[Variable] = &[
         from_micros,
         0..=10_000_000,
         "40",
-        "microseconds for which the engine thread spins for more work before it sleeps"
+        "microseconds for which the engine thread, and a thread that waits for completions, polls before it sleeps"
     ),
     time!(
         "RKEY_TICK_MS",

@@ -51,6 +51,8 @@ pub(crate) struct OrphanedRequests {
     pub(crate) sges: Vec<Sge>,
 }
 
+/// The state of an engine apart from its queue pairs and links; everywhere `x`, so that one of those can be borrowed
+/// beside it.
 pub(crate) struct Context<M> {
     pub(crate) config: EngineConfig,
     pub(crate) reach: Reach<M>,

@@ -19,6 +19,12 @@
 //! | [`inbox`] | messages that need no receive |
 //! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
+//! | `post` | checks a work request and puts it into the send queue (`send_queue`) |
+//! | `drive` | one round of work on all links (`port`: a link and what the engine knows about it) |
+//! | `requester`, `answer` | sends requests as fragments; handles acknowledgements and responses |
+//! | `responder`, `bulk` | executes a peer's requests: in one step, or in several |
+//! | `reach` | every access to memory: asks the core, then copies |
+//! | `complete` | completions in posting order, and the error state |
 //! | [`event`], [`report`], [`exposure`] | what else an engine reports |
 //! | [`inspect`] | everything an engine has, as plain data |
 #![forbid(unsafe_code)]

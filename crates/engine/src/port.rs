@@ -111,6 +111,7 @@ pub(crate) struct Meta {
     pub(crate) down: Option<DownReason>,
 }
 
+/// A link and what the engine knows about it. Not a port of a NIC.
 pub(crate) struct Port<L> {
     pub(crate) link: L,
     pub(crate) meta: Meta,

@@ -79,8 +79,8 @@ impl Link for AnyLink {
         each!(self, link => link.prefers_fragments())
     }
 
-    fn prefers_fragments_back(&self, len: u64) -> bool {
-        each!(self, link => link.prefers_fragments_back(len))
+    fn prefers_fragments_for_read(&self, len: u64) -> bool {
+        each!(self, link => link.prefers_fragments_for_read(len))
     }
 
     #[inline]

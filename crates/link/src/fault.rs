@@ -208,8 +208,8 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.prefers_fragments()
     }
 
-    fn prefers_fragments_back(&self, len: u64) -> bool {
-        self.inner.prefers_fragments_back(len)
+    fn prefers_fragments_for_read(&self, len: u64) -> bool {
+        self.inner.prefers_fragments_for_read(len)
     }
 
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {

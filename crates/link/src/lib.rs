@@ -16,6 +16,7 @@
 //! | [`link`] | the [`Link`] trait that the engine is written against |
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
+//! | `ring` | slots, payload ring and acknowledgement words, for [`loopback`] and [`shm`] |
 //! | [`direct`] | leases: the initiator copies by itself, and the owner can revoke that |
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
 //! | [`peer`] | what a link to another process offers besides: who is there, its control socket, leases |

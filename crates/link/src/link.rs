@@ -144,8 +144,8 @@ pub trait Link {
         false
     }
 
-    /// The same for a read; `len` is the sum of all reads sent in this way that have not completed.
-    fn prefers_fragments_back(&self, len: u64) -> bool {
+    /// Whether a read's data should come through the response ring, although the responder could copy it straight; `len` is the sum of all reads sent in this way that have not completed.
+    fn prefers_fragments_for_read(&self, len: u64) -> bool {
         let _ = len;
         false
     }

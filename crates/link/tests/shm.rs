@@ -83,8 +83,8 @@ fn a_full_ring_is_no_place_to_wait() {
         ..LinkConfig::default()
     };
     let (mut requester, mut responder) = pair_with(config, config);
-    assert!(requester.prefers_fragments_back(64 << 10));
-    assert!(!requester.prefers_fragments_back((64 << 10) + 1));
+    assert!(requester.prefers_fragments_for_read(64 << 10));
+    assert!(!requester.prefers_fragments_for_read((64 << 10) + 1));
     let header = Header {
         len: 16 << 10,
         total: 16 << 10,

@@ -22,7 +22,8 @@ pub enum Kind {
         /// The key of the region at the sender.
         key: u32,
     },
-    /// The operation `id` of the receiver of this is finished: its message was delivered. `data` is 0 or an
+    /// The operation `id` of the receiver of this is finished: its message was delivered, or its write is
+    /// durable. `data` is 0 or an
     /// error number.
     Fin,
     /// Remote completion data of an RMA write that came before on the same connection.

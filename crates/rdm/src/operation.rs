@@ -4,8 +4,7 @@
 /// In place of an operation: no operation is told of the completion.
 pub const UNTRACKED: u64 = u64::MAX;
 
-/// An operation that is one request, waits for nothing else and keeps nothing: its number says all that there is to
-/// know when it is complete.
+/// An operation whose whole state fits into the 64-bit id of its work request, so nothing is stored until it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
     /// What the program knows it by.

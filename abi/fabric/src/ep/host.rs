@@ -144,7 +144,7 @@ impl Host for EpHost {
         Ok(Exposed::of_copy(&self.domain, &self.group, bytes)?)
     }
 
-    fn announced(&self, exposed: &Exposed) {
+    fn rts_posted(&self, exposed: &Exposed) {
         exposed.look_again(&self.domain, &self.group);
     }
 

@@ -1,9 +1,9 @@
 //! Endpoints: reliable datagrams (`FI_EP_RDM`), connections (`FI_EP_MSG`), datagrams (`FI_EP_DGRAM`).
 //!
 //! Every endpoint stands on reliable queue pairs of the device, one or two for each peer. RMA goes to the
-//! peer's memory straight, carried out by its device while its program does anything else. Messages land in
-//! buffers of the endpoint and are matched with receives when the program (or a thread, with automatic
-//! progress) looks at its completion queue; of long ones only an RTS comes (rendezvous), and their
+//! peer's memory straight, carried out by its device while its program does anything else. Messages are matched when
+//! the program (or a thread, with automatic progress) reads its completion queue: a short one goes from the ring to
+//! its receive, others through buffers of the endpoint; of a long one only an RTS comes (rendezvous), and its
 //! payload is read from the sender's memory when a receive matches.
 //!
 //! | module | what it is |

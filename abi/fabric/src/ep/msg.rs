@@ -55,7 +55,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
         // SAFETY: a message as the caller promises, or null.
         let msg = unsafe { input(msg)? };
         let it = Envelope::new(msg.addr, None, msg.context).with_flags(flags, msg.data)?;
-        // SAFETY: `find` validates the handle; lists as the caller promises.
+        // SAFETY: handle and lists as the caller promises.
         unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }
@@ -123,7 +123,7 @@ unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
         // SAFETY: a message as the caller promises, or null.
         let msg = unsafe { input(msg)? };
         let it = Filter::new(msg.addr, None, msg.context).with_flags(flags, RECV_FLAGS)?;
-        // SAFETY: `find` validates the handle; lists as the caller promises.
+        // SAFETY: handle and lists as the caller promises.
         unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }

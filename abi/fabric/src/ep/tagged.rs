@@ -57,7 +57,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) 
         // SAFETY: a message as the caller promises, or null.
         let msg = unsafe { input(msg)? };
         let it = Envelope::new(msg.addr, Some(msg.tag), msg.context).with_flags(flags, msg.data)?;
-        // SAFETY: `find` validates the handle; lists as the caller promises.
+        // SAFETY: handle and lists as the caller promises.
         unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }
@@ -138,7 +138,7 @@ unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) 
         let msg = unsafe { input(msg)? };
         let it = Filter::new(msg.addr, Some((msg.tag, msg.ignore)), msg.context)
             .with_flags(flags, RECV_FLAGS)?;
-        // SAFETY: `find` validates the handle; lists as the caller promises.
+        // SAFETY: handle and lists as the caller promises.
         unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }

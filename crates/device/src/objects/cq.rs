@@ -153,7 +153,7 @@ impl Cq {
     #[inline]
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize, DeviceError> {
         let entries = self.look()?;
-        // It looks before it locks, so that an empty poll costs little.
+        // `pop` takes the consumers' lock only if there is an entry, so an empty poll costs little.
         Ok(entries.pop(into))
     }
 

@@ -238,7 +238,7 @@ fn ask<L: Link, M: Memory>(
             && may_use_remote_iovec(port, qp, total)
             && !port
                 .link
-                .prefers_fragments_back(qp.reads_in_fragments() + total)
+                .prefers_fragments_for_read(qp.reads_in_fragments() + total)
             && let Some(ticket) = send_remote_iovec(reach, port, qp, header, 0, trouble)
         {
             return ticket;

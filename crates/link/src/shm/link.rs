@@ -337,7 +337,7 @@ impl Link for ShmLink {
         self.end.has_room()
     }
 
-    fn prefers_fragments_back(&self, len: u64) -> bool {
+    fn prefers_fragments_for_read(&self, len: u64) -> bool {
         len <= self.end.room_of_peer()
     }
 

@@ -70,8 +70,8 @@ pub trait Host: Sized {
     /// # Errors
     /// There is no room for another region.
     fn expose(&self, bytes: Box<[u8]>) -> Result<(Self::Exposed, u32)>;
-    /// The RTS of a payload is on its way. If the memory may no longer be read, the key ends now.
-    fn announced(&self, exposed: &Self::Exposed);
+    /// The RTS is posted. The host checks the memory's rights once more: a region closed since `expose` ends the key.
+    fn rts_posted(&self, exposed: &Self::Exposed);
     /// Ends a key if no peer uses it at this moment, without waiting; whether it has ended.
     fn try_withdraw(&self, exposed: &Self::Exposed) -> bool;
     /// Ends a key that no peer has, or has any more.

@@ -104,7 +104,7 @@ pub(super) struct Landing<H: Host> {
     pub(super) turn: Option<u64>,
 }
 
-/// A message that no receive has matched.
+/// A message that waits for its receive; an RTS also while it goes to the receive that it has just matched.
 pub enum Kept {
     /// With its payload.
     Here {

@@ -216,7 +216,7 @@ impl<H: Host> Endpoint<H> {
         if let Some(operation) = self.operations.get(id)
             && let Hold::Exposed(exposed) = &operation.hold
         {
-            host.announced(exposed);
+            host.rts_posted(exposed);
         }
         Ok(())
     }

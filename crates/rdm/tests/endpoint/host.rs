@@ -153,7 +153,7 @@ impl Host for SimHost {
         let (addr, len) = (bytes.as_ptr() as u64, bytes.len());
         Ok(self.expose_at(addr, len, bytes))
     }
-    fn announced(&self, _: &Exposed) {}
+    fn rts_posted(&self, _: &Exposed) {}
     fn try_withdraw(&self, exposed: &Exposed) -> bool {
         let free = !self.held.get();
         if free {

@@ -166,7 +166,7 @@ impl Link for WireEnd {
         ((self.sent - self.acked) as usize) < self.fragments_first.min(self.window)
     }
 
-    fn prefers_fragments_back(&self, len: u64) -> bool {
+    fn prefers_fragments_for_read(&self, len: u64) -> bool {
         len <= self.fragments_first as u64 * u64::from(self.caps.fragment_max)
     }
 
