@@ -145,7 +145,7 @@ impl Host for EpHost {
     }
 
     fn rts_posted(&self, exposed: &Exposed) {
-        exposed.look_again(&self.domain, &self.group);
+        exposed.recheck(&self.domain, &self.group);
     }
 
     fn try_withdraw(&self, exposed: &Exposed) -> bool {

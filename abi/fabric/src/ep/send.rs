@@ -114,7 +114,7 @@ impl Exposed {
 
     /// A peer is about to hear of the key. If a region of the program no longer allows sends, the key ends: the peer will
     /// not find it, and answers that.
-    pub(super) fn look_again(&self, domain: &Domain, group: &Group) {
+    pub(super) fn recheck(&self, domain: &Domain, group: &Group) {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { domain.device.protection() };
         let may_send = |sge: &Sge| {

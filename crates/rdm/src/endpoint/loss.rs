@@ -111,8 +111,8 @@ impl<H: Host> Endpoint<H> {
             let Some(operation) = self.operations.get(id) else {
                 continue;
             };
-            if operation.answered {
-                operation.answered = false;
+            if operation.awaits_answer {
+                operation.awaits_answer = false;
                 operation.fail(Error::ConnectionReset);
                 self.step(host, id);
             }

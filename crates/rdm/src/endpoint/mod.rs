@@ -187,7 +187,7 @@ impl<H: Host> Endpoint<H> {
     #[must_use]
     pub fn unanswered(&self) -> Vec<usize> {
         let mut unanswered = vec![0; self.connections.places()];
-        for operation in self.operations.iter().filter(|it| it.answered) {
+        for operation in self.operations.iter().filter(|it| it.awaits_answer) {
             if let Some(count) = unanswered.get_mut(operation.connection) {
                 *count += 1;
             }

@@ -19,7 +19,7 @@ pub(super) struct Operation<H: Host> {
     /// The connection that it uses.
     pub(super) connection: usize,
     /// An answer of the peer is among what is left.
-    pub(super) answered: bool,
+    pub(super) awaits_answer: bool,
     /// Its turn to be told to the program, if there is an order.
     pub(super) turn: Option<u64>,
     pub(super) hold: Hold<H>,
@@ -78,17 +78,17 @@ impl<H: Host> Operation<H> {
             what,
             attached,
             connection,
-            answered: false,
+            awaits_answer: false,
             turn: None,
             hold: Hold::Nothing,
         }
     }
 
     /// The same, which the peer answers as well.
-    pub(super) fn answered(self) -> Self {
+    pub(super) fn awaiting_answer(self) -> Self {
         Self {
             left: self.left + 1,
-            answered: true,
+            awaits_answer: true,
             ..self
         }
     }
@@ -102,7 +102,7 @@ impl<H: Host> Operation<H> {
     /// The plain operation that it amounts to, if it does.
     #[inline]
     pub(super) fn plain(&self) -> Option<Plain> {
-        let one = self.left == 1 && !self.answered && self.turn.is_none();
+        let one = self.left == 1 && !self.awaits_answer && self.turn.is_none();
         let what = matches!(self.what, What::Transmit) && matches!(self.hold, Hold::Nothing);
         let attached = self.attached.as_ref().filter(|_| one && what)?;
         H::plain(attached)
@@ -116,7 +116,7 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn begin(&mut self, mut operation: Operation<H>) -> u64 {
         if self.is_ordered() {
             // What waits only for the device completes in order by itself.
-            let waits = operation.answered || matches!(operation.what, What::Write { .. });
+            let waits = operation.awaits_answer || matches!(operation.what, What::Write { .. });
             if waits || !self.sends.is_empty() {
                 operation.turn = Some(self.sends.enter());
             }
@@ -176,14 +176,20 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The peer answered an operation of ours. An answer to something else is ignored.
-    pub(super) fn answered(&mut self, host: &H, connection: usize, id: u64, error: Option<Error>) {
+    pub(super) fn answer_arrived(
+        &mut self,
+        host: &H,
+        connection: usize,
+        id: u64,
+        error: Option<Error>,
+    ) {
         let Some(operation) = self.operations.get(id) else {
             return;
         };
-        if operation.connection != connection || !operation.answered {
+        if operation.connection != connection || !operation.awaits_answer {
             return;
         }
-        operation.answered = false;
+        operation.awaits_answer = false;
         if let Some(error) = error {
             operation.fail(error);
         }

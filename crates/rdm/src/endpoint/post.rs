@@ -137,7 +137,8 @@ impl<H: Host> Endpoint<H> {
     #[must_use]
     pub fn under_way(&self) -> usize {
         // Completions that operations wait for are of requests that were posted, or will be.
-        let awaited = |it: &Operation<H>| (it.left as usize).saturating_sub(it.answered.into());
+        let awaited =
+            |it: &Operation<H>| (it.left as usize).saturating_sub(it.awaits_answer.into());
         let awaited: usize = self.operations.iter().map(awaited).sum();
         let of_operation = |later: &&Later| later.operation() != UNTRACKED;
         let requests: usize = self

@@ -53,7 +53,7 @@ impl<H: Host> Endpoint<H> {
             Kind::Message | Kind::Rts { .. } => self.arrived(host, connection, header, payload),
             Kind::Fin => {
                 let error = Error::reported(header.data);
-                self.answered(host, connection, header.id, error);
+                self.answer_arrived(host, connection, header.id, error);
             }
             Kind::WriteData => self.written(host, connection, header.len, header.data),
             Kind::Credit => {
@@ -84,7 +84,7 @@ impl<H: Host> Endpoint<H> {
                     };
                     error = stored.err();
                 }
-                self.answered(host, connection, header.id, error);
+                self.answer_arrived(host, connection, header.id, error);
             }
             Kind::Commit => {
                 let done = host.commit(&self.connections[connection], payload);
@@ -152,8 +152,8 @@ impl<H: Host> Endpoint<H> {
             return;
         };
         operation.fail(host.why(completion, &self.connections[operation.connection]));
-        if operation.answered {
-            operation.answered = false;
+        if operation.awaits_answer {
+            operation.awaits_answer = false;
             self.step(host, id);
         }
     }

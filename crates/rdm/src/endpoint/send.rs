@@ -103,7 +103,7 @@ impl<H: Host> Endpoint<H> {
         let (len, mut it) = (it.header.len as usize, *it);
         let confirm = it.header.confirm;
         if confirm {
-            operation = operation.answered();
+            operation = operation.awaiting_answer();
         }
         let long = it.inject && len > SHORT;
         if long {
@@ -195,7 +195,7 @@ impl<H: Host> Endpoint<H> {
         operation: Operation<H>,
     ) -> Result<()> {
         let connection = operation.connection;
-        let mut operation = operation.answered();
+        let mut operation = operation.awaiting_answer();
         let key = exposed.as_ref().map_or(0, |(_, key)| *key);
         header.kind = header.kind.rendezvous(key);
         if let Some((exposed, _)) = exposed {

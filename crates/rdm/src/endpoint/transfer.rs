@@ -92,7 +92,7 @@ impl<H: Host> Endpoint<H> {
             ..Operation::new(connection, what, Some(attached))
         };
         if it.durable {
-            operation = operation.answered();
+            operation = operation.awaiting_answer();
         }
         let sges = match it.local {
             Memory::There(sges) => sges,
@@ -151,7 +151,7 @@ impl<H: Host> Endpoint<H> {
         if let Some(operation) = self.operations.get(id) {
             operation.fail(error);
             operation.left = posted;
-            operation.answered = false;
+            operation.awaits_answer = false;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl<H: Host> Endpoint<H> {
             Some(result) => What::AtomicFetch { result },
             None => What::Transmit,
         };
-        let id = self.begin(Operation::new(connection, what, Some(attached)).answered());
+        let id = self.begin(Operation::new(connection, what, Some(attached)).awaiting_answer());
         let header = Header {
             id,
             ..Header::new(Kind::Atomic(it.what))

@@ -377,9 +377,9 @@ impl<H: Host> Endpoint<H> {
             .all(|it| matches!(it.what, What::Chunk { run: of, .. } if of == run));
         for id in of_run {
             if let Some(operation) = self.operations.get(id)
-                && operation.answered
+                && operation.awaits_answer
             {
-                operation.answered = false;
+                operation.awaits_answer = false;
                 self.fail_with(host, id, Error::Canceled);
             }
         }
