@@ -7,8 +7,8 @@ use crate::errno::Result;
 use crate::wait::{Deadline, Signal, readable};
 use parking_lot::{Condvar, Mutex};
 use rkey_device::{Accepting, DeviceError, Incoming, Listener, Peer};
+use rkey_kit::caught;
 use std::os::fd::{AsRawFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -245,7 +245,7 @@ fn run(inner: &Inner) {
         }
         clients.go_on(inner);
         looks.append(&mut inner.looks.lock());
-        looks.retain_mut(|look| catch_unwind(AssertUnwindSafe(look)).unwrap_or(false));
+        looks.retain_mut(|look| caught(look).unwrap_or(false));
         let mut fds = vec![inner.signal.raw()];
         fds.extend(
             entries
@@ -279,7 +279,7 @@ fn go_on(client: Coming) -> Option<Coming> {
         Ok(true) => Ok(()),
         Err(error) => Err(error),
     };
-    if catch_unwind(AssertUnwindSafe(|| (client.then)(ready))).is_err() {
+    if caught(|| (client.then)(ready)).is_none() {
         tracing::error!("completing a connection panicked");
     }
     None
@@ -316,13 +316,12 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<()>
                 // The peer may have completed an earlier connection before it asked for this one.
                 clients.go_on_accepted(inner);
                 // A panic, a bug of ours, costs only this client its connection.
-                let handled = catch_unwind(AssertUnwindSafe(|| (entry.handler)(incoming)));
-                match handled {
-                    Ok(client) => {
+                match caught(|| (entry.handler)(incoming)) {
+                    Some(client) => {
                         let client = client.map(|client| (Arc::clone(entry), client));
                         clients.coming.extend(client);
                     }
-                    Err(_) => tracing::error!("accepting a connection panicked"),
+                    None => tracing::error!("accepting a connection panicked"),
                 }
             }
             Ok(None) => return Ok(()),

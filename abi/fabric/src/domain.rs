@@ -23,7 +23,7 @@ use crate::mode;
 use crate::mr::announced::Announced;
 use crate::mr::bind::Watched;
 use crate::nosys::{self, nosys};
-use crate::object::{Object, Users, busy, find, object, output, place, remove, status};
+use crate::object::{Object, Users, busy, find, object, place, remove, status, store};
 use crate::sys::*;
 use crate::work;
 use parking_lot::Mutex;
@@ -489,6 +489,6 @@ unsafe extern "C" fn query_atomic(
         };
         let (count, size) = crate::ep::atomic::limits(kind, datatype, op)?;
         // SAFETY: the caller promises that it is writable.
-        unsafe { output(attr, AtomicAttr { count, size }) }
+        unsafe { store(attr, AtomicAttr { count, size }) }
     })
 }

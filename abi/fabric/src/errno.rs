@@ -144,7 +144,7 @@ pub(crate) fn of_device(error: &DeviceError) -> FiError {
         DeviceError::Handshake(_) | DeviceError::Version { .. } => FiError::CONNRESET,
         DeviceError::NotConnected { .. } => FiError::NOTCONN,
         DeviceError::Fault { .. } => FiError::FAULT,
-        DeviceError::Io { source, .. } => FiError(source.raw_os_error().unwrap_or(libc::EIO)),
+        DeviceError::Io { source, .. } => Errno::from(source).into(),
         DeviceError::Forked | DeviceError::Failed(_) => FiError::IO,
         _ => FiError::INVAL,
     }

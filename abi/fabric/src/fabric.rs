@@ -9,7 +9,7 @@ use crate::eq::eq_open;
 use crate::errno::{FiError, Result};
 use crate::info::FABRIC_NAME;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, place, remove, status};
 use crate::pep::passive_ep;
 use crate::sys::*;
 use crate::{cq, ep, eq};
@@ -145,7 +145,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         unsafe { find::<FabricObject, _>(fid)? }
             .inner
             .users
-            .none("domains, event queues or passive endpoints of the fabric")?;
+            .none()
+            .map_err(|_| busy("domains, event queues or passive endpoints of the fabric"))?;
         // SAFETY: the program no longer uses the fabric.
         unsafe { remove::<FabricObject, _>(fid) }.map(drop)
     })

@@ -68,11 +68,7 @@ impl Errno {
     /// The error of the last failed call of the C library in this thread.
     #[must_use]
     pub fn last() -> Self {
-        Self::from_raw(
-            std::io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EIO),
-        )
+        Self::from(&std::io::Error::last_os_error())
     }
 
     /// From a number; 0 and negative numbers become [`Errno::IO`].
@@ -91,6 +87,13 @@ impl Errno {
     pub fn set(self) {
         // SAFETY: the C library returns the address of this thread's errno, valid while the thread is.
         unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+/// The number of the system's error; [`Errno::IO`] if it has none.
+impl From<&std::io::Error> for Errno {
+    fn from(error: &std::io::Error) -> Self {
+        error.raw_os_error().map_or(Self::IO, Self::from_raw)
     }
 }
 
@@ -158,6 +161,9 @@ mod tests {
         assert_eq!(Errno::last(), Errno::BUSY);
         assert_eq!(format!("{:?}", Errno::BUSY), "EBUSY");
         assert_eq!(Errno::from_raw(-3), Errno::IO);
+        let system = std::io::Error::from_raw_os_error(libc::EBUSY);
+        assert_eq!(Errno::from(&system), Errno::BUSY);
+        assert_eq!(Errno::from(&std::io::Error::other("none")), Errno::IO);
     }
 
     #[test]

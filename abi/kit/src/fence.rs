@@ -1,20 +1,40 @@
 //! The border between C and Rust: nothing unwinds across it.
 
 use crate::errno::{Errno, Failure};
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs code that may have a bug. `None`: it panicked, which the panic hook has reported.
+#[inline(always)]
+pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
+    // Nothing looks at what a panicking body leaves behind: locks of ours do not poison, and a device whose engine
+    // panicked refuses everything.
+    catch_unwind(AssertUnwindSafe(body)).ok()
+}
+
+/// The same for code that returns an error: a panic becomes `EIO`.
+#[inline(always)]
+pub fn contained<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    caught(body).unwrap_or_else(|| Err(Errno::IO.into()))
+}
 
 /// Runs the body of a C function. An error sets `errno` and becomes the failure value of the call; a
 /// panic (a bug of ours, already reported by the panic hook) becomes `EIO` instead of the end of
 /// the program.
 #[inline]
 pub fn fence<R: Failure>(body: impl FnOnce() -> Result<R, Errno>) -> R {
-    // What a panicking body leaves behind is looked at by nobody: locks of ours do not poison, and
-    // a device whose engine panicked refuses everything.
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(errno)) => failed(errno),
-        Err(_) => failed(Errno::IO),
+    match contained(body) {
+        Ok(value) => value,
+        Err(errno) => failed(errno),
     }
+}
+
+/// The same for calls that return -1 whatever the error is.
+pub fn fence_or_minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    contained(body).unwrap_or_else(|errno| {
+        errno.set();
+        -1
+    })
 }
 
 #[cold]
@@ -35,10 +55,31 @@ mod tests {
     }
 
     #[test]
+    fn a_panic_becomes_an_error_of_the_callers_kind() {
+        #[derive(Debug, PartialEq)]
+        struct Own(i32);
+        impl From<Errno> for Own {
+            fn from(errno: Errno) -> Self {
+                Self(-errno.raw())
+            }
+        }
+        assert_eq!(
+            contained::<(), Own>(|| panic!("a bug")),
+            Err(Own(-libc::EIO))
+        );
+        assert_eq!(contained(|| Err::<(), _>(Own(7))), Err(Own(7)));
+        assert_eq!(contained(|| Ok::<_, Own>(7)), Ok(7));
+    }
+
+    #[test]
     fn values_and_errors_pass() {
         assert_eq!(fence(|| Ok(0)), 0);
         assert_eq!(fence::<i32>(|| Err(Errno::BUSY)), libc::EBUSY);
         assert!(fence::<*mut u8>(|| Err(Errno::NOMEM)).is_null());
         assert_eq!(Errno::last(), Errno::NOMEM);
+        assert_eq!(fence_or_minus_one(|| Ok(0)), 0);
+        assert_eq!(fence_or_minus_one(|| Err(Errno::BUSY)), -1);
+        assert_eq!(Errno::last(), Errno::BUSY);
+        assert_eq!(fence_or_minus_one(|| panic!("a bug")), -1);
     }
 }

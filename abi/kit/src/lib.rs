@@ -9,17 +9,22 @@
 //! | [`log`] | where their messages go |
 //! | [`strict`] | what manual pages forbid and other implementations allow |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
+//! | [`mod@object`] | handles: the objects that these addresses stand for |
+//! | [`argument`] | structures and lists whose addresses a C program passes |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
 
+pub mod argument;
 pub mod delivery;
 pub mod errno;
 pub mod fence;
 pub mod log;
+pub mod object;
 pub mod pool;
 pub mod settings;
 pub mod strict;
 
 pub use errno::Errno;
-pub use fence::fence;
+pub use fence::{caught, contained, fence, fence_or_minus_one};
+pub use object::Object;
 pub use pool::{Pool, Spares, Vacant};

@@ -15,7 +15,7 @@ use crate::sys::consts::WC_GRH;
 use crate::sys::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use rkey_device::engine::Route;
 use rkey_kit::settings::LOCAL_ROUTES;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -36,15 +36,7 @@ unsafe impl Sync for AhObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for AhObject {}
 
-static AHS: Pool<AhObject> = Pool::new(MAX);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for AhObject {
-    type C = Ah;
-    fn pool() -> &'static Pool<Self> {
-        &AHS
-    }
-}
+rkey_kit::object!(AhObject, c: Ah, MAX);
 
 /// Checks the address of a peer. A global route must lead from a GID of this host to another one of this
 /// host, or to a multicast group. An address without a global route is in the same subnet, so on this host;
@@ -252,7 +244,7 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in AHS.live(|ah| (*ah.c.get()).context == context) {
+        for object in AhObject::pool().live(|ah| (*ah.c.get()).context == context) {
             drop(remove::<AhObject>(object.cast()));
         }
     }

@@ -14,7 +14,7 @@ use crate::sys::{AsyncEvent, Context, Cq, Qp, Srq};
 use parking_lot::{Condvar, Mutex};
 use rkey_device::AsyncEvent as Event;
 use rkey_device::engine::{CqId, QpId, SrqId};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, fence, fence_or_minus_one};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut Asyn
             }
         }
     };
-    if fence(body) == 0 { 0 } else { -1 }
+    fence_or_minus_one(body)
 }
 
 /// Adds to a counter of acknowledged events. Programs may read it; any thread may acknowledge.

@@ -8,7 +8,7 @@ use crate::mr::{PAGE, reg_mr_iova2};
 use crate::object::{Object, find, insert, output, remove};
 use crate::pd::PdObject;
 use crate::sys::{Buf, Mr, Pd};
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
@@ -27,15 +27,7 @@ unsafe impl Sync for BufObject {}
 // SAFETY: holds addresses, which are checked before use.
 unsafe impl Send for BufObject {}
 
-static BUFS: Pool<BufObject> = Pool::new(1 << 16);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for BufObject {
-    type C = Buf;
-    fn pool() -> &'static Pool<Self> {
-        &BUFS
-    }
-}
+rkey_kit::object!(BufObject, c: Buf, 1 << 16);
 
 impl BufObject {
     fn mapped(&self) -> usize {
@@ -148,7 +140,7 @@ pub unsafe extern "C" fn reg_buf_mr(
 /// # Safety
 /// Nothing uses the memory.
 pub unsafe fn sweep(of: impl Fn(*mut Pd) -> bool) {
-    for object in BUFS.live(|buf| of(buf.pd)) {
+    for object in BufObject::pool().live(|buf| of(buf.pd)) {
         // SAFETY: unused, as the caller promises.
         drop(unsafe { remove::<BufObject>(object.cast()) });
     }

@@ -10,7 +10,7 @@ use crate::errno;
 use crate::object::{Object, Users, find, handle_of, insert, output, remove};
 use crate::sys::{CompChannel, Context, Cq};
 use rkey_device::Channel;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence, fence_or_minus_one};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -31,15 +31,7 @@ unsafe impl Sync for ChannelObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for ChannelObject {}
 
-static CHANNELS: Pool<ChannelObject> = Pool::new(1 << 16);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for ChannelObject {
-    type C = CompChannel;
-    fn pool() -> &'static Pool<Self> {
-        &CHANNELS
-    }
-}
+rkey_kit::object!(ChannelObject, c: CompChannel, 1 << 16);
 
 impl ChannelObject {
     /// Its handle.
@@ -121,7 +113,7 @@ pub unsafe extern "C" fn get_cq_event(
             return Ok(0);
         }
     };
-    if fence(body) == 0 { 0 } else { -1 }
+    fence_or_minus_one(body)
 }
 
 /// `ibv_ack_cq_events`.
@@ -146,7 +138,7 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in CHANNELS.live(|channel| channel.context == context) {
+        for object in ChannelObject::pool().live(|channel| channel.context == context) {
             drop(remove::<ChannelObject>(object.cast()));
         }
     }

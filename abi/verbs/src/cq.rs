@@ -14,7 +14,7 @@ use crate::{errno, status};
 use rkey_device::DeviceError;
 use rkey_device::engine::{Completion, Stamped};
 use rkey_device::time;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, Pool, contained, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -309,11 +309,7 @@ pub fn poll_stamped(object: &CqObject, into: &mut [Stamped]) -> Result<usize, Er
 
 #[inline(always)]
 fn caught(poll: impl FnOnce() -> Result<usize, DeviceError>) -> Result<usize, Errno> {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)) {
-        Ok(Ok(got)) => Ok(got),
-        Ok(Err(error)) => Err(errno::of(&error)),
-        Err(_) => Err(Errno::IO),
-    }
+    contained(|| poll().map_err(errno::from))
 }
 
 /// `ibv_req_notify_cq`.

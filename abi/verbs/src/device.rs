@@ -8,7 +8,7 @@ use crate::object::input;
 use crate::sys::consts::*;
 use crate::sys::{Device, DeviceOps, VerbsDevice};
 use parking_lot::Mutex;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, fence, fence_or_minus_one};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
@@ -186,8 +186,7 @@ pub unsafe extern "C" fn read_sysfs_file(
             unsafe { (CStr::from_ptr(input(folder)?), CStr::from_ptr(input(file)?)) };
         let path = [folder.to_bytes(), b"/", file.to_bytes()].concat();
         let path = std::ffi::OsString::from(String::from_utf8_lossy(&path).into_owned());
-        let error = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(0));
-        let mut bytes = std::fs::read(path).map_err(error)?;
+        let mut bytes = std::fs::read(path).map_err(|error| Errno::from(&error))?;
         if bytes.last() == Some(&b'\n') {
             bytes.pop();
         }
@@ -199,12 +198,5 @@ pub unsafe extern "C" fn read_sysfs_file(
         }
         Ok(bytes.len() as c_int)
     };
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)) {
-        Ok(Ok(len)) => len,
-        Ok(Err(errno)) => {
-            errno.set();
-            -1
-        }
-        Err(_) => -1,
-    }
+    fence_or_minus_one(read)
 }

@@ -11,7 +11,7 @@ use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{AllocDmAttr, Context, Dm, Mr, Pd};
 use rkey_device::core::Addressing;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -51,15 +51,7 @@ unsafe impl Sync for DmObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for DmObject {}
 
-static DMS: Pool<DmObject> = Pool::new(4096);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for DmObject {
-    type C = Dm;
-    fn pool() -> &'static Pool<Self> {
-        &DMS
-    }
-}
+rkey_kit::object!(DmObject, c: Dm, 4096);
 
 fn new_dm(
     context: *mut Context,
@@ -279,7 +271,7 @@ pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut D
                     && find::<ContextObject>(dm.context).is_ok_and(|c| c.device().is(device))
             }
         };
-        let (memory, len) = DMS
+        let (memory, len) = DmObject::pool()
             .find_map(|dm| same(dm).then(|| (Arc::clone(&dm.memory), dm.len)))
             .ok_or(Errno::NOENT)?;
         new_dm(context, memory, len, handle, true)
@@ -308,7 +300,7 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in DMS.live(|dm| dm.context == context) {
+        for object in DmObject::pool().live(|dm| dm.context == context) {
             drop(remove::<DmObject>(object.cast()));
         }
     }

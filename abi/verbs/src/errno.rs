@@ -58,7 +58,7 @@ fn number(error: &DeviceError) -> Errno {
         DeviceError::Forked => Errno::NODEV,
         DeviceError::TimedOut { .. } => Errno::TIMEDOUT,
         DeviceError::Fault { .. } => Errno::FAULT,
-        DeviceError::Io { source, .. } => Errno::from_raw(source.raw_os_error().unwrap_or(0)),
+        DeviceError::Io { source, .. } => source.into(),
         _ => Errno::IO,
     }
 }

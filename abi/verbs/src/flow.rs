@@ -14,7 +14,7 @@ use crate::port::PORT;
 use crate::qp::QpObject;
 use crate::sys::{Context, Flow as FlowHead, FlowAttr, Qp};
 use rkey_device::engine::Flow;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -48,15 +48,7 @@ unsafe impl Sync for FlowObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for FlowObject {}
 
-static FLOWS: Pool<FlowObject> = Pool::new(1 << 16);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for FlowObject {
-    type C = FlowHead;
-    fn pool() -> &'static Pool<Self> {
-        &FLOWS
-    }
-}
+rkey_kit::object!(FlowObject, c: FlowHead, 1 << 16);
 
 /// A pattern under construction.
 #[derive(Default)]
@@ -262,7 +254,7 @@ pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in FLOWS.live(|flow| (*flow.c.get()).context == context) {
+        for object in FlowObject::pool().live(|flow| (*flow.c.get()).context == context) {
             let _gone = remove::<FlowObject>(object.cast());
         }
     }

@@ -13,7 +13,7 @@ use crate::{errno, flags};
 use rkey_device::Device;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Addressing, Region, RegionSpec, Rules};
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -51,15 +51,7 @@ unsafe impl Sync for MrObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for MrObject {}
 
-static MRS: Pool<MrObject> = Pool::new(1 << 20);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for MrObject {
-    type C = Mr;
-    fn pool() -> &'static Pool<Self> {
-        &MRS
-    }
-}
+rkey_kit::object!(MrObject, c: Mr, 1 << 20);
 
 impl MrObject {
     /// The device's region.
@@ -405,7 +397,7 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
                 c.lkey == lkey && find::<PdObject>(c.pd).is_ok_and(|of| of.domain == pd.domain)
             }
     };
-    let found = MRS.find_map(|mr| {
+    let found = MrObject::pool().find_map(|mr| {
         same(mr).then(|| {
             // SAFETY: a live region.
             let ((base, flags), c) = unsafe { (*mr.base.get(), &*mr.c()) };
@@ -466,7 +458,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
                 && unsafe { (*mr.c()).handle } == handle
                 && mr.context().is_ok_and(|c| c.device().is(device))
         };
-        let region = MRS
+        let region = MrObject::pool()
             .find_map(|mr| same(mr).then(|| mr.region()))
             .ok_or(Errno::NOENT)?;
         let c = Mr {
@@ -511,7 +503,7 @@ pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in MRS.live(|mr| (*mr.c()).context == context) {
+        for object in MrObject::pool().live(|mr| (*mr.c()).context == context) {
             if let Ok(mr) = remove::<MrObject>(object.cast())
                 && !mr.imported
                 && let Ok(context) = mr.context()
@@ -551,7 +543,7 @@ mod tests {
                 backing: OnceLock::new(),
                 imported: true,
             };
-            while MRS.put(fake()).is_some() {}
+            while MrObject::pool().put(fake()).is_some() {}
             assert!(reg_mr(pd, start, 64, 0).is_null());
             assert_eq!(Errno::last(), Errno::NOMEM);
             assert!(alloc_null_mr(pd).is_null());

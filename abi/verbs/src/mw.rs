@@ -13,7 +13,7 @@ use crate::{errno, flags};
 use rkey_device::base::VaRange;
 use rkey_device::core::{Key, LocalKey, Rules, WindowId, WindowKind};
 use rkey_device::engine::{SendRequest, Work};
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -30,15 +30,7 @@ unsafe impl Sync for MwObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for MwObject {}
 
-static MWS: Pool<MwObject> = Pool::new(1 << 16);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for MwObject {
-    type C = Mw;
-    fn pool() -> &'static Pool<Self> {
-        &MWS
-    }
-}
+rkey_kit::object!(MwObject, c: Mw, 1 << 16);
 
 impl MwObject {
     /// The C structure that the program reads.
@@ -206,7 +198,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in MWS.live(|mw| (*mw.c()).context == context) {
+        for object in MwObject::pool().live(|mw| (*mw.c()).context == context) {
             if let Ok(mw) = remove::<MwObject>(object.cast())
                 && let Ok(context) = mw.context()
                 && let Err(error) = context.device().close_window(mw.window)
@@ -237,7 +229,7 @@ mod tests {
                 c: UnsafeCell::new(std::mem::zeroed()),
                 window: id,
             };
-            while MWS.put(fake()).is_some() {}
+            while MwObject::pool().put(fake()).is_some() {}
             assert!(alloc_mw(pd, MW_TYPE_1).is_null());
             assert_eq!(Errno::last(), Errno::NOMEM);
             assert_eq!(dealloc_mw(last), 0);

@@ -8,7 +8,7 @@ use crate::errno;
 use crate::object::{Object, Users, find, find_or_null, handle_of, input, insert, remove};
 use crate::sys::{Context, ParentDomainInitAttr, Pd, Td, TdInitAttr};
 use rkey_device::core::DomainId;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -40,15 +40,7 @@ unsafe impl Sync for PdObject {}
 // SAFETY: as above.
 unsafe impl Send for PdObject {}
 
-static PDS: Pool<PdObject> = Pool::new(1 << 16);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for PdObject {
-    type C = Pd;
-    fn pool() -> &'static Pool<Self> {
-        &PDS
-    }
-}
+rkey_kit::object!(PdObject, c: Pd, 1 << 16);
 
 impl PdObject {
     /// The context.
@@ -178,7 +170,7 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
         let same = |pd: &PdObject| {
             pd.domain.0 == handle && pd.context().is_ok_and(|c| c.device().is(object.device()))
         };
-        let domain = PDS
+        let domain = PdObject::pool()
             .find_map(|pd| same(pd).then_some(pd.domain))
             .ok_or(Errno::NOENT)?;
         new_pd(context, domain, Kind::Imported)
@@ -219,15 +211,7 @@ unsafe impl Sync for TdObject {}
 // SAFETY: as for protection domains.
 unsafe impl Send for TdObject {}
 
-static TDS: Pool<TdObject> = Pool::new(1 << 16);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for TdObject {
-    type C = Td;
-    fn pool() -> &'static Pool<Self> {
-        &TDS
-    }
-}
+rkey_kit::object!(TdObject, c: Td, 1 << 16);
 
 /// `ibv_alloc_td`.
 ///
@@ -272,7 +256,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in PDS.live(|pd| pd.context == context) {
+        for object in PdObject::pool().live(|pd| pd.context == context) {
             if let Ok(pd) = remove::<PdObject>(object.cast())
                 && matches!(pd.kind, Kind::Own)
                 && let Ok(context) = pd.context()
@@ -281,7 +265,7 @@ pub unsafe fn sweep(context: *mut Context) {
                 tracing::debug!(%error, "cannot deallocate a protection domain of a closing context");
             }
         }
-        for object in TDS.live(|td| td.context == context) {
+        for object in TdObject::pool().live(|td| td.context == context) {
             let _gone = remove::<TdObject>(object.cast());
         }
     }

@@ -12,7 +12,7 @@ use crate::sys::{
     PciAtomicCaps, PerTransportCaps, PortAttr, RssCaps, TmCaps, TsoCaps, ValuesEx,
 };
 use crate::{gid, polling, wq};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, fence, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 
 /// A limit as an attribute field, capped at the largest `int`.
@@ -226,12 +226,7 @@ pub unsafe extern "C" fn query_gid(
         *unsafe { output(gid)? } = gid::get(index).map_or([0; 16], |entry| entry.gid.0);
         Ok(0)
     };
-    minus_one(fence(body))
-}
-
-/// For calls that report errors as -1 and `errno`.
-fn minus_one(code: c_int) -> c_int {
-    if code == 0 { 0 } else { -1 }
+    fence_or_minus_one(body)
 }
 
 /// `ibv_query_gid_type`, numbered as in sysfs: 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
@@ -254,7 +249,7 @@ pub unsafe extern "C" fn query_gid_type(
         *unsafe { output(gid_type)? } = c_int::from(gid::get(index as usize).is_some());
         Ok(0)
     };
-    minus_one(fence(body))
+    fence_or_minus_one(body)
 }
 
 fn gid_entry(index: usize, entry: gid::Entry) -> GidEntry {
@@ -342,7 +337,7 @@ pub unsafe extern "C" fn query_pkey(
         *unsafe { output(pkey)? } = port::PKEY.to_be();
         Ok(0)
     };
-    minus_one(fence(body))
+    fence_or_minus_one(body)
 }
 
 /// `ibv_get_pkey_index`: -1 if the key is not in the table.

@@ -12,7 +12,7 @@ use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, Xrcd};
 use crate::xrc::XrcdObject;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
@@ -37,15 +37,7 @@ unsafe impl Sync for SrqObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for SrqObject {}
 
-static SRQS: Pool<SrqObject> = Pool::new(1 << 16);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for SrqObject {
-    type C = Srq;
-    fn pool() -> &'static Pool<Self> {
-        &SRQS
-    }
-}
+rkey_kit::object!(SrqObject, c: Srq, 1 << 16);
 
 impl SrqObject {
     /// The C structure that the program reads.
@@ -260,7 +252,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in SRQS.live(|srq| (*srq.c()).context == context) {
+        for object in SrqObject::pool().live(|srq| (*srq.c()).context == context) {
             if let Ok(srq) = remove::<SrqObject>(object.cast())
                 && let Ok(context) = srq.context()
             {

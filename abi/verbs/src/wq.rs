@@ -20,7 +20,7 @@ use crate::sys::{
 use rkey_device::engine::KEY_LEN;
 use rkey_device::engine::{HashFields, QpType, WqState};
 use rkey_device::{Cq, QpOptions, Srq};
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -44,15 +44,7 @@ unsafe impl Sync for WqObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for WqObject {}
 
-static WQS: Pool<WqObject> = Pool::new(1 << 14);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for WqObject {
-    type C = Wq;
-    fn pool() -> &'static Pool<Self> {
-        &WQS
-    }
-}
+rkey_kit::object!(WqObject, c: Wq, 1 << 14);
 
 /// `ibv_create_wq`.
 ///
@@ -203,15 +195,7 @@ unsafe impl Sync for TableObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for TableObject {}
 
-static TABLES: Pool<TableObject> = Pool::new(1 << 12);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for TableObject {
-    type C = RwqIndTable;
-    fn pool() -> &'static Pool<Self> {
-        &TABLES
-    }
-}
+rkey_kit::object!(TableObject, c: RwqIndTable, 1 << 12);
 
 impl TableObject {
     /// The device's queues.
@@ -394,10 +378,10 @@ pub unsafe fn create_spreading(
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in TABLES.live(|table| (*table.c.get()).context == context) {
+        for object in TableObject::pool().live(|table| (*table.c.get()).context == context) {
             drop(remove::<TableObject>(object.cast()));
         }
-        for object in WQS.live(|wq| (*wq.c.get()).context == context) {
+        for object in WqObject::pool().live(|wq| (*wq.c.get()).context == context) {
             drop(remove::<WqObject>(object.cast()));
         }
     }

@@ -21,7 +21,7 @@ use crate::sys::{
 use rkey_device::core::DomainId;
 use rkey_device::engine::{QpType, XrcdId};
 use rkey_device::{Cq, Device, QpOptions};
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -65,15 +65,7 @@ unsafe impl Sync for XrcdObject {}
 // SAFETY: as above.
 unsafe impl Send for XrcdObject {}
 
-static XRCDS: Pool<XrcdObject> = Pool::new(1 << 12);
-
-// SAFETY: the C structure is the first field.
-unsafe impl Object for XrcdObject {
-    type C = Xrcd;
-    fn pool() -> &'static Pool<Self> {
-        &XRCDS
-    }
-}
+rkey_kit::object!(XrcdObject, c: Xrcd, 1 << 12);
 
 impl XrcdObject {
     /// The device's identifier for it.
@@ -103,7 +95,8 @@ pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAtt
         let same = |xrcd: &XrcdObject| {
             file.is_some() && xrcd.domain.file == file && xrcd.domain.device.is(object.device())
         };
-        let found = XRCDS.find_map(|xrcd| same(xrcd).then(|| Arc::clone(&xrcd.domain)));
+        let found =
+            XrcdObject::pool().find_map(|xrcd| same(xrcd).then(|| Arc::clone(&xrcd.domain)));
         let domain = match found {
             Some(_) if attr.oflags & EXCLUSIVE != 0 => return Err(Errno::INVAL),
             Some(domain) => domain,
@@ -284,7 +277,7 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {
-        for object in XRCDS.live(|xrcd| xrcd.context == context) {
+        for object in XrcdObject::pool().live(|xrcd| xrcd.context == context) {
             drop(remove::<XrcdObject>(object.cast()));
         }
     }

@@ -6,7 +6,7 @@
 
 use super::{Av, AvObject, give_cut};
 use crate::errno::{FiError, Result};
-use crate::object::{Users, find, list, output, status};
+use crate::object::{Users, busy, find, list, status, store};
 use crate::sys::*;
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -69,7 +69,8 @@ impl KeyBook {
         book.get(number)
             .ok_or(FiError::INVAL)?
             .users
-            .none("endpoints or regions that use the authorization key")?;
+            .none()
+            .map_err(|_| busy("endpoints or regions that use the authorization key"))?;
         let index = (number - FIRST) as usize;
         book.keys[index] = None;
         Ok(())
@@ -134,7 +135,7 @@ pub(super) unsafe extern "C" fn insert_auth_key(
         // SAFETY: the program promises the length.
         let bytes = unsafe { list(auth_key.cast::<u8>(), len)? };
         // SAFETY: the caller promises that it is writable.
-        unsafe { output(number, av.keys.insert(bytes)) }
+        unsafe { store(number, av.keys.insert(bytes)) }
     })
 }
 

@@ -19,7 +19,7 @@ use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::info::text;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, place, remove, status};
 use crate::sys::*;
 use names::counted_up;
 use parking_lot::{Mutex, RwLock};
@@ -311,7 +311,10 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         unsafe { find::<AvObject, _>(fid)? }
             .inner
             .users
-            .none("endpoints that are bound to the address vector, or sets of its addresses")?;
+            .none()
+            .map_err(|_| {
+                busy("endpoints that are bound to the address vector, or sets of its addresses")
+            })?;
         // SAFETY: the program no longer uses the vector.
         let object = unsafe { remove::<AvObject, _>(fid)? };
         if let Some(eq) = object.inner.eq.lock().take() {

@@ -6,7 +6,7 @@
 use super::{Av, AvObject};
 use crate::errno::{FiError, Result};
 use crate::nosys;
-use crate::object::{find, input, object, output, place, remove, status};
+use crate::object::{find, input, object, place, remove, status, store};
 use crate::sys::*;
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
@@ -215,6 +215,6 @@ unsafe extern "C" fn addr(set: *mut FidAvSet, address: *mut u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest; room for a
         // number as the caller promises.
-        unsafe { output(address, find::<AvSetObject, _>(set)?.inner.address) }
+        unsafe { store(address, find::<AvSetObject, _>(set)?.inner.address) }
     })
 }

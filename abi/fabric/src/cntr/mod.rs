@@ -13,7 +13,7 @@ use crate::ep::Endpoint;
 use crate::errno::FiError;
 use crate::lenient;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, check_object};
 use parking_lot::Mutex;
@@ -257,7 +257,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         let counter = Arc::clone(&unsafe { find::<CntrObject, _>(fid)? }.inner);
         counter
             .users
-            .none("endpoints, regions or deferred operations that use the counter")?;
+            .none()
+            .map_err(|_| busy("endpoints, regions or deferred operations that use the counter"))?;
         crate::mr::bind::detach_counter(&counter);
         if let Some(number) = counter.regions.get() {
             counter.domain.counters.lock().remove(number);

@@ -9,7 +9,7 @@
 
 use super::{CntrObject, Counter};
 use crate::errno::{FiError, Result};
-use crate::object::{find, input, output, status};
+use crate::object::{find, input, status, store};
 use crate::sys::*;
 use crate::wait::Timer;
 use parking_lot::Mutex;
@@ -78,7 +78,7 @@ pub(super) unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut
             FI_GETWAIT => {
                 let wait = counter.descriptor.as_ref().ok_or(FiError::NODATA)?;
                 // SAFETY: the command requires room for a descriptor.
-                unsafe { output(arg.cast(), wait.clock.raw()) }
+                unsafe { store(arg.cast(), wait.clock.raw()) }
             }
             FI_GETWAITOBJ => {
                 let object = match (&counter.descriptor, counter.waitable) {
@@ -87,11 +87,11 @@ pub(super) unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut
                     (None, false) => FI_WAIT_NONE,
                 };
                 // SAFETY: the command requires room for a number.
-                unsafe { output(arg.cast(), object) }
+                unsafe { store(arg.cast(), object) }
             }
             // No flags are defined.
             // SAFETY: the command requires room for flags.
-            FI_GETOPSFLAG => unsafe { output(arg.cast(), 0u64) },
+            FI_GETOPSFLAG => unsafe { store(arg.cast(), 0u64) },
             // SAFETY: the command requires flags.
             FI_SETOPSFLAG => match *unsafe { input(arg.cast::<u64>())? } {
                 0 => Ok(()),

@@ -17,7 +17,7 @@ use crate::domain::{Domain, DomainObject};
 use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
 use crate::nosys::{self, nosys};
-use crate::object::{Users, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Set, check_object};
 use rkey_device::base::SpinLock;
@@ -251,7 +251,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         unsafe { find::<CqObject, _>(fid)? }
             .inner
             .users
-            .none("endpoints that are bound to the completion queue")?;
+            .none()
+            .map_err(|_| busy("endpoints that are bound to the completion queue"))?;
         // SAFETY: the program no longer uses the queue.
         let object = unsafe { remove::<CqObject, _>(fid)? };
         object.inner.domain.users.remove();
@@ -265,7 +266,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
         let cq = &unsafe { find::<CqObject, _>(fid)? }.inner;
         match (command, &cq.wait) {
             // SAFETY: the command requires room for a descriptor.
-            (FI_GETWAIT, Some(wait)) => unsafe { crate::object::output(arg.cast(), wait.fd()) },
+            (FI_GETWAIT, Some(wait)) => unsafe { crate::object::store(arg.cast(), wait.fd()) },
             (FI_GETWAITOBJ, wait) => {
                 let object = if wait.is_some() {
                     FI_WAIT_FD
@@ -273,7 +274,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
                     FI_WAIT_NONE
                 };
                 // SAFETY: the command requires room for a number.
-                unsafe { crate::object::output(arg.cast(), object) }
+                unsafe { crate::object::store(arg.cast(), object) }
             }
             (FI_GETWAIT, None) => Err(FiError::NODATA),
             _ => Err(FiError::NOSYS),

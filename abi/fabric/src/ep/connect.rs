@@ -127,9 +127,11 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
 /// The information of a request that the program has not seen.
 pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
     // SAFETY: as the caller promises: made by us, and its handle that of a request.
-    let object =
-        unsafe { input(info.cast_const()).and_then(|it| find::<RequestObject, _>(it.handle)) };
-    object.is_ok_and(|it| it.request.0.lock().is_none())
+    let object = unsafe {
+        let info = input(info.cast_const()).ok();
+        info.and_then(|it| find::<RequestObject, _>(it.handle).ok())
+    };
+    object.is_some_and(|it| it.request.0.lock().is_none())
 }
 
 /// Forgets a request of which the program will not hear: the peer is refused.
@@ -166,7 +168,7 @@ pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<
         return Ok(&[]);
     }
     // SAFETY: not null, and `len` bytes as the caller promises.
-    unsafe { list(param.cast(), len) }
+    Ok(unsafe { list(param.cast(), len)? })
 }
 
 impl Endpoint {

@@ -65,7 +65,7 @@ pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
     // SAFETY: as the caller promises.
     let (flags, _) = object.flags.of(*unsafe { input(arg.cast_const())? })?;
     // SAFETY: as the caller promises.
-    unsafe { crate::object::output(arg, flags.load(Ordering::Relaxed)) }
+    unsafe { crate::object::store(arg, flags.load(Ordering::Relaxed)) }
 }
 
 /// `FI_SETOPSFLAG`.

@@ -8,7 +8,7 @@ use super::*;
 use crate::domain::{DomainObject, number};
 use crate::info::filter::Hints;
 use crate::nosys::{self, nosys};
-use crate::object::{find, handle_of, input, object, place as put, remove, status, transfer};
+use crate::object::{busy, find, handle_of, input, object, place as put, remove, status, transfer};
 use crate::pep::PepObject;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -244,7 +244,9 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             return Ok(());
         }
         let ep = Arc::clone(&object.inner);
-        ep.aliases.none("aliases of the endpoint")?;
+        ep.aliases
+            .none()
+            .map_err(|_| busy("aliases of the endpoint"))?;
         ep.shut();
         // SAFETY: the program uses the endpoint no more.
         let object = unsafe { remove::<EpObject, _>(fid)? };

@@ -11,7 +11,7 @@ use super::receive::{Wanted, prepare};
 use super::*;
 use crate::domain::DomainObject;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, find, object, place, remove, status, transfer};
+use crate::object::{Users, busy, find, object, place, remove, status, transfer};
 use parking_lot::RwLock;
 use rkey_device::describe::{TAGS, Traffic};
 use rkey_rdm::endpoint;
@@ -235,7 +235,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         unsafe { find::<SrxObject, _>(fid)? }
             .inner
             .users
-            .none("endpoints that are bound to the shared receive context")?;
+            .none()
+            .map_err(|_| busy("endpoints that are bound to the shared receive context"))?;
         // SAFETY: the program uses the context no more.
         let object = unsafe { remove::<SrxObject, _>(fid)? };
         object.inner.domain.users.remove();

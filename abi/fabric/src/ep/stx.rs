@@ -11,7 +11,7 @@ use super::*;
 use crate::domain::DomainObject;
 use crate::info::offer::{INJECT_SIZE, TX_OP_FLAGS, TX_SIZE};
 use crate::nosys::{self, nosys};
-use crate::object::{Users, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, place, remove, status};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
@@ -167,7 +167,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         unsafe { find::<StxObject, _>(fid)? }
             .inner
             .users
-            .none("endpoints that are bound to the shared transmit context")?;
+            .none()
+            .map_err(|_| busy("endpoints that are bound to the shared transmit context"))?;
         // SAFETY: the program uses the context no more.
         let object = unsafe { remove::<StxObject, _>(fid)? };
         object.inner.domain.users.remove();

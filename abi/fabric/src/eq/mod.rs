@@ -8,7 +8,7 @@ use crate::ep::Endpoint;
 use crate::errno::{self, FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
 use crate::nosys;
-use crate::object::{Users, count, find, object, place, remove, status};
+use crate::object::{Users, busy, count, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, Set, Signal, check_object, readable};
 use parking_lot::Mutex;
@@ -292,7 +292,10 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         unsafe { find::<EqObject, _>(fid)? }
             .inner
             .users
-            .none("endpoints, domains or address vectors that are bound to the event queue")?;
+            .none()
+            .map_err(|_| {
+                busy("endpoints, domains or address vectors that are bound to the event queue")
+            })?;
         // SAFETY: the program no longer uses the queue.
         let object = unsafe { remove::<EqObject, _>(fid)? };
         object.inner.fabric.users.remove();
@@ -307,7 +310,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
         match (command, &eq.set) {
             (FI_GETWAIT, Some(set)) => {
                 // SAFETY: the command requires room for a descriptor.
-                unsafe { crate::object::output(arg.cast(), set.raw()) }
+                unsafe { crate::object::store(arg.cast(), set.raw()) }
             }
             _ => Err(FiError::NOSYS),
         }

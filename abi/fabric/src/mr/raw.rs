@@ -11,7 +11,7 @@ use super::region::Mr;
 use crate::domain::Domain;
 use crate::errno::{FiError, Result};
 use crate::info::filter::build_key_size;
-use crate::object::{input, list, output};
+use crate::object::{input, list, store};
 use crate::sys::*;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Key, RawKey, WireKey};
@@ -55,7 +55,7 @@ pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
     // SAFETY: not null, so it is a number.
     let room = unsafe { *attr.key_size };
     // SAFETY: as above.
-    unsafe { output(attr.key_size, bytes.len())? };
+    unsafe { store(attr.key_size, bytes.len())? };
     if room < bytes.len() || attr.raw_key.is_null() {
         return Err(FiError::TOOSMALL);
     }
@@ -63,7 +63,7 @@ pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), attr.raw_key, bytes.len()) };
     if !attr.base_addr.is_null() {
         // SAFETY: not null, so it is writable.
-        unsafe { output(attr.base_addr, mr.base)? };
+        unsafe { store(attr.base_addr, mr.base)? };
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ pub(crate) unsafe fn map(domain: &Domain, arg: *const MrMapRaw) -> Result<()> {
         key
     };
     // SAFETY: the program promises that it is writable.
-    unsafe { output(asked.key, number) }.inspect_err(|_| {
+    unsafe { store(asked.key, number) }.inspect_err(|_| {
         let _ = forget(domain, number);
     })
 }

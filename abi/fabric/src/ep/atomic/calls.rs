@@ -9,7 +9,7 @@ use super::super::object::EpObject;
 use super::super::send::{Descriptors, QUIET};
 use super::{Asked, elements_of, limits};
 use crate::errno::{FiError, Result};
-use crate::object::{find, input, list, output, status, transfer};
+use crate::object::{find, input, list, status, store, transfer};
 use crate::sys::*;
 use crate::work;
 use rkey_rdm::atomic::Kind;
@@ -510,7 +510,7 @@ unsafe fn valid(
             return Ok(());
         }
         // SAFETY: as the caller promises.
-        unsafe { output(count, most) }
+        unsafe { store(count, most) }
     })
 }
 

@@ -1,0 +1,117 @@
+//! Arguments that are addresses: structures and lists that a C program passes, checked as far as that is possible.
+//!
+//! Null and misaligned addresses are refused with `EINVAL`. That the memory is there is the promise of the caller.
+
+#![allow(unsafe_code)]
+// UNSAFETY: turns addresses that C passes into references.
+
+use crate::Errno;
+
+/// A structure that a program passes for us to read.
+///
+/// # Errors
+/// `EINVAL`: null or misaligned.
+///
+/// # Safety
+/// If it is not null, it is a `T` that nothing writes meanwhile.
+#[inline]
+pub unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
+    check(pointer)?;
+    // SAFETY: aligned and not null, and the caller promises the rest.
+    Ok(unsafe { &*pointer })
+}
+
+/// A structure that a program passes for us to fill in.
+///
+/// # Errors
+/// `EINVAL`: null or misaligned.
+///
+/// # Safety
+/// If it is not null, it is room for a `T` that only we use now, and holds a valid one.
+#[inline]
+pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
+    check(pointer)?;
+    // SAFETY: aligned and not null, and the caller promises the rest.
+    Ok(unsafe { &mut *pointer })
+}
+
+/// Writes a value to room that a program passes. What was there need not be a valid `T`.
+///
+/// # Errors
+/// `EINVAL`: null or misaligned.
+///
+/// # Safety
+/// If it is not null, it is room for a `T` that only we use now.
+#[inline]
+pub unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
+    check(pointer)?;
+    // SAFETY: aligned and not null, and the caller promises the rest.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// A list that a program passes. One without elements may have any address.
+///
+/// # Errors
+/// `EINVAL`: null or misaligned, or longer than memory is.
+///
+/// # Safety
+/// If it is not null, there are `count` elements that nothing writes meanwhile.
+#[inline]
+pub unsafe fn list<'a, T>(pointer: *const T, count: usize) -> Result<&'a [T], Errno> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    check(pointer)?;
+    let bytes = count.checked_mul(size_of::<T>());
+    if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: aligned, not null, of a length that exists, and the caller promises the rest.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+#[inline]
+fn check<T>(pointer: *const T) -> Result<(), Errno> {
+    match !pointer.is_null() && pointer.is_aligned() {
+        true => Ok(()),
+        false => Err(Errno::INVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::{null, null_mut};
+
+    #[test]
+    fn null_and_misaligned_addresses_are_refused() {
+        let mut numbers = [1u64, 2, 3];
+        let odd = numbers.as_mut_ptr().wrapping_byte_add(4);
+        // SAFETY: each address is refused, or one of the array.
+        unsafe {
+            for bad in [null_mut(), odd] {
+                assert_eq!(input(bad.cast_const()).err(), Some(Errno::INVAL));
+                assert_eq!(output(bad).err(), Some(Errno::INVAL));
+                assert_eq!(store(bad, 9).err(), Some(Errno::INVAL));
+                assert_eq!(list(bad.cast_const(), 1).err(), Some(Errno::INVAL));
+            }
+            assert_eq!(input(&raw const numbers[1]), Ok(&2));
+            *output(&raw mut numbers[1]).unwrap() += 5;
+            assert_eq!(store(&raw mut numbers[2], 9), Ok(()));
+            assert_eq!(list(numbers.as_ptr(), 3), Ok(&[1, 7, 9][..]));
+        }
+    }
+
+    #[test]
+    fn a_list_without_elements_has_any_address_and_none_is_longer_than_memory() {
+        let number = 1u64;
+        // SAFETY: no element is read.
+        unsafe {
+            assert_eq!(list::<u64>(null(), 0), Ok(&[][..]));
+            for count in [usize::MAX, usize::MAX / 8 + 2, isize::MAX as usize / 8 + 1] {
+                assert_eq!(list(&raw const number, count).err(), Some(Errno::INVAL));
+            }
+        }
+    }
+}
