@@ -74,8 +74,9 @@ impl Strictness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     /// A log that the test can read.
     #[derive(Clone, Default)]
@@ -83,7 +84,7 @@ mod tests {
 
     impl Write for Log {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -105,7 +106,7 @@ mod tests {
             tracing::subscriber::with_default(subscriber, || {
                 assert_eq!([rule.allows(strict), rule.allows(strict)], [!strict; 2]);
             });
-            let log = log.0.lock().unwrap();
+            let log = log.0.lock();
             let text = String::from_utf8_lossy(&log);
             assert_eq!(text.lines().count(), 1, "{text}");
             let verdict = if strict { "refused" } else { "allowed" };

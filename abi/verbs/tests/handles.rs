@@ -9,15 +9,15 @@ use ibverbs::sys::consts::*;
 use ibverbs::sys::{Context, Mr, Pd, PortAttr, Qp, QpInitAttr, Srq, SrqInitAttr, Wc};
 use ibverbs::tables::context;
 use ibverbs::{cq, device, mr, pd, post, qp, query, srq};
+use parking_lot::{Mutex, MutexGuard};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Runs one test at a time: the slot of a destroyed object goes to the next one of its kind, which must not
 /// belong to
 /// another test.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 /// Opens the device.

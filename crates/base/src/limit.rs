@@ -1,6 +1,6 @@
 //! Log lines that a peer can cause: a burst, and then a few per second; suppressed lines are counted.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// The burst, and the rate after it.
@@ -37,8 +37,7 @@ impl Limit {
 
     /// If a line may be written `now`: the number of lines suppressed since the last one.
     pub fn take(&self, now: Instant) -> Option<u64> {
-        // A poisoned lock is fine: no change can panic halfway.
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         let since = *inner.refilled.get_or_insert(now);
         let granted = now.duration_since(since).as_millis() / REFILL.as_millis();
         if granted > 0 {

@@ -14,7 +14,8 @@ use crate::copy;
 use crate::fault::Fault;
 use crate::range::VaRange;
 use crate::shared::{OwnBytes, PeerBytes};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Memory of a program, by address.
 pub trait Memory {
@@ -241,9 +242,9 @@ impl ArenaMemory {
         self.lock().poisoned.clear();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         // The bytes are valid even after a test panicked.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Panics outside the arena: only for the methods for tests.

@@ -3,10 +3,10 @@
 //! This crate's `print!` and `println!` replace the standard library's: they record the first failure and drop later output, and
 //! [`finish`] turns the failure into the exit status. `eprintln!` ignores failures, which could not be reported anywhere.
 
+use parking_lot::Mutex;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 
 /// The first failure of standard output.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
@@ -66,13 +66,13 @@ pub(crate) fn complain(text: fmt::Arguments<'_>) {
 
 /// Records a failure of standard output for [`finish`].
 pub(crate) fn note(error: io::Error) {
-    let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failure = FAILURE.lock();
     failure.get_or_insert(error);
 }
 
 /// Whether standard output has failed. Then work whose results are only printed can be skipped.
 pub(crate) fn failed() -> bool {
-    let failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+    let failure = FAILURE.lock();
     failure.is_some()
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn finish(code: ExitCode) -> ExitCode {
     if let Err(error) = io::stdout().flush() {
         note(error);
     }
-    let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failure = FAILURE.lock();
     match failure.take() {
         None => code,
         Some(error) if error.kind() == io::ErrorKind::BrokenPipe => {

@@ -1,11 +1,12 @@
 //! A denied access, reported on both sides.
 
+use parking_lot::{Mutex, MutexGuard};
 use rkey_core::Denial;
 use rkey_link::NodeId;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many reports are kept.
 pub const KEPT: usize = 256;
@@ -137,7 +138,6 @@ impl Reports {
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
-        // A poisoned lock is fine: no change can panic halfway.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 }

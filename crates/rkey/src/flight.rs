@@ -5,11 +5,11 @@
 
 use crate::completion::CompletionQueue;
 use crate::error::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
 use rkey_core::Denial;
 use rkey_device::time;
 use rkey_engine::{Completion, Status};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The operations of one send or receive queue.
@@ -97,7 +97,7 @@ impl Flight {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Posts one operation when there is room, and returns its number. `post` gets the number.

@@ -7,11 +7,11 @@ use crate::key::RemoteKey;
 use crate::options::RegionOptions;
 use crate::owned::{Registered, RegistrationRequest};
 use crate::window::Window;
+use parking_lot::Mutex;
 use rkey_core::{Access, Addressing, LocalKey, WindowKind, WireKey};
 use rkey_engine::Sge;
 use std::collections::HashMap;
 use std::ops::{Bound, RangeBounds};
-use std::sync::{Mutex, PoisonError};
 
 /// Registered memory: what [`Region`](crate::Region), [`ScopedRegion`](crate::ScopedRegion) and
 /// [`Published`](crate::Published) have in common.
@@ -183,7 +183,7 @@ impl MemoryRegion {
             return RemoteKey::from_wire(self.base, len, key, access);
         }
         let name = (offset, len, access.bits());
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock();
         let parts = parts.get_or_insert_default();
         if let Some((_, key)) = parts.get(&name) {
             return Ok(*key);
@@ -201,7 +201,7 @@ impl MemoryRegion {
     /// # Errors
     /// The device is broken.
     pub fn revoke(&self, key: &RemoteKey) -> Result<bool> {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock();
         let Some(parts) = &mut *parts else {
             return Ok(false);
         };

@@ -14,13 +14,13 @@ use crate::flight::{Cause, Flight};
 use crate::queue_pair::QueuePair;
 use crate::region::Region;
 use crate::shape::{self, Shape};
+use parking_lot::Mutex;
 use rkey_core::Access;
 use rkey_device::time;
 use rkey_engine::{Completion, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Messages in flight, per direction, before the receiver calls receive.
@@ -111,7 +111,7 @@ impl Mailbox {
     }
 
     fn send_bytes(&self, bytes: &[u8], timeout: Duration) -> Result<()> {
-        let outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let outbox = self.outbox.lock();
         // At most SLOTS are in flight, so the buffer of SLOTS messages ago is free.
         let number = self.sends.post(timeout, false, |number| {
             let slot = u64::from(SLOTS) + number % u64::from(SLOTS);
@@ -152,7 +152,7 @@ impl Mailbox {
 
     /// The oldest message, if there is one.
     fn take(&self) -> Result<Option<Vec<u8>>> {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox = self.inbox.lock();
         let mut batch = [Completion::default(); SLOTS as usize];
         let count = self.incoming.poll(&mut batch)?;
         for completion in &batch[..count] {

@@ -4,9 +4,9 @@ use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::flight::Flight;
 use crate::region::Region;
+use parking_lot::{Mutex, MutexGuard};
 use rkey_core::Access;
 use rkey_engine::Sge;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The result slots of one connection.
@@ -36,7 +36,7 @@ impl ResultPlaces {
     }
 
     fn lock(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.places.lock()
     }
 
     /// Takes a slot. If all are taken, waits for operations whose result is no longer needed.

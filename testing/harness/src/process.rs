@@ -1,12 +1,13 @@
 //! Runs other programs: passes their output through and keeps it, and kills what exceeds its deadline.
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The outcome of a program.
@@ -76,7 +77,7 @@ fn run_while(
     let pid = child.id();
     let guard = std::thread::spawn({
         let (finished, output) = (Arc::clone(&finished), Arc::clone(&output));
-        let stays = move || output.lock().is_ok_and(|text| may_go_on(&text));
+        let stays = move || may_go_on(&output.lock());
         move || watch(pid, &finished, stays)
     });
     let status = child.wait()?;
@@ -91,7 +92,7 @@ fn run_while(
     }
     finished.store(true, Ordering::Release);
     let timed_out = guard.join().unwrap_or(true);
-    let output = output.lock().map(|text| text.clone()).unwrap_or_default();
+    let output = output.lock().clone();
     Ok(Outcome {
         ok: status.success() && !timed_out,
         timed_out,
@@ -121,9 +122,7 @@ fn tee(
                 Some(Stream::Error) => std::io::stderr().write_all(&line),
                 None => Ok(()),
             };
-            if let Ok(mut kept) = kept.lock() {
-                kept.push_str(&text);
-            }
+            kept.lock().push_str(&text);
             line.clear();
         }
     })

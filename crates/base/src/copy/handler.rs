@@ -12,11 +12,11 @@
 // UNSAFETY: signal handlers edit register contexts and call function pointers that the kernel handed out.
 
 use super::routine;
+use parking_lot::Mutex;
 use std::arch::global_asm;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// How often our handlers can be put on top again.
@@ -94,9 +94,7 @@ fn entry(layer: usize) -> usize {
 
 /// Installs the first layer, unless it is installed already.
 pub(super) fn install() -> io::Result<()> {
-    let _one_at_a_time = INSTALLING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _one_at_a_time = INSTALLING.lock();
     for (signal, layers) in INSTALLED.iter().enumerate() {
         if layers.load(Ordering::Acquire) == 0 {
             add_layer(signal)?;
@@ -119,9 +117,7 @@ pub(super) fn in_place() -> bool {
 ///
 /// When the kernel refuses, or no layer is left.
 pub(super) fn reinstall() -> io::Result<()> {
-    let _one_at_a_time = INSTALLING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _one_at_a_time = INSTALLING.lock();
     for signal in 0..SIGNALS.len() {
         if !reaches_us(current(signal)?.sa_sigaction) {
             add_layer(signal)?;

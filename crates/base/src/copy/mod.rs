@@ -35,9 +35,9 @@ mod routine;
 mod tests;
 
 use crate::fault::Fault;
+use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// The current implementation of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,7 +119,7 @@ pub fn check() -> Mode {
         return mode();
     }
     // One thread at a time: a second one must not take the same displacement for another.
-    let mut displaced_before = DISPLACED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut displaced_before = DISPLACED.lock();
     if still_installed() {
         return mode();
     }

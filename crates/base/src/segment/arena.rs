@@ -1,11 +1,12 @@
 //! Memory for programs that peers may map.
 
 use super::mapping::{Children, Mapping, Rights, create, inspect, seal};
+use parking_lot::Mutex;
 use rustix::fs::SealFlags;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// What a peer with the descriptor of an arena can do with all of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +71,7 @@ impl Arena {
     /// Before Linux 5.1 if `sharing` is read-only.
     pub fn settle(&self, sharing: Sharing) -> io::Result<Sharing> {
         // If two threads seal at once, one finds that it may no longer add the seal that the other has added.
-        let _one = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.detached.lock();
         if let Some(settled) = self.sharing.get() {
             return Ok(*settled);
         }
@@ -141,8 +142,7 @@ impl Arena {
     /// `InvalidInput` when the bytes are not whole pages of the arena. When the process may not have more memory;
     /// then others may still see the pages.
     pub fn detach(&self, offset: usize, len: usize) -> io::Result<()> {
-        // A poisoned lock is fine: no change can panic halfway.
-        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut detached = self.detached.lock();
         // Without an overflow only if it lies inside, which is checked before anything is done.
         for rest in without(offset..offset.wrapping_add(len), &detached) {
             self.program

@@ -3,13 +3,14 @@
 
 use super::ask::{Answer, Ask, Bait, COUNTER, Hello, MEMORY, checksum, pattern};
 use anyhow::Context;
+use parking_lot::Mutex;
 use rkey::{
     Access, Connection, Device, Domain, MemoryRegion, Region, RegionOptions, RemoteKey,
     SharedMemory, Window,
 };
 use std::any::Any;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// All rights.
@@ -31,10 +32,7 @@ pub(super) fn run(visitor: SocketAddr) -> anyhow::Result<()> {
     let taken = Arc::clone(&others);
     std::thread::spawn(move || {
         while let Ok(connection) = listener.accept() {
-            taken
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(Arc::new(connection));
+            taken.lock().push(Arc::new(connection));
         }
     });
 
@@ -150,12 +148,7 @@ impl OwnerState {
 
     /// Receives one message into memory of its own, and answers with its checksum.
     fn receive(&self, first: &Connection, len: u64) -> anyhow::Result<Answer> {
-        let newest = self
-            .others
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .last()
-            .cloned();
+        let newest = self.others.lock().last().cloned();
         let connection = newest.context("there is no data connection")?;
         let target = self
             .domain

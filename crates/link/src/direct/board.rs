@@ -4,11 +4,12 @@ use super::announced;
 use super::offer::{LeaseId, LeaseOffer};
 use crate::ring::{Half, KeepMapped, LEASES};
 use crate::shm::PeerProcess;
+use parking_lot::{Mutex, MutexGuard};
 use rkey_base::{barrier, hint};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long to spin before sleeping while a copy of the peer ends: most last less.
@@ -79,8 +80,7 @@ impl Board {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is fine: no change can panic halfway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -19,10 +19,11 @@
 use super::cma::PeerProcess;
 use crate::PullError;
 use crate::ring::{Half, KeepMapped};
+use parking_lot::Mutex;
 use rkey_base::process::CallWatch;
 use rkey_base::segment::OwnPermit;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
 /// The value of the busy word during a copy; at all other times it is 0.
@@ -87,12 +88,9 @@ impl Reach {
         if !self.withdraw() {
             return false;
         }
-        let mut watch = match self.watch.try_lock() {
-            Ok(watch) => watch,
-            // A poisoned lock is fine: no check can panic halfway.
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        let Some(mut watch) = self.watch.try_lock() else {
             // Another thread is looking, perhaps for long.
-            Err(TryLockError::WouldBlock) => return false,
+            return false;
         };
         let watch = watch.get_or_insert_with(CallWatch::begin);
         self.process.is_clear(watch, deadline)

@@ -4,10 +4,11 @@ use super::buffer::bytes_of;
 use super::registered::{CHANGING, Registered, RegistrationRequest};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
+use parking_lot::Mutex;
 use rkey_core::MemoryKind;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The registrations of one scope over borrowed bytes. Dropping it deregisters them all.
 struct Live<M: AsRef<Registered>>(Mutex<Vec<Arc<M>>>);
@@ -78,7 +79,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
 
     fn keep(&self, memory: M) -> Arc<M> {
         let memory = Arc::new(memory);
-        let mut live = self.live.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.live.0.lock();
         live.push(Arc::clone(&memory));
         memory
     }
@@ -86,7 +87,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
     /// Deregisters one before the scope ends.
     pub(crate) fn close(&self, memory: &Arc<M>) {
         if memory.as_ref().as_ref().close().is_ok() {
-            let mut live = self.live.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut live = self.live.0.lock();
             live.retain(|other| !Arc::ptr_eq(other, memory));
         }
     }
@@ -94,7 +95,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
 
 impl<M: AsRef<Registered>> Drop for Live<M> {
     fn drop(&mut self) {
-        let live = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let live = self.0.get_mut();
         for memory in live.drain(..) {
             memory.as_ref().as_ref().close_or_end();
         }
