@@ -9,6 +9,7 @@
 
 use crate::lock::SpinLock;
 use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
+use crossbeam_utils::CachePadded;
 use std::fmt;
 use std::mem::MaybeUninit;
 use thiserror::Error;
@@ -17,10 +18,6 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error("the queue is full")]
 pub struct Full;
-
-/// On a cache line of its own (two, because processors fetch them in pairs).
-#[repr(align(128))]
-struct Padded<T>(T);
 
 /// The slots. Their number is a power of two, so that a counter that only grows finds its slot by a mask.
 struct Buffer<T> {
@@ -52,8 +49,8 @@ impl<T: Copy> Buffer<T> {
 /// `head..tail` hold entries and belong to the holder of `taking`, the others to the producer. `buffer` itself is
 /// read by the producer and by the holder of `taking`, and replaced only by the producer *while* it holds `taking`.
 struct Ring<T> {
-    head: Padded<AtomicUsize>,
-    tail: Padded<AtomicUsize>,
+    head: CachePadded<AtomicUsize>,
+    tail: CachePadded<AtomicUsize>,
     capacity: AtomicUsize,
     buffer: UnsafeCell<Buffer<T>>,
     taking: SpinLock<()>,
@@ -70,8 +67,8 @@ impl<T> Ring<T> {
     #[inline(always)]
     fn len(&self) -> usize {
         // Head first: it never passes the tail, so the difference cannot be negative.
-        let head = self.head.0.load(Ordering::Acquire);
-        self.tail.0.load(Ordering::Acquire).wrapping_sub(head)
+        let head = self.head.load(Ordering::Acquire);
+        self.tail.load(Ordering::Acquire).wrapping_sub(head)
     }
 }
 
@@ -105,8 +102,8 @@ impl<T: Copy + Send> Fifo<T> {
     pub fn new(capacity: usize) -> (Producer<T>, Self) {
         let capacity = capacity.max(1);
         let ring = Arc::new(Ring {
-            head: Padded(AtomicUsize::new(0)),
-            tail: Padded(AtomicUsize::new(0)),
+            head: CachePadded::new(AtomicUsize::new(0)),
+            tail: CachePadded::new(AtomicUsize::new(0)),
             capacity: AtomicUsize::new(capacity),
             buffer: UnsafeCell::new(Buffer::new(capacity)),
             taking: SpinLock::new(()),
@@ -148,7 +145,7 @@ impl<T: Copy + Send> Fifo<T> {
         }
         let _taking = self.ring.taking.lock();
         // Only the holder of the lock stores `head`.
-        let head = self.ring.head.0.load(Ordering::Relaxed);
+        let head = self.ring.head.load(Ordering::Relaxed);
         // Acquire: the entries before the tail are visible.
         let count = self
             .ring
@@ -188,7 +185,7 @@ impl<T> Fifo<T> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ring.head.0.load(Ordering::Acquire) == self.ring.tail.0.load(Ordering::Acquire)
+        self.ring.head.load(Ordering::Acquire) == self.ring.tail.load(Ordering::Acquire)
     }
 
     /// How many entries fit.
@@ -208,7 +205,7 @@ impl<T: Copy + Send> Producer<T> {
     pub fn push(&mut self, value: T) -> Result<(), Full> {
         if self.tail.wrapping_sub(self.seen_head) >= self.capacity {
             // Acquire: the consumers are done with the slots before the head.
-            self.seen_head = self.ring.head.0.load(Ordering::Acquire);
+            self.seen_head = self.ring.head.load(Ordering::Acquire);
             if self.tail.wrapping_sub(self.seen_head) >= self.capacity {
                 return Err(Full);
             }
@@ -223,7 +220,7 @@ impl<T: Copy + Send> Producer<T> {
                 .with_mut(|slot| unsafe { (*slot).write(value) });
         });
         self.tail = self.tail.wrapping_add(1);
-        self.ring.tail.0.store(self.tail, Ordering::Release);
+        self.ring.tail.store(self.tail, Ordering::Release);
         Ok(())
     }
 
@@ -235,7 +232,7 @@ impl<T: Copy + Send> Producer<T> {
         let ring = &*self.ring;
         let _nobody_takes = ring.taking.lock();
         // Exact, since the head cannot move while we hold the consumers' lock.
-        let head = ring.head.0.load(Ordering::Relaxed);
+        let head = ring.head.load(Ordering::Relaxed);
         // Those that stay move towards the tail, so that of the two counters only the head changes, and only forwards.
         let mut first_kept = self.tail;
         ring.buffer.with(|buffer| {
@@ -257,7 +254,7 @@ impl<T: Copy + Send> Producer<T> {
                 }
             }
         });
-        ring.head.0.store(first_kept, Ordering::Release);
+        ring.head.store(first_kept, Ordering::Release);
         self.seen_head = first_kept;
         first_kept.wrapping_sub(head)
     }
@@ -273,7 +270,7 @@ impl<T: Copy + Send> Producer<T> {
         let ring = &*self.ring;
         let _nobody_takes = ring.taking.lock();
         // Exact, since the head cannot move while we hold the consumers' lock.
-        let head = ring.head.0.load(Ordering::Relaxed);
+        let head = ring.head.load(Ordering::Relaxed);
         if self.tail.wrapping_sub(head) > capacity {
             return Err(Full);
         }

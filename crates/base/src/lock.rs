@@ -95,16 +95,16 @@ impl<T> SpinLock<T> {
 
     #[cold]
     fn lock_contended(&self) -> Guard<'_, T> {
-        let mut backoff = Backoff::default();
+        let backoff = Backoff::new();
         loop {
             // Wait on a plain load, so that waiters share the cache line until it is worth trying.
             while self.is_locked() {
-                backoff.wait();
+                backoff.snooze();
             }
             if let Some(guard) = self.try_lock() {
                 return guard;
             }
-            backoff.wait();
+            backoff.snooze();
         }
     }
 

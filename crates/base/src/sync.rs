@@ -46,32 +46,24 @@ pub(crate) fn order_for_loom() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Waits a little while another thread does something short: by a processor hint for the first rounds, then by giving
+/// Waits a little while another thread does something short: by processor hints at first, 127 in seven rounds that get
+/// longer (about a microsecond on current processors, several times longer than any critical section), then by giving
 /// the processor away, because on a small machine the thread that is waited for may need this very core.
-#[derive(Debug, Default)]
-pub(crate) struct Backoff {
-    rounds: u32,
-}
+#[cfg(not(loom))]
+pub(crate) use crossbeam_utils::Backoff;
 
+/// The same for loom, which must see that a thread cannot go on.
+#[cfg(loom)]
+#[derive(Debug)]
+pub(crate) struct Backoff;
+
+#[cfg(loom)]
 impl Backoff {
-    /// About a microsecond of `pause` on current processors, which is several times longer than any critical section.
-    #[cfg(not(loom))]
-    const SPINS: u32 = 100;
-
-    #[cfg(not(loom))]
-    #[inline]
-    pub(crate) fn wait(&mut self) {
-        if self.rounds < Self::SPINS {
-            self.rounds += 1;
-            std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
-        }
+    pub(crate) fn new() -> Self {
+        Self
     }
 
-    #[cfg(loom)]
-    pub(crate) fn wait(&mut self) {
-        self.rounds += 1;
+    pub(crate) fn snooze(&self) {
         loom::thread::yield_now();
     }
 }

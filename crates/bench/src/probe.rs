@@ -7,6 +7,7 @@
 
 use super::machine;
 use anyhow::{Context, Result};
+use crossbeam_utils::CachePadded;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -42,9 +43,7 @@ impl Distance {
 }
 
 /// A word with cache lines of its own.
-#[repr(align(128))]
-#[derive(Default)]
-struct Line(AtomicU64);
+type Line = CachePadded<AtomicU64>;
 
 /// One cache line of the payload; only its first word is written and read.
 #[repr(align(64))]
@@ -162,9 +161,9 @@ impl Probe {
     /// One ping and its response.
     fn ping(&mut self, until: Instant) -> Option<()> {
         self.turn += 1;
-        self.shared.ping.0.store(self.turn, Ordering::Release);
+        self.shared.ping.store(self.turn, Ordering::Release);
         let mut looks = 0_u32;
-        while self.shared.pong.0.load(Ordering::Acquire) != self.turn {
+        while self.shared.pong.load(Ordering::Acquire) != self.turn {
             std::hint::spin_loop();
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(1 << 12) && Instant::now() > until {
@@ -194,7 +193,7 @@ impl Shared {
                     if !self.await_ping(turn) {
                         return;
                     }
-                    self.pong.0.store(turn, Ordering::Release);
+                    self.pong.store(turn, Ordering::Release);
                 }
             }
             Job::Read(turn) => {
@@ -210,13 +209,13 @@ impl Shared {
                 std::hint::black_box(sum);
                 let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 self.payload[0].0.store(ns, Ordering::Relaxed);
-                self.pong.0.store(turn, Ordering::Release);
+                self.pong.store(turn, Ordering::Release);
             }
         }
     }
 
     fn await_ping(&self, turn: u64) -> bool {
-        while self.ping.0.load(Ordering::Acquire) < turn {
+        while self.ping.load(Ordering::Acquire) < turn {
             if self.abandoned.load(Ordering::Relaxed) {
                 return false;
             }

@@ -31,6 +31,7 @@ struct Cell {
     key: AtomicU64,
 }
 
+/// Cells that are looked at together: a pair of cache lines, filled.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Bucket([Cell; BUCKET]);

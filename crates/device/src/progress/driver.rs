@@ -3,6 +3,7 @@
 //! Program threads come here to poll, to post and to run commands; the engine thread comes here when no program thread
 //! drives. Each call locks the engine, runs it, unlocks it and then acts on the engine's events.
 
+use crossbeam_utils::CachePadded;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -38,11 +39,6 @@ const POLLS_PER_ACK: u32 = 64;
 /// processors, the peer that it waits for may need this one.
 const YIELD_AFTER: u64 = 5_000;
 
-/// A word on cache lines of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Apart<T>(T);
-
 /// The engine, and everything that decides when which thread drives it.
 pub(crate) struct Driver {
     /// Locked for the length of engine calls only. The system calls under it are the doorbell and, for a remote iovec, the
@@ -51,7 +47,7 @@ pub(crate) struct Driver {
     engine: SpinLock<DeviceEngine>,
     pub(crate) schedule: Schedule,
     /// Counts empty polls. The engine thread only checks whether it moves, so lost updates do no harm.
-    empty_polls: Apart<AtomicU32>,
+    empty_polls: CachePadded<AtomicU32>,
     idle: IdleTime,
     /// The next poller should yield the processor.
     should_yield: AtomicBool,
@@ -83,7 +79,7 @@ impl Driver {
         Ok(Self {
             engine: SpinLock::new(engine),
             schedule: Schedule::new(tick)?,
-            empty_polls: Apart::default(),
+            empty_polls: CachePadded::default(),
             idle: IdleTime::default(),
             should_yield: AtomicBool::new(false),
             polled_at: AtomicU64::new(0),
@@ -118,7 +114,7 @@ impl Driver {
     #[inline]
     pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.empty_polls().wrapping_add(1);
-        self.empty_polls.0.store(polls, Ordering::Relaxed);
+        self.empty_polls.store(polls, Ordering::Relaxed);
         let look = self.schedule.poll_set.look();
         if look == Look::Arrived || self.drive_again.load(Ordering::Relaxed) {
             if let Some(engine) = self.engine.try_lock()
@@ -367,7 +363,7 @@ impl Driver {
     /// How many polls were empty. It wraps around.
     #[inline]
     pub(super) fn empty_polls(&self) -> u32 {
-        self.empty_polls.0.load(Ordering::Relaxed)
+        self.empty_polls.load(Ordering::Relaxed)
     }
 
     /// When a poller last read the clock.

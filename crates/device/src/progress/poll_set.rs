@@ -11,6 +11,7 @@
 // UNSAFETY: the list is read through a raw pointer; the argument above keeps it alive. Fork handlers unlock a mutex by force.
 #![allow(unsafe_code)]
 
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Once, Weak};
 
@@ -22,9 +23,7 @@ use rkey_link::PollHandle;
 static LOOKERS: Mutex<Vec<Weak<Looks>>> = Mutex::new(Vec::new());
 
 /// Odd while its thread looks at the list of any device. On a cache line of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Looks(AtomicU32);
+type Looks = CachePadded<AtomicU32>;
 
 thread_local! {
     static LOOKS: Arc<Looks> = {
@@ -53,9 +52,7 @@ fn watch_forks() {
         // SAFETY: the one thread of the child has locked it in `before`.
         let lookers = unsafe { &*LOOKERS.data_ptr() };
         for looks in lookers.iter().filter_map(Weak::upgrade) {
-            looks
-                .0
-                .fetch_add(looks.0.load(Ordering::Relaxed) % 2, Ordering::Release);
+            looks.fetch_add(looks.load(Ordering::Relaxed) % 2, Ordering::Release);
         }
         in_parent();
     }
@@ -110,8 +107,8 @@ impl PollSet {
     #[inline]
     fn look_as(&self, looks: &Looks) -> Look {
         // Only this thread writes it.
-        let count = looks.0.load(Ordering::Relaxed);
-        looks.0.store(count.wrapping_add(1), Ordering::Relaxed);
+        let count = looks.load(Ordering::Relaxed);
+        looks.store(count.wrapping_add(1), Ordering::Relaxed);
         if barrier::available() {
             barrier::light();
         } else {
@@ -131,7 +128,7 @@ impl PollSet {
                 look = Look::Owed;
             }
         }
-        looks.0.store(count.wrapping_add(2), Ordering::Release);
+        looks.store(count.wrapping_add(2), Ordering::Release);
         look
     }
 
@@ -152,16 +149,11 @@ impl PollSet {
         barrier::heavy();
         let lookers: Vec<Arc<Looks>> = LOOKERS.lock().iter().filter_map(Weak::upgrade).collect();
         for looker in lookers {
-            let seen = looker.0.load(Ordering::Acquire);
+            let seen = looker.load(Ordering::Acquire);
             // A look takes nanoseconds, but its thread may not be running.
-            let mut turns = 0u32;
-            while seen % 2 == 1 && looker.0.load(Ordering::Acquire) == seen {
-                turns += 1;
-                if turns > 100 {
-                    std::thread::yield_now();
-                } else {
-                    rkey_base::hint::pause();
-                }
+            let backoff = crossbeam_utils::Backoff::new();
+            while seen % 2 == 1 && looker.load(Ordering::Acquire) == seen {
+                backoff.snooze();
             }
         }
         // SAFETY: `old` came from `Box::into_raw`, only this call took it out of `current`, and no thread looks at it any more:
@@ -189,7 +181,7 @@ mod tests {
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         assert_eq!(PollSet::default().look(), Look::Nothing);
-        let looker = Arc::new(Looks(AtomicU32::new(1)));
+        let looker = Arc::new(Looks::new(AtomicU32::new(1)));
         LOOKERS.lock().push(Arc::downgrade(&looker));
         // SAFETY: the child uses nothing of other threads, and ends without running destructors of the parent.
         let pid = unsafe { libc::fork() };
@@ -205,7 +197,7 @@ mod tests {
         let mut status = 0;
         // SAFETY: waits for the child; `status` is ours.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-        assert_eq!(looker.0.swap(2, Ordering::Release), 1, "still looking here");
+        assert_eq!(looker.swap(2, Ordering::Release), 1, "still looking here");
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
     }
 

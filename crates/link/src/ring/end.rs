@@ -9,6 +9,7 @@ use super::half::{Half, KeepMapped};
 use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
 use crate::{Header, Incoming, Malformed, SendError, Ticket};
+use crossbeam_utils::CachePadded;
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
 use rkey_base::shared::OwnBytes;
@@ -359,7 +360,7 @@ impl End {
 /// the shared memory mapped.
 #[derive(Clone)]
 pub struct Peek {
-    cursor: Arc<Cursor>,
+    cursor: Arc<CachePadded<Cursor>>,
     own: Half,
     peer: Half,
     _keep: KeepMapped,

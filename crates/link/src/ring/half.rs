@@ -266,6 +266,7 @@ pub(crate) struct HeapHalf {
     lines: Box<[Line]>,
 }
 
+/// The alignment of a half, which is part of its format: no padding.
 #[repr(C, align(128))]
 #[derive(Default)]
 struct Line([AtomicU64; 16]);

@@ -6,6 +6,7 @@
 use super::half::Half;
 use super::slot::{self, Body, Rules};
 use crate::{HeaderFlags, Incoming, Malformed, Payload};
+use crossbeam_utils::CachePadded;
 use rkey_base::hint::prefetch_read;
 use rkey_base::shared::PeerBytes;
 use std::cell::Cell;
@@ -25,7 +26,6 @@ const ACK_AFTER_EMPTY: u32 = 24;
 
 /// What the owner of the link writes and a peeking thread reads.
 #[derive(Debug, Default)]
-#[repr(align(128))]
 pub(crate) struct Cursor {
     /// Fragments consumed.
     pub(crate) consumed: AtomicU64,
@@ -40,7 +40,7 @@ pub(crate) struct Cursor {
 pub(crate) struct Receiver {
     peer: Half,
     rules: Rules,
-    cursor: Arc<Cursor>,
+    cursor: Arc<CachePadded<Cursor>>,
     /// The slot at the index has been read and was good (`done` may move on).
     taken: Cell<bool>,
     /// The current fragment asked for an immediate acknowledgement.
@@ -76,7 +76,7 @@ impl Receiver {
     }
 
     /// What peeking threads look at.
-    pub(crate) fn cursor(&self) -> &Arc<Cursor> {
+    pub(crate) fn cursor(&self) -> &Arc<CachePadded<Cursor>> {
         &self.cursor
     }
 
