@@ -150,7 +150,6 @@ impl<T: Copy + Send> Fifo<T> {
         let count = self
             .ring
             .tail
-            .0
             .load(Ordering::Acquire)
             .wrapping_sub(head)
             .min(most);
@@ -167,7 +166,6 @@ impl<T: Copy + Send> Fifo<T> {
         });
         self.ring
             .head
-            .0
             .store(head.wrapping_add(count), Ordering::Release);
         count
     }

@@ -9,12 +9,11 @@ use parking_lot::Mutex;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::{Protection, Secrets};
-use rkey_engine::{DenialReport, Engine, EngineConfig, EngineError};
+use rkey_engine::{AsyncEvent, DenialReport, Engine, EngineConfig, EngineError};
 use rkey_link::NodeId;
 
 use crate::config::{Config, DirectCopy, Share};
 use crate::error::DeviceError;
-use crate::event::AsyncEvent;
 use crate::objects::channel::EventQueue;
 use crate::peers::handshake::{LinkConfig, LocalNode, Policy};
 use crate::peers::names::Scope;

@@ -14,7 +14,6 @@
 //! | `reclaim` | how memory is taken back from peers that reach it by themselves; leases |
 //! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
 //! | [`inspect`] | descriptions of a device for people; [`denials`] (refused accesses in the log) and [`describe`] |
-//! | [`event`] | asynchronous events |
 //! | [`threads`], [`time`] | threads and the clock, also for front ends |
 //! | [`fork`] | what a forked child can do with its parent's device |
 //!
@@ -30,7 +29,6 @@ pub mod config;
 pub mod connect;
 pub mod device;
 pub mod error;
-pub mod event;
 pub mod fork;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -48,7 +46,6 @@ pub use config::{Config, ConfigError, DirectCopy, Explain, Share};
 pub use connect::{Accepting, Incoming, Listener, Peer, QpAddress, Reservation};
 pub use device::Device;
 pub use error::DeviceError;
-pub use event::AsyncEvent;
 pub use inspect::copy_paths::{CopyPaths, copy_paths};
 pub use inspect::denial_view::{DenialView, GuesserView};
 pub use inspect::{Inspection, Listing, OtherVersion, list_all, list_devices};
@@ -59,6 +56,7 @@ pub use objects::qp::{Qp, QpOptions};
 pub use objects::shared_memory::SharedMemory;
 pub use objects::srq::Srq;
 pub use peers::process::Departed;
+pub use rkey_engine::AsyncEvent;
 
 // Modules by the short names that front ends use.
 pub use inspect::{denial_view, denials, describe};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::Protection;
+use rkey_engine::AsyncEvent;
 use rkey_link::NodeId;
 
 use crate::config::Config;
 use crate::error::DeviceError;
-use crate::event::AsyncEvent;
 use crate::inspect::denials::Denials;
 use crate::inspect::describe::Descriptions;
 use crate::lifecycle::Lifecycle;

@@ -47,7 +47,7 @@ fn world() -> World {
     let link = engine.attach(Loopback::new(node));
     let cq = engine.create_cq(1024).expect("room");
     let recv_cq = engine.create_cq(1024).expect("room");
-    let mut config = QpConfig::new(QpType::Rc, domain, cq.id());
+    let mut config = QpConfig::new(domain, &cq.id());
     config.recv_cq = recv_cq.id();
     let qps = [256, 257].map(|qpn| engine.create_qp(&config, qpn).expect("room"));
     for (at, qp) in qps.into_iter().enumerate() {

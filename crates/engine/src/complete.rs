@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::qp::pair::Qp;
 use crate::send_queue::{Detail, WqeFlags};
-use crate::{Completion, CompletionFlags, CompletionOp, Event, QpState, Status};
+use crate::{AsyncEvent, Completion, CompletionFlags, CompletionOp, Event, QpState, Status};
 
 impl<M> Context<M> {
     /// Completes sends from the head as far as they have ended.
@@ -93,10 +93,11 @@ impl<M> Context<M> {
         self.flush_sends(qp);
         self.flush_receives(qp);
         if qp.config.srq.is_some() && qp.home.is_none() {
-            self.events.push_back(Event::LastWqeReached {
-                qp: qp.id,
-                qpn: qp.qpn,
-            });
+            self.events
+                .push_back(Event::Async(AsyncEvent::LastWqeReached {
+                    qp: qp.id,
+                    qpn: qp.qpn,
+                }));
         }
     }
 
@@ -174,9 +175,9 @@ impl<M> Context<M> {
     #[cold]
     pub(crate) fn drained(&mut self, qp: &mut Qp) {
         qp.draining = false;
-        self.events.push_back(Event::SqDrained {
+        self.events.push_back(Event::Async(AsyncEvent::SqDrained {
             qp: qp.id,
             qpn: qp.qpn,
-        });
+        }));
     }
 }

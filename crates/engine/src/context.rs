@@ -11,8 +11,8 @@ use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
 use crate::{
-    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Origin, Process, QpId, Reports,
-    Sge, Side, SrqId, XrcdId,
+    AsyncEvent, Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Origin, Process, QpId,
+    Reports, Sge, Side, SrqId, XrcdId,
 };
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
@@ -171,7 +171,8 @@ impl<M> Context<M> {
                 self.events.push_back(Event::CqSeen(cq));
             }
             Pushed::Overrun => {
-                self.events.push_back(Event::CqOverrun(cq));
+                self.events
+                    .push_back(Event::Async(AsyncEvent::CqOverrun(cq)));
                 self.broken.push(cq);
             }
             Pushed::Broken => {}

@@ -11,7 +11,7 @@ use crate::qp::pair::Qp;
 use crate::requester::{drop_datagram, pump};
 use crate::responder::{Answer, Reply, on_request};
 use crate::silence::{Next, Silence};
-use crate::{CqId, Engine, Event, LinkId, Progress, QpState, Status};
+use crate::{AsyncEvent, CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
 
@@ -296,10 +296,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 lose_requests(&mut self.x, qp);
             }
             if gone && qp.state.responds() {
-                self.x.events.push_back(Event::PeerGone {
+                self.x.events.push_back(Event::Async(AsyncEvent::PeerGone {
                     qp: qp.id,
                     qpn: qp.qpn,
-                });
+                }));
             }
         }
         self.x.routes.retain(|_, link| *link != id);

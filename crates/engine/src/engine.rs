@@ -11,8 +11,8 @@ use crate::qp::pair::{Qp, Settings};
 use crate::reach::Reach;
 use crate::recv_queue::RecvQueue;
 use crate::{
-    CqId, CqShared, EngineError, Event, LinkId, QpAttributes, QpConfig, QpId, QpInfo, QpState,
-    Reports, SrqId, XrcdId,
+    AsyncEvent, CqId, CqShared, EngineError, Event, LinkId, QpAttributes, QpConfig, QpId, QpInfo,
+    QpState, Reports, SrqId, XrcdId,
 };
 use rkey_base::memory::Memory;
 use rkey_core::{CoreError, DomainId, Protection};
@@ -309,7 +309,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let _ = self.x.reach.protection.release_domain(domain);
     }
 
-    /// Changes a shared receive queue. [`Event::SrqLimit`] comes once when fewer receives than
+    /// Changes a shared receive queue. [`AsyncEvent::SrqLimit`] comes once when fewer receives than
     /// `limit` are left; 0 disarms it.
     ///
     /// # Errors
@@ -340,7 +340,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             srq.limit = new_limit;
             if srq.queue.len() < new_limit {
                 srq.limit = 0;
-                self.x.events.push_back(Event::SrqLimit(srq.id));
+                self.x
+                    .events
+                    .push_back(Event::Async(AsyncEvent::SrqLimit(srq.id)));
             }
         }
         if let Some(depth) = depth {
@@ -563,10 +565,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
             };
             let uses = qp.config.send_cq == cq || qp.config.recv_cq == cq;
             if uses && !matches!(qp.state, QpState::Reset | QpState::Error) {
-                self.x.events.push_back(Event::QpFatal {
+                self.x.events.push_back(Event::Async(AsyncEvent::QpFatal {
                     qp: qp.id,
                     qpn: qp.qpn,
-                });
+                }));
                 self.x.enter_error(qp);
             }
         }

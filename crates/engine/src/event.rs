@@ -1,4 +1,4 @@
-//! What an engine reports to its device, apart from completions.
+//! What an engine reports to its device, apart from completions; and the part of it that is for the program.
 
 use crate::groups::Group;
 use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId};
@@ -14,53 +14,8 @@ pub enum Event {
     CqReady(CqId),
     /// A watched completion queue got a solicited entry, or one with an error; it is no longer watched.
     CqSeen(CqId),
-    /// A completion queue was full when an entry came. It is broken, and so are its queue pairs.
-    CqOverrun(CqId),
-    /// A queue pair went to the error state for a reason that no completion reports.
-    QpFatal {
-        /// Which.
-        qp: QpId,
-        /// Its number.
-        qpn: u32,
-    },
-    /// The peer requested something that it may not do, and this target queue pair went to the error state.
-    AccessError {
-        /// Which.
-        qp: QpId,
-        /// Its number.
-        qpn: u32,
-    },
-    /// The peer sent a request that makes no sense (too long for the receive, unaligned atomic),
-    /// and this target queue pair went to the error state.
-    RequestError {
-        /// Which.
-        qp: QpId,
-        /// Its number.
-        qpn: u32,
-    },
-    /// All sends that were started before the queue pair was put into Sqd are complete.
-    SqDrained {
-        /// Which.
-        qp: QpId,
-        /// Its number.
-        qpn: u32,
-    },
-    /// A queue pair in the error state will take nothing more from its shared receive queue.
-    LastWqeReached {
-        /// Which.
-        qp: QpId,
-        /// Its number.
-        qpn: u32,
-    },
-    /// A shared receive queue has fewer entries than its limit; the limit is disarmed now.
-    SrqLimit(SrqId),
-    /// The first request of the peer arrived while the queue pair was in Rtr.
-    CommEstablished {
-        /// Which.
-        qp: QpId,
-        /// Its number.
-        qpn: u32,
-    },
+    /// An event for the program.
+    Async(AsyncEvent),
     /// A queue pair needs a link to the device that owns queue pair number `peer`. The device calls
     /// [`crate::Engine::connect_qp`] (connected types), [`crate::Engine::connect_qpn`] (datagrams), or
     /// [`crate::Engine::unreachable`].
@@ -95,14 +50,6 @@ pub enum Event {
         /// Why.
         reason: DownReason,
     },
-    /// The link of a connected queue pair is gone. It had nothing outstanding and stays in its state; to flush its
-    /// receives, move it to the error state.
-    PeerGone {
-        /// Which.
-        qp: QpId,
-        /// Its number.
-        qpn: u32,
-    },
     /// An access was denied, here or at the peer. [`crate::Engine::reports`] has it already.
     Denied(Arc<DenialReport>),
     /// A process has named many unknown keys. Raised when it is first slowed down, and when the number of its guesses
@@ -130,4 +77,71 @@ pub enum Event {
         /// Whether the peer wrote (write, atomic) or read.
         write: bool,
     },
+}
+
+/// An event outside of completions. The device passes it on to the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// A completion queue was full when an entry came. It is broken, and so are its queue pairs.
+    CqOverrun(CqId),
+    /// A queue pair went to the error state for a reason that no completion reports.
+    QpFatal {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// The peer requested something that it may not do, and this target queue pair went to the error state.
+    AccessError {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// The peer sent an invalid request (too long for the receive, unaligned atomic),
+    /// and this target queue pair went to the error state.
+    RequestError {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// All sends that were started before the queue pair was put into Sqd are complete.
+    SqDrained {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// A queue pair in the error state will take nothing more from its shared receive queue.
+    LastWqeReached {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// A shared receive queue has fewer entries than its limit; the limit is disarmed now.
+    SrqLimit(SrqId),
+    /// The first request of the peer arrived while the queue pair was in Rtr.
+    CommEstablished {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// The link of a connected queue pair is gone. It had nothing outstanding and stays in its state; to flush its
+    /// receives, move it to the error state.
+    PeerGone {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+}
+
+impl From<AsyncEvent> for Event {
+    fn from(event: AsyncEvent) -> Self {
+        Self::Async(event)
+    }
 }

@@ -74,7 +74,7 @@ mod xrc;
 pub use cq::{Clock, CqShared, Stamped};
 pub use engine::{Engine, EngineConfig, Progress};
 pub use error::{EngineError, ModifyError};
-pub use event::Event;
+pub use event::{AsyncEvent, Event};
 pub use exposure::{ExposedMemory, Exposure};
 pub use groups::{Flow, Group};
 pub use guesses::Guesser;

@@ -8,7 +8,7 @@ use rkey_base::range::VaRange;
 use rkey_core::{Access, Limits, Protection, Region, RegionSpec, Secrets, WireKey};
 use rkey_engine::{
     Completion, CqShared, Engine, EngineConfig, LinkId, Peer, QpAttributes, QpConfig, QpId,
-    QpState, QpType, RecvRequest, SendFlags, SendRequest, Sge, Target, Work,
+    QpState, RecvRequest, SendFlags, SendRequest, Sge, Target, Work,
 };
 use rkey_link::NodeId;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl World {
         let mut engine = Engine::new(config, protection, Arc::clone(&memory));
         let cq = engine.create_cq(64).ok()?;
         let qp = engine
-            .create_qp(&QpConfig::new(QpType::Rc, domain, cq.id()), QPN)
+            .create_qp(&QpConfig::new(domain, &cq.id()), QPN)
             .ok()?;
         let link = engine.attach(HostileLink::default());
         let mut world = Self {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rkey_core::{Access, Denial, DomainId};
+use rkey_core::{Access, Denial};
 use rkey_engine::{
     DenialReport, Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest,
-    SendRequest, Side, XrcdId,
+    SendRequest, Side,
 };
 use rkey_link::NodeId;
 
@@ -18,89 +18,9 @@ use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
 use crate::progress::reactor::Token;
 
-/// The fixed attributes of a queue pair.
-#[derive(Clone, Debug)]
-pub struct QpOptions {
-    /// The transport service.
-    pub qp_type: QpType,
-    /// The protection domain: keys of other domains do not work here.
-    pub domain: DomainId,
-    /// The completion queue of sends.
-    pub send_cq: Cq,
-    /// The completion queue of receives.
-    pub recv_cq: Cq,
-    /// The shared receive queue that replaces its own receive queue.
-    pub srq: Option<Srq>,
-    /// Entries of the send queue.
-    pub max_send: u32,
-    /// Entries of the receive queue.
-    pub max_recv: u32,
-    /// Scatter/gather elements of a send.
-    pub max_send_sge: u32,
-    /// Scatter/gather elements of a receive.
-    pub max_recv_sge: u32,
-    /// Bytes of inline data of a send.
-    pub max_inline: u32,
-    /// Every send completes with an entry, whether flagged or not.
-    pub signal_all: bool,
-    /// The queue pair goes to the error state when the process of its peer ends, even if no send is outstanding, so that its
-    /// receives are flushed.
-    pub fail_with_peer: bool,
-    /// A refused request fails alone and leaves both queue pairs in service. Both ends need the same setting.
-    pub survive_remote_error: bool,
-    /// The XRC domain whose shared receive queues the receiving half of an extended reliable connection serves.
-    pub xrcd: Option<XrcdId>,
-    /// The endpoint that it is part of, for regions that serve one endpoint only: the number passed to
-    /// [`Device::bind_endpoint`]. `None`: its own number.
-    pub endpoint: Option<u32>,
-    /// Its peer, for regions that serve one peer only: the number in their [`RegionSpec`](crate::core::RegionSpec).
-    pub peer: Option<u32>,
-}
-
-impl QpOptions {
-    /// A reliable connection of moderate size with one completion queue.
-    #[must_use]
-    pub fn new(domain: DomainId, cq: &Cq) -> Self {
-        Self {
-            qp_type: QpType::Rc,
-            domain,
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
-            srq: None,
-            max_send: 128,
-            max_recv: 128,
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            max_inline: 128,
-            signal_all: false,
-            fail_with_peer: true,
-            survive_remote_error: false,
-            xrcd: None,
-            endpoint: None,
-            peer: None,
-        }
-    }
-
-    fn config(&self) -> QpConfig {
-        QpConfig {
-            qp_type: self.qp_type,
-            domain: self.domain,
-            send_cq: self.send_cq.id(),
-            recv_cq: self.recv_cq.id(),
-            srq: self.srq.as_ref().map(Srq::id),
-            max_send: self.max_send,
-            max_recv: self.max_recv,
-            max_send_sge: self.max_send_sge,
-            max_recv_sge: self.max_recv_sge,
-            max_inline: self.max_inline,
-            signal_all: self.signal_all,
-            survive_remote_error: self.survive_remote_error,
-            xrcd: self.xrcd,
-            endpoint: self.endpoint,
-            peer: self.peer,
-        }
-    }
-}
+/// The fixed attributes of a queue pair, with the device's queues. `endpoint` is the number passed to
+/// [`Device::bind_endpoint`], `peer` the one in a [`RegionSpec`](crate::core::RegionSpec).
+pub type QpOptions = QpConfig<Cq, Srq>;
 
 /// A queue pair. Clones are the same queue pair; the last one destroys it.
 #[derive(Clone, Debug)]
@@ -165,10 +85,10 @@ impl Device {
         let qpn = shared
             .qp_numbers
             .allocate(|block, fd| shared.reactor.add(fd, Token::block(block)))?;
-        match self
-            .shared()
+        let config = options.numbered(Cq::id, Srq::id);
+        match shared
             .driver
-            .command(|engine| engine.create_qp(&options.config(), qpn))
+            .command(|engine| engine.create_qp(&config, qpn))
         {
             Ok(id) => {
                 self.shared().qps.insert(qpn, id, options.fail_with_peer);

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use rkey_engine::{Event, QpAttributes, QpId, QpState};
+use rkey_engine::{AsyncEvent, Event, QpAttributes, QpId, QpState};
 
 use super::Driver;
-use crate::event::AsyncEvent;
 use crate::inspect::denials::Denials;
 use crate::objects::channel::EventQueue;
 use crate::objects::{Counters, CqTable, QpTable};
@@ -36,31 +35,7 @@ impl EventRouter {
         match event {
             Event::CqReady(cq) => self.cqs.ready(cq),
             Event::CqSeen(cq) => self.cqs.seen(cq),
-            Event::CqOverrun(cq) => {
-                tracing::warn!(
-                    ?cq,
-                    "a completion queue overran; its queue pairs are broken"
-                );
-                self.events.push(AsyncEvent::CqOverrun(cq));
-                self.cqs.ready(cq);
-                self.cqs.seen(cq);
-            }
-            Event::QpFatal { qp, qpn } => self.events.push(AsyncEvent::QpFatal { qp, qpn }),
-            Event::AccessError { qp, qpn } => {
-                self.events.push(AsyncEvent::AccessError { qp, qpn });
-            }
-            Event::RequestError { qp, qpn } => {
-                self.events.push(AsyncEvent::RequestError { qp, qpn });
-            }
-            Event::SqDrained { qp, qpn } => self.events.push(AsyncEvent::SqDrained { qp, qpn }),
-            Event::LastWqeReached { qp, qpn } => {
-                self.events.push(AsyncEvent::LastWqeReached { qp, qpn });
-            }
-            Event::SrqLimit(srq) => self.events.push(AsyncEvent::SrqLimit(srq)),
-            Event::CommEstablished { qp, qpn } => {
-                self.events.push(AsyncEvent::CommEstablished { qp, qpn });
-            }
-            Event::PeerGone { qp, qpn } => self.peer_is_gone(driver, qp, qpn),
+            Event::Async(event) => self.tell(driver, event),
             Event::LinkNeeded { qp, peer } => self.link_needed(driver, qp, peer),
             Event::PeerSilent { qp, link, peer } => {
                 let peer = UnresponsivePeer { qp, link, peer };
@@ -84,6 +59,23 @@ impl EventRouter {
             }
             // A later engine may have events that this device does not know.
             other => tracing::debug!(?other, "ignored an unknown engine event"),
+        }
+    }
+
+    /// An event for the program, and what the device itself makes of it.
+    fn tell(&self, driver: &Driver, event: AsyncEvent) {
+        match event {
+            AsyncEvent::CqOverrun(cq) => {
+                tracing::warn!(
+                    ?cq,
+                    "a completion queue overran; its queue pairs are broken"
+                );
+                self.events.push(event);
+                self.cqs.ready(cq);
+                self.cqs.seen(cq);
+            }
+            AsyncEvent::PeerGone { qp, qpn } => self.peer_is_gone(driver, qp, qpn),
+            _ => self.events.push(event),
         }
     }
 
@@ -149,21 +141,14 @@ mod tests {
         let (driver, router) = (driver(), router());
         let (qp, qpn) = (QpId::from((1, 1)), 0x100);
         let srq = SrqId::from((2, 1));
-        let events = vec![
-            Event::CommEstablished { qp, qpn },
-            Event::SrqLimit(srq),
-            Event::PeerGone { qp, qpn },
+        let events = [
+            AsyncEvent::CommEstablished { qp, qpn },
+            AsyncEvent::SrqLimit(srq),
+            AsyncEvent::PeerGone { qp, qpn },
         ];
-        router.route(&driver, events);
+        router.route(&driver, events.map(Event::from).into());
         let took: Vec<_> = std::iter::from_fn(|| router.events.try_next()).collect();
-        assert_eq!(
-            took,
-            [
-                AsyncEvent::CommEstablished { qp, qpn },
-                AsyncEvent::SrqLimit(srq),
-                AsyncEvent::PeerGone { qp, qpn }
-            ]
-        );
+        assert_eq!(took, events);
     }
 
     #[test]

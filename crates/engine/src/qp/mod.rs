@@ -9,19 +9,20 @@ use rkey_core::{Access, DomainId};
 use rkey_link::NodeId;
 use state::{Attributes, QpState, QpType};
 
-/// What a queue pair is created with; none of it changes later.
+/// What a queue pair is created with; none of it changes later. The engine names queues by their numbers; a device has
+/// queues of its own in these places.
 #[derive(Clone, Copy, Debug)]
-pub struct QpConfig {
+pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The transport service.
     pub qp_type: QpType,
     /// The protection domain: keys of other domains are refused here.
     pub domain: DomainId,
     /// Where sends complete.
-    pub send_cq: CqId,
+    pub send_cq: Cq,
     /// Where receives complete.
-    pub recv_cq: CqId,
+    pub recv_cq: Cq,
     /// Takes receives from this queue instead of one of its own.
-    pub srq: Option<SrqId>,
+    pub srq: Option<Srq>,
     /// Entries of the send queue.
     pub max_send: u32,
     /// Entries of the receive queue.
@@ -34,6 +35,9 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// Complete all sends with an entry, whether flagged or not.
     pub signal_all: bool,
+    /// The queue pair goes to the error state when the process of its peer ends, even if no send is outstanding, so that its
+    /// receives are flushed. The device moves it there on [`crate::AsyncEvent::PeerGone`].
+    pub fail_with_peer: bool,
     /// A refused request fails alone and leaves both queue pairs in service (as libfabric's reliable datagrams,
     /// Both ends must agree on it.
     pub survive_remote_error: bool,
@@ -51,14 +55,14 @@ pub struct QpConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XrcdId(pub u32);
 
-impl QpConfig {
-    /// A small queue pair of this type with both completion queues the same.
-    pub const fn new(qp_type: QpType, domain: DomainId, cq: CqId) -> Self {
+impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
+    /// A reliable connection of moderate size that completes everything in one queue.
+    pub fn new(domain: DomainId, cq: &Cq) -> Self {
         Self {
-            qp_type,
+            qp_type: QpType::Rc,
             domain,
-            send_cq: cq,
-            recv_cq: cq,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
             srq: None,
             max_send: 128,
             max_recv: 128,
@@ -66,10 +70,33 @@ impl QpConfig {
             max_recv_sge: 4,
             max_inline: 128,
             signal_all: false,
+            fail_with_peer: true,
             survive_remote_error: false,
             xrcd: None,
             endpoint: None,
             peer: None,
+        }
+    }
+
+    /// The same with the engine's numbers of the queues.
+    pub fn numbered(&self, cq: impl Fn(&Cq) -> CqId, srq: impl FnOnce(&Srq) -> SrqId) -> QpConfig {
+        QpConfig {
+            qp_type: self.qp_type,
+            domain: self.domain,
+            send_cq: cq(&self.send_cq),
+            recv_cq: cq(&self.recv_cq),
+            srq: self.srq.as_ref().map(srq),
+            max_send: self.max_send,
+            max_recv: self.max_recv,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline: self.max_inline,
+            signal_all: self.signal_all,
+            fail_with_peer: self.fail_with_peer,
+            survive_remote_error: self.survive_remote_error,
+            xrcd: self.xrcd,
+            endpoint: self.endpoint,
+            peer: self.peer,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::numbers::Numbers;
 use crate::port::Meta;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::reach::{Counter, RequestedRange};
-use crate::{Event, QpState, ud, xrc};
+use crate::{AsyncEvent, Event, QpState, ud, xrc};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
@@ -203,10 +203,11 @@ fn recognise(qp: &mut Qp, meta: &Meta) -> bool {
 fn establish<M>(x: &mut Context<M>, qp: &mut Qp) {
     qp.resp.established = true;
     if qp.state == QpState::Rtr {
-        x.events.push_back(Event::CommEstablished {
-            qp: qp.id,
-            qpn: qp.qpn,
-        });
+        x.events
+            .push_back(Event::Async(AsyncEvent::CommEstablished {
+                qp: qp.id,
+                qpn: qp.qpn,
+            }));
     }
 }
 

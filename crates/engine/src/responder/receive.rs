@@ -7,7 +7,7 @@ use super::Reply;
 use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::Qp;
-use crate::{Completion, CompletionFlags, CompletionOp, Event, QpType, Status};
+use crate::{AsyncEvent, Completion, CompletionFlags, CompletionOp, Event, QpType, Status};
 use rkey_link::{Header, HeaderFlags, Op};
 
 /// Takes a receive from the queue pair's own queue or the shared one.
@@ -25,7 +25,8 @@ pub(crate) fn take_receive<M>(x: &mut Context<M>, qp: &mut Qp) -> bool {
     let taken = srq.queue.take(&mut qp.resp.recv);
     if taken && srq.queue.len() < srq.limit {
         srq.limit = 0;
-        x.events.push_back(Event::SrqLimit(srq.id));
+        x.events
+            .push_back(Event::Async(AsyncEvent::SrqLimit(srq.id)));
     }
     taken
 }

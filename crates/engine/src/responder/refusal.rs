@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::reach::AccessError;
-use crate::{Event, QpType, Side, Status};
+use crate::{AsyncEvent, Event, QpType, Side, Status};
 use rkey_base::memory::Memory;
 use rkey_core::{Attempt, Denial, NamedKey, Operation, Reason};
 use rkey_link::{Header, NodeId, Op};
@@ -86,9 +86,9 @@ pub(crate) fn refuse<M: Memory>(
     }
     let (id, qpn) = (qp.id, qp.qpn);
     x.events.push_back(match code {
-        Nak::RemoteAccess => Event::AccessError { qp: id, qpn },
-        Nak::InvalidRequest => Event::RequestError { qp: id, qpn },
-        _ => Event::QpFatal { qp: id, qpn },
+        Nak::RemoteAccess => Event::Async(AsyncEvent::AccessError { qp: id, qpn }),
+        Nak::InvalidRequest => Event::Async(AsyncEvent::RequestError { qp: id, qpn }),
+        _ => Event::Async(AsyncEvent::QpFatal { qp: id, qpn }),
     });
     if qp.resp.recv.held && header.op == Op::Write {
         // A write with immediate data had taken a receive.

@@ -211,7 +211,7 @@ fn loopback_carries_everything() {
     let mut engine = Engine::new(config, protection, Arc::clone(&memory));
     let link = engine.attach(Loopback::new(node));
     let cq = engine.create_cq(64).unwrap();
-    let config = QpConfig::new(QpType::Rc, domain, cq.id());
+    let config = QpConfig::new(domain, &cq.id());
     let (a, b) = (
         engine.create_qp(&config, 256).unwrap(),
         engine.create_qp(&config, 257).unwrap(),

@@ -64,7 +64,7 @@ fn an_overrun_is_noticed() {
     assert_eq!(pair.nodes[0].state(&a), QpState::Error);
     let events = pair.nodes[0].events();
     assert!(
-        matches!(events[..], [Event::CqOverrun(cq), Event::QpFatal { .. }] if cq == small.id()),
+        matches!(events[..], [Event::Async(AsyncEvent::CqOverrun(cq)), Event::Async(AsyncEvent::QpFatal { .. })] if cq == small.id()),
         "{events:?}"
     );
     let mut all = [Completion::default(); 8];

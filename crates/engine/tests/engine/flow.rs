@@ -152,7 +152,7 @@ fn draining_lets_started_work_end_and_holds_back_the_rest() {
     assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
     let events = pair.nodes[0].events();
     assert!(
-        matches!(events[..], [Event::SqDrained { .. }]),
+        matches!(events[..], [Event::Async(AsyncEvent::SqDrained { .. })]),
         "{events:?}"
     );
     pair.nodes[0]

@@ -19,7 +19,7 @@ fn limits_are_named() {
     );
     let cq = node.engine.create_cq(10).unwrap();
     assert!(node.engine.create_cq(10).is_err());
-    let config = QpConfig::new(QpType::Rc, node.domain, cq.id());
+    let config = QpConfig::new(node.domain, &cq.id());
     assert_eq!(
         node.engine.create_qp(&config, 1 << 24),
         Err(EngineError::Number(1 << 24))

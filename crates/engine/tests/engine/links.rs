@@ -81,7 +81,7 @@ fn a_broken_link_fails_what_is_outstanding() {
     let gone: Vec<_> = events
         .iter()
         .filter_map(|e| {
-            if let Event::PeerGone { qp, .. } = e {
+            if let Event::Async(AsyncEvent::PeerGone { qp, .. }) = e {
                 Some(*qp)
             } else {
                 None
@@ -133,14 +133,17 @@ fn a_requester_that_dies_in_the_middle_of_its_message() {
         pair.drive(1, 64);
     }
     let events = pair.nodes[1].events();
-    let blamed =
-        |event: &Event| matches!(event, Event::RequestError { .. } | Event::QpFatal { .. });
+    let blamed = |event: &Event| {
+        matches!(
+            event,
+            Event::Async(AsyncEvent::RequestError { .. })
+                | Event::Async(AsyncEvent::QpFatal { .. })
+        )
+    };
     assert!(!events.iter().any(blamed), "{events:?}");
-    assert!(
-        events
-            .iter()
-            .any(|event| matches!(event, Event::PeerGone { qp, .. } if *qp == b.id))
-    );
+    assert!(events.iter().any(
+        |event| matches!(event, Event::Async(AsyncEvent::PeerGone { qp, .. }) if *qp == b.id)
+    ));
     assert!(b.poll().is_empty());
     pair.nodes[1]
         .engine

@@ -66,7 +66,7 @@ fn a_refusal_is_told_on_both_sides_and_flushes() {
     assert!(
         events[1]
             .iter()
-            .any(|event| matches!(event, Event::AccessError { .. }))
+            .any(|event| matches!(event, Event::Async(AsyncEvent::AccessError { .. })))
     );
     // What is posted now is flushed at once.
     pair.send(0, &qps[0], &SendRequest::new(9, send_work(), &sge));
@@ -162,7 +162,7 @@ fn unaligned_atomics_are_invalid() {
         assert!(
             outcome.events[1]
                 .iter()
-                .any(|e| matches!(e, Event::RequestError { .. }))
+                .any(|e| matches!(e, Event::Async(AsyncEvent::RequestError { .. })))
         );
     }
 }

@@ -35,7 +35,7 @@ fn queue_pairs_share_receives() {
     pair.settle();
     let events = pair.nodes[1].events();
     assert!(
-        matches!(events[..], [Event::SrqLimit(it)] if it == srq),
+        matches!(events[..], [Event::Async(AsyncEvent::SrqLimit(it))] if it == srq),
         "{events:?}"
     );
     pair.send(0, &c, &SendRequest::new(3, send_work(), &[]));
@@ -53,7 +53,10 @@ fn queue_pairs_share_receives() {
         .unwrap();
     let events = pair.nodes[1].events();
     assert!(
-        matches!(events[..], [Event::LastWqeReached { .. }]),
+        matches!(
+            events[..],
+            [Event::Async(AsyncEvent::LastWqeReached { .. })]
+        ),
         "{events:?}"
     );
     pair.nodes[1].engine.modify_srq(srq, None, Some(2)).unwrap();

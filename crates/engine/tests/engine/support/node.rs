@@ -94,7 +94,7 @@ impl Node {
     /// A queue pair with a completion queue of its own.
     pub(crate) fn qp(&mut self, change: impl FnOnce(&mut QpConfig)) -> Qp {
         let cq = self.engine.create_cq(1024).unwrap();
-        let mut config = QpConfig::new(QpType::Rc, self.domain, cq.id());
+        let mut config = QpConfig::new(self.domain, &cq.id());
         change(&mut config);
         let qpn = self.next_qpn;
         self.next_qpn += 1;
