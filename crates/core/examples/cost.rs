@@ -39,7 +39,7 @@ fn main() {
             max_regions: Limits::KEY_SLOTS,
             ..Limits::default()
         };
-        let table = Protection::new(limits, Secrets([1, 2, 3, 4]));
+        let table = std::sync::Arc::new(Protection::new(limits, Secrets([1, 2, 3, 4])));
         let domain = match table.create_domain() {
             Ok(domain) => domain,
             Err(error) => return eprintln!("{error}"),
@@ -83,17 +83,10 @@ fn main() {
                 check(&regions[((place >> 33) % regions.len() as u64) as usize]);
             }
         });
-        let section = table.section();
+        let section = table.section().expect("the first");
         let check_in_section = |(region, start): &(Region, u64)| {
             let key = WireKey::Device(black_box(region.key));
-            let grant = table.check_remote_in(
-                &section,
-                &who,
-                key,
-                black_box(start + 64),
-                8,
-                Operation::Write,
-            );
+            let grant = section.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);
             black_box(grant.is_ok_and(|grant| black_box(grant.single()).is_some()));
         };
         let hot_section = measure(|count| (0..count).for_each(|_| check_in_section(&hot)));

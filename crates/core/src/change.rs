@@ -7,6 +7,7 @@
 use crate::entry::{Entry, flag};
 use crate::grant::Closing;
 use crate::registry::{Filling, Geometry, allowed};
+use crate::section::passing::{Awaited, Passing};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry, reached};
 use crate::{Access, Change, CoreError, Limit, MemoryKind, Region, RegionId};
@@ -98,6 +99,7 @@ impl Protection {
         Ok(Changing {
             table: self,
             region,
+            section: Awaited::new(self, &registry),
             waiting: Some((retired, Box::new(new))),
         })
     }
@@ -179,23 +181,22 @@ impl Protection {
 pub struct Changing<'a> {
     table: &'a Protection,
     region: RegionId,
+    section: Awaited<'a>,
     waiting: Option<(Retired<'a, Entry>, Box<Filling>)>,
 }
 
 impl Changing<'_> {
-    /// True when no grant holds the region any more. It stays so.
+    /// True when no grant holds the region any more, and the section's are known to be over. It stays so.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.waiting
-            .as_ref()
-            .is_none_or(|(retired, _)| retired.is_drained())
+        let of_pins = |(retired, _): &(Retired<'_, Entry>, _)| retired.is_drained();
+        self.section.is_over() && self.waiting.as_ref().is_none_or(of_pins)
     }
 
-    /// Makes the changed region live. Its old memory now belongs to the owner. If sections are in use, their lock
-    /// must be passed through before this (see [`Protection::section`]).
+    /// Makes the changed region live. Its old memory now belongs to the owner.
     ///
     /// # Errors
-    /// Itself, while a grant still holds the region.
+    /// Itself, while it is not drained.
     pub fn finish(mut self) -> Result<Region, Self> {
         if !self.is_drained() {
             return Err(self);
@@ -221,6 +222,12 @@ impl Changing<'_> {
             debug_assert!(revived.is_ok(), "it is drained, and that does not change");
         }
         Ok(region)
+    }
+}
+
+impl Passing for Changing<'_> {
+    fn passed(&mut self, table: &Protection) {
+        self.section.passed(table);
     }
 }
 

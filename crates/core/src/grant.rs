@@ -2,7 +2,8 @@
 
 use crate::RegionId;
 use crate::entry::Entry;
-use crate::table::Protection;
+use crate::section::passing::{Awaited, Passing};
+use crate::table::{Protection, Registry};
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
 
@@ -136,6 +137,7 @@ impl Iterator for Spans<'_> {
 impl ExactSizeIterator for Spans<'_> {}
 
 /// The end of a region: its keys are already refused; its memory belongs to the owner again when no grant is left.
+/// Grants of a section show in no count: see [`crate::Section`] for how their end is seen.
 ///
 /// Dropping this earlier is allowed; the table then frees the region later, but the owner does not learn when
 /// accesses to the memory have ended.
@@ -145,12 +147,14 @@ pub struct Closing<'a> {
     /// The slot, unless all was over at once.
     waiting: Option<Retired<'a, Entry>>,
     shared: bool,
+    section: Awaited<'a>,
 }
 
 impl<'a> Closing<'a> {
     #[inline]
     pub(crate) fn new(
         table: &'a Protection,
+        registry: &Registry,
         waiting: Option<Retired<'a, Entry>>,
         shared: bool,
     ) -> Self {
@@ -158,6 +162,7 @@ impl<'a> Closing<'a> {
             table,
             waiting,
             shared,
+            section: Awaited::new(table, registry),
         }
     }
 
@@ -168,21 +173,28 @@ impl<'a> Closing<'a> {
         self.shared
     }
 
-    /// True when no grant holds the region any more. It stays so.
+    /// True when no grant holds the region any more, and the section's are known to be over. It stays so.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.waiting.as_ref().is_none_or(Retired::is_drained)
+        self.section.is_over() && self.waiting.as_ref().is_none_or(Retired::is_drained)
     }
 
     /// Ends the close: the memory is the owner's.
     ///
     /// # Errors
-    /// Itself, while a grant still holds the region.
+    /// Itself, while it is not drained.
     #[inline]
     pub fn finish(self) -> Result<(), Self> {
         // A finished region needs nothing more; a drained one is freed when this is dropped.
         if self.is_drained() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl Passing for Closing<'_> {
+    #[inline]
+    fn passed(&mut self, table: &Protection) {
+        self.section.passed(table);
     }
 }
 

@@ -9,12 +9,11 @@ use crate::requested::{Requested, Vacancy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
     Access, Accessor, Addressing, BindRegion, BindRequest, Change, Closing, DomainId, Limits,
-    Operation, Protection, Region, RegionId, RegionSpec, Rules, Secrets, Section, WindowKind,
-    WireKey,
+    Operation, Protection, Region, RegionId, RegionSpec, Rules, Secrets, Section, SectionLock,
+    WindowKind, WireKey,
 };
 use loom::sync::Arc;
 use loom::thread;
-use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;
 
 /// Every field tells which binding it is of.
@@ -129,8 +128,8 @@ const START: u64 = 0x1000;
 
 /// A table with one region, the lock of an engine, and a word that says whose the memory is.
 struct World {
-    table: Protection,
-    engine: SpinLock<Section>,
+    table: std::sync::Arc<Protection>,
+    engine: SectionLock<Section>,
     memory: AtomicU64,
     who: Accessor,
 }
@@ -141,10 +140,10 @@ impl World {
             key_slots: 4,
             ..Limits::default()
         };
-        let table = Protection::new(limits, Secrets([1, 2, 3, 4]));
+        let table = std::sync::Arc::new(Protection::new(limits, Secrets([1, 2, 3, 4])));
         let domain = table.create_domain().unwrap();
         let world = Arc::new(Self {
-            engine: SpinLock::new(table.section()),
+            engine: SectionLock::new(table.section().unwrap()),
             table,
             memory: AtomicU64::new(REGISTERED),
             who: Accessor {
@@ -176,17 +175,15 @@ impl World {
     /// The same in a section.
     fn access_in_section(&self, key: WireKey) {
         let section = self.engine.lock();
-        let grant =
-            self.table
-                .check_remote_in(&section, &self.who, key, START, 8, Operation::Write);
+        let grant = section.check_remote(&self.who, key, START, 8, Operation::Write);
         if grant.is_ok() {
             assert_eq!(self.memory.load(Ordering::Relaxed), REGISTERED);
         }
     }
 
     /// What an owner does before it reuses the memory; false if a grant still holds it.
-    fn take_back(&self, closing: Closing<'_>) -> bool {
-        self.engine.pass();
+    fn take_back(&self, mut closing: Closing<'_>) -> bool {
+        self.engine.pass(&mut closing);
         let drained = closing.finish().is_ok();
         if drained {
             self.memory.store(OURS, Ordering::Relaxed);
@@ -233,22 +230,15 @@ fn an_old_key_against_the_next_use_of_its_slot() {
             thread::spawn(move || {
                 let section = world.engine.lock();
                 let key = WireKey::Device(region.key);
-                let grant = world.table.check_remote_in(
-                    &section,
-                    &world.who,
-                    key,
-                    START,
-                    8,
-                    Operation::Write,
-                );
+                let grant = section.check_remote(&world.who, key, START, 8, Operation::Write);
                 grant.is_ok_and(|grant| {
                     assert_eq!(grant.single().map(|span| span.start()), Some(START));
                     true
                 })
             })
         };
-        let closing = world.table.close_region(region.id).unwrap();
-        drop(world.engine.lock());
+        let mut closing = world.table.close_region(region.id).unwrap();
+        world.engine.lock().pass(&mut closing);
         assert!(closing.finish().is_ok());
         let ranges = [VaRange::new(8 * START, 64).unwrap()];
         let spec = RegionSpec::new(world.who.domain, &ranges, Access::all());
@@ -275,14 +265,7 @@ fn access_against_a_change(addr: u64) {
             thread::spawn(move || {
                 let section = world.engine.lock();
                 let key = WireKey::Device(region.key);
-                let grant = world.table.check_remote_in(
-                    &section,
-                    &world.who,
-                    key,
-                    addr,
-                    8,
-                    Operation::Write,
-                );
+                let grant = section.check_remote(&world.who, key, addr, 8, Operation::Write);
                 let Ok(grant) = grant else { return };
                 let start = grant.single().unwrap().start();
                 if start == START + addr {
@@ -297,8 +280,8 @@ fn access_against_a_change(addr: u64) {
             ranges: Some((&after, Addressing::Zero)),
             ..Change::default()
         };
-        let changing = world.table.change_region(region.id, &change).unwrap();
-        world.engine.pass();
+        let mut changing = world.table.change_region(region.id, &change).unwrap();
+        world.engine.pass(&mut changing);
         if changing.finish().is_ok() {
             world.memory.store(OURS, Ordering::Relaxed);
         }

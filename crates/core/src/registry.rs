@@ -397,7 +397,7 @@ impl Protection {
         let retired = self.slots.retire(index, generation);
         // This cannot fail: the region is live, and retiring takes the registry's lock.
         let busy = retired.and_then(|retired| self.try_put_back(registry, false, retired).err());
-        Closing::new(self, busy, rights & flag::SHARED != 0)
+        Closing::new(self, registry, busy, rights & flag::SHARED != 0)
     }
 
     /// A free cell for a requested key.

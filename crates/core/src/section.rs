@@ -3,11 +3,12 @@
 //! A pin and its release are two atomic read-modify-writes, several times the cost of the rest of a check. An engine
 //! makes all its checks and copies under its own lock, so it needs no pins: it keeps a [`Section`] behind that lock.
 //!
-//! **The contract.** Deregistering or re-registering a region must pass through that lock once (lock and unlock it,
-//! or [`pass`](rkey_base::lock::SpinLock::pass)), after the call that ended the region returned and before the memory
-//! goes back to its owner (and, if a region is changed in place, before [`crate::Changing::finish`]). By then earlier
-//! grants in the section have ended, and later checks in it see that the region has ended.
-//! [`crate::Closing::is_drained`] covers pinned grants only.
+//! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back has
+//! to see that no such grant exists any more: by exclusive access to the section ([`Section::pass`]), or by passing
+//! through the lock that the section is behind ([`SectionLock::pass`]). Until one of these has happened after a region
+//! was deregistered or began to change, [`Closing::finish`](crate::Closing::finish) and
+//! [`Changing::finish`](crate::Changing::finish) refuse. [`SectionLock`] is the only way to share a section between
+//! threads, as it is not `Sync`.
 
 use crate::check::usual;
 use crate::denial::{NamedKey, Request};
@@ -15,14 +16,19 @@ use crate::entry::Entry;
 use crate::grant::{Grant, Granted, Held};
 use crate::sync::{Ordering, fence};
 use crate::table::Protection;
-use crate::{Access, Accessor, Denial, DomainId, LocalKey, LocalUse, Operation, RegionId, WireKey};
+use crate::{
+    Access, Accessor, Changing, Closing, Denial, DomainId, LocalKey, LocalUse, Operation, Region,
+    RegionId, WireKey,
+};
+use rkey_base::lock::{Guard, SpinLock};
 use rkey_base::range::VaRange;
 use std::cell::Cell;
+use std::sync::Arc;
 
-/// The permission to check without pins. It is only as good as the lock that guards it: see the contract of
-/// [`Protection::section`].
+/// The permission to check without pins. A table gives it once ([`Protection::section`]).
 #[derive(Debug)]
 pub struct Section {
+    table: Arc<Protection>,
     /// Slots of recently used keys, one cell per key hash.
     lately: [Cell<Found>; LATELY],
 }
@@ -33,8 +39,8 @@ const LATELY: usize = 8;
 /// wrapped.
 #[derive(Clone, Copy, Debug)]
 struct Found {
-    /// Of which table's keys, and from which permutation.
-    of: (usize, u32),
+    /// From which permutation.
+    of: u32,
     /// How often generations had begun anew.
     wraps: u32,
     key: u32,
@@ -42,79 +48,22 @@ struct Found {
 }
 
 impl Protection {
-    /// A section, to be kept behind a lock.
-    ///
-    /// The caller promises to lock and unlock that lock, or to pass through it, once after a region was deregistered
-    /// or re-registered and before the region's memory is reused. Grants given in the section must not outlive the
-    /// lock's guard.
+    /// The section of this table. `None`: there is one, and it was not dropped.
     #[must_use]
-    pub fn section(&self) -> Section {
+    pub fn section(self: &Arc<Self>) -> Option<Section> {
+        // Under the lock: a region ends before there is a section, which then sees that, or its end waits for the section.
+        let had_one = std::mem::replace(&mut self.registry.lock().has_section, true);
         let nothing = Found {
-            of: (0, 0),
+            of: 0,
             wraps: 0,
             key: 0,
-            slot: (0, 0),
+            // There is no such slot.
+            slot: (u32::MAX, 0),
         };
-        Section {
+        (!had_one).then(|| Section {
+            table: Arc::clone(self),
             lately: std::array::from_fn(|_| Cell::new(nothing)),
-        }
-    }
-
-    /// As [`Self::check_remote`], in a section.
-    ///
-    /// # Errors
-    /// The denial, with the complete reason.
-    #[inline]
-    pub fn check_remote_in<'s>(
-        &'s self,
-        section: &'s Section,
-        who: &Accessor,
-        key: WireKey,
-        addr: u64,
-        len: u64,
-        want: Operation,
-    ) -> Result<Grant<'s>, Box<Denial>> {
-        let wraps = self.keys.wraps();
-        let slot = match key {
-            WireKey::Device(device) => self.find_in(section, device.0, wraps),
-            WireKey::Requested(requested) => self.requested.find(who.domain, requested),
-        };
-        let request = Request::remote(who, key, addr, len, want);
-        if len > 0
-            && let Some(slot) = slot
-            && let Some(grant) = self.look(section, slot, &request, want.needs(), want.alignment())
-        {
-            // The generation may have wrapped to the same number; then this count has changed.
-            fence(Ordering::Acquire);
-            if self.keys.wraps() == wraps {
-                return Ok(grant);
-            }
-        }
-        self.check_remote(who, key, addr, len, want)
-    }
-
-    /// As [`Self::check_local`], in a section.
-    ///
-    /// # Errors
-    /// As [`Self::check_remote`].
-    #[inline]
-    pub fn check_local_in<'s>(
-        &'s self,
-        section: &'s Section,
-        domain: DomainId,
-        key: LocalKey,
-        addr: u64,
-        len: u64,
-        want: LocalUse,
-    ) -> Result<Grant<'s>, Box<Denial>> {
-        let request = Request::local(domain, NamedKey::Local(key), addr, len, want);
-        if len > 0
-            && let Some(slot) = self.keys.open_local(key)
-            && let Some(grant) = self.look(section, slot, &request, want.needs(), 0)
-        {
-            return Ok(grant);
-        }
-        self.check_local(domain, key, addr, len, want)
+        })
     }
 
     /// Whether a request of this side may name this memory of a region at this moment, as a check before posting.
@@ -139,47 +88,6 @@ impl Protection {
         self.check_region(domain, region, addr, len, want).map(drop)
     }
 
-    /// The slot of a key that is live, or was recently.
-    #[inline]
-    fn find_in(&self, section: &Section, key: u32, wraps: u32) -> Option<(u32, u32)> {
-        let place = &section.lately[key as usize % LATELY];
-        let last = place.get();
-        let of = (&raw const self.keys as usize, self.keys.permutation());
-        if last.key == key && last.of == of && last.wraps == wraps {
-            return Some(last.slot);
-        }
-        let slot = self.keys.remote.find(key)?;
-        place.set(Found {
-            of,
-            wraps,
-            key,
-            slot,
-        });
-        Some(slot)
-    }
-
-    /// The fast path in a section. What it does not grant is checked again, with a pin.
-    #[inline]
-    fn look<'s>(
-        &'s self,
-        _: &'s Section,
-        slot: (u32, u32),
-        request: &Request,
-        needs: Access,
-        alignment: u64,
-    ) -> Option<Grant<'s>> {
-        let (range, counter) = self.straight(slot, request, needs, alignment)?;
-        let (index, generation) = slot;
-        Some(Grant {
-            held: Held::Section {
-                region: RegionId { index, generation },
-                counter,
-            },
-            memory: Granted::One(range),
-            through_window: false,
-        })
-    }
-
     /// The fast path without a pin: the memory, as it is at this moment, and the region's counter.
     #[inline]
     fn straight(
@@ -196,5 +104,244 @@ impl Protection {
         // the time, or was changed in place: then its rights kept us off the fast path (see `Entry::begin_change`).
         fence(Ordering::Acquire);
         look.is_live(generation).then_some((range, counter))
+    }
+}
+
+impl Section {
+    /// The table that it checks with.
+    #[inline]
+    #[must_use]
+    pub fn protection(&self) -> &Arc<Protection> {
+        &self.table
+    }
+
+    /// Notes that no grant of this section is in use, which exclusive access proves.
+    pub fn pass(&mut self, pending: &mut impl Pending) {
+        pending.passed(&self.table);
+    }
+
+    /// As [`Protection::check_remote`], without a pin.
+    ///
+    /// # Errors
+    /// The denial, with the complete reason.
+    #[inline]
+    pub fn check_remote(
+        &self,
+        who: &Accessor,
+        key: WireKey,
+        addr: u64,
+        len: u64,
+        want: Operation,
+    ) -> Result<Grant<'_>, Box<Denial>> {
+        let wraps = self.table.keys.wraps();
+        let slot = match key {
+            WireKey::Device(device) => self.find(device.0, wraps),
+            WireKey::Requested(requested) => self.table.requested.find(who.domain, requested),
+        };
+        let request = Request::remote(who, key, addr, len, want);
+        if len > 0
+            && let Some(slot) = slot
+            && let Some(grant) = self.look(slot, &request, want.needs(), want.alignment())
+        {
+            // The generation may have wrapped to the same number; then this count has changed.
+            fence(Ordering::Acquire);
+            if self.table.keys.wraps() == wraps {
+                return Ok(grant);
+            }
+        }
+        self.table.check_remote(who, key, addr, len, want)
+    }
+
+    /// As [`Protection::check_local`], without a pin.
+    ///
+    /// # Errors
+    /// As [`Protection::check_remote`].
+    #[inline]
+    pub fn check_local(
+        &self,
+        domain: DomainId,
+        key: LocalKey,
+        addr: u64,
+        len: u64,
+        want: LocalUse,
+    ) -> Result<Grant<'_>, Box<Denial>> {
+        let request = Request::local(domain, NamedKey::Local(key), addr, len, want);
+        if len > 0
+            && let Some(slot) = self.table.keys.open_local(key)
+            && let Some(grant) = self.look(slot, &request, want.needs(), 0)
+        {
+            return Ok(grant);
+        }
+        self.table.check_local(domain, key, addr, len, want)
+    }
+
+    /// The slot of a key that is live, or was recently.
+    #[inline]
+    fn find(&self, key: u32, wraps: u32) -> Option<(u32, u32)> {
+        let place = &self.lately[key as usize % LATELY];
+        let last = place.get();
+        let of = self.table.keys.permutation();
+        if last.key == key && last.of == of && last.wraps == wraps {
+            return Some(last.slot);
+        }
+        let slot = self.table.keys.remote.find(key)?;
+        place.set(Found {
+            of,
+            wraps,
+            key,
+            slot,
+        });
+        Some(slot)
+    }
+
+    /// The fast path in a section. What it does not grant is checked again, with a pin.
+    #[inline]
+    fn look(
+        &self,
+        slot: (u32, u32),
+        request: &Request,
+        needs: Access,
+        alignment: u64,
+    ) -> Option<Grant<'_>> {
+        let (range, counter) = self.table.straight(slot, request, needs, alignment)?;
+        let (index, generation) = slot;
+        Some(Grant {
+            held: Held::Section {
+                region: RegionId { index, generation },
+                counter,
+            },
+            memory: Granted::One(range),
+            through_window: false,
+        })
+    }
+}
+
+impl Drop for Section {
+    fn drop(&mut self) {
+        self.table.registry.lock().has_section = false;
+    }
+}
+
+impl AsRef<Self> for Section {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+/// A lock around a value that checks in a [`Section`], which the value owns. The section stays in it: debug builds check
+/// that whenever the lock is taken.
+#[derive(Debug)]
+pub struct SectionLock<T> {
+    lock: SpinLock<T>,
+    table: Arc<Protection>,
+}
+
+impl<T: AsRef<Section>> SectionLock<T> {
+    /// An unlocked lock around `value`.
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        let table = Arc::clone(value.as_ref().protection());
+        let lock = SpinLock::new(value);
+        Self { lock, table }
+    }
+
+    /// Locks, waiting until that is possible.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        let guard = self.lock.lock();
+        debug_assert!(Arc::ptr_eq(guard.as_ref().protection(), &self.table));
+        guard
+    }
+
+    /// Locks if the lock is free at this moment.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let guard = self.lock.try_lock()?;
+        debug_assert!(Arc::ptr_eq(guard.as_ref().protection(), &self.table));
+        Some(guard)
+    }
+
+    /// Waits until the current holder has unlocked, for the price of a load if the lock is free. The section's earlier
+    /// grants are over then, and later checks in it see that the region has ended.
+    #[inline]
+    pub fn pass(&self, pending: &mut impl Pending) {
+        // The end of a region is a sequentially consistent read-modify-write, and checks read it by such a load: what
+        // `SpinLock::pass` asks for.
+        self.lock.pass();
+        pending.passed(&self.table);
+    }
+}
+
+/// The end of a region, or a change of one, that waits for earlier grants.
+pub trait Pending: passing::Passing + Sized {
+    /// What comes of it.
+    type Done;
+
+    /// Ends it: the memory is the owner's.
+    ///
+    /// # Errors
+    /// Itself, while a grant still holds the region, or while nothing has shown that the section's grants are over.
+    fn finish(self) -> Result<Self::Done, Self>;
+}
+
+impl Pending for Closing<'_> {
+    type Done = ();
+
+    #[inline]
+    fn finish(self) -> Result<(), Self> {
+        Closing::finish(self)
+    }
+}
+
+impl Pending for Changing<'_> {
+    type Done = Region;
+
+    fn finish(self) -> Result<Region, Self> {
+        Changing::finish(self)
+    }
+}
+
+pub(crate) mod passing {
+    use crate::table::{Protection, Registry};
+
+    /// What only this crate may say: that the section's grants are over.
+    pub trait Passing {
+        /// The section of this table has no grants of before any more.
+        fn passed(&mut self, table: &Protection);
+    }
+
+    /// The section that an end waits for, if there was one when it began.
+    #[derive(Debug)]
+    pub(crate) struct Awaited<'a> {
+        table: &'a Protection,
+        section: bool,
+    }
+
+    impl<'a> Awaited<'a> {
+        /// The table's section, under the lock under which the region ends.
+        #[inline]
+        pub(crate) fn new(table: &'a Protection, registry: &Registry) -> Self {
+            let section = registry.has_section;
+            Self { table, section }
+        }
+
+        /// Whether its grants are over.
+        #[inline]
+        pub(crate) fn is_over(&self) -> bool {
+            !self.section || self.is_dropped()
+        }
+
+        /// A section is dropped by exclusive access, too.
+        #[cold]
+        fn is_dropped(&self) -> bool {
+            !self.table.registry.lock().has_section
+        }
+
+        #[inline]
+        pub(crate) fn passed(&mut self, table: &Protection) {
+            if std::ptr::eq(self.table, table) {
+                self.section = false;
+            }
+        }
     }
 }

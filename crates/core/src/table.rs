@@ -55,6 +55,8 @@ pub(crate) struct Registry {
     free_domains: Vec<u32>,
     open_domains: u32,
     pub(crate) regions: u32,
+    /// A section exists.
+    pub(crate) has_section: bool,
     pub(crate) bytes: u64,
     pub(crate) windows: Vec<WindowRecord>,
     pub(crate) free_windows: Vec<u32>,
@@ -349,6 +351,7 @@ impl Registry {
             free_domains: Vec::new(),
             open_domains: 0,
             regions: 0,
+            has_section: false,
             bytes: 0,
             windows: Vec::new(),
             free_windows: Vec::new(),

@@ -1,8 +1,8 @@
 //! Many threads at once: registering, closing, binding and checking, and no byte is granted that was taken back.
 
-use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;
 use rkey_core::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
@@ -36,16 +36,16 @@ fn check_all_the_time(
     arena: &Arena,
     who: Accessor,
     stop: &AtomicBool,
-    section: Option<&SpinLock<Section>>,
+    section: Option<&SectionLock<Section>>,
 ) -> u64 {
     let mut granted = 0;
     while !stop.load(Ordering::Relaxed) {
         for slot in 0..SLOTS {
             let key = WireKey::Device(Key(arena.keys[slot].load(Ordering::Relaxed)));
             let addr = address(slot) + 8;
-            let guard = section.map(SpinLock::lock);
+            let guard = section.map(SectionLock::lock);
             let grant = match &guard {
-                Some(in_it) => table.check_remote_in(in_it, &who, key, addr, 64, Operation::Write),
+                Some(section) => section.check_remote(&who, key, addr, 64, Operation::Write),
                 None => table.check_remote(&who, key, addr, 64, Operation::Write),
             };
             if let Ok(grant) = grant {
@@ -59,8 +59,8 @@ fn check_all_the_time(
 }
 
 /// What an owner does before the memory is its own again.
-fn wait_for(mut closing: Closing<'_>, section: &SpinLock<Section>) {
-    drop(section.lock());
+fn wait_for(mut closing: Closing<'_>, section: &SectionLock<Section>) {
+    section.pass(&mut closing);
     while let Err(busy) = closing.finish() {
         closing = busy;
         thread::yield_now();
@@ -76,9 +76,9 @@ fn arena() -> Arena {
 
 #[test]
 fn memory_is_the_owners_when_its_close_is_drained() {
-    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+    let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
-    let section = SpinLock::new(table.section());
+    let section = SectionLock::new(table.section().unwrap());
     let (arena, stop) = (arena(), AtomicBool::new(false));
     let who = Accessor {
         domain,
@@ -124,9 +124,9 @@ fn memory_is_the_owners_when_its_close_is_drained() {
 #[test]
 fn windows_are_rebound_under_fire() {
     for kind in [WindowKind::Type1, WindowKind::Type2B] {
-        let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+        let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
         let domain = table.create_domain().unwrap();
-        let section = SpinLock::new(table.section());
+        let section = SectionLock::new(table.section().unwrap());
         let (arena, stop) = (arena(), AtomicBool::new(false));
         let who = Accessor {
             domain,
@@ -176,9 +176,9 @@ fn windows_are_rebound_under_fire() {
 
 #[test]
 fn requested_keys_come_and_go_under_fire() {
-    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+    let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
-    let section = SpinLock::new(table.section());
+    let section = SectionLock::new(table.section().unwrap());
     let who = Accessor {
         domain,
         qp: 1,

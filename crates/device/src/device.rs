@@ -66,7 +66,8 @@ impl Device {
             max_inline: config.max_inline,
             asks_about_silence: true,
         };
-        let mut engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
+        let section = protection.section().expect("nothing else asks for it");
+        let mut engine = Engine::new(engine_config, section, process_memory());
         engine.share_report_ids(crate::inspect::denials::ids());
         let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;
         let shared = Arc::new(Shared::new(

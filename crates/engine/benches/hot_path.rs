@@ -41,7 +41,7 @@ fn world() -> World {
             node,
             ..EngineConfig::default()
         },
-        protection,
+        protection.section().expect("the first"),
         memory,
     );
     let link = engine.attach(Loopback::new(node));

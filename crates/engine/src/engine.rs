@@ -15,7 +15,7 @@ use crate::{
     QpState, Reports, SrqId, XrcdId,
 };
 use rkey_base::memory::Memory;
-use rkey_core::{CoreError, DomainId, Protection};
+use rkey_core::{CoreError, DomainId, Pending, Section};
 use rkey_link::{Link, NodeId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,6 +85,12 @@ pub struct Engine<L: Link, M: Memory> {
     pub(crate) told: HashMap<LinkId, Vec<ExposedMemory>>,
 }
 
+impl<L: Link, M: Memory> AsRef<Section> for Engine<L, M> {
+    fn as_ref(&self) -> &Section {
+        &self.x.reach.section
+    }
+}
+
 fn limit(what: &'static str, given: u32, limit: u32) -> Result<(), EngineError> {
     if given > limit {
         return Err(EngineError::Limit {
@@ -97,10 +103,10 @@ fn limit(what: &'static str, given: u32, limit: u32) -> Result<(), EngineError> 
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// An engine without any object or link.
-    pub fn new(config: EngineConfig, protection: Arc<Protection>, memory: M) -> Self {
+    /// An engine without any object or link, for the regions of the section's table.
+    pub fn new(config: EngineConfig, section: Section, memory: M) -> Self {
         Self {
-            x: Context::new(config, Reach::new(protection, memory)),
+            x: Context::new(config, Reach::new(section, memory)),
             qps: Table::new(),
             numbers: Numbers::new(),
             links: Table::new(),
@@ -112,6 +118,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// The configuration it was created with.
     pub fn config(&self) -> &EngineConfig {
         &self.x.config
+    }
+
+    /// Notes that no access of this engine to a region is under way: none outlives a call. A device that shares the
+    /// engine passes through its lock instead ([`rkey_core::SectionLock`]).
+    pub fn pass(&mut self, pending: &mut impl Pending) {
+        self.x.reach.section.pass(pending);
     }
 
     /// Shares report numbers with other engines of this process. Call it before the first report.

@@ -315,7 +315,8 @@ mod tests {
     fn groups_that_nobody_sends_to_any_more_are_forgotten() {
         let table = Arc::new(Protection::new(Limits::default(), Secrets([1; 4])));
         let memory = ArenaMemory::new(0x1000, 64);
-        let mut engine = Engine::<Loopback, _>::new(EngineConfig::default(), table, memory);
+        let section = table.section().unwrap();
+        let mut engine = Engine::<Loopback, _>::new(EngineConfig::default(), section, memory);
         for number in 0..1000u64 {
             engine.drive(number * (FRESH_NS / 10), 1);
             let group = Group::Gid(u128::from(number).to_be_bytes());

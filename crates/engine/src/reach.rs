@@ -59,21 +59,19 @@ pub(crate) struct RequestedRange {
 /// The counter of a region, if one is bound to it.
 pub(crate) type Counter = Option<u32>;
 
-/// Its checks are made in a section: deregistering passes through the engine's lock before the memory is reused (see
-/// [`Section`]).
+/// Its checks are made in a section (see [`Section`]).
 pub(crate) struct Reach<M> {
     pub(crate) protection: Arc<Protection>,
-    section: Section,
+    pub(crate) section: Section,
     pub(crate) memory: M,
     /// New requests do not name our memory to peers: their payload travels.
     pub(crate) held_back: bool,
 }
 
 impl<M> Reach<M> {
-    pub(crate) fn new(protection: Arc<Protection>, memory: M) -> Self {
-        let section = protection.section();
+    pub(crate) fn new(section: Section, memory: M) -> Self {
         Self {
-            protection,
+            protection: Arc::clone(section.protection()),
             section,
             memory,
             held_back: false,
@@ -105,9 +103,9 @@ impl<M: Memory> Reach<M> {
             }
             let part = (size - skip).min(len - done);
             let addr = sge.addr.wrapping_add(skip);
-            let grant =
-                self.protection
-                    .check_local_in(&self.section, domain, sge.key, addr, part, want)?;
+            let grant = self
+                .section
+                .check_local(domain, sge.key, addr, part, want)?;
             for_spans(&grant, |span, before| touch(span, done + before))
                 .map_err(|trouble| explain(trouble, sge, addr, part, want))?;
             done += part;
@@ -140,9 +138,7 @@ impl<M: Memory> Reach<M> {
         let len = place.len() as u64;
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
-            let grant =
-                self.protection
-                    .check_local_in(&self.section, domain, sge.key, addr, len, want);
+            let grant = self.section.check_local(domain, sge.key, addr, len, want);
             let grant = held(&grant)?;
             if let Some(span) = grant.single() {
                 return self
@@ -172,9 +168,7 @@ impl<M: Memory> Reach<M> {
         let len = bytes.len() as u64;
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
-            let grant =
-                self.protection
-                    .check_local_in(&self.section, domain, sge.key, addr, len, want);
+            let grant = self.section.check_local(domain, sge.key, addr, len, want);
             let grant = held(&grant)?;
             if let Some(span) = grant.single() {
                 return self
@@ -291,8 +285,8 @@ impl<M: Memory> Reach<M> {
         len: u64,
         want: Operation,
     ) -> Result<Grant<'_>, Box<Denial>> {
-        self.protection
-            .check_remote_in(&self.section, &asked.who, asked.key, asked.addr, len, want)
+        self.section
+            .check_remote(&asked.who, asked.key, asked.addr, len, want)
     }
 
     fn store_part(

@@ -117,7 +117,7 @@ impl World {
             node: NodeId { pid: 1, nonce: 1 },
             ..EngineConfig::default()
         };
-        let mut engine = Engine::new(config, protection, Arc::clone(&memory));
+        let mut engine = Engine::new(config, protection.section()?, Arc::clone(&memory));
         let cq = engine.create_cq(64).ok()?;
         let qp = engine
             .create_qp(&QpConfig::new(domain, &cq.id()), QPN)

@@ -3,6 +3,7 @@
 use crate::fixture::Fixture;
 use crate::table::{ALL, over, range, remote, table, table_within};
 use rkey_core::*;
+use std::sync::Arc;
 
 #[test]
 fn a_close_waits_for_the_lease() {
@@ -31,7 +32,8 @@ fn a_close_waits_for_the_lease() {
 #[test]
 fn checks_in_a_section_hold_up_nothing() {
     let (table, domain) = table();
-    let section = table.section();
+    let table = Arc::new(table);
+    let mut section = table.section().unwrap();
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec {
         requested_key: Some(9),
@@ -41,27 +43,66 @@ fn checks_in_a_section_hold_up_nothing() {
     let region = table.register(&spec).unwrap();
     table.bind_counter(region.id, 5).unwrap();
     let write = Operation::Write;
-    let ask = |key| table.check_remote_in(&section, &who, key, 0x1000, 8, write);
+    let ask = |section: &Section, key| {
+        let grant = section.check_remote(&who, key, 0x1000, 8, write);
+        grant.map(drop)
+    };
     let key = WireKey::Device(region.key);
-    let grant = ask(key).unwrap();
+    let grant = section.check_remote(&who, key, 0x1000, 8, write).unwrap();
     assert_eq!(grant.single(), Some(range(0x1000, 8)));
     assert_eq!(
         (grant.region(), grant.counter()),
         (Some(region.id), Some(5))
     );
-    assert!(ask(WireKey::Requested(9)).is_ok());
+    assert!(ask(&section, WireKey::Requested(9)).is_ok());
     let local = region.local_key;
     assert!(
-        table
-            .check_local_in(&section, domain, local, 0x1000, 8, LocalUse::Send)
+        section
+            .check_local(domain, local, 0x1000, 8, LocalUse::Send)
             .is_ok()
     );
     table.unbind_counter(region.id).unwrap();
-    table.close_region(region.id).unwrap().finish().unwrap();
-    assert!(matches!(
-        ask(key).unwrap_err().reason,
-        Reason::StaleKey { .. }
-    ));
+    let mut closing = table.close_region(region.id).unwrap();
+    // The compiler refuses to pass while a grant of the section is there.
+    drop(grant);
+    section.pass(&mut closing);
+    closing.finish().unwrap();
+    let denied = ask(&section, key).unwrap_err();
+    assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
+}
+
+/// Grants of a section show in no count, so a region ends when exclusive access to the section has shown that they are
+/// over, and no sooner.
+#[test]
+fn a_region_ends_when_its_tables_section_was_passed() {
+    let (table, domain) = table();
+    let table = Arc::new(table);
+    let mut section = table.section().unwrap();
+    assert!(table.section().is_none(), "a table has one");
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec::new(domain, &ranges, ALL);
+    let [first, second, third] = [(); 3].map(|()| table.register(&spec).unwrap());
+
+    let closing = table.close_region(first.id).unwrap();
+    let mut closing = closing.finish().unwrap_err();
+    let mut of_another = Arc::new(self::table().0).section().unwrap();
+    of_another.pass(&mut closing);
+    assert!(!closing.is_drained(), "the section of another table");
+    section.pass(&mut closing);
+    assert!(closing.is_drained());
+    closing.finish().unwrap();
+
+    let lock = SectionLock::new(section);
+    let changing = table.change_region(second.id, &Change::default()).unwrap();
+    let mut changing = changing.finish().unwrap_err();
+    lock.pass(&mut changing);
+    changing.finish().unwrap();
+
+    let closing = table.close_region(third.id).unwrap();
+    let closing = closing.finish().unwrap_err();
+    drop(lock);
+    closing.finish().unwrap();
+    assert!(table.section().is_some(), "the next one");
 }
 
 /// A section remembers which slot a key was found in. A slot has 2048 generations; when they begin anew, what was
@@ -74,23 +115,27 @@ fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
         ..Limits::default()
     };
     let (table, domain) = table_within(limits);
-    let section = table.section();
+    let table = Arc::new(table);
+    let mut section = table.section().unwrap();
     let who = over(domain, 1);
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec::new(domain, &ranges, ALL);
-    let ask = |key: Key| {
+    let ask = |section: &Section, key: Key| {
         let key = WireKey::Device(key);
-        table.check_remote_in(&section, &who, key, 0x1000, 8, Operation::Write)
+        let grant = section.check_remote(&who, key, 0x1000, 8, Operation::Write);
+        grant.map(drop)
     };
     let first = table.register(&spec).unwrap();
-    assert!(ask(first.key).is_ok());
+    assert!(ask(&section, first.key).is_ok());
     let mut last = first.id;
     for _ in 0..GENERATIONS {
-        table.close_region(last).unwrap().finish().unwrap();
+        let mut closing = table.close_region(last).unwrap();
+        section.pass(&mut closing);
+        closing.finish().unwrap();
         last = table.register(&spec).unwrap().id;
     }
     assert_eq!(last, first.id, "the same slot and generation");
-    let denied = ask(first.key).map(|_| ()).unwrap_err();
+    let denied = ask(&section, first.key).unwrap_err();
     assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
 }
 

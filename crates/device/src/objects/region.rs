@@ -1,6 +1,6 @@
 //! Memory regions: registering and deregistering. After deregistering, no peer touches the memory.
 
-use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
+use rkey_core::{Change, MemoryKind, Pending, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -48,7 +48,7 @@ impl Device {
         self.check()?;
         let (new, closing) = self.table().reregister(region.id, change)?;
         let leased = closing.was_shared();
-        self.wait_until_unused(region, leased, closing, Closing::finish);
+        self.wait_until_unused(region, leased, closing);
         self.add_leasable(self.table().region_memory(new.id)?, &new);
         Ok(new)
     }
@@ -70,7 +70,7 @@ impl Device {
     ) -> Result<Region, DeviceError> {
         self.check()?;
         let changing = self.table().change_region(region.id, change)?;
-        let changed = self.wait_until_unused(region, true, changing, Changing::finish);
+        let changed = self.wait_until_unused(region, true, changing);
         self.add_leasable(self.table().region_memory(changed.id)?, &changed);
         Ok(changed)
     }
@@ -92,7 +92,7 @@ impl Device {
         }
         let closing = self.table().close_region(region.id)?;
         let leased = closing.was_shared();
-        self.wait_until_unused(region, leased, closing, Closing::finish);
+        self.wait_until_unused(region, leased, closing);
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Device {
         }
         let closing = self.table().revoke_region(region.id)?;
         let leased = closing.was_shared();
-        self.wait_until_unused(region, leased, closing, Closing::finish);
+        self.wait_until_unused(region, leased, closing);
         Ok(())
     }
 
@@ -135,21 +135,17 @@ impl Device {
     /// Waits until neither a peer nor the engine accesses the memory of a region whose keys refuse already. `leasable` says that
     /// peers may have leases on it.
     #[inline]
-    fn wait_until_unused<P, R>(
+    fn wait_until_unused<P: Pending>(
         &self,
         region: Region,
         leasable: bool,
-        pending: P,
-        finish: impl Fn(P) -> Result<R, P>,
-    ) -> R {
+        mut pending: P,
+    ) -> P::Done {
         let shared = self.shared();
         shared
             .reclaim
-            .wait_for_region(&shared.driver, region, leasable);
-        match finish(pending) {
-            Ok(done) => done,
-            Err(still) => wait_until_drained(still, finish),
-        }
+            .wait_for_region(&shared.driver, region, leasable, &mut pending);
+        pending.finish().unwrap_or_else(wait_until_drained)
     }
 }
 
@@ -157,9 +153,9 @@ impl Device {
 /// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock, whose guards
 /// never leave this crate.
 #[cold]
-fn wait_until_drained<P, R>(mut pending: P, finish: impl Fn(P) -> Result<R, P>) -> R {
+fn wait_until_drained<P: Pending>(mut pending: P) -> P::Done {
     for _ in 0..SPINS {
-        match finish(pending) {
+        match pending.finish() {
             Ok(done) => return done,
             Err(still) => pending = still,
         }
@@ -167,7 +163,7 @@ fn wait_until_drained<P, R>(mut pending: P, finish: impl Fn(P) -> Result<R, P>) 
     }
     let mut backoff = Backoff::new();
     loop {
-        match finish(pending) {
+        match pending.finish() {
             Ok(done) => return done,
             Err(still) => pending = still,
         }

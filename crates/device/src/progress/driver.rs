@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rkey_base::barrier;
-use rkey_base::lock::{Guard, SpinLock};
+use rkey_base::lock::Guard;
 use rkey_base::memory::ProcessMemory;
-use rkey_core::Denial;
+use rkey_core::{Denial, Pending, SectionLock};
 use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
 use rkey_link::loopback::Loopback;
 use rkey_link::{AnyLink, Link, NodeId};
@@ -44,7 +44,7 @@ pub(crate) struct Driver {
     /// Locked for the length of engine calls only. The system calls under it are the doorbell and, for a remote iovec, the
     /// kernel's copy of one fragment between two processes: memory that is backed by a slow file system stalls that copy,
     /// and with it the device.
-    engine: SpinLock<DeviceEngine>,
+    engine: SectionLock<DeviceEngine>,
     pub(crate) schedule: Schedule,
     /// Counts empty polls. The engine thread only checks whether it moves, so lost updates do no harm.
     empty_polls: CachePadded<AtomicU32>,
@@ -77,7 +77,7 @@ impl Driver {
     ) -> Result<Self, DeviceError> {
         let loopback = engine.attach(AnyLink::from(Loopback::new(node)));
         Ok(Self {
-            engine: SpinLock::new(engine),
+            engine: SectionLock::new(engine),
             schedule: Schedule::new(tick)?,
             empty_polls: CachePadded::default(),
             idle: IdleTime::default(),
@@ -97,10 +97,10 @@ impl Driver {
         self.engine.lock()
     }
 
-    /// Returns when no thread uses what the engine looked up before this call.
+    /// Returns when no thread uses what the engine looked up before this call. Later it sees that the region ends.
     #[inline]
-    pub(crate) fn pass(&self) {
-        self.engine.pass();
+    pub(crate) fn pass(&self, pending: &mut impl Pending) {
+        self.engine.pass(pending);
     }
 
     /// Looks for work on behalf of a poller that found its completion queue empty.

@@ -24,7 +24,7 @@ mod segment;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rkey_core::{Denial, LocalKey, Protection, Region, WIRE_LEN};
+use rkey_core::{Denial, LocalKey, Pending, Protection, Region, WIRE_LEN};
 use rkey_engine::{Exposure, LinkId};
 use rkey_link::Link;
 use rkey_link::direct::LeaseOffer;
@@ -119,9 +119,14 @@ impl Reclaim {
 
     /// Waits until no peer touches the memory of a region whose keys refuse already. `leasable` says that it may have leases.
     #[inline]
-    pub(crate) fn wait_for_region(&self, driver: &Driver, region: Region, leasable: bool) {
-        // The engine uses what it looked up only under its lock: after this it sees that the region is deregistered.
-        driver.pass();
+    pub(crate) fn wait_for_region(
+        &self,
+        driver: &Driver,
+        region: Region,
+        leasable: bool,
+        pending: &mut impl Pending,
+    ) {
+        driver.pass(pending);
         if leasable || !self.remote_copies.are_over(&self.exposure) || driver.has_failed() {
             self.wait_for_peers(driver, region, leasable);
         }

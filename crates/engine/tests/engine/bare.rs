@@ -19,14 +19,13 @@ fn peer(explain: bool) -> Origin {
 }
 
 /// Keys and addresses that node 1 denies to node 0, each for another reason.
-fn mistakes(node: &Node) -> Vec<(WireKey, u64)> {
+fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
     let range = [VaRange::new(node.base(), 64).unwrap()];
     let spec = RegionSpec::new(node.domain, &range, ALL);
+    let gone = node.protection.register(&spec).unwrap();
+    assert!(node.close(&gone));
     let register = |spec: RegionSpec<'_>| node.protection.register(&spec).unwrap();
     let good = register(spec);
-    let gone = register(spec);
-    let closing = node.protection.close_region(gone.id).unwrap();
-    assert!(closing.finish().is_ok());
     let domain = node.protection.create_domain().unwrap();
     let foreign = register(RegionSpec { domain, ..spec });
     let read_only = register(RegionSpec {
@@ -77,7 +76,7 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     let [_, tail] = pair.add_wire(peer(explain), &qps[0]);
     let mine = pair.nodes[0].register(0, 64, ALL);
     let mut wires = Vec::new();
-    for (key, addr) in mistakes(&pair.nodes[1]) {
+    for (key, addr) in mistakes(&mut pair.nodes[1]) {
         let sge = [pair.nodes[0].sge(&mine, 0, 8)];
         let remote = Target { addr, key };
         let write = Work::Write { remote, imm: None };

@@ -208,7 +208,8 @@ fn loopback_carries_everything() {
         node,
         ..EngineConfig::default()
     };
-    let mut engine = Engine::new(config, protection, Arc::clone(&memory));
+    let section = protection.section().unwrap();
+    let mut engine = Engine::new(config, section, Arc::clone(&memory));
     let link = engine.attach(Loopback::new(node));
     let cq = engine.create_cq(64).unwrap();
     let config = QpConfig::new(domain, &cq.id());

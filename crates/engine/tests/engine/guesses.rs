@@ -281,15 +281,9 @@ fn forking_does_not_help() {
 fn whatever_a_guess_can_meet_is_counted() {
     let mut attack = Attack::new();
     let (qp, _) = attack.link(process(1, 42));
-    let node = &attack.pair.nodes[1];
+    let node = &mut attack.pair.nodes[1];
     let gone = node.register(0, 64, ALL);
-    assert!(
-        node.protection
-            .close_region(gone.id)
-            .unwrap()
-            .finish()
-            .is_ok()
-    );
+    assert!(node.close(&gone));
     let elsewhere = node.protection.create_domain().unwrap();
     let range = [rkey_base::range::VaRange::new(node.base(), 64).unwrap()];
     let spec = rkey_core::RegionSpec::new(elsewhere, &range, ALL);

@@ -222,8 +222,7 @@ fn unknown_and_stale_keys_are_refused() {
         pair.settle();
         assert_eq!(statuses(&qps[0].poll()), [(1, Status::Success)]);
         if stale {
-            let closing = pair.nodes[1].protection.close_region(theirs.id).unwrap();
-            assert!(closing.is_drained() && closing.finish().is_ok());
+            assert!(pair.nodes[1].close(&theirs));
         } else {
             remote.key = WireKey::Device(Key(theirs.key.0 ^ 0x5555_5500));
         }
@@ -306,9 +305,8 @@ fn closing_a_region_stops_a_message_in_its_middle() {
             .filter(|byte| **byte == 7)
             .count();
         assert!(moved > 0 && moved < 1 << 20, "{moved}");
-        let closing = pair.nodes[1].protection.close_region(theirs.id).unwrap();
-        assert!(closing.is_drained(), "no grant outlives a step");
-        closing.finish().unwrap_or_else(|_| panic!("drained"));
+        let over = pair.nodes[1].close(&theirs);
+        assert!(over, "no grant outlives a step");
         pair.settle();
         assert_eq!(statuses(&qps[0].poll()), [(1, Status::RemoteAccess)]);
         let after = pair.nodes[1]

@@ -178,8 +178,7 @@ fn a_bind_of_no_bytes_unbinds() {
         [(1, Status::Success), (2, Status::Success)]
     );
     assert_eq!(world.write(key, 0), Status::RemoteAccess);
-    let closing = world.pair.nodes[1].protection.close_region(world.theirs.id);
-    assert!(closing.is_ok_and(|closing| closing.finish().is_ok()));
+    assert!(world.pair.nodes[1].close(&world.theirs));
 }
 
 /// A type 2 window: the program chooses the key, and has to invalidate before it binds again.
@@ -279,11 +278,8 @@ fn binds_that_ask_too_much_fail() {
             "{which} {right:?}"
         );
         assert_eq!(world.pair.nodes[1].state(&world.b), QpState::Error);
-        let closing = world.pair.nodes[1].protection.close_region(world.theirs.id);
-        assert!(
-            closing.is_ok_and(|closing| closing.finish().is_ok()),
-            "nothing is bound"
-        );
+        let over = world.pair.nodes[1].close(&world.theirs);
+        assert!(over, "nothing is bound");
     }
 }
 
@@ -338,9 +334,6 @@ fn a_flushed_bind_does_not_bind() {
     let key = world.next_key();
     world.post_b(1, world.bind((0, 4096), RW, Some(key)));
     assert_eq!(statuses(&b.poll()), [(1, Status::Flushed)]);
-    let closing = world.pair.nodes[1].protection.close_region(world.theirs.id);
-    assert!(
-        closing.is_ok_and(|closing| closing.finish().is_ok()),
-        "nothing is bound"
-    );
+    let over = world.pair.nodes[1].close(&world.theirs);
+    assert!(over, "nothing is bound");
 }

@@ -49,8 +49,8 @@ impl World {
             peer: None,
         };
         let core = if self.random.one_in(2) {
-            self.core
-                .check_remote_in(&self.section, &who, key, addr, len, want)
+            self.section
+                .check_remote(&who, key, addr, len, want)
                 .map(|grant| bytes(&grant))
         } else {
             self.core
@@ -101,8 +101,8 @@ impl World {
                 .check_region(id, region, addr, len, want)
                 .map(|grant| bytes(&grant))
         } else if visited {
-            self.core
-                .check_local_in(&self.section, id, LocalKey(key.0), addr, len, want)
+            self.section
+                .check_local(id, LocalKey(key.0), addr, len, want)
                 .map(|grant| bytes(&grant))
         } else {
             self.core

@@ -17,13 +17,14 @@ use rkey_model as model;
 use rkey_model::{Model, Name, No};
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 const DOMAINS: u64 = 3;
 
 /// Device and model side by side.
 pub(crate) struct World {
     pub(crate) random: Random,
-    core: Protection,
+    core: Arc<Protection>,
     section: Section,
     model: Model,
     domains: Vec<DomainId>,
@@ -66,9 +67,12 @@ impl World {
             bytes: 120,
             pieces: 3,
         };
-        let core = Protection::new(limits, Secrets([0; 4].map(|_: i32| random.next())));
+        let core = Arc::new(Protection::new(
+            limits,
+            Secrets([0; 4].map(|_: i32| random.next())),
+        ));
         Self {
-            section: core.section(),
+            section: core.section().unwrap(),
             core,
             random,
             model: Model::new(model),

@@ -94,10 +94,14 @@ impl World {
             access: access.map(|(access, _)| Access::from_bits_retain(access)),
             rules: Self::rules(access.is_some_and(|(_, verbs)| verbs)),
         };
-        let core = self.core.reregister(id, &change).map(|(region, closing)| {
-            closing.finish().unwrap();
-            region
-        });
+        let core = self
+            .core
+            .reregister(id, &change)
+            .map(|(region, mut closing)| {
+                self.section.pass(&mut closing);
+                closing.finish().unwrap();
+                region
+            });
         let model_ranges = new_ranges.then_some((&ranges[..], addressing));
         let model = self.model.reregister(
             number,
@@ -152,7 +156,10 @@ impl World {
         } else {
             self.core.close_region(id)
         };
-        let core = core.map(|closing| closing.finish().unwrap());
+        let core = core.map(|mut closing| {
+            self.section.pass(&mut closing);
+            closing.finish().unwrap();
+        });
         let model = self.model.close_region(number, revoke);
         self.same("close", (number, revoke), core, core_no, model);
     }

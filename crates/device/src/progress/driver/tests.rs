@@ -17,7 +17,11 @@ use crate::progress::reactor::{Reactor, Token};
 pub(in crate::progress) fn engine() -> DeviceEngine {
     let protection = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let memory = crate::device::process_memory();
-    Engine::new(EngineConfig::default(), protection, memory)
+    Engine::new(
+        EngineConfig::default(),
+        protection.section().unwrap(),
+        memory,
+    )
 }
 
 /// A router of new objects.

@@ -46,7 +46,8 @@ impl Node {
         let protection = Arc::new(Protection::new(limits(), Secrets([seed, 2, 3, 4])));
         let domain = protection.create_domain().unwrap();
         let config = EngineConfig { node, ..config };
-        let engine = Engine::new(config, Arc::clone(&protection), Arc::clone(&memory));
+        let section = protection.section().unwrap();
+        let engine = Engine::new(config, section, Arc::clone(&memory));
         Self {
             engine,
             memory,
@@ -59,6 +60,13 @@ impl Node {
 
     pub(crate) fn base(&self) -> u64 {
         self.memory.range().start()
+    }
+
+    /// Closes a region as a device does. Whether it is over at once: no grant outlives a step of the engine.
+    pub(crate) fn close(&mut self, region: &Region) -> bool {
+        let mut closing = self.protection.close_region(region.id).unwrap();
+        self.engine.pass(&mut closing);
+        closing.finish().is_ok()
     }
 
     pub(crate) fn register(&self, offset: u64, len: u64, access: Access) -> Region {
