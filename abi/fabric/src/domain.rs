@@ -20,8 +20,8 @@ use crate::identity::Identities;
 use crate::info::filter::Hints;
 use crate::lenient;
 use crate::mode;
-use crate::mr::announced::Announced;
 use crate::mr::bind::Watched;
+use crate::mr::exposed::ExposedMessages;
 use crate::nosys::{self, nosys};
 use crate::object::{Object, Users, busy, find, object, place, remove, status, store};
 use crate::sys::*;
@@ -82,7 +82,7 @@ pub(crate) struct Domain {
     /// Counters that are bound to regions, by the device's number.
     pub(crate) counters: Mutex<HashMap<u32, Weak<Counter>>>,
     /// Messages that peers may read from regions.
-    pub(crate) announced: Announced,
+    pub(crate) exposed: ExposedMessages,
     /// Regions registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions bound to a counter or an endpoint, and those with remote rights where remote accesses can be
@@ -346,7 +346,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             plain_keys: Mutex::default(),
             eq: OnceLock::new(),
             counters: Mutex::default(),
-            announced: Announced::default(),
+            exposed: ExposedMessages::default(),
             persistent: Mutex::default(),
             watched: Mutex::default(),
             remote_counted: OnceLock::new(),

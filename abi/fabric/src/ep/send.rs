@@ -92,7 +92,7 @@ impl Exposed {
             _copy: copy,
         };
         for sge in &exposed.named {
-            domain.announced.add(sge.key, region);
+            domain.exposed.add(sge.key, region);
         }
         Ok(exposed)
     }
@@ -146,7 +146,7 @@ impl Exposed {
 
     fn forget(&self, domain: &Domain) {
         for sge in &self.named {
-            domain.announced.remove(sge.key, self.region);
+            domain.exposed.remove(sge.key, self.region);
         }
     }
 }

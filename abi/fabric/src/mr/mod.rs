@@ -9,16 +9,16 @@
 //! | [`keyed`] | authorization keys from address vectors |
 //! | [`mappings`] | the mappings of the process |
 //! | [`persistent`] | memory that outlives the process |
-//! | [`announced`] | rendezvous messages that peers read from regions |
+//! | [`exposed`] | rendezvous messages that peers read from regions |
 //! | [`raw`] | raw keys: of our regions, and of peers |
 //! | [`local`] | descriptors in data transfers |
 //!
 //! The protection table of the device decides what a region allows, and to whom. This module decides what
 //! belongs to libfabric alone: which requests the mode in force allows, and which error a call returns.
 
-pub(crate) mod announced;
 pub(crate) mod attr;
 pub(crate) mod bind;
+pub(crate) mod exposed;
 mod keyed;
 pub(crate) mod local;
 mod mappings;

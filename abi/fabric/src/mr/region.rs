@@ -382,7 +382,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
                 }
                 return Err(error.into());
             }
-            mr.domain.announced.end(region.local_key, &mr.domain.device);
+            mr.domain.exposed.end(region.local_key, &mr.domain.device);
             mr.forget_persistent(region);
         }
         if known {

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The messages of a domain that peers have not read yet, by their region.
 #[derive(Default)]
-pub(crate) struct Announced {
+pub(crate) struct ExposedMessages {
     /// The number of entries, for a shortcut when there are none.
     count: AtomicUsize,
     by_region: Mutex<HashMap<LocalKey, Vec<Region>>>,
 }
 
-impl Announced {
+impl ExposedMessages {
     /// Adds a message in the program's region `owner`, which the peer reads by the key of `message`.
     ///
     /// Another thread may have closed the region since the caller checked it. A caller that then posts a
