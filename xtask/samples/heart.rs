@@ -33,3 +33,5 @@ pub fn prints() {
 pub fn placeholders(it: Option<u8>) -> u8 {
     it.unwrap() //~ unwrap_used
 }
+
+pub fn locks(_: &std::sync::Mutex<u8>) {} //~ disallowed_types
