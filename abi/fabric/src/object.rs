@@ -1,6 +1,6 @@
 //! Handles as libfabric has them, and the border at which errors become negative numbers.
 //!
-//! [`rkey_kit::object`] does the checking. Here are the forms that libfabric adds: each handle begins with a `fid`, so
+//! [`mod@rkey_kit::object`] does the checking. Here are the forms that libfabric adds: each handle begins with a `fid`, so
 //! one function may get handles of several kinds, and errors have numbers of libfabric.
 
 #![allow(unsafe_code)]

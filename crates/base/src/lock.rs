@@ -1,4 +1,4 @@
-//! A spin lock for critical sections of nanoseconds.
+//! A spin lock for critical sections of nanoseconds, and the mutex for all others.
 //!
 //! An operating system's mutex needs one atomic read-modify-write to lock and another one to unlock. This lock
 //! unlocks with a plain release store, which on x86 is an ordinary `mov`; it is meant for places where those few
@@ -11,6 +11,9 @@
 use crate::sync::{AtomicBool, Backoff, Ordering, UnsafeCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+
+/// For critical sections that may last: waiting threads sleep.
+pub use parking_lot::{Mutex, MutexGuard};
 
 /// A value that one thread at a time may use.
 ///

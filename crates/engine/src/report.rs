@@ -1,6 +1,6 @@
 //! A denied access, reported on both sides.
 
-use parking_lot::{Mutex, MutexGuard};
+use rkey_base::lock::{Mutex, MutexGuard};
 use rkey_core::Denial;
 use rkey_link::NodeId;
 use serde::Serialize;

@@ -81,7 +81,7 @@ impl KeyBook {
         self.0.write().of_address.insert(address, key);
     }
 
-    /// Ends [`KeyTable::assign`].
+    /// Ends [`KeyBook::assign`].
     pub(super) fn forget(&self, address: u64) {
         self.0.write().of_address.remove(&address);
     }

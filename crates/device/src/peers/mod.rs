@@ -1,8 +1,8 @@
 //! Other devices: how links to and from them come up and go, and which processes they belong to.
 //!
-//! A link comes up in one of two ways: another device connects to a socket of ours ([`Reception`](reception::Reception)), or a
-//! queue pair or group of ours needs one ([`Discovery`](discovery::Discovery), [`GroupSearch`](group_search::GroupSearch)). From
-//! then on [`Links`](links::Links) watches it. The engine thread owns the four as [`Peers`].
+//! A link comes up in one of two ways: another device connects to a socket of ours ([`Reception`]), or a
+//! queue pair or group of ours needs one ([`Discovery`], [`GroupSearch`]). From
+//! then on [`Links`] watches it. The engine thread owns the four as [`Peers`].
 //!
 //! | module | what it is |
 //! | --- | --- |
