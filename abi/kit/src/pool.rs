@@ -48,8 +48,8 @@ struct Books {
     reserved: u32,
 }
 
-// SAFETY: objects are placed by whoever has the place from the books, and removed under their lock; shared access
-// to them is as for a plain `&T`.
+// SAFETY: only the thread that took a place from the books puts an object there, and objects are removed under the
+// lock of the books; shared access to them is as for a plain `&T`.
 unsafe impl<T: Send + Sync> Sync for Pool<T> {}
 
 impl<T: 'static> Pool<T> {
@@ -182,7 +182,7 @@ impl<T: 'static> Pool<T> {
     /// No reference to the object is used any more.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;
-        // Whoever looks through the objects holds the books, too: none goes away under their eyes.
+        // A thread that goes through the objects holds the books, too, so none is removed meanwhile.
         let mut books = self.books.lock();
         slot.state
             .compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed)

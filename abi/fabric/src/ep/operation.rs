@@ -1,5 +1,6 @@
 //! What the program is told when an operation of its own is complete, and where that counts.
 
+use super::deferred::{self, Deferred};
 use super::host::EpHost;
 use super::{READ, SENT, WRITTEN};
 use crate::cntr::Counter;
@@ -7,6 +8,7 @@ use crate::cq::Entry;
 use crate::sys::*;
 use rkey_rdm::error::Failure;
 use rkey_rdm::operation::{Form, Plain};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// What belongs to an operation of the program.
@@ -49,6 +51,26 @@ fn counter_of(form: Form) -> usize {
 }
 
 impl Posted {
+    /// An operation on remote memory: `kind` is `FI_RMA` or `FI_ATOMIC`, and `reads` says that its result comes back.
+    pub(super) fn one_sided(
+        kind: u64,
+        reads: bool,
+        context: *mut c_void,
+        report: bool,
+        deferred: Option<&Deferred>,
+    ) -> Self {
+        let (direction, counter) = match reads {
+            true => (FI_READ, READ),
+            false => (FI_WRITE, WRITTEN),
+        };
+        Self {
+            context: context as usize,
+            flags: kind | direction,
+            report,
+            counts: deferred::counts(deferred, counter),
+        }
+    }
+
     /// The plain operation that it amounts to, if it does.
     #[inline]
     pub(crate) fn plain(&self) -> Option<Plain> {

@@ -91,7 +91,7 @@ impl<H: Host> Endpoint<H> {
                     receive.landing(host, source, header)
                 })
             });
-            // Counted before the pool is free again: whoever posts a receive from then on looks here.
+            // Counted before the pool is unlocked: a thread that posts a receive after that looks here.
             pool.kept += usize::from(newcomer.is_some() && landing.is_none());
             landing
         });

@@ -151,12 +151,7 @@ impl Endpoint {
                 operands: payload,
                 result: fetches.then_some(result),
             };
-            let posted = Posted {
-                context: it.context as usize,
-                flags: FI_ATOMIC | if fetches { FI_READ } else { FI_WRITE },
-                report,
-                counts: deferred::counts(it.deferred, if fetches { READ } else { WRITTEN }),
-            };
+            let posted = Posted::one_sided(FI_ATOMIC, fetches, it.context, report, it.deferred);
             Ok(state.rdm.atomic(&live.host, call, posted)?)
         })
     }

@@ -103,12 +103,7 @@ impl Endpoint {
                 fence: it.flags & FI_FENCE != 0,
                 durable,
             };
-            let posted = Posted {
-                context: it.context as usize,
-                flags: FI_RMA | if reads { FI_READ } else { FI_WRITE },
-                report,
-                counts: deferred::counts(it.deferred, if reads { READ } else { WRITTEN }),
-            };
+            let posted = Posted::one_sided(FI_RMA, reads, it.context, report, it.deferred);
             Ok(state.rdm.transfer(&live.host, transfer, posted)?)
         })
     }
