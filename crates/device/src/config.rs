@@ -79,7 +79,7 @@ pub struct Config {
     pub direct_copy: DirectCopy,
     /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied straight between the
     /// processes. Smaller payloads wait for room.
-    pub reference_min: u32,
+    pub remote_iovec_min: u32,
     /// Bytes of the payload ring of one direction of one link. Two processes copy in and out of the ring at the same time, which
     /// is faster than one copy by one of them. Pages are allocated when they are first used.
     pub ring_bytes: u32,
@@ -122,7 +122,7 @@ impl Default for Config {
             share: Share::User,
             explain: Explain::User,
             direct_copy: DirectCopy::Auto,
-            reference_min: 32 * 1024,
+            remote_iovec_min: 32 * 1024,
             ring_bytes: 2 * 1024 * 1024,
             ptracer_any: false,
             spin: Duration::from_micros(40),
@@ -315,7 +315,7 @@ pub const VARIABLES: &[Variable] = &[
     },
     number!(
         "RKEY_REFERENCE_MIN",
-        reference_min,
+        remote_iovec_min,
         4096..=4294967295,
         "32k",
         "payloads of at least this many bytes are copied straight between the processes if the ring is full"

@@ -297,7 +297,7 @@ pub(crate) fn link_config(config: &Config) -> LinkConfig {
         // The ring needs a power of two.
         payload_ring: config.ring_bytes.next_power_of_two(),
         remote_iovec: config.direct_copy == DirectCopy::Auto,
-        reference_min: config.reference_min,
+        remote_iovec_min: config.remote_iovec_min,
         policy: match config.share {
             Share::User => Policy::SameUser,
             Share::All => Policy::Any,

@@ -105,7 +105,7 @@ pub(crate) fn on_response<M: Memory>(
     let bytes = match &incoming.payload {
         Payload::Bytes(bytes) => *bytes,
         // A responder never sends a remote iovec.
-        Payload::Reference(_) => return,
+        Payload::RemoteIovec(_) => return,
     };
     match header.op {
         Op::ReadData => on_read_data(x, qp, incoming, bytes),
@@ -119,8 +119,8 @@ pub(crate) fn on_response<M: Memory>(
             let Some(code) = Nak::from_wire(header.imm) else {
                 return;
             };
-            if code == Nak::NoReference {
-                meta.no_reference = true;
+            if code == Nak::NoRemoteIovec {
+                meta.no_remote_iovec = true;
             }
             let refusal = Refusal {
                 msn: header.msn,
@@ -178,7 +178,7 @@ fn on_read_data<M: Memory>(
         // The responder wrote it to our memory. Accept that only if we sent a remote iovec.
         let so_far = if last { u64::from(total) } else { header.addr };
         let forward = so_far > u64::from(received) && so_far <= u64::from(total);
-        if !wqe.flags.contains(WqeFlags::REFERENCE) || !forward {
+        if !wqe.flags.contains(WqeFlags::REMOTE_IOVEC) || !forward {
             return;
         }
         so_far as u32
@@ -313,11 +313,11 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
             x.give_up(qp, Status::RetryExceeded);
             return;
         }
-        Nak::NoReference if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) => {
+        Nak::NoRemoteIovec if qp.sq.wqe(seq).flags.contains(WqeFlags::REMOTE_IOVEC) => {
             rewind(qp, seq);
             return;
         }
-        Nak::NoReference => Status::BadResponse,
+        Nak::NoRemoteIovec => Status::BadResponse,
         Nak::InvalidRequest => Status::RemoteInvalidRequest,
         Nak::RemoteAccess => Status::RemoteAccess,
         Nak::RemoteOperation => Status::RemoteOperation,
@@ -349,7 +349,7 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
 /// such address.
 fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
-    if !wqe.flags.contains(WqeFlags::REFERENCE) {
+    if !wqe.flags.contains(WqeFlags::REMOTE_IOVEC) {
         return None;
     }
     let (sges, len) = (qp.sq.sges(seq), u64::from(wqe.total));

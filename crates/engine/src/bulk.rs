@@ -64,7 +64,7 @@ impl Bulk {
 
     pub(crate) fn read(qp: &Qp, header: &Header, payload: &Payload<'_>) -> Self {
         let list = match payload {
-            Payload::Reference(list) => Some(list.clone()),
+            Payload::RemoteIovec(list) => Some(list.clone()),
             Payload::Bytes(_) => None,
         };
         Self {
@@ -170,7 +170,7 @@ fn unmoved<L: Link, M: Memory>(
         AccessError::Pull(PullError::Refused) => {
             // The requester sends the message again, in fragments; its receive stays held for it.
             qp.resp.current = None;
-            Stepped::Finished(Reply::nak(header, Nak::NoReference))
+            Stepped::Finished(Reply::nak(header, Nak::NoRemoteIovec))
         }
         AccessError::Pull(PullError::Remote(address)) => {
             // The message ends with this response; its receive serves the next one.

@@ -264,7 +264,7 @@ impl<M> Context<M> {
         let Some(link) = qp.out else { return };
         let (mut sges, until) = (Vec::new(), seqs.end);
         for seq in seqs {
-            if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+            if qp.sq.wqe(seq).flags.contains(WqeFlags::REMOTE_IOVEC) {
                 sges.extend_from_slice(qp.sq.sges(seq));
             }
         }

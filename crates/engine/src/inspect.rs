@@ -111,7 +111,7 @@ pub struct LinkSnapshot {
     /// Queue pairs that wait for room.
     pub blocked: u32,
     /// Remote iovecs are not used, because the peer could not copy from our memory.
-    pub no_reference: bool,
+    pub no_remote_iovec: bool,
     /// Read data is not pushed, because this process could not.
     pub no_push: bool,
 }
@@ -145,7 +145,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 down: down.map(|reason| reason.to_string()),
                 outstanding: port.meta.outstanding.len(),
                 blocked: port.meta.blocked.len() as u32,
-                no_reference: port.meta.no_reference,
+                no_remote_iovec: port.meta.no_remote_iovec,
                 no_push: port.meta.no_push,
             }
         });

@@ -17,7 +17,7 @@ pub(crate) enum Nak {
     /// The queue pair does not exist, is not ready to receive, or does not know its peer yet.
     NotReady = 6,
     /// The remote iovec cannot be copied: send fragments.
-    NoReference = 7,
+    NoRemoteIovec = 7,
     /// Memory of the requester could not be touched; the address is in the header.
     RequesterFault = 8,
 }
@@ -31,7 +31,7 @@ impl Nak {
             4 => Self::RemoteAccess,
             5 => Self::RemoteOperation,
             6 => Self::NotReady,
-            7 => Self::NoReference,
+            7 => Self::NoRemoteIovec,
             8 => Self::RequesterFault,
             _ => return None,
         })

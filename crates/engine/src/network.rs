@@ -241,7 +241,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let mut links = Vec::new();
         for qp in self.qps.iter() {
             for seq in qp.started() {
-                if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+                if qp.sq.wqe(seq).flags.contains(WqeFlags::REMOTE_IOVEC) {
                     any = true;
                     if names(qp.sq.sges(seq)) {
                         links.extend(qp.out);
@@ -279,7 +279,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         };
         for qp in self.qps.iter().filter(|qp| qp.out == Some(link)) {
             for seq in qp.started() {
-                if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+                if qp.sq.wqe(seq).flags.contains(WqeFlags::REMOTE_IOVEC) {
                     add(qp.qpn, qp.sq.sges(seq));
                 }
             }

@@ -93,7 +93,7 @@ pub(crate) struct Meta {
     /// Counts the peer's actions; if it stands still, the peer is silent.
     pub(crate) progress: u64,
     /// The peer cannot pull from this process: requests carry their payload.
-    pub(crate) no_reference: bool,
+    pub(crate) no_remote_iovec: bool,
     /// This process cannot push to the peer: read data goes through the ring.
     pub(crate) no_push: bool,
     /// The request at the front, if it takes several steps.
@@ -141,7 +141,7 @@ impl<L: Link> Port<L> {
             outstanding: Records::new(),
             blocked: VecDeque::new(),
             progress: 0,
-            no_reference: false,
+            no_remote_iovec: false,
             no_push: false,
             bulk: None,
             unsent: None,

@@ -25,7 +25,7 @@ bitflags! {
         /// `key` is a requested one.
         const REQUESTED_KEY = 1 << 6;
         /// It was sent as a remote iovec: the peer may touch the memory.
-        const REFERENCE = 1 << 7;
+        const REMOTE_IOVEC = 1 << 7;
         /// It has ended, with `status`.
         const DONE = 1 << 8;
         /// The payload has been taken out of the program's memory; see [`SendQueue::keep`].

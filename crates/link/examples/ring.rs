@@ -1,6 +1,6 @@
 //! How fast is the shared-memory link by itself? Two processes, pinned to two processors, that
 //! do nothing but poll: streaming and one-way time for 8 bytes, throughput for 64 KiB in fragments
-//! and by reference, and writes through a direct lease.
+//! and by remote iovec, and writes through a direct lease.
 //!
 //! ```text
 //! cargo run --release -p rkey-link --example ring [FILTER]
@@ -97,7 +97,7 @@ fn target(name: &str) -> Outcome {
                     let at = (header.addr - BASE) as usize;
                     bytes.get(0, &mut words[at..at + bytes.len()]);
                 }
-                (Op::Write, Payload::Reference(list)) => {
+                (Op::Write, Payload::RemoteIovec(list)) => {
                     let mut at = header.addr;
                     for &(va, len) in list.as_slice() {
                         link.pull(&memory, at, va, len)?;
@@ -359,9 +359,11 @@ fn measure(it: &mut Initiator, report: &Report) -> Outcome {
         best(19, 1000, |n| it.stream(n, len))
     })?;
     if it.link.capabilities().remote_iovec {
-        report.rate("64 KiB write by reference (through a buffer)", len, || {
-            best(19, 1000, |n| it.remote_iovec(n, len))
-        })?;
+        report.rate(
+            "64 KiB write by remote iovec (through a buffer)",
+            len,
+            || best(19, 1000, |n| it.remote_iovec(n, len)),
+        )?;
     }
     let Some(Event::Control(control)) = it.link.on_socket() else {
         return Err("no lease arrived".into());

@@ -39,7 +39,7 @@ pub struct Capabilities {
     /// Whether the responder can reach the requester's memory ([`Link::pull`], [`Link::push`]).
     pub remote_iovec: bool,
     /// From this size on, a remote iovec is worth its system call; but see [`Link::prefers_fragments`].
-    pub reference_min: u32,
+    pub remote_iovec_min: u32,
     /// Whether direct leases can be used over this link.
     pub direct: bool,
 }
@@ -79,7 +79,7 @@ pub enum Payload<'a> {
     Bytes(PeerBytes<'a>),
     /// Ranges of the requester's memory; their lengths add up to `header.len` (for a read, to `header.total`). Boxed,
     /// because a list is large and rare, and fragments are passed by value.
-    Reference(Box<RemoteIovec>),
+    RemoteIovec(Box<RemoteIovec>),
 }
 
 /// One fragment that arrived: header copied out and checked, payload still in the ring.

@@ -80,7 +80,7 @@ impl Link for Loopback {
             inline_max: INLINE_MAX,
             fragment_max: self.requester.fragment_max(),
             remote_iovec: true,
-            reference_min: INLINE_MAX + 1,
+            remote_iovec_min: INLINE_MAX + 1,
             direct: false,
         }
     }

@@ -267,7 +267,7 @@ fn child_streams(mut link: ShmLink) {
     // Payload of all kinds for ever: the parent kills us.
     let source = vec![5u8; 100_000];
     let refs = [(source.as_ptr() as u64, source.len() as u64)];
-    let references = link.capabilities().remote_iovec;
+    let remote_iovec = link.capabilities().remote_iovec;
     for n in 0u32.. {
         let bytes = message(n);
         let header = Header {
@@ -278,7 +278,7 @@ fn child_streams(mut link: ShmLink) {
             place.put(0, &bytes);
             Ok(())
         });
-        if references && n.is_multiple_of(7) {
+        if remote_iovec && n.is_multiple_of(7) {
             let header = Header {
                 len: source.len() as u32,
                 ..Header::new(Op::Write)
@@ -330,7 +330,7 @@ fn a_killed_peer_is_noticed_and_nothing_is_left() {
             if link.room_to_respond()
                 && let Some(incoming) = link.incoming().unwrap()
             {
-                if let Payload::Reference(list) = incoming.payload {
+                if let Payload::RemoteIovec(list) = incoming.payload {
                     for &(va, len) in list.as_slice() {
                         let pulled = link.pull(&memory, 0x1000, va, len);
                         assert!(pulled.is_ok() || killed, "{pulled:?}");

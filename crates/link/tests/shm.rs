@@ -111,7 +111,7 @@ fn a_full_ring_is_no_place_to_wait() {
 }
 
 #[test]
-fn payload_by_reference_is_pulled_and_pushed() {
+fn payload_by_remote_iovec_is_pulled_and_pushed() {
     let (mut requester, mut responder) = pair();
     if !responder.capabilities().remote_iovec {
         eprintln!("SKIP: the kernel does not permit process_vm_readv here");
@@ -131,8 +131,8 @@ fn payload_by_reference_is_pulled_and_pushed() {
     };
     requester.request_remote_iovec(&header, &refs).unwrap();
     let incoming = responder.incoming().unwrap().unwrap();
-    let Payload::Reference(list) = incoming.payload else {
-        panic!("not by reference")
+    let Payload::RemoteIovec(list) = incoming.payload else {
+        panic!("not a remote iovec")
     };
     let mut at = 0x10_0000;
     for &(va, len) in list.as_slice() {
@@ -208,7 +208,7 @@ fn a_requester_that_gave_up_is_not_reached_any_more() {
 }
 
 #[test]
-fn by_reference_can_be_switched_off() {
+fn remote_iovecs_can_be_switched_off() {
     let config = LinkConfig {
         remote_iovec: false,
         ..LinkConfig::default()

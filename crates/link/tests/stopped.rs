@@ -49,7 +49,7 @@ fn child() {
         memory.write(0x1000, &vec![round as u8 | 1; WORDS * 8]);
         let list = loop {
             match link.incoming().unwrap().map(|incoming| incoming.payload) {
-                Some(Payload::Reference(list)) => break list,
+                Some(Payload::RemoteIovec(list)) => break list,
                 _ => std::thread::yield_now(),
             }
         };

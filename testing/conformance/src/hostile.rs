@@ -29,7 +29,7 @@ struct Fragment {
 impl Fragment {
     fn incoming(&self) -> Incoming<'_> {
         let payload = match self.references {
-            Some(list) => Payload::Reference(Box::new(list)),
+            Some(list) => Payload::RemoteIovec(Box::new(list)),
             None => Payload::Bytes(PeerBytes::from_slice(&self.bytes)),
         };
         Incoming {
@@ -123,7 +123,7 @@ impl Link for HostileLink {
             inline_max: 208,
             fragment_max: FRAGMENT_MAX as u32,
             remote_iovec: true,
-            reference_min: 4096,
+            remote_iovec_min: 4096,
             direct: false,
         }
     }

@@ -431,7 +431,7 @@ fn view_link(link: &LinkSnapshot, roles: &BTreeMap<u32, &str>) -> LinkView {
             .unwrap_or_default()
             .to_owned(),
         up: link.down.is_none(),
-        remote_iovec: link.capabilities.remote_iovec && !link.no_reference,
+        remote_iovec: link.capabilities.remote_iovec && !link.no_remote_iovec,
         outstanding: link.outstanding,
     }
 }

@@ -261,7 +261,7 @@ impl Qp {
     pub(crate) fn reads_in_fragments(&self) -> u64 {
         let in_fragments = |seq: &u64| {
             let wqe = self.sq.wqe(*seq);
-            let whole = wqe.flags.contains(WqeFlags::REFERENCE);
+            let whole = wqe.flags.contains(WqeFlags::REMOTE_IOVEC);
             if whole { 0 } else { u64::from(wqe.total) }
         };
         self.req.reads.iter().map(in_fragments).sum()
@@ -274,7 +274,7 @@ impl Qp {
 
     /// Whether a request that the peer has not acknowledged exposed memory to it.
     pub(crate) fn names_memory(&self) -> bool {
-        let named = |seq| self.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE);
+        let named = |seq| self.sq.wqe(seq).flags.contains(WqeFlags::REMOTE_IOVEC);
         self.req.in_flight > 0 && self.started().any(named)
     }
 

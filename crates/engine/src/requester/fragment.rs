@@ -129,7 +129,7 @@ fn send_any<L: Link, M: Memory>(
     if let Err(error) = sent {
         return refused_here(x, qp, error, trouble);
     }
-    if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+    if qp.sq.wqe(seq).flags.contains(WqeFlags::REMOTE_IOVEC) {
         x.exposure.set_named(true);
     }
     let last = header.flags.contains(HeaderFlags::LAST);
@@ -232,7 +232,7 @@ fn ask<L: Link, M: Memory>(
     let seq = qp.sq.next;
     header.flags |= HeaderFlags::FIRST | HeaderFlags::LAST;
     if header.op == Op::Read {
-        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
+        qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
         let total = u64::from(header.total);
         if !reach.held_back
             && may_use_remote_iovec(port, qp, total)

@@ -14,7 +14,7 @@ use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
 
 /// The maximum payload of one fragment with a remote iovec. The peer acknowledges fragments, so a long message shows
 /// progress.
-const REFERENCE_FRAGMENT: u64 = 16 << 20;
+const REMOTE_IOVEC_FRAGMENT: u64 = 16 << 20;
 
 /// The first step of a message that does not fit into a slot: a check of the whole message, and an attempt to send it
 /// as a remote iovec. `None`: send a fragment.
@@ -29,7 +29,7 @@ pub(super) fn tell_large<L: Link, M: Memory>(
     let offset = qp.req.offset;
     let rest = u64::from(header.total) - offset;
     if offset == 0 {
-        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
+        qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
         if header.total > port.meta.caps.fragment_max {
             // Better to refuse a message as a whole than halfway.
             let want = qp.sq.wqe(seq).local_use();
@@ -53,7 +53,7 @@ pub(super) fn tell_large<L: Link, M: Memory>(
 pub(super) fn may_use_remote_iovec<L: Link>(port: &Port<L>, qp: &Qp, total: u64) -> bool {
     let meta = &port.meta;
     meta.caps.remote_iovec
-        && total >= u64::from(meta.caps.reference_min.max(1))
+        && total >= u64::from(meta.caps.remote_iovec_min.max(1))
         && qp.config.qp_type.is_reliable()
 }
 
@@ -68,7 +68,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     trouble: &mut Option<AccessError>,
 ) -> Option<Result<Ticket, SendError>> {
     let reads = header.op == Op::Read;
-    if port.meta.no_reference && !reads {
+    if port.meta.no_remote_iovec && !reads {
         return None;
     }
     let seq = qp.sq.next;
@@ -79,7 +79,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     let len = if reads {
         rest
     } else {
-        rest.min(REFERENCE_FRAGMENT)
+        rest.min(REMOTE_IOVEC_FRAGMENT)
     };
     let sges = qp.sq.sges(seq);
     let walked = reach.each_local(qp.config.domain, sges, offset, len, want, |span, _| {
@@ -102,7 +102,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     }
     let sent = port.link.request_remote_iovec(header, list);
     if sent.is_ok() {
-        qp.sq.wqe_mut(seq).flags |= WqeFlags::REFERENCE;
+        qp.sq.wqe_mut(seq).flags |= WqeFlags::REMOTE_IOVEC;
     }
     Some(sent)
 }

@@ -103,7 +103,7 @@ fn all_transfers_by_remote_iovec() {
     }
 }
 
-/// As much as there is room for in fragments, the rest by reference.
+/// As much as there is room for in fragments, the rest by remote iovec.
 #[test]
 fn all_transfers_in_fragments_and_then_by_remote_iovec() {
     let caps = Capabilities {
@@ -127,7 +127,7 @@ fn a_peer_that_cannot_reach_our_memory_gets_fragments() {
     };
     for fragments in [0, 1, 3] {
         let mut pair = Pair::with(caps, EngineConfig::default());
-        pair.tail(1).refuse_reference = true;
+        pair.tail(1).refuse_remote_iovec = true;
         pair.end(0).fragments_first = fragments;
         everything(&mut pair, 5000);
     }
@@ -301,7 +301,7 @@ fn loopback_carries_everything() {
     assert_eq!(told.count(), 1);
 }
 
-/// While references are held back, payload travels; those that are out stay until they are answered.
+/// While remote iovecs are held back, requests carry their payload; those already sent stay until the peer has responded.
 #[test]
 fn remote_iovecs_can_be_held_back() {
     let caps = Capabilities {
@@ -336,11 +336,11 @@ fn remote_iovecs_can_be_held_back() {
     }
 }
 
-/// A message by reference that is longer than a fragment goes in several, and a long read tells that
-/// it goes on; also when the way by reference is closed in the middle.
+/// A message longer than one remote iovec allows goes in several, and a long read shows that
+/// it makes progress; also when remote iovecs stop working in the middle.
 #[test]
 #[cfg_attr(miri, ignore)]
-fn long_messages_by_reference_show_that_they_are_alive() {
+fn long_messages_by_remote_iovec_show_that_they_are_alive() {
     let caps = Capabilities {
         remote_iovec: true,
         ..CAPS
@@ -372,7 +372,7 @@ fn long_messages_by_reference_show_that_they_are_alive() {
                 pair.carry_responses(0, usize::MAX) >= 1,
                 "something is heard of it"
             );
-            pair.tail(1).refuse_reference = refuse;
+            pair.tail(1).refuse_remote_iovec = refuse;
             pair.settle();
             assert_eq!(
                 statuses(&a.poll()),

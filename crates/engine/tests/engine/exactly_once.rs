@@ -2,8 +2,8 @@
 //! wires between them get their turns, and whatever breaks.
 //!
 //! Random programs run on two engines: posts of every kind, receives that come late, wires that
-//! carry a little at a time, small rings, small completion queues, peers that refuse by-reference
-//! access, and (in some programs) a bad key or a wire that breaks. A model that knows nothing but
+//! carry a little at a time, small rings, small completion queues, peers that refuse remote
+//! iovecs, and (in some programs) a bad key or a wire that breaks. A model that knows nothing but
 //! the order of posting checks each completion, and the bytes.
 
 use crate::support::*;
@@ -119,7 +119,7 @@ impl World {
     fn new(shape: Shape) -> Self {
         let caps = Capabilities {
             remote_iovec: shape.remote_iovec,
-            reference_min: 300,
+            remote_iovec_min: 300,
             ..CAPS
         };
         let mut pair = Pair::with(caps, EngineConfig::default());
@@ -136,7 +136,7 @@ impl World {
                 .unwrap();
             pair.end(at).window = shape.window;
             pair.tail(at).response_room = shape.response_room;
-            pair.tail(at).refuse_reference = shape.refuse;
+            pair.tail(at).refuse_remote_iovec = shape.refuse;
             pair.end(at).fragments_first = shape.fragments_first;
         }
         pair.ready(&qps, |_, step| {

@@ -11,7 +11,7 @@ fn scatter_and_gather() {
     for remote_iovec in [false, true] {
         let caps = Capabilities {
             remote_iovec,
-            reference_min: 100,
+            remote_iovec_min: 100,
             ..CAPS
         };
         let mut pair = Pair::with(caps, EngineConfig::default());

@@ -114,7 +114,7 @@ fn a_broken_link_fails_what_is_outstanding() {
 fn a_requester_that_dies_in_the_middle_of_its_message() {
     let caps = Capabilities {
         remote_iovec: true,
-        reference_min: 100,
+        remote_iovec_min: 100,
         ..CAPS
     };
     let mut pair = Pair::with(caps, EngineConfig::default());

@@ -61,8 +61,8 @@ fn rights_that_are_taken_from_a_queue_pair_end_the_message_in_progress() {
     }
 }
 
-/// A message by reference that fails here, after some of it was told to the peer: the peer reads on in what it was
-/// told of, and deregistering the region must wait for that.
+/// A message with a remote iovec fails here after the peer got a part of the list: the peer still reads the memory in
+/// that part, and deregistering the region must wait for that.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {

@@ -136,7 +136,7 @@ impl Receiver {
                     .payload_foreign(offset as usize, header.len as usize);
                 Payload::Bytes(foreign.ok_or(Malformed::new("payload outside its ring"))?)
             }
-            Body::RemoteIovec(list) => Payload::Reference(list),
+            Body::RemoteIovec(list) => Payload::RemoteIovec(list),
         };
         self.taken.set(true);
         self.taken_bytes.set(bytes);

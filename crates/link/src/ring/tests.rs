@@ -121,8 +121,8 @@ fn operands_and_remote_iovecs_arrive() {
     };
     p.requester.send_remote_iovec(&header, &refs).unwrap();
     let incoming = p.responder.next().unwrap().unwrap();
-    let Payload::Reference(list) = incoming.payload else {
-        panic!("not references")
+    let Payload::RemoteIovec(list) = incoming.payload else {
+        panic!("not a remote iovec")
     };
     assert_eq!(list.as_slice(), refs);
     assert!(incoming.header.flags.contains(HeaderFlags::REMOTE_IOVEC));
@@ -503,7 +503,7 @@ fn a_scribbling_peer_does_no_harm() {
                                     let mut copy = vec![0; bytes.len()];
                                     bytes.get(0, &mut copy);
                                 }
-                                Payload::Reference(list) => assert!(list.as_slice().len() <= 13),
+                                Payload::RemoteIovec(list) => assert!(list.as_slice().len() <= 13),
                             }
                         }
                         Ok(None) => {}

@@ -211,7 +211,7 @@ impl LinkRequest {
             membarrier: local.membarrier,
             probe: local.probe(),
             remote_iovec,
-            reference_min: local.config.reference_min,
+            remote_iovec_min: local.config.remote_iovec_min,
         };
         let packet = hello::encode(Kind::Welcome, &welcome)?;
         let own_fd = own.fd().try_clone_to_owned()?;
@@ -231,7 +231,7 @@ impl LinkRequest {
             light: local.membarrier && membarrier,
             fork: local.fork_mark(),
             remote_iovec,
-            reference_min: local.config.reference_min,
+            remote_iovec_min: local.config.remote_iovec_min,
             reachable: remote_iovec,
         })?;
         link.send_packet(&packet, &[own_fd.as_fd()])?;

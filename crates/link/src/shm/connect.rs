@@ -182,7 +182,11 @@ impl Connector {
             light: self.local.membarrier && welcome.membarrier,
             fork: self.local.fork_mark(),
             remote_iovec: remote_iovec && welcome.remote_iovec,
-            reference_min: self.local.config.reference_min.max(welcome.reference_min),
+            remote_iovec_min: self
+                .local
+                .config
+                .remote_iovec_min
+                .max(welcome.remote_iovec_min),
             reachable,
         })?;
         Ok(Step::Done(link))

@@ -100,7 +100,7 @@ pub(crate) struct Welcome {
     /// Whether the responder found the requester's nonce.
     pub(crate) remote_iovec: bool,
     /// From this size on the responder prefers remote iovecs.
-    pub(crate) reference_min: u32,
+    pub(crate) remote_iovec_min: u32,
 }
 
 /// Puts a header before `body`.

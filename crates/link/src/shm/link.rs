@@ -45,7 +45,7 @@ pub(crate) struct Parts {
     pub(crate) fork: ForkMark,
     /// The responder can reach the requester's memory.
     pub(crate) remote_iovec: bool,
-    pub(crate) reference_min: u32,
+    pub(crate) remote_iovec_min: u32,
     /// We can reach the peer's memory.
     pub(crate) reachable: bool,
 }
@@ -151,7 +151,7 @@ impl ShmLink {
                 inline_max: INLINE_MAX,
                 fragment_max: parts.own_geometry.fragment_max,
                 remote_iovec: parts.remote_iovec,
-                reference_min: parts.reference_min,
+                remote_iovec_min: parts.remote_iovec_min,
                 direct: true,
             },
             down: Cell::new(None),

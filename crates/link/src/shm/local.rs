@@ -23,7 +23,7 @@ pub struct LinkConfig {
     /// Whether peers may access this process's memory, and we theirs, with `process_vm_*` (if the kernel permits it).
     pub remote_iovec: bool,
     /// From this size in bytes on, payload that does not fit into the ring is sent as a remote iovec.
-    pub reference_min: u32,
+    pub remote_iovec_min: u32,
     /// Whom to talk to.
     pub policy: Policy,
 }
@@ -36,7 +36,7 @@ impl Default for LinkConfig {
             payload_ring: 2 << 20,
             fragment_max: 16 << 10,
             remote_iovec: true,
-            reference_min: 64 << 10,
+            remote_iovec_min: 64 << 10,
             policy: Policy::SameUser,
         }
     }

@@ -29,8 +29,8 @@ pub(crate) struct WireEnd {
     pub(crate) peer_memory: Option<Arc<ArenaMemory>>,
     pub(crate) caps: Capabilities,
     pub(crate) window: usize,
-    pub(crate) refuse_reference: bool,
-    /// So many fragments it prefers to a reference: 0 if it knows no better.
+    pub(crate) refuse_remote_iovec: bool,
+    /// How many fragments it prefers to a remote iovec: 0 for none.
     pub(crate) fragments_first: usize,
     pub(crate) outbox: VecDeque<Passing>,
     pub(crate) inbox: VecDeque<Passing>,
@@ -58,7 +58,7 @@ impl WireEnd {
             peer_memory: Some(peer_memory),
             caps,
             window: 16,
-            refuse_reference: false,
+            refuse_remote_iovec: false,
             fragments_first: 0,
             outbox: VecDeque::new(),
             inbox: VecDeque::new(),
@@ -82,7 +82,7 @@ impl WireEnd {
             }),
             Passing::Fragment(header, Load::List(list)) => Some(Incoming {
                 header: *header,
-                payload: Payload::Reference(Box::new(*list)),
+                payload: Payload::RemoteIovec(Box::new(*list)),
             }),
         }
     }
@@ -216,7 +216,7 @@ impl Link for WireEnd {
 
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
         let peer = self.peer_memory.as_ref().ok_or(PullError::Gone)?;
-        if self.refuse_reference {
+        if self.refuse_remote_iovec {
             return Err(PullError::Refused);
         }
         let mut bytes = vec![0; len as usize];
@@ -233,7 +233,7 @@ impl Link for WireEnd {
         len: u64,
     ) -> Result<(), PullError> {
         let peer = self.peer_memory.as_ref().ok_or(PullError::Gone)?;
-        if self.refuse_reference {
+        if self.refuse_remote_iovec {
             return Err(PullError::Refused);
         }
         let mut bytes = vec![0; len as usize];
@@ -263,6 +263,6 @@ pub(crate) const CAPS: Capabilities = Capabilities {
     inline_max: 64,
     fragment_max: 256,
     remote_iovec: false,
-    reference_min: 1024,
+    remote_iovec_min: 1024,
     direct: false,
 };
