@@ -14,7 +14,7 @@ pub(crate) fn execute<M: Memory>(x: &mut Context<M>, qp: &Qp, seq: u64) -> (Stat
     let wqe = qp.sq.wqe(seq);
     if wqe.op == CompletionOp::Invalidate {
         let done = x
-            .reach
+            .checked
             .protection
             .invalidate(Key(wqe.imm), &qp.accessor(), false);
         return match done {
@@ -40,7 +40,7 @@ pub(crate) fn execute<M: Memory>(x: &mut Context<M>, qp: &Qp, seq: u64) -> (Stat
         domain: qp.config.domain,
         rules: bind.rules,
     };
-    match x.reach.protection.bind_window(&request) {
+    match x.checked.protection.bind_window(&request) {
         Ok(_) => (Status::Success, 0),
         Err(error) => {
             x.events.push_back(crate::Event::BindFailed {

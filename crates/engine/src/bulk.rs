@@ -4,13 +4,15 @@
 //! link is the order of execution. Each step moves at most [`STEP`] bytes and checks the access again, so that
 //! deregistering a region, or waiting for the engine, never waits for a whole gigabyte.
 
+use crate::checked_memory::{AccessError, CheckedMemory, Counter, RequestedRange};
 use crate::context::Context;
 use crate::id::Table;
+use crate::link_state::LinkState;
 use crate::nak::Nak;
-use crate::port::Port;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::{AccessError, Counter, Reach, RequestedRange};
-use crate::responder::{Answer, Reply, arrived, asked, back, failed, hit, still_allowed};
+use crate::responder::{
+    Answer, Reply, arrived, back, count_access, failed, requested_range, still_allowed,
+};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, Operation, WIRE_LEN};
@@ -82,7 +84,7 @@ impl Bulk {
 pub(crate) fn step<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     bulk: &mut Bulk,
 ) -> Stepped {
     let Some(qp) = qps.at_mut(bulk.qp).filter(|qp| qp.life == bulk.life) else {
@@ -91,22 +93,22 @@ pub(crate) fn step<L: Link, M: Memory>(
     if !qp.state.responds() {
         return Stepped::Finished(Reply::nak(&bulk.header, Nak::NotReady));
     }
-    if let Err(reason) = port.link.is_up() {
+    if let Err(reason) = link_state.link.is_up() {
         return Stepped::Down(reason);
     }
-    if let Err(reply) = still_allowed(x, qp, port.meta.node, &bulk.header) {
+    if let Err(reply) = still_allowed(x, qp, link_state.meta.node, &bulk.header) {
         return Stepped::Finished(reply);
     }
     if bulk.header.op != Op::Read {
-        return pull_step(x, qp, port, bulk);
+        return pull_step(x, qp, link_state, bulk);
     }
-    if port.meta.no_push && bulk.list.take().is_some() {
+    if link_state.meta.no_push && bulk.list.take().is_some() {
         bulk.done = bulk.told;
     }
     if bulk.list.is_some() {
-        push_step(x, qp, port, bulk)
+        push_step(x, qp, link_state, bulk)
     } else {
-        read_step(x, qp, port, bulk)
+        read_step(x, qp, link_state, bulk)
     }
 }
 
@@ -114,7 +116,7 @@ pub(crate) fn step<L: Link, M: Memory>(
 fn pull_step<L: Link, M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     bulk: &mut Bulk,
 ) -> Stepped {
     let Some(list) = bulk.list.as_deref() else {
@@ -122,20 +124,20 @@ fn pull_step<L: Link, M: Memory>(
     };
     let header = &bulk.header;
     let len = (u64::from(header.len) - bulk.done).min(STEP);
-    let (link, memory, from) = (&port.link, &x.reach.memory, bulk.done);
+    let (link, memory, from) = (&link_state.link, &x.checked.memory, bulk.done);
     let touch = |span: rkey_base::range::VaRange, before: u64| {
         each_remote_range(list, from + before, span.len(), |remote, at, part| {
             Ok(link.pull(memory, span.start() + at, remote, part)?)
         })
     };
     let moved: Result<Counter, AccessError> = if header.op == Op::Write {
-        let asked = offset(asked(qp, header), from);
-        x.reach.each_remote(&asked, len, Operation::Write, touch)
+        let range = offset(requested_range(qp, header), from);
+        x.checked.each_remote(&range, len, Operation::Write, touch)
     } else {
         let received = qp.resp.current.map_or(0, |now| u64::from(now.received));
         let sges = &qp.resp.recv.sges;
         let want = LocalUse::Recv;
-        x.reach
+        x.checked
             .each_local(qp.resp.recv.domain, sges, received + from, len, want, touch)
             .map(|()| None)
     };
@@ -148,11 +150,11 @@ fn pull_step<L: Link, M: Memory>(
             let last = header.flags.contains(HeaderFlags::LAST);
             if last {
                 let total = qp.resp.current.map_or(header.len, |now| now.total);
-                hit(x, qp, counter, total, true);
+                count_access(x, qp, counter, total, true);
             }
-            Stepped::Finished(arrived(x, qp, port.meta.node, header, last))
+            Stepped::Finished(arrived(x, qp, link_state.meta.node, header, last))
         }
-        Err(trouble) => unmoved(x, qp, port, header, trouble),
+        Err(trouble) => unmoved(x, qp, link_state, header, trouble),
     }
 }
 
@@ -161,7 +163,7 @@ fn pull_step<L: Link, M: Memory>(
 fn unmoved<L: Link, M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
-    port: &Port<L>,
+    link_state: &LinkState<L>,
     header: &Header,
     trouble: AccessError,
 ) -> Stepped {
@@ -179,7 +181,7 @@ fn unmoved<L: Link, M: Memory>(
             Stepped::Finished(Reply::fault_of_requester(header, address))
         }
         // Our own memory, or our own rules.
-        other => Stepped::Finished(failed(x, qp, port.meta.node, header, other)),
+        other => Stepped::Finished(failed(x, qp, link_state.meta.node, header, other)),
     }
 }
 
@@ -187,7 +189,7 @@ fn unmoved<L: Link, M: Memory>(
 fn push_step<L: Link, M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     bulk: &mut Bulk,
 ) -> Stepped {
     let Some(list) = bulk.list.as_deref() else {
@@ -195,11 +197,11 @@ fn push_step<L: Link, M: Memory>(
     };
     let header = &bulk.header;
     let len = (u64::from(header.total) - bulk.done).min(STEP);
-    let (link, memory, from) = (&port.link, &x.reach.memory, bulk.done);
-    let asked = offset(asked(qp, header), from);
+    let (link, memory, from) = (&link_state.link, &x.checked.memory, bulk.done);
+    let range = offset(requested_range(qp, header), from);
     let moved = x
-        .reach
-        .each_remote(&asked, len, Operation::Read, |span, before| {
+        .checked
+        .each_remote(&range, len, Operation::Read, |span, before| {
             each_remote_range(list, from + before, span.len(), |remote, at, part| {
                 Ok(link.push(memory, remote, span.start() + at, part)?)
             })
@@ -215,13 +217,13 @@ fn push_step<L: Link, M: Memory>(
                     answer.flags -= HeaderFlags::LAST;
                     answer.addr = bulk.done;
                     // Only a progress notification: if there is no room for it, the peer itself is slow.
-                    if port.link.respond(&answer, |_| Ok(())).is_ok() {
+                    if link_state.link.respond(&answer, |_| Ok(())).is_ok() {
                         bulk.told = bulk.done;
                     }
                 }
                 return Stepped::More;
             }
-            hit(x, qp, counter, header.total, false);
+            count_access(x, qp, counter, header.total, false);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::Answer(Answer {
                 header: answer,
@@ -230,12 +232,12 @@ fn push_step<L: Link, M: Memory>(
         }
         Err(AccessError::Pull(PullError::Refused)) => {
             // Continue through the ring, from the offset that the requester knows.
-            port.meta.no_push = true;
+            link_state.meta.no_push = true;
             bulk.list = None;
             bulk.done = bulk.told;
             Stepped::More
         }
-        Err(trouble) => unmoved(x, qp, port, header, trouble),
+        Err(trouble) => unmoved(x, qp, link_state, header, trouble),
     }
 }
 
@@ -243,17 +245,17 @@ fn push_step<L: Link, M: Memory>(
 fn read_step<L: Link, M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     bulk: &mut Bulk,
 ) -> Stepped {
     let header = &bulk.header;
     let total = u64::from(header.total);
     let until = (bulk.done + STEP).min(total);
     loop {
-        if !port.link.room_to_respond() {
+        if !link_state.link.room_to_respond() {
             return Stepped::Full;
         }
-        let len = (total - bulk.done).min(u64::from(port.meta.caps.fragment_max));
+        let len = (total - bulk.done).min(u64::from(link_state.meta.caps.fragment_max));
         let mut fragment = back(header, Op::ReadData);
         fragment.flags = HeaderFlags::empty();
         fragment.flags.set(HeaderFlags::FIRST, bulk.done == 0);
@@ -263,31 +265,31 @@ fn read_step<L: Link, M: Memory>(
         fragment.len = len as u32;
         fragment.total = header.total;
         fragment.addr = bulk.done;
-        let asked = offset(asked(qp, header), bulk.done);
-        let (reach, mut loaded): (&Reach<M>, _) = (&x.reach, Ok(None));
-        let sent = port.link.respond(&fragment, |place| {
-            loaded = reach.load_remote(&asked, place);
+        let range = offset(requested_range(qp, header), bulk.done);
+        let (checked, mut loaded): (&CheckedMemory<M>, _) = (&x.checked, Ok(None));
+        let sent = link_state.link.respond(&fragment, |place| {
+            loaded = checked.load_remote(&range, place);
             if loaded.is_ok() {
                 Ok(())
             } else {
-                Err(Fault::at(asked.addr))
+                Err(Fault::at(range.addr))
             }
         });
         match (sent, loaded) {
             (Ok(()), Ok(counter)) => {
                 bulk.done += len;
                 if bulk.done == total {
-                    hit(x, qp, counter, header.total, false);
+                    count_access(x, qp, counter, header.total, false);
                     qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
                     return Stepped::Finished(Reply::Done);
                 }
             }
             (_, Err(trouble)) => {
-                return Stepped::Finished(failed(x, qp, port.meta.node, header, trouble));
+                return Stepped::Finished(failed(x, qp, link_state.meta.node, header, trouble));
             }
             (Err(SendError::Full), Ok(_)) => return Stepped::Full,
             (Err(SendError::Down | SendError::Fault(_)), Ok(_)) => {
-                return Stepped::Down(port.link.is_up().err().unwrap_or(DownReason::Closed));
+                return Stepped::Down(link_state.link.is_up().err().unwrap_or(DownReason::Closed));
             }
         }
         if bulk.done >= until {
@@ -296,10 +298,10 @@ fn read_step<L: Link, M: Memory>(
     }
 }
 
-fn offset(asked: RequestedRange, by: u64) -> RequestedRange {
+fn offset(range: RequestedRange, by: u64) -> RequestedRange {
     RequestedRange {
-        addr: asked.addr.wrapping_add(by),
-        ..asked
+        addr: range.addr.wrapping_add(by),
+        ..range
     }
 }
 

@@ -136,7 +136,7 @@ impl<M> Context<M> {
             && let Detail::Bind(bind) = qp.sq.detail(seq)
             && let Some(key) = bind.key
         {
-            self.reach.protection.forfeit_window_key(bind.window, key);
+            self.checked.protection.forfeit_window_key(bind.window, key);
         }
     }
 

@@ -1,12 +1,12 @@
 //! What requester and responder share: completion queues, events, reports, timers, the time.
 
+use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::cq::{Cq, Pushed};
 use crate::exposure::Exposure;
 use crate::groups::{Destinations, Group};
 use crate::guesses::Guesses;
 use crate::id::Table;
 use crate::qp::pair::Qp;
-use crate::reach::{AccessError, Reach};
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
@@ -55,7 +55,7 @@ pub(crate) struct OrphanedRequests {
 /// beside it.
 pub(crate) struct Context<M> {
     pub(crate) config: EngineConfig,
-    pub(crate) reach: Reach<M>,
+    pub(crate) checked: CheckedMemory<M>,
     pub(crate) cqs: Table<Cq>,
     pub(crate) srqs: Table<Srq>,
     pub(crate) events: VecDeque<Event>,
@@ -84,10 +84,10 @@ pub(crate) struct Context<M> {
 }
 
 impl<M> Context<M> {
-    pub(crate) fn new(config: EngineConfig, reach: Reach<M>) -> Self {
+    pub(crate) fn new(config: EngineConfig, checked: CheckedMemory<M>) -> Self {
         Self {
             config,
-            reach,
+            checked,
             cqs: Table::new(),
             srqs: Table::new(),
             events: VecDeque::new(),
@@ -129,7 +129,7 @@ impl<M> Context<M> {
         };
         let pushed = queue.push(entry, solicited);
         if pushed != Pushed::Quiet {
-            self.tell(cq, pushed);
+            self.push_cq_event(cq, pushed);
         }
     }
 
@@ -161,7 +161,7 @@ impl<M> Context<M> {
 
     /// The entry did more than enter its queue.
     #[cold]
-    fn tell(&mut self, cq: CqId, pushed: Pushed) {
+    fn push_cq_event(&mut self, cq: CqId, pushed: Pushed) {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Ready => self.events.push_back(Event::CqReady(cq)),

@@ -1,13 +1,13 @@
 //! One round of work: take what has arrived on each link, respond, send what can be sent, check the timers.
 
-use crate::answer::{on_acked, on_response};
 use crate::bulk::{self, Stepped};
 use crate::context::Context;
 use crate::id::Table;
-use crate::inbox::{Desk, Inbox};
+use crate::inbox::{Inbox, OpenInbox};
+use crate::link_state::LinkState;
 use crate::numbers::Numbers;
-use crate::port::Port;
 use crate::qp::pair::Qp;
+use crate::requester::response::{on_acked, on_response};
 use crate::requester::{drop_datagram, pump};
 use crate::responder::{Answer, Reply, on_request};
 use crate::silence::{Next, Silence};
@@ -52,10 +52,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return progress;
         }
         self.x.timers.let_go();
-        let mut desk = inbox.and_then(|(cq, inbox)| Desk::open(cq, inbox, &self.x));
+        let mut inbox = inbox.and_then(|(cq, inbox)| OpenInbox::open(cq, inbox, &self.x));
         for index in 0..self.links.bound() {
-            if self.links.at(index).is_some_and(Port::has_work) {
-                self.drive_link(index, budget, &mut progress, &mut desk);
+            if self.links.at(index).is_some_and(LinkState::has_work) {
+                self.drive_link(index, budget, &mut progress, &mut inbox);
             }
         }
         self.run_timers(now_ns, &mut progress);
@@ -70,18 +70,18 @@ impl<L: Link, M: Memory> Engine<L, M> {
         index: u32,
         budget: u32,
         progress: &mut Progress,
-        desk: &mut Option<Desk<'_, M>>,
+        inbox: &mut Option<OpenInbox<'_, M>>,
     ) {
-        let Some(port) = self.links.at_mut(index) else {
+        let Some(link_state) = self.links.at_mut(index) else {
             return;
         };
         let taken = take(
             &mut self.x,
             &mut self.qps,
             &self.numbers,
-            port,
+            link_state,
             budget,
-            desk,
+            inbox,
         );
         match taken {
             Ok(fragments) => {
@@ -89,24 +89,28 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 progress.more |= fragments >= budget;
             }
             Err(malformed) => {
-                port.meta
+                link_state
+                    .meta
                     .down
                     .get_or_insert(DownReason::Malformed(malformed));
             }
         }
-        if !port.meta.blocked.is_empty() {
+        if !link_state.meta.blocked.is_empty() {
             self.unblock(index, progress);
         }
         self.send_ready(progress);
-        let Some(port) = self.links.at_mut(index) else {
+        let Some(link_state) = self.links.at_mut(index) else {
             return;
         };
-        port.link.flush();
+        link_state.link.flush();
         // An acknowledgement that is held back for company is work, too.
-        progress.did |= !port.meta.stuck && port.link.pending();
-        let down = port.meta.down.or_else(|| port.link.is_up().err());
+        progress.did |= !link_state.meta.stuck && link_state.link.pending();
+        let down = link_state
+            .meta
+            .down
+            .or_else(|| link_state.link.is_up().err());
         if let Some(reason) = down {
-            let id = port.meta.id;
+            let id = link_state.meta.id;
             self.link_down(id, reason);
             progress.did = true;
         }
@@ -118,12 +122,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let waiting = self
             .links
             .at(link)
-            .map_or(0, |port| port.meta.blocked.len());
+            .map_or(0, |link_state| link_state.meta.blocked.len());
         for _ in 0..waiting {
-            let Some(port) = self.links.at_mut(link) else {
+            let Some(link_state) = self.links.at_mut(link) else {
                 return;
             };
-            let Some(who) = port.meta.blocked.pop_front() else {
+            let Some(who) = link_state.meta.blocked.pop_front() else {
                 return;
             };
             let Some(qp) = self.qps.get_mut(who) else {
@@ -189,7 +193,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 return false;
             }
             let link = qp.out.and_then(|id| self.links.get_mut(id));
-            let moved = link.as_ref().map_or(0, |port| port.meta.progress);
+            let moved = link
+                .as_ref()
+                .map_or(0, |link_state| link_state.meta.progress);
             match qp.req.seen {
                 Some((seen, since)) if seen == moved && qp.req.wait.is_none() => {
                     let patience = qp.patience();
@@ -212,12 +218,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
                             }
                         }
                         let ours = self.x.config.node;
-                        let other = link.filter(|port| port.meta.node != ours);
+                        let other = link.filter(|link_state| link_state.meta.node != ours);
                         match other.filter(|_| qp.names_memory()) {
                             // The peer might still execute the request later, which it must not once the program owns
                             // the memory again.
-                            Some(port) => {
-                                port.meta.down.get_or_insert(DownReason::Silent);
+                            Some(link_state) => {
+                                link_state.meta.down.get_or_insert(DownReason::Silent);
                                 progress.more = true;
                             }
                             None => self.x.give_up(qp, Status::RetryExceeded),
@@ -240,14 +246,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes all that has arrived from a device, over any link, before one of its links is detached: what the peer
     /// executed did happen, and what it sent did arrive.
     pub(crate) fn take_last_news(&mut self, id: LinkId) {
-        let Some(node) = self.links.get(id).map(|port| port.meta.node) else {
+        let Some(node) = self.links.get(id).map(|link_state| link_state.meta.node) else {
             return;
         };
         for index in 0..self.links.bound() {
-            let Some(port) = self.links.at_mut(index) else {
+            let Some(link_state) = self.links.at_mut(index) else {
                 continue;
             };
-            if port.meta.node != node {
+            if link_state.meta.node != node {
                 continue;
             }
             for _ in 0..LAST_ROUNDS {
@@ -255,7 +261,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                     &mut self.x,
                     &mut self.qps,
                     &self.numbers,
-                    port,
+                    link_state,
                     LAST_BUDGET,
                     &mut None,
                 );
@@ -290,7 +296,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
             if qp.out == Some(id) {
                 qp.out = None;
-                qp.req.asked = false;
+                qp.req.link_requested = false;
                 qp.req.blocked = false;
                 gone = true;
                 lose_requests(&mut self.x, qp);
@@ -332,38 +338,38 @@ fn take<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
     numbers: &Numbers,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     budget: u32,
-    desk: &mut Option<Desk<'_, M>>,
+    inbox: &mut Option<OpenInbox<'_, M>>,
 ) -> Result<u32, Malformed> {
     let mut fragments = 0;
-    port.meta.stuck = false;
-    if port.meta.since == u64::MAX {
-        port.meta.since = x.now;
+    link_state.meta.stuck = false;
+    if link_state.meta.since == u64::MAX {
+        link_state.meta.since = x.now;
     }
-    x.serving = port.meta.origin;
+    x.serving = link_state.meta.origin;
     while fragments < budget {
-        match &port.link.response() {
-            Ok(Some(incoming)) => on_response(x, qps, numbers, &mut port.meta, incoming),
+        match &link_state.link.response() {
+            Ok(Some(incoming)) => on_response(x, qps, numbers, &mut link_state.meta, incoming),
             Ok(None) => break,
             Err(malformed) => return Err(*malformed),
         }
-        port.link.response_done();
+        link_state.link.response_done();
         fragments += 1;
     }
     if fragments < budget {
-        let ticket = port.link.acked()?;
-        if ticket > port.meta.outstanding.acked {
+        let ticket = link_state.link.acked()?;
+        if ticket > link_state.meta.outstanding.acked {
             fragments += 1;
-            on_acked(x, qps, &mut port.meta, ticket);
+            on_acked(x, qps, &mut link_state.meta, ticket);
         }
     }
     while fragments < budget {
-        if port.meta.unsent.is_some() || port.meta.bulk.is_some() {
-            match resume(x, qps, port) {
+        if link_state.meta.unsent.is_some() || link_state.meta.bulk.is_some() {
+            match resume(x, qps, link_state) {
                 Resumed::Finished => {}
                 Resumed::Waits => {
-                    port.meta.stuck = true;
+                    link_state.meta.stuck = true;
                     break;
                 }
                 // Let others have the engine between two steps.
@@ -372,26 +378,31 @@ fn take<L: Link, M: Memory>(
             fragments += 1;
             continue;
         }
-        if !port.link.room_to_respond() {
-            port.meta.stuck = port.link.incoming()?.is_some();
+        if !link_state.link.room_to_respond() {
+            link_state.meta.stuck = link_state.link.incoming()?.is_some();
             break;
         }
-        if let Some(until) = x.guesses.held(&port.meta.origin, port.meta.since, x.now) {
-            port.meta.stuck = port.link.incoming()?.is_some();
-            if port.meta.stuck {
+        if let Some(until) = x
+            .guesses
+            .held(&link_state.meta.origin, link_state.meta.since, x.now)
+        {
+            link_state.meta.stuck = link_state.link.incoming()?.is_some();
+            if link_state.meta.stuck {
                 x.timers.hold(until);
             }
             break;
         }
         // Handle it in place: moving it costs as much as executing it.
-        let next = port.link.incoming();
+        let next = link_state.link.incoming();
         let reply = match &next {
-            Ok(Some(incoming)) => on_request(x, qps, numbers, &mut port.meta, incoming, desk),
+            Ok(Some(incoming)) => {
+                on_request(x, qps, numbers, &mut link_state.meta, incoming, inbox)
+            }
             Ok(None) => break,
             Err(malformed) => return Err(*malformed),
         };
-        conclude(port, reply);
-        if port.meta.stuck {
+        conclude(link_state, reply);
+        if link_state.meta.stuck {
             break;
         }
         fragments += 1;
@@ -401,27 +412,27 @@ fn take<L: Link, M: Memory>(
 
 /// Acts on the decision about the request at the front.
 #[inline]
-fn conclude<L: Link>(port: &mut Port<L>, reply: Reply) {
+fn conclude<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
     match reply {
-        Reply::Done => port.link.incoming_done(),
-        Reply::Answer(answer) => send_answer(port, answer),
-        Reply::Bulk(bulk) => port.meta.bulk = Some(bulk),
-        Reply::Hold => port.meta.stuck = true,
+        Reply::Done => link_state.link.incoming_done(),
+        Reply::Answer(answer) => send_answer(link_state, answer),
+        Reply::Bulk(bulk) => link_state.meta.bulk = Some(bulk),
+        Reply::Hold => link_state.meta.stuck = true,
     }
 }
 
-fn send_answer<L: Link>(port: &mut Port<L>, answer: Answer) {
-    let sent = port.link.respond(&answer.header, |mut place| {
+fn send_answer<L: Link>(link_state: &mut LinkState<L>, answer: Answer) {
+    let sent = link_state.link.respond(&answer.header, |mut place| {
         let len = place.len().min(answer.wire.len());
         place.put(0, &answer.wire[..len]);
         Ok(())
     });
     match sent {
-        Ok(()) => port.link.incoming_done(),
-        Err(SendError::Full) => port.meta.unsent = Some(answer),
+        Ok(()) => link_state.link.incoming_done(),
+        Err(SendError::Full) => link_state.meta.unsent = Some(answer),
         Err(SendError::Down | SendError::Fault(_)) => {
-            let reason = port.link.is_up().err().unwrap_or(DownReason::Closed);
-            port.meta.down.get_or_insert(reason);
+            let reason = link_state.link.is_up().err().unwrap_or(DownReason::Closed);
+            link_state.meta.down.get_or_insert(reason);
         }
     }
 }
@@ -437,39 +448,39 @@ enum Resumed {
 fn resume<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
 ) -> Resumed {
-    if port.meta.down.is_some() || !port.link.room_to_respond() {
+    if link_state.meta.down.is_some() || !link_state.link.room_to_respond() {
         return Resumed::Waits;
     }
-    if let Some(answer) = port.meta.unsent.take() {
-        send_answer(port, answer);
-        return if port.meta.unsent.is_none() {
+    if let Some(answer) = link_state.meta.unsent.take() {
+        send_answer(link_state, answer);
+        return if link_state.meta.unsent.is_none() {
             Resumed::Finished
         } else {
             Resumed::Waits
         };
     }
-    let Some(mut bulk) = port.meta.bulk.take() else {
+    let Some(mut bulk) = link_state.meta.bulk.take() else {
         return Resumed::Finished;
     };
-    match bulk::step(x, qps, port, &mut bulk) {
+    match bulk::step(x, qps, link_state, &mut bulk) {
         Stepped::Finished(reply) => {
-            conclude(port, reply);
+            conclude(link_state, reply);
             Resumed::Finished
         }
         Stepped::More => {
-            port.meta.bulk = Some(bulk);
+            link_state.meta.bulk = Some(bulk);
             Resumed::More
         }
         Stepped::Full => {
-            port.meta.bulk = Some(bulk);
+            link_state.meta.bulk = Some(bulk);
             Resumed::Waits
         }
         Stepped::Down(reason) => {
             // It stays in progress: the request is still at the front and must not start again.
-            port.meta.bulk = Some(bulk);
-            port.meta.down.get_or_insert(reason);
+            link_state.meta.bulk = Some(bulk);
+            link_state.meta.down.get_or_insert(reason);
             Resumed::Waits
         }
     }

@@ -1,14 +1,14 @@
 //! The engine's interface for its owner: objects and events. Links are in `network.rs`, posting is in `post.rs`,
 //! changing a queue pair in `qp/modify.rs`, and the work itself in `drive.rs`.
 
+use crate::checked_memory::CheckedMemory;
 use crate::context::{Context, Srq};
 use crate::cq::{Clock, Cq};
 use crate::exposure::{ExposedMemory, Exposure};
 use crate::id::Table;
+use crate::link_state::LinkState;
 use crate::numbers::Numbers;
-use crate::port::Port;
 use crate::qp::pair::{Qp, Settings};
-use crate::reach::Reach;
 use crate::recv_queue::RecvQueue;
 use crate::{
     AsyncEvent, CqId, CqShared, EngineError, Event, LinkId, QpAttributes, QpConfig, QpId, QpInfo,
@@ -79,7 +79,7 @@ pub struct Engine<L: Link, M: Memory> {
     pub(crate) x: Context<M>,
     pub(crate) qps: Table<Qp>,
     pub(crate) numbers: Numbers,
-    pub(crate) links: Table<Port<L>>,
+    pub(crate) links: Table<LinkState<L>>,
     pub(crate) detached: Vec<(LinkId, L)>,
     /// Memory exposed over links that are gone, until the owner takes the list.
     pub(crate) told: HashMap<LinkId, Vec<ExposedMemory>>,
@@ -87,7 +87,7 @@ pub struct Engine<L: Link, M: Memory> {
 
 impl<L: Link, M: Memory> AsRef<Section> for Engine<L, M> {
     fn as_ref(&self) -> &Section {
-        &self.x.reach.section
+        &self.x.checked.section
     }
 }
 
@@ -106,7 +106,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// An engine without any object or link, for the regions of the section's table.
     pub fn new(config: EngineConfig, section: Section, memory: M) -> Self {
         Self {
-            x: Context::new(config, Reach::new(section, memory)),
+            x: Context::new(config, CheckedMemory::new(section, memory)),
             qps: Table::new(),
             numbers: Numbers::new(),
             links: Table::new(),
@@ -123,7 +123,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Notes that no access of this engine to a region is under way: none outlives a call. A device that shares the
     /// engine passes through its lock instead ([`rkey_core::SectionLock`]).
     pub fn pass(&mut self, pending: &mut impl Pending) {
-        self.x.reach.section.pass(pending);
+        self.x.checked.section.pass(pending);
     }
 
     /// Shares report numbers with other engines of this process. Call it before the first report.
@@ -312,13 +312,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     fn hold(&self, domain: DomainId) -> Result<(), EngineError> {
-        let held = self.x.reach.protection.hold_domain(domain);
+        let held = self.x.checked.protection.hold_domain(domain);
         held.map_err(|_: CoreError| EngineError::NoSuch("protection domain"))
     }
 
     fn release(&self, domain: DomainId) {
         // It was held when the object was created, so it is still open.
-        let _ = self.x.reach.protection.release_domain(domain);
+        let _ = self.x.checked.protection.release_domain(domain);
     }
 
     /// Changes a shared receive queue. [`AsyncEvent::SrqLimit`] comes once when fewer receives than
@@ -480,12 +480,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.numbers.remove(qp.qpn);
         // The peer may wait for the last acknowledgement, which the link holds back for company.
         for link in [qp.inbound, qp.out].into_iter().flatten() {
-            let Some(port) = self.links.get_mut(link) else {
+            let Some(link_state) = self.links.get_mut(link) else {
                 continue;
             };
             for _ in 0..FLUSHES {
-                if port.link.pending() {
-                    port.link.flush();
+                if link_state.link.pending() {
+                    link_state.link.flush();
                 }
             }
         }
@@ -496,7 +496,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         });
         let config = qp.created();
         self.count_users(&config, -1);
-        self.x.reach.protection.forget_endpoint(qp.qpn);
+        self.x.checked.protection.forget_endpoint(qp.qpn);
         self.release(config.domain);
         Ok(())
     }

@@ -10,9 +10,9 @@
 
 use crate::context::Context;
 use crate::id::Table;
-use crate::port::Port;
+use crate::link_state::LinkState;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::requester::{fail, hold, pump, record, tell_datagram};
+use crate::requester::{fail, hold, pump, record, send_datagram};
 use crate::responder::Reply;
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{Engine, EngineError, Event, LinkId, QpId, QpType, Status, UdAddress, ud};
@@ -120,7 +120,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 && qp.sq.next != qp.sq.tail
                 && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if group_of(qp, to) == Some(group))
             {
-                qp.req.asked = false;
+                qp.req.link_requested = false;
                 pump(&mut self.x, &mut self.links, qp);
             }
         }
@@ -178,7 +178,7 @@ pub(crate) enum Copied {
 #[cold]
 pub(crate) fn send<L: Link, M: Memory>(
     x: &mut Context<M>,
-    links: &mut Table<Port<L>>,
+    links: &mut Table<LinkState<L>>,
     qp: &mut Qp,
     to: &UdAddress,
     group: Group,
@@ -190,8 +190,8 @@ pub(crate) fn send<L: Link, M: Memory>(
     });
     let known = x.destinations.get(&group).filter(|to| x.now < to.until);
     let Some(ids) = left.or_else(|| known.map(|to| to.links.clone())) else {
-        if !qp.req.asked {
-            qp.req.asked = true;
+        if !qp.req.link_requested {
+            qp.req.link_requested = true;
             x.events.push_back(Event::GroupNeeded { qp: qp.id, group });
         }
         return Copied::Wait;
@@ -204,30 +204,33 @@ pub(crate) fn send<L: Link, M: Memory>(
     let mut trouble = if qp.sq.wqe(seq).flags.intersects(taken) {
         None
     } else {
-        x.reach
+        x.checked
             .check_sges(domain, sges, total, LocalUse::Send)
             .err()
     };
     let key = if group == Group::Wire { WIRE_KEY } else { 0 };
     for (place, &id) in ids.iter().enumerate() {
-        let Some(port) = links.get_mut(id).filter(|port| port.meta.down.is_none()) else {
+        let Some(link_state) = links
+            .get_mut(id)
+            .filter(|link_state| link_state.meta.down.is_none())
+        else {
             continue;
         };
         if trouble.is_some() {
             break;
         }
-        match tell_datagram(&x.reach, port, qp, to, key, &mut trouble) {
+        match send_datagram(&x.checked, link_state, qp, to, key, &mut trouble) {
             Ok(_) => {
-                port.meta.no_room = false;
-                record(port, qp, seq, true);
-                port.link.flush();
+                link_state.meta.no_room = false;
+                record(link_state, qp, seq, true);
+                link_state.link.flush();
             }
-            Err(SendError::Full) if !port.meta.no_room => {
+            Err(SendError::Full) if !link_state.meta.no_room => {
                 // The others that are left have not been waited for.
                 let (until, waits) = match waited.take().filter(|_| place == 0) {
                     Some((until, waits)) if x.now < until => (until, waits),
                     Some((_, 0)) => {
-                        port.meta.no_room = true;
+                        link_state.meta.no_room = true;
                         continue;
                     }
                     earlier => {
@@ -237,7 +240,7 @@ pub(crate) fn send<L: Link, M: Memory>(
                         (until, waits - 1)
                     }
                 };
-                hold(port, qp, SendError::Full);
+                hold(link_state, qp, SendError::Full);
                 qp.req.copies = Some(Copies {
                     seq,
                     life: qp.life,

@@ -333,8 +333,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Whether requests of the process at the other end of a link must wait now, because it has named too many
     /// unknown keys. `now_ns` is of the clock of [`Engine::drive`].
     pub fn is_held_back(&self, link: LinkId, now_ns: u64) -> bool {
-        self.links.get(link).is_some_and(|port| {
-            let (origin, since) = (&port.meta.origin, port.meta.since);
+        self.links.get(link).is_some_and(|link_state| {
+            let (origin, since) = (&link_state.meta.origin, link_state.meta.since);
             self.x.guesses.held(origin, since, now_ns).is_some()
         })
     }
@@ -346,7 +346,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// Which process is at the other end of a link.
     pub fn origin(&self, link: LinkId) -> Option<Origin> {
-        self.links.get(link).map(|port| port.meta.origin)
+        self.links
+            .get(link)
+            .map(|link_state| link_state.meta.origin)
     }
 
     /// The link on which requests of a queue pair's peer arrive, once there is one.

@@ -1,9 +1,9 @@
 //! Messages for a front end that does its own matching: it takes them from the ring, with no receive, no completion
 //! and no intermediate copy.
 
+use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
 use crate::qp::pair::Qp;
-use crate::reach::{AccessError, Reach};
 use crate::{CqId, Sge};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -14,14 +14,14 @@ use rkey_core::{Attempt, Denial, DomainId, LocalKey, LocalUse, NamedKey};
 pub trait Inbox<M> {
     /// A message has arrived. Returns true if the inbox has taken it; otherwise it goes to a receive, as do all later
     /// ones of this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.
-    fn take(&mut self, message: &Message<'_, M>) -> bool;
+    fn offer(&mut self, message: &Message<'_, M>) -> bool;
 }
 
 /// A message on a link.
 pub struct Message<'a, M> {
     qpn: u32,
     bytes: PeerBytes<'a>,
-    reach: &'a Reach<M>,
+    checked: &'a CheckedMemory<M>,
 }
 
 impl<'a, M: Memory> Message<'a, M> {
@@ -42,14 +42,14 @@ impl<'a, M: Memory> Message<'a, M> {
     /// # Errors
     /// The denial, also for a fault of the memory; a part may have been copied.
     #[inline]
-    pub fn place(
+    pub fn scatter(
         &self,
         domain: DomainId,
         sges: &[Sge],
         bytes: PeerBytes<'_>,
     ) -> Result<(), Box<Denial>> {
-        let placed = self.reach.scatter(domain, sges, 0, bytes, LocalUse::Recv);
-        placed.map_err(|trouble| match trouble {
+        let stored = self.checked.scatter(domain, sges, 0, bytes, LocalUse::Recv);
+        stored.map_err(|trouble| match trouble {
             AccessError::Denied(denial) => denial,
             // Nothing is pulled here, and faults are reported as denials.
             AccessError::Fault(Fault { address }) => fault(sges, bytes, address),
@@ -74,16 +74,16 @@ fn fault(sges: &[Sge], bytes: PeerBytes<'_>, address: u64) -> Box<Denial> {
 }
 
 /// An inbox during one call, and its completion queue.
-pub(crate) struct Desk<'a, M> {
+pub(crate) struct OpenInbox<'a, M> {
     cq: CqId,
     inbox: &'a mut dyn Inbox<M>,
     /// How many receives had completed when it was opened.
     received: u64,
     /// Every message that was offered has been taken.
-    open: bool,
+    accepting: bool,
 }
 
-impl<'a, M: Memory> Desk<'a, M> {
+impl<'a, M: Memory> OpenInbox<'a, M> {
     /// Accepts messages whose receives would complete in `cq`, if that queue is empty.
     pub(crate) fn open(cq: CqId, inbox: &'a mut dyn Inbox<M>, x: &Context<M>) -> Option<Self> {
         let queue = x.cqs.get(cq)?;
@@ -91,20 +91,24 @@ impl<'a, M: Memory> Desk<'a, M> {
             cq,
             inbox,
             received: x.received,
-            open: true,
+            accepting: true,
         })
     }
 
     /// Offers a message for a queue pair, whole and the next in its order.
     #[inline]
-    pub(crate) fn take(&mut self, x: &Context<M>, qp: &Qp, bytes: PeerBytes<'_>) -> bool {
+    pub(crate) fn offer(&mut self, x: &Context<M>, qp: &Qp, bytes: PeerBytes<'_>) -> bool {
         // What has completed a receive comes first.
-        if self.cq != qp.config.recv_cq || self.received != x.received || !self.open {
+        if self.cq != qp.config.recv_cq || self.received != x.received || !self.accepting {
             return false;
         }
-        let reach = &x.reach;
+        let checked = &x.checked;
         let qpn = qp.qpn;
-        self.open = self.inbox.take(&Message { qpn, bytes, reach });
-        self.open
+        self.accepting = self.inbox.offer(&Message {
+            qpn,
+            bytes,
+            checked,
+        });
+        self.accepting
     }
 }

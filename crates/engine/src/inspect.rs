@@ -135,18 +135,21 @@ impl<L: Link, M: Memory> Engine<L, M> {
             limit: srq.limit,
             users: srq.users,
         });
-        let links = self.links.iter().map(|port| {
-            let LinkId { index, .. } = port.meta.id;
-            let down = port.meta.down.or_else(|| port.link.is_up().err());
+        let links = self.links.iter().map(|link_state| {
+            let LinkId { index, .. } = link_state.meta.id;
+            let down = link_state
+                .meta
+                .down
+                .or_else(|| link_state.link.is_up().err());
             LinkSnapshot {
                 index,
-                node: port.meta.node,
-                capabilities: port.meta.caps,
+                node: link_state.meta.node,
+                capabilities: link_state.meta.caps,
                 down: down.map(|reason| reason.to_string()),
-                outstanding: port.meta.outstanding.len(),
-                blocked: port.meta.blocked.len() as u32,
-                no_remote_iovec: port.meta.no_remote_iovec,
-                no_push: port.meta.no_push,
+                outstanding: link_state.meta.outstanding.len(),
+                blocked: link_state.meta.blocked.len() as u32,
+                no_remote_iovec: link_state.meta.no_remote_iovec,
+                no_push: link_state.meta.no_push,
             }
         });
         EngineSnapshot {
@@ -161,7 +164,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 fn snapshot_qp(qp: &crate::qp::pair::Qp) -> QpSnapshot {
     let waits_for = if qp.sq.next == qp.sq.tail {
         None
-    } else if qp.req.asked {
+    } else if qp.req.link_requested {
         Some(WaitReason::Link)
     } else if qp.req.blocked {
         Some(WaitReason::Room)

@@ -20,10 +20,10 @@
 //! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
 //! | `post` | checks a work request and puts it into the send queue (`send_queue`) |
-//! | `drive` | one round of work on all links (`port`: a link and what the engine knows about it) |
-//! | `requester`, `answer` | sends requests as fragments; handles acknowledgements and responses |
+//! | `drive` | one round of work on all links (`link_state`: a link and what the engine knows about it) |
+//! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder`, `bulk` | executes a peer's requests: in one step, or in several |
-//! | `reach` | every access to memory: asks the core, then copies |
+//! | `checked_memory` | every access to memory: asks the core, then copies |
 //! | `complete` | completions in posting order, and the error state |
 //! | [`event`], [`report`], [`exposure`] | what else an engine reports |
 //! | [`inspect`] | everything an engine has, as plain data |
@@ -34,9 +34,9 @@
     warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)
 )]
 
-mod answer;
 mod bind;
 mod bulk;
+mod checked_memory;
 mod complete;
 mod context;
 pub mod cq;
@@ -50,14 +50,13 @@ pub mod guesses;
 pub mod id;
 pub mod inbox;
 pub mod inspect;
+mod link_state;
 mod nak;
 mod network;
 mod numbers;
 pub mod origin;
-mod port;
 mod post;
 pub mod qp;
-mod reach;
 mod recv_queue;
 pub mod report;
 mod requester;

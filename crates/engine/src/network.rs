@@ -2,7 +2,7 @@
 //! over them.
 
 use crate::context::OrphanedRequests;
-use crate::port::Port;
+use crate::link_state::LinkState;
 use crate::requester::{drop_datagram, pump};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{
@@ -34,7 +34,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// As [`Self::attach`], of a link whose other end is known.
     pub fn attach_from(&mut self, link: L, origin: Origin) -> LinkId {
-        self.links.insert(|id| Port::new(id, link, origin))
+        self.links.insert(|id| LinkState::new(id, link, origin))
     }
 
     /// Takes a link out. Requests that are outstanding on it fail with
@@ -42,14 +42,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
         let told = self.told_over(link);
-        let mut port = self.links.remove(link)?;
+        let mut link_state = self.links.remove(link)?;
         if !told.is_empty() {
             self.told.insert(link, told);
         }
         self.x.exposure.link_lost();
         // Before the first completion, because its reader may reuse the memory.
-        port.link.end_remote_iovec();
-        for who in &port.meta.blocked {
+        link_state.link.end_remote_iovec();
+        for who in &link_state.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
                 qp.req.blocked = false;
                 self.x.ready.push(who.0);
@@ -58,7 +58,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.forget_link(link);
         self.send_ready(&mut Progress::default());
         self.settle_broken();
-        Some(port.link)
+        Some(link_state.link)
     }
 
     /// The link of an [`crate::Event::LinkDown`], which the engine has let go.
@@ -69,17 +69,21 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// A link.
     pub fn link(&self, link: LinkId) -> Option<&L> {
-        self.links.get(link).map(|port| &port.link)
+        self.links.get(link).map(|link_state| &link_state.link)
     }
 
     /// A link, for its owner's own use (doorbells, control messages).
     pub fn link_mut(&mut self, link: LinkId) -> Option<&mut L> {
-        self.links.get_mut(link).map(|port| &mut port.link)
+        self.links
+            .get_mut(link)
+            .map(|link_state| &mut link_state.link)
     }
 
     /// All links.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, &L)> {
-        self.links.iter().map(|port| (port.meta.id, &port.link))
+        self.links
+            .iter()
+            .map(|link_state| (link_state.meta.id, &link_state.link))
     }
 
     /// Sends requests of a connected queue pair over this link from now on: the response to
@@ -88,8 +92,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// # Errors
     /// Stale handles, or a queue pair that has no peer.
     pub fn connect_qp(&mut self, qp: QpId, link: LinkId) -> Result<(), EngineError> {
-        let port = self.links.get(link).ok_or(EngineError::NoSuch("link"))?;
-        let node = port.meta.node;
+        let link_state = self.links.get(link).ok_or(EngineError::NoSuch("link"))?;
+        let node = link_state.meta.node;
         let qp = self
             .qps
             .get_mut(qp)
@@ -102,7 +106,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             ..peer
         });
         qp.out = Some(link);
-        qp.req.asked = false;
+        qp.req.link_requested = false;
         pump(&mut self.x, &mut self.links, qp);
         self.after_post(link);
         Ok(())
@@ -138,7 +142,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Some(qp) = self.qps.get_mut(qp) else {
             return;
         };
-        qp.req.asked = false;
+        qp.req.link_requested = false;
         if qp.config.qp_type.is_datagram() {
             self.x.routes.remove(&peer);
             self.wake_datagrams(peer, true);
@@ -163,7 +167,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             while qp.sq.next != qp.sq.tail
                 && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if to.qpn == qpn)
             {
-                qp.req.asked = false;
+                qp.req.link_requested = false;
                 if !lost {
                     break;
                 }
@@ -176,22 +180,24 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// Rings the doorbell of a link after a send outside of `drive`.
     pub(crate) fn after_post(&mut self, link: LinkId) {
-        if let Some(port) = self.links.get_mut(link) {
-            port.link.flush();
+        if let Some(link_state) = self.links.get_mut(link) {
+            link_state.link.flush();
         }
         self.settle_broken();
     }
 
     /// Whether a link has something to take. Cheap, and takes no lock.
     pub fn pending(&self) -> bool {
-        self.links.iter().any(|port| port.link.pending())
+        self.links
+            .iter()
+            .any(|link_state| link_state.link.pending())
     }
 
     /// All links, to do with them what is not the engine's business.
     pub fn links_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut L)> {
         self.links
             .iter_mut()
-            .map(|port| (port.meta.id, &mut port.link))
+            .map(|link_state| (link_state.meta.id, &mut link_state.link))
     }
 
     /// Whether a peer may still touch the region with this local key, because a remote iovec named it and the peer
@@ -204,7 +210,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// From now on new requests name memory to peers, or do not: then all payload travels. See
     /// [`Self::has_remote_iovecs`] for those that do already.
     pub fn hold_remote_iovecs_back(&mut self, held_back: bool) {
-        self.x.reach.held_back = held_back;
+        self.x.checked.held_back = held_back;
     }
 
     /// Whether a peer may still touch any memory of ours; see [`Self::exposes`].
@@ -293,8 +299,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// Whether the peer has not acknowledged all of it.
     fn is_alive(&self, orphan: &OrphanedRequests) -> bool {
-        self.links.get(orphan.link).is_some_and(|port| {
-            port.meta
+        self.links.get(orphan.link).is_some_and(|link_state| {
+            link_state
+                .meta
                 .outstanding
                 .iter()
                 .any(|record| record.life == orphan.life && record.seq() < orphan.until)

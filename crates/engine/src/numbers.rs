@@ -1,5 +1,8 @@
 //! Which queue pair has which number: two array look-ups, no hashing.
 
+use crate::id::Table;
+use crate::qp::pair::Qp;
+
 const NONE: u32 = u32::MAX;
 
 /// Maps 24-bit queue pair numbers to indices. Numbers come in blocks of 256, and only blocks that
@@ -24,6 +27,22 @@ impl Numbers {
         let table = self.tables.get((table as usize).checked_sub(1)?)?;
         let index = table[(qpn & 0xff) as usize];
         (index != NONE).then_some(index)
+    }
+
+    /// Finds a queue pair by number. `last` caches the previous result (number, index): consecutive fragments of a link
+    /// are mostly for the same queue pair.
+    #[inline]
+    pub(crate) fn find<'a>(
+        &self,
+        qps: &'a mut Table<Qp>,
+        last: &mut (u32, u32),
+        qpn: u32,
+    ) -> Option<&'a mut Qp> {
+        let cached = last.0 == qpn && qps.at(last.1).is_some_and(|qp| qp.qpn == qpn);
+        if !cached {
+            *last = (qpn, self.get(qpn)?);
+        }
+        qps.at_mut(last.1)
     }
 
     /// False if the number is taken or has more than 24 bits.

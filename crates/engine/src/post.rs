@@ -29,17 +29,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// [`PostError`]; nothing was posted. In the error states posts are accepted and complete as flushed.
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
-        accept(qp, request)?;
+        enqueue(qp, request)?;
         if !qp.req.watched {
-            watch(&mut self.x, qp);
+            start_timeout(&mut self.x, qp);
         }
         if qp.state == QpState::Rts
             && !qp.config.qp_type.is_datagram()
-            && let Some(port) = qp.out.and_then(|link| self.links.get_mut(link))
+            && let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link))
         {
-            pump_connected(&mut self.x, Some(port), qp);
+            pump_connected(&mut self.x, Some(link_state), qp);
             if !request.flags.contains(SendFlags::MORE) {
-                port.link.flush();
+                link_state.link.flush();
             }
         } else {
             let id = qp.id;
@@ -84,9 +84,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Some(to) = request.ud else { return };
         let link = to.link.or_else(|| self.x.routes.get(&to.qpn).copied());
         if !request.flags.contains(SendFlags::MORE)
-            && let Some(port) = link.and_then(|link| self.links.get_mut(link))
+            && let Some(link_state) = link.and_then(|link| self.links.get_mut(link))
         {
-            port.link.flush();
+            link_state.link.flush();
         }
     }
 
@@ -141,7 +141,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
 /// Starts the timeout of a queue pair that was idle.
 #[cold]
-fn watch<M>(x: &mut Context<M>, qp: &mut Qp) {
+fn start_timeout<M>(x: &mut Context<M>, qp: &mut Qp) {
     if !qp.config.qp_type.is_reliable() {
         return;
     }
@@ -149,7 +149,7 @@ fn watch<M>(x: &mut Context<M>, qp: &mut Qp) {
     if patience > 0 {
         qp.req.watched = true;
         qp.req.seen = None;
-        x.timers.watch(qp.id, patience);
+        x.timers.watch_silence(qp.id, patience);
     }
 }
 
@@ -165,7 +165,7 @@ fn check_sges(given: usize, max: u32) -> Result<(), PostError> {
 /// Checks a request and writes it to the tail of the send queue, field by field: building an entry elsewhere and
 /// copying it costs as much as everything else together.
 #[inline]
-fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
+fn enqueue(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     prepare(qp, request)?;
     qp.sq.push(request.sges, request.inline, request.front);
     Ok(())
@@ -224,7 +224,7 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
             (wqe.addr, wqe.key) = (0, 0);
             immediate(wqe, &mut flags, imm);
         }
-        _ if xrc::is_half(qp_type) => xrc::accept(qp, request, &mut flags)?,
+        _ if xrc::is_half(qp_type) => xrc::prepare(qp, request, &mut flags)?,
         _ if qp_type == QpType::Raw => accept_frame(qp, request)?,
         _ => accept_rare(qp, request, &mut flags)?,
     }

@@ -66,7 +66,7 @@ impl Timers {
     }
 
     /// Adds a queue pair to the coarse list.
-    pub(crate) fn watch(&mut self, qp: QpId, patience: u64) {
+    pub(crate) fn watch_silence(&mut self, qp: QpId, patience: u64) {
         let every = (patience / 4).clamp(SCAN_MIN_NS, SCAN_MAX_NS);
         if self.watched.is_empty() || every < self.scan_every {
             self.scan_every = every;
@@ -128,7 +128,7 @@ mod tests {
     fn an_idle_engine_has_no_deadline() {
         let mut timers = Timers::new();
         assert!(timers.scan_due(5).is_none() && timers.next_deadline().is_none());
-        timers.watch(QpId::from((1, 1)), 40_000_000);
+        timers.watch_silence(QpId::from((1, 1)), 40_000_000);
         assert_eq!(timers.scan_due(5), Some(0));
         assert_eq!(timers.next_deadline(), Some(10_000_005));
         assert_eq!(timers.scan_due(6), None);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_pause_of_this_process_is_no_silence_of_the_peer() {
         let mut timers = Timers::new();
-        timers.watch(QpId::from((1, 1)), 40_000_000);
+        timers.watch_silence(QpId::from((1, 1)), 40_000_000);
         assert_eq!(timers.scan_due(0), Some(0));
         assert_eq!(timers.scan_due(3_600_000_000_000), Some(10_000_000));
     }

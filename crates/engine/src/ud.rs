@@ -58,7 +58,7 @@ pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: 
     }
     let domain = qp.resp.recv.domain;
     let sges = &qp.resp.recv.sges;
-    match x.reach.scatter(domain, sges, 0, *bytes, LocalUse::Recv) {
+    match x.checked.scatter(domain, sges, 0, *bytes, LocalUse::Recv) {
         Ok(()) => {
             let flags = if qp.config.qp_type == QpType::Raw {
                 CompletionFlags::empty()
@@ -91,7 +91,7 @@ pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         let domain = qp.config.domain;
         let place = OwnBytes::from_slice(&mut bytes);
         let taken = x
-            .reach
+            .checked
             .gather(domain, qp.sq.sges(seq), 0, place, LocalUse::Send);
         // Unreadable memory is reported when the datagram is sent.
         if taken.is_ok() {

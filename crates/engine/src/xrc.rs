@@ -95,7 +95,7 @@ pub(crate) const fn is_half(qp_type: QpType) -> bool {
 
 /// Fills in a request at the tail of the send queue.
 #[cold]
-pub(crate) fn accept(
+pub(crate) fn prepare(
     qp: &mut Qp,
     request: &SendRequest<'_>,
     flags: &mut WqeFlags,

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crate::direct::{LeaseBoard, LeaseClient};
 use crate::ring::Peek;
 
-pub use crate::shm::{Control, Credentials, Event, Line, PeerProcess, Reach, peer_credentials};
+pub use crate::shm::{
+    Control, Credentials, Event, Line, PeerAccess, PeerProcess, peer_credentials,
+};
 
 /// Which ends of a link this side has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct RemotePeer {
     /// The control socket: doorbell, messages between the devices, and the end of the peer.
     pub line: Arc<Line>,
     /// Requester: ends all copies that the peer makes from and to our memory.
-    pub reach: Option<Reach>,
+    pub peer_access: Option<PeerAccess>,
     /// Leases over the link; `None` if it has none.
     pub leases: Option<Leases>,
 }

@@ -187,14 +187,14 @@ fn a_requester_that_gave_up_is_not_reached_any_more() {
         }
         let address = source.as_ptr() as u64;
         responder.pull(&target, 0x1000, address, 1000).unwrap();
-        let reach = requester.reach().unwrap();
-        assert!(responder.reach().is_none());
+        let access = requester.peer_access().unwrap();
+        assert!(responder.peer_access().is_none());
         match how {
-            0 => reach.forbid(),
+            0 => access.forbid(),
             1 => requester.go_down(DownReason::Closed),
             _ => drop(requester),
         }
-        assert!(reach.is_at_rest(std::time::Instant::now() + common::LONG));
+        assert!(access.is_at_rest(std::time::Instant::now() + common::LONG));
         assert_eq!(
             responder.pull(&target, 0x1000, address, 1000),
             Err(PullError::Gone)

@@ -134,15 +134,15 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
         }
         kill_process(process, Signal::STOP).unwrap();
         until("the stop", || no_thread_copies(pid).unwrap());
-        let reach = link.reach().unwrap();
-        reach.forbid();
+        let access = link.peer_access().unwrap();
+        access.forbid();
         until("the end of all reaching", || {
-            reach.is_at_rest(Instant::now() + LONG)
+            access.is_at_rest(Instant::now() + LONG)
         });
         // Ours again.
         set(round << 32);
         kill_process(process, Signal::CONT).unwrap();
-        drop(reach);
+        drop(access);
         let alive = PidFd::open(pid).unwrap();
         until("the end of the link", || {
             assert!(alive.is_alive(), "the other process failed");

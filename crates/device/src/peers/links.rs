@@ -91,14 +91,14 @@ impl Links {
             credentials: who,
             process,
             line,
-            reach,
+            peer_access,
             ..
         } = link.peer()?;
         let (node, requester) = (link.node(), link.role() == LinkRole::Requester);
         let origin = shared.identities.origin_of(who);
         let id = shared.driver.command(|engine| {
             let id = engine.attach_from(link, origin);
-            shared.reclaim.add_link(id, reach);
+            shared.reclaim.add_link(id, peer_access);
             id
         });
         shared.driver.rebuild_poll_set();

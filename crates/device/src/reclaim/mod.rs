@@ -28,7 +28,7 @@ use rkey_core::{Denial, LocalKey, Pending, Protection, Region, WIRE_LEN};
 use rkey_engine::{Exposure, LinkId};
 use rkey_link::Link;
 use rkey_link::direct::LeaseOffer;
-use rkey_link::peer::{Control, Reach};
+use rkey_link::peer::{Control, PeerAccess};
 
 use crate::inspect::denials::Denials;
 use crate::objects::QpTable;
@@ -65,10 +65,10 @@ impl Reclaim {
         }
     }
 
-    /// Adds an attached link, whose peer may copy as far as `reach` allows. Called under the engine's lock, so that the engine
+    /// Adds an attached link, whose peer may copy as `peer_access` allows. Called under the engine's lock, so that the engine
     /// never has a link that is missing here.
-    pub(crate) fn add_link(&self, link: LinkId, reach: Option<Reach>) {
-        self.remote_copies.add(link, reach);
+    pub(crate) fn add_link(&self, link: LinkId, peer_access: Option<PeerAccess>) {
+        self.remote_copies.add(link, peer_access);
     }
 
     /// Ends what the peer of a lost link can do to our memory. Returns whether something is left, which [`Reclaim::settle`] has to

@@ -3,7 +3,7 @@
 //! A request with a remote iovec lets the peer copy to or from our memory with a system call of its own. A peer can be stopped
 //! just before that call, for any length of time, and its link can be lost meanwhile. So before memory is given back to the
 //! program, the permits of all lost links are revoked, and each of their peers must have been seen outside such a call,
-//! stopped, or dead ([`Reach`]).
+//! stopped, or dead ([`PeerAccess`]).
 //!
 //! Only memory that such a peer was told about waits for it ([`CopyScope`]), and not for ever: after [`LIMIT`] the device gives
 //! up waiting and logs an error.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rkey_core::LocalKey;
 use rkey_engine::{ExposedMemory, Exposure, LinkId};
-use rkey_link::peer::Reach;
+use rkey_link::peer::PeerAccess;
 use rkey_link::{AnyLink, Link, LinkRole};
 
 use crate::progress::{Backoff, DeviceEngine, Driver};
@@ -54,7 +54,7 @@ impl CopyScope {
     }
 }
 
-/// The [`Reach`] of each link on which we send requests, until its peer is at rest.
+/// The [`PeerAccess`] of each link on which we send requests, until its peer is at rest.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteCopies {
     all: Mutex<All>,
@@ -66,7 +66,7 @@ pub(crate) struct RemoteCopies {
 #[derive(Debug, Default)]
 struct All {
     /// Links that the engine had when we last looked.
-    linked: HashMap<LinkId, Reach>,
+    linked: HashMap<LinkId, PeerAccess>,
     /// Lost links whose peers may still be in a call.
     lost_peers: HashMap<LinkId, LostPeer>,
 }
@@ -74,7 +74,7 @@ struct All {
 /// The peer of a lost link that may be in the middle of a call.
 #[derive(Clone, Debug)]
 struct LostPeer {
-    reach: Reach,
+    peer_access: PeerAccess,
     /// The memory that its call can touch. `None`: everything that it was ever told about.
     told: Option<Vec<ExposedMemory>>,
     /// When the device gives up waiting for it.
@@ -90,10 +90,10 @@ impl LostPeer {
 
 impl RemoteCopies {
     /// Adds an attached link. Called under the engine's lock, so that the engine never has a link that is missing here.
-    pub(crate) fn add(&self, id: LinkId, reach: Option<Reach>) {
-        if let Some(reach) = reach {
+    pub(crate) fn add(&self, id: LinkId, peer_access: Option<PeerAccess>) {
+        if let Some(peer_access) = peer_access {
             let mut all = self.all.lock();
-            all.linked.insert(id, reach);
+            all.linked.insert(id, peer_access);
             self.update_count(&all);
         }
     }
@@ -136,19 +136,23 @@ impl RemoteCopies {
         let lost = |id: &LinkId| all_are_lost || engine.link(*id).is_none();
         let lost: Vec<LinkId> = all.linked.keys().copied().filter(lost).collect();
         for id in lost {
-            let Some(reach) = all.linked.remove(&id) else {
+            let Some(peer_access) = all.linked.remove(&id) else {
                 continue;
             };
             let told = engine.take_told(id);
             let told = (!all_are_lost).then_some(told);
             let until = Instant::now() + LIMIT;
-            let lost_peer = LostPeer { reach, told, until };
+            let lost_peer = LostPeer {
+                peer_access,
+                told,
+                until,
+            };
             all.lost_peers.insert(id, lost_peer);
         }
         drop(engine);
         // A peer that was told about nothing, or had responded to all of it, is in no call.
         all.lost_peers.retain(|_, lost_peer| {
-            lost_peer.reach.forbid();
+            lost_peer.peer_access.forbid();
             lost_peer.touches(CopyScope::All)
         });
         self.update_count(&all);
@@ -168,7 +172,7 @@ impl RemoteCopies {
         let end = Instant::now() + patience;
         for (id, lost_peer) in lost_peers {
             let deadline = lost_peer.until.min(end);
-            if lost_peer.reach.is_at_rest(deadline) {
+            if lost_peer.peer_access.is_at_rest(deadline) {
                 over.push((id, None));
             } else if Instant::now() >= lost_peer.until {
                 over.push((id, Some(lost_peer)));
@@ -232,7 +236,7 @@ impl RemoteCopies {
 /// Logs that the device no longer waits for a peer. The peer may have been told about regions that stay registered, too.
 #[cold]
 fn log_given_up(lost_peer: &LostPeer) {
-    let peer = crate::peers::process::name_of(lost_peer.reach.peer_pid());
+    let peer = crate::peers::process::name_of(lost_peer.peer_access.peer_pid());
     let regions = lost_peer.told.as_ref().map(Vec::len);
     tracing::error!(
         peer,

@@ -4,7 +4,7 @@ use super::QpAttributes;
 use super::pair::{MSN_MASK, Qp};
 use super::state::{QpState, rule};
 use crate::context::Context;
-use crate::requester::{ask_for_link, pump};
+use crate::requester::{pump, request_link};
 use crate::{Engine, ModifyError, QpId};
 use rkey_base::memory::Memory;
 use rkey_core::Access;
@@ -106,7 +106,7 @@ fn apply(qp: &mut Qp, attributes: &QpAttributes) {
     if let Some(peer) = attributes.peer {
         qp.peer = Some(peer);
         (qp.out, qp.inbound) = (None, None);
-        qp.req.asked = false;
+        qp.req.link_requested = false;
     }
     qp.req.msn = attributes.send_msn.unwrap_or(qp.req.msn);
     qp.resp.msn = attributes.recv_msn.unwrap_or(qp.resp.msn);
@@ -137,7 +137,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
     }
     if to == QpState::Rtr && !qp.config.qp_type.is_datagram() {
         // Requests of the peer are accepted only when it is known which device it is on.
-        ask_for_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
+        request_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
     }
     if to == QpState::Rts {
         qp.draining = false;

@@ -69,7 +69,7 @@ pub(crate) struct Requester {
     /// The queue pair is in its link's list of those that wait for room.
     pub(crate) blocked: bool,
     /// A link has been requested from the device.
-    pub(crate) asked: bool,
+    pub(crate) link_requested: bool,
     /// Receiver-not-ready retries that are left.
     pub(crate) rnr_left: u8,
     /// How long the peer has been waited for since it was "not ready" (nanoseconds).
@@ -97,7 +97,7 @@ impl Requester {
             wait: None,
             copies: None,
             blocked: false,
-            asked: false,
+            link_requested: false,
             rnr_left: 0,
             not_ready_for: None,
             not_ready_delay: 0,

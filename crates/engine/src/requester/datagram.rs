@@ -5,13 +5,13 @@
 //! as on any network. `ud.rs` has the receiver's side, `groups.rs` the copies for a group.
 
 use super::fragment::{header_of, keep, send_fragment};
-use super::{Start, ask_for_link, hold, start};
+use super::{Start, hold, request_link, start};
+use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
 use crate::groups::{self, Copied};
 use crate::id::Table;
-use crate::port::Port;
+use crate::link_state::LinkState;
 use crate::qp::pair::Qp;
-use crate::reach::{AccessError, Reach};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{QpType, Status, UdAddress, ud};
 use rkey_base::memory::Memory;
@@ -20,7 +20,7 @@ use rkey_link::{HeaderFlags, Link, SendError, Ticket};
 
 pub(super) fn pump_datagrams<L: Link, M: Memory>(
     x: &mut Context<M>,
-    links: &mut Table<Port<L>>,
+    links: &mut Table<LinkState<L>>,
     qp: &mut Qp,
 ) {
     while qp.sq.next != qp.sq.tail && qp.may_send() {
@@ -37,20 +37,20 @@ pub(super) fn pump_datagrams<L: Link, M: Memory>(
                 Copied::Wait => return ud::take_payloads(x, qp),
             }
         }
-        let port = match datagram_path(x, links, qp) {
-            Path::Port(port) => port,
+        let link_state = match datagram_path(x, links, qp) {
+            Path::Link(link_state) => link_state,
             Path::Ended => continue,
             Path::Wait => return ud::take_payloads(x, qp),
         };
-        if let Err(error) = send_fragment(x, port, qp) {
-            hold(port, qp, error);
+        if let Err(error) = send_fragment(x, link_state, qp) {
+            hold(link_state, qp, error);
             return;
         }
     }
 }
 
 enum Path<'a, L> {
-    Port(&'a mut Port<L>),
+    Link(&'a mut LinkState<L>),
     /// It has ended here.
     Ended,
     /// There is no link yet.
@@ -59,7 +59,7 @@ enum Path<'a, L> {
 
 fn datagram_path<'a, L: Link, M: Memory>(
     x: &mut Context<M>,
-    links: &'a mut Table<Port<L>>,
+    links: &'a mut Table<LinkState<L>>,
     qp: &mut Qp,
 ) -> Path<'a, L> {
     let seq = qp.sq.next;
@@ -67,20 +67,19 @@ fn datagram_path<'a, L: Link, M: Memory>(
         return Path::Wait;
     };
     let Some(id) = to.link.or_else(|| x.routes.get(&to.qpn).copied()) else {
-        ask_for_link(x, qp, to.qpn);
+        request_link(x, qp, to.qpn);
         return Path::Wait;
     };
     let len = ud::GRH_LEN + qp.sq.wqe(seq).total;
-    if links
-        .get(id)
-        .is_none_or(|port| port.meta.down.is_some() || port.meta.caps.fragment_max < len)
-    {
+    if links.get(id).is_none_or(|link_state| {
+        link_state.meta.down.is_some() || link_state.meta.caps.fragment_max < len
+    }) {
         // The network lost it.
         drop_datagram(x, qp);
         return Path::Ended;
     }
     match links.get_mut(id) {
-        Some(port) => Path::Port(port),
+        Some(link_state) => Path::Link(link_state),
         None => Path::Wait,
     }
 }
@@ -94,9 +93,9 @@ pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
 }
 
 /// Sends a datagram with its global route header (GRH), or a raw frame.
-pub(crate) fn tell_datagram<L: Link, M: Memory>(
-    reach: &Reach<M>,
-    port: &mut Port<L>,
+pub(crate) fn send_datagram<L: Link, M: Memory>(
+    checked: &CheckedMemory<M>,
+    link_state: &mut LinkState<L>,
     qp: &Qp,
     to: &UdAddress,
     key: u64,
@@ -121,7 +120,7 @@ pub(crate) fn tell_datagram<L: Link, M: Memory>(
     header.key = key;
     header.total += grh.len() as u32;
     header.len = header.total;
-    if header.len > port.meta.caps.fragment_max {
+    if header.len > link_state.meta.caps.fragment_max {
         return Err(SendError::Down);
     }
     let queue = &qp.sq;
@@ -133,14 +132,14 @@ pub(crate) fn tell_datagram<L: Link, M: Memory>(
     } else {
         None
     };
-    port.link.request(&header, |place| {
+    link_state.link.request(&header, |place| {
         let (mut front, mut rest) = place.split(grh.len());
         front.put(0, grh);
         if let Some(bytes) = taken {
             rest.put(0, bytes);
             return Ok(());
         }
-        reach
+        checked
             .gather(qp.config.domain, queue.sges(seq), 0, rest, LocalUse::Send)
             .map_err(|found| keep(trouble, found))
     })

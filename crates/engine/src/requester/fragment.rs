@@ -4,13 +4,13 @@
 //! as as many fragments as its link needs; `qp.req.offset` is the progress. Reads and atomics are one fragment that
 //! requests the bytes. A large payload may be sent as a remote iovec instead (`remote_iovec.rs`).
 
-use super::datagram::tell_datagram;
+use super::datagram::send_datagram;
 use super::fail;
-use super::remote_iovec::{may_use_remote_iovec, send_remote_iovec, tell_large};
+use super::remote_iovec::{may_use_remote_iovec, send_remote_iovec, try_remote_iovec};
+use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
-use crate::port::{Port, Record};
+use crate::link_state::{LinkState, Record};
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::{AccessError, Reach};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{CompletionOp, QpType, Status};
 use rkey_base::fault::Fault;
@@ -27,17 +27,17 @@ const SMALL: u32 = 208;
 #[inline(always)]
 pub(super) fn send_fragment<L: Link, M: Memory>(
     x: &mut Context<M>,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     qp: &mut Qp,
 ) -> Result<(), SendError> {
     let wqe = qp.sq.wqe(qp.sq.next);
-    let small = wqe.total <= SMALL.min(port.meta.caps.inline_max)
+    let small = wqe.total <= SMALL.min(link_state.meta.caps.inline_max)
         && matches!(wqe.op, CompletionOp::Write | CompletionOp::Send)
         && !qp.config.qp_type.is_datagram();
     if small {
-        send_small(x, port, qp)
+        send_small(x, link_state, qp)
     } else {
-        send_any(x, port, qp)
+        send_any(x, link_state, qp)
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn send_fragment<L: Link, M: Memory>(
 #[inline(always)]
 fn send_small<L: Link, M: Memory>(
     x: &mut Context<M>,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     qp: &mut Qp,
 ) -> Result<(), SendError> {
     let seq = qp.sq.next;
@@ -80,7 +80,7 @@ fn send_small<L: Link, M: Memory>(
     }
     let inline = wqe.flags.contains(WqeFlags::INLINE);
     let domain = qp.config.domain;
-    let sent = port.link.request(&header, |place| {
+    let sent = link_state.link.request(&header, |place| {
         if inline {
             put(place, queue.inline(seq));
             return Ok(());
@@ -91,12 +91,12 @@ fn send_small<L: Link, M: Memory>(
             LocalUse::Send
         };
         let (place, skip) = put_front(queue.front(seq), 0, place);
-        let gathered = x.reach.gather(domain, queue.sges(seq), skip, place, want);
+        let gathered = x.checked.gather(domain, queue.sges(seq), skip, place, want);
         gathered.map_err(|found| keep(&mut trouble, found))
     });
     match sent {
         Ok(_) => {
-            record(port, qp, seq, true);
+            record(link_state, qp, seq, true);
             qp.sq.wqe_mut(seq).msn = qp.req.msn;
             qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
             qp.sq.next = seq + 1;
@@ -110,21 +110,21 @@ fn send_small<L: Link, M: Memory>(
 #[inline(never)]
 fn send_any<L: Link, M: Memory>(
     x: &mut Context<M>,
-    port: &mut Port<L>,
+    link_state: &mut LinkState<L>,
     qp: &mut Qp,
 ) -> Result<(), SendError> {
     let seq = qp.sq.next;
     let mut header = header_of(qp, seq);
     let mut trouble = None;
     let sent = if qp.sq.wqe(seq).needs_response() {
-        ask(&x.reach, port, qp, &mut header, &mut trouble)
+        send_read_or_atomic(&x.checked, link_state, qp, &mut header, &mut trouble)
     } else if qp.config.qp_type == QpType::Ud
         && let Detail::Datagram(to) = *qp.sq.detail(seq)
     {
         header.flags |= HeaderFlags::LAST;
-        tell_datagram(&x.reach, port, qp, &to, 0, &mut trouble)
+        send_datagram(&x.checked, link_state, qp, &to, 0, &mut trouble)
     } else {
-        tell(&x.reach, port, qp, &mut header, &mut trouble)
+        send_message_fragment(&x.checked, link_state, qp, &mut header, &mut trouble)
     };
     if let Err(error) = sent {
         return refused_here(x, qp, error, trouble);
@@ -133,7 +133,7 @@ fn send_any<L: Link, M: Memory>(
         x.exposure.set_named(true);
     }
     let last = header.flags.contains(HeaderFlags::LAST);
-    record(port, qp, seq, last);
+    record(link_state, qp, seq, last);
     let wqe = qp.sq.wqe_mut(seq);
     wqe.msn = header.msn;
     if !last {
@@ -156,9 +156,9 @@ fn send_any<L: Link, M: Memory>(
 }
 
 /// Sends a fragment of a send or a write.
-fn tell<L: Link, M: Memory>(
-    reach: &Reach<M>,
-    port: &mut Port<L>,
+fn send_message_fragment<L: Link, M: Memory>(
+    checked: &CheckedMemory<M>,
+    link_state: &mut LinkState<L>,
     qp: &mut Qp,
     header: &mut Header,
     trouble: &mut Option<AccessError>,
@@ -171,7 +171,7 @@ fn tell<L: Link, M: Memory>(
     } else {
         LocalUse::Send
     };
-    if header.total <= port.meta.caps.inline_max {
+    if header.total <= link_state.meta.caps.inline_max {
         header.flags |= HeaderFlags::FIRST | HeaderFlags::LAST;
         header.len = header.total;
     } else {
@@ -182,11 +182,11 @@ fn tell<L: Link, M: Memory>(
             header.addr = header.addr.wrapping_add(offset);
         }
         let whole = inline || qp.sq.wqe(seq).front > 0;
-        if !whole && let Some(sent) = tell_large(reach, port, qp, header, trouble) {
+        if !whole && let Some(sent) = try_remote_iovec(checked, link_state, qp, header, trouble) {
             return sent;
         }
         let rest = u64::from(header.total) - offset;
-        header.len = rest.min(u64::from(port.meta.caps.fragment_max)) as u32;
+        header.len = rest.min(u64::from(link_state.meta.caps.fragment_max)) as u32;
         if u64::from(header.len) == rest {
             header.flags |= HeaderFlags::LAST;
         }
@@ -200,31 +200,31 @@ fn tell<L: Link, M: Memory>(
     if queue.wqe(seq).op == CompletionOp::AtomicWrite
         && let Detail::Atomic([value, _]) = *queue.detail(seq)
     {
-        return port.link.request(header, |mut place| {
+        return link_state.link.request(header, |mut place| {
             place.put(0, &value.to_ne_bytes());
             Ok(())
         });
     }
     if inline {
-        return port.link.request(header, |mut place| {
+        return link_state.link.request(header, |mut place| {
             let from = offset as usize;
             place.put(0, &queue.inline(seq)[from..from + place.len()]);
             Ok(())
         });
     }
     let domain = qp.config.domain;
-    port.link.request(header, |place| {
+    link_state.link.request(header, |place| {
         let (place, skip) = put_front(queue.front(seq), offset, place);
-        reach
+        checked
             .gather(domain, queue.sges(seq), skip, place, want)
             .map_err(|found| keep(trouble, found))
     })
 }
 
 /// Sends a read or an atomic.
-fn ask<L: Link, M: Memory>(
-    reach: &Reach<M>,
-    port: &mut Port<L>,
+fn send_read_or_atomic<L: Link, M: Memory>(
+    checked: &CheckedMemory<M>,
+    link_state: &mut LinkState<L>,
     qp: &mut Qp,
     header: &mut Header,
     trouble: &mut Option<AccessError>,
@@ -234,12 +234,12 @@ fn ask<L: Link, M: Memory>(
     if header.op == Op::Read {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
         let total = u64::from(header.total);
-        if !reach.held_back
-            && may_use_remote_iovec(port, qp, total)
-            && !port
+        if !checked.held_back
+            && may_use_remote_iovec(link_state, qp, total)
+            && !link_state
                 .link
                 .prefers_fragments_for_read(qp.reads_in_fragments() + total)
-            && let Some(ticket) = send_remote_iovec(reach, port, qp, header, 0, trouble)
+            && let Some(ticket) = send_remote_iovec(checked, link_state, qp, header, 0, trouble)
         {
             return ticket;
         }
@@ -251,7 +251,7 @@ fn ask<L: Link, M: Memory>(
     }
     // Do not request what could not be stored when it arrives.
     let want = qp.sq.wqe(seq).local_use();
-    reach
+    checked
         .check_sges(
             qp.config.domain,
             qp.sq.sges(seq),
@@ -259,13 +259,13 @@ fn ask<L: Link, M: Memory>(
             want,
         )
         .map_err(|found| SendError::Fault(keep(trouble, found)))?;
-    port.link.request(header, |_| Ok(()))
+    link_state.link.request(header, |_| Ok(()))
 }
 
 /// Keeps account of a fragment that the link took.
 #[inline(always)]
-pub(crate) fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, seq: u64, last: bool) {
-    port.meta.outstanding.push(Record {
+pub(crate) fn record<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, seq: u64, last: bool) {
+    link_state.meta.outstanding.push(Record {
         qp: qp.id.index,
         life: qp.life,
         seq_last: seq << 1 | u64::from(last),

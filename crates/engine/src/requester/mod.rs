@@ -2,16 +2,17 @@
 //!
 //! A queue pair is pumped when a request was posted, when its link has room again, when a delay is over, and when a
 //! response unblocks a request. Requests are cut into fragments and handed to the link in `fragment.rs`, or, for
-//! datagrams, in `datagram.rs`; responses are handled in `answer.rs`.
+//! datagrams, in `datagram.rs`; responses are handled in `response.rs`.
 
 mod datagram;
 mod fragment;
 mod remote_iovec;
+pub(crate) mod response;
 
 use crate::bind;
 use crate::context::Context;
 use crate::id::Table;
-use crate::port::Port;
+use crate::link_state::LinkState;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::send_queue::WqeFlags;
 use crate::{CompletionOp, Event, Status};
@@ -19,21 +20,21 @@ use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, SendError};
 
 use datagram::pump_datagrams;
-pub(crate) use datagram::{drop_datagram, tell_datagram};
+pub(crate) use datagram::{drop_datagram, send_datagram};
 pub(crate) use fragment::record;
 use fragment::send_fragment;
 
 /// Sends what can be sent.
 pub(crate) fn pump<L: Link, M: Memory>(
     x: &mut Context<M>,
-    links: &mut Table<Port<L>>,
+    links: &mut Table<LinkState<L>>,
     qp: &mut Qp,
 ) {
     if qp.config.qp_type.is_datagram() {
         pump_datagrams(x, links, qp);
     } else {
-        let port = qp.out.and_then(|id| links.get_mut(id));
-        pump_connected(x, port, qp);
+        let link_state = qp.out.and_then(|id| links.get_mut(id));
+        pump_connected(x, link_state, qp);
     }
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn pump<L: Link, M: Memory>(
 #[inline(always)]
 pub(crate) fn pump_connected<L: Link, M: Memory>(
     x: &mut Context<M>,
-    mut port: Option<&mut Port<L>>,
+    mut link_state: Option<&mut LinkState<L>>,
     qp: &mut Qp,
 ) {
     while qp.sq.next != qp.sq.tail && qp.may_send() {
@@ -52,12 +53,15 @@ pub(crate) fn pump_connected<L: Link, M: Memory>(
                 Start::Wait => return,
             }
         }
-        let Some(port) = port.as_deref_mut().filter(|port| port.meta.down.is_none()) else {
-            ask_for_link(x, qp, qp.peer_qpn());
+        let Some(link_state) = link_state
+            .as_deref_mut()
+            .filter(|link_state| link_state.meta.down.is_none())
+        else {
+            request_link(x, qp, qp.peer_qpn());
             return;
         };
-        if let Err(error) = send_fragment(x, port, qp) {
-            hold(port, qp, error);
+        if let Err(error) = send_fragment(x, link_state, qp) {
+            hold(link_state, qp, error);
             return;
         }
     }
@@ -65,13 +69,16 @@ pub(crate) fn pump_connected<L: Link, M: Memory>(
 
 /// The link did not take a fragment.
 #[cold]
-pub(crate) fn hold<L: Link>(port: &mut Port<L>, qp: &mut Qp, error: SendError) {
+pub(crate) fn hold<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, error: SendError) {
     if error == SendError::Full {
         qp.req.blocked = true;
-        port.meta.blocked.push_back((qp.id.index, qp.id.generation));
+        link_state
+            .meta
+            .blocked
+            .push_back((qp.id.index, qp.id.generation));
     } else {
-        let reason = port.link.is_up().err().unwrap_or(DownReason::Closed);
-        port.meta.down.get_or_insert(reason);
+        let reason = link_state.link.is_up().err().unwrap_or(DownReason::Closed);
+        link_state.meta.down.get_or_insert(reason);
     }
 }
 
@@ -186,9 +193,9 @@ pub(crate) fn fail<M: Memory>(
 }
 
 #[cold]
-pub(crate) fn ask_for_link<M>(x: &mut Context<M>, qp: &mut Qp, peer: u32) {
-    if !qp.req.asked {
-        qp.req.asked = true;
+pub(crate) fn request_link<M>(x: &mut Context<M>, qp: &mut Qp, peer: u32) {
+    if !qp.req.link_requested {
+        qp.req.link_requested = true;
         x.events.push_back(Event::LinkNeeded { qp: qp.id, peer });
     }
 }

@@ -4,9 +4,9 @@
 //! payload is sent in fragments like any other.
 
 use super::fragment::keep;
-use crate::port::Port;
+use crate::checked_memory::{AccessError, CheckedMemory};
+use crate::link_state::LinkState;
 use crate::qp::pair::Qp;
-use crate::reach::{AccessError, Reach};
 use crate::send_queue::WqeFlags;
 use rkey_base::memory::Memory;
 use rkey_link::link::REMOTE_IOVEC_MAX;
@@ -18,9 +18,9 @@ const REMOTE_IOVEC_FRAGMENT: u64 = 16 << 20;
 
 /// The first step of a message that does not fit into a slot: a check of the whole message, and an attempt to send it
 /// as a remote iovec. `None`: send a fragment.
-pub(super) fn tell_large<L: Link, M: Memory>(
-    reach: &Reach<M>,
-    port: &mut Port<L>,
+pub(super) fn try_remote_iovec<L: Link, M: Memory>(
+    checked: &CheckedMemory<M>,
+    link_state: &mut LinkState<L>,
     qp: &mut Qp,
     header: &mut Header,
     trouble: &mut Option<AccessError>,
@@ -30,28 +30,32 @@ pub(super) fn tell_large<L: Link, M: Memory>(
     let rest = u64::from(header.total) - offset;
     if offset == 0 {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
-        if header.total > port.meta.caps.fragment_max {
+        if header.total > link_state.meta.caps.fragment_max {
             // Better to refuse a message as a whole than halfway.
             let want = qp.sq.wqe(seq).local_use();
-            let whole = reach.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
+            let whole = checked.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
             if let Err(found) = whole {
                 return Some(Err(SendError::Fault(keep(trouble, found))));
             }
         }
     }
     // Hand over even what the ring has no room for, so that the peer does not wait for us.
-    if !reach.held_back
-        && may_use_remote_iovec(port, qp, u64::from(header.total))
-        && !port.link.prefers_fragments()
+    if !checked.held_back
+        && may_use_remote_iovec(link_state, qp, u64::from(header.total))
+        && !link_state.link.prefers_fragments()
     {
-        return send_remote_iovec(reach, port, qp, header, offset, trouble);
+        return send_remote_iovec(checked, link_state, qp, header, offset, trouble);
     }
     None
 }
 
 /// Whether a message of this length may use remote iovecs.
-pub(super) fn may_use_remote_iovec<L: Link>(port: &Port<L>, qp: &Qp, total: u64) -> bool {
-    let meta = &port.meta;
+pub(super) fn may_use_remote_iovec<L: Link>(
+    link_state: &LinkState<L>,
+    qp: &Qp,
+    total: u64,
+) -> bool {
+    let meta = &link_state.meta;
     meta.caps.remote_iovec
         && total >= u64::from(meta.caps.remote_iovec_min.max(1))
         && qp.config.qp_type.is_reliable()
@@ -60,15 +64,15 @@ pub(super) fn may_use_remote_iovec<L: Link>(port: &Port<L>, qp: &Qp, total: u64)
 /// Sends the rest of the message, or a good part of it, as a remote iovec. `None` if the list would be too long, or
 /// the peer cannot access our memory.
 pub(super) fn send_remote_iovec<L: Link, M: Memory>(
-    reach: &Reach<M>,
-    port: &mut Port<L>,
+    checked: &CheckedMemory<M>,
+    link_state: &mut LinkState<L>,
     qp: &mut Qp,
     header: &mut Header,
     offset: u64,
     trouble: &mut Option<AccessError>,
 ) -> Option<Result<Ticket, SendError>> {
     let reads = header.op == Op::Read;
-    if port.meta.no_remote_iovec && !reads {
+    if link_state.meta.no_remote_iovec && !reads {
         return None;
     }
     let seq = qp.sq.next;
@@ -82,7 +86,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
         rest.min(REMOTE_IOVEC_FRAGMENT)
     };
     let sges = qp.sq.sges(seq);
-    let walked = reach.each_local(qp.config.domain, sges, offset, len, want, |span, _| {
+    let walked = checked.each_local(qp.config.domain, sges, offset, len, want, |span, _| {
         if let Some(place) = list.get_mut(count) {
             *place = (span.start(), span.len());
         }
@@ -100,7 +104,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
             header.flags |= HeaderFlags::ACK_NOW;
         }
     }
-    let sent = port.link.request_remote_iovec(header, list);
+    let sent = link_state.link.request_remote_iovec(header, list);
     if sent.is_ok() {
         qp.sq.wqe_mut(seq).flags |= WqeFlags::REMOTE_IOVEC;
     }

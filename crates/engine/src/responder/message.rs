@@ -5,12 +5,12 @@
 //! sender has abandoned that one.
 
 use super::receive::{complete_receive, no_receive, take_receive};
-use super::{Reply, allow, asked, failed, hit, refuse};
+use super::{Reply, allow, count_access, failed, refuse, requested_range};
 use crate::bulk::Bulk;
+use crate::checked_memory::{AccessError, Counter};
 use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::{Inbound, MSN_MASK, Qp};
-use crate::reach::{AccessError, Counter};
 use crate::{CompletionFlags, QpType, Status};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
@@ -55,10 +55,10 @@ pub(super) fn begin<M: Memory>(
     if header.op == Op::Write && header.total > 0 {
         allow(x, qp, node, header, Operation::Write)?;
         if header.len < header.total {
-            let asked = asked(qp, header);
+            let range = requested_range(qp, header);
             let whole = x
-                .reach
-                .grant(&asked, u64::from(header.total), Operation::Write)
+                .checked
+                .grant(&range, u64::from(header.total), Operation::Write)
                 .map(drop);
             if let Err(denial) = whole {
                 return Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)));
@@ -112,13 +112,13 @@ pub(super) fn fragment<M: Memory>(
     };
     if header.len > 0 {
         let stored = if header.op == Op::Write {
-            x.reach.store_remote(&asked(qp, header), bytes)
+            x.checked.store_remote(&requested_range(qp, header), bytes)
         } else {
             place_send(x, qp, now.received, bytes)
         };
         match stored {
             // A message of several fragments counts once.
-            Ok(counter) if last => hit(x, qp, counter, now.total, true),
+            Ok(counter) if last => count_access(x, qp, counter, now.total, true),
             Ok(_) => {}
             Err(trouble) => return failed(x, qp, node, header, trouble),
         }
@@ -134,7 +134,7 @@ fn place_send<M: Memory>(
     bytes: PeerBytes<'_>,
 ) -> Result<Counter, AccessError> {
     let sges = &qp.resp.recv.sges;
-    x.reach.scatter(
+    x.checked.scatter(
         qp.resp.recv.domain,
         sges,
         u64::from(offset),
@@ -161,7 +161,7 @@ pub(crate) fn arrived<M: Memory>(
     }
     if header.op == Op::Send && header.flags.contains(HeaderFlags::INVALIDATE) {
         let done = x
-            .reach
+            .checked
             .protection
             .invalidate(Key(header.imm), &qp.accessor(), true);
         if let Err(denial) = done {

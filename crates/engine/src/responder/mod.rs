@@ -13,17 +13,16 @@ mod receive;
 mod refusal;
 mod reply;
 
-use crate::answer::find;
 use crate::bulk::Bulk;
+use crate::checked_memory::{Counter, RequestedRange};
 use crate::context::Context;
 use crate::groups;
 use crate::id::Table;
-use crate::inbox::Desk;
+use crate::inbox::OpenInbox;
+use crate::link_state::Meta;
 use crate::nak::Nak;
 use crate::numbers::Numbers;
-use crate::port::Meta;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::{Counter, RequestedRange};
 use crate::{AsyncEvent, Event, QpState, ud, xrc};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
@@ -44,10 +43,10 @@ pub(crate) fn on_request<M: Memory>(
     numbers: &Numbers,
     meta: &mut Meta,
     incoming: &Incoming<'_>,
-    desk: &mut Option<Desk<'_, M>>,
+    inbox: &mut Option<OpenInbox<'_, M>>,
 ) -> Reply {
     let header = &incoming.header;
-    let Some(qp) = find(qps, numbers, &mut meta.last, header.dst_qp) else {
+    let Some(qp) = numbers.find(qps, &mut meta.last, header.dst_qp) else {
         return unaddressed(x, qps, incoming);
     };
     if qp.config.qp_type.is_datagram() {
@@ -86,8 +85,8 @@ pub(crate) fn on_request<M: Memory>(
         }
         if header.op == Op::Send
             && !qp.resp.recv.held
-            && let Some(desk) = desk
-            && desk.take(x, qp, *bytes)
+            && let Some(inbox) = inbox
+            && inbox.offer(x, qp, *bytes)
         {
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             return Reply::Done;
@@ -105,9 +104,9 @@ fn small_write<M: Memory>(
     header: &Header,
     bytes: PeerBytes<'_>,
 ) -> Reply {
-    match x.reach.store_remote(&asked(qp, header), bytes) {
+    match x.checked.store_remote(&requested_range(qp, header), bytes) {
         Ok(counter) => {
-            hit(x, qp, counter, header.len, true);
+            count_access(x, qp, counter, header.len, true);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Reply::Done
         }
@@ -182,7 +181,7 @@ fn unrecognised(qp: &Qp, header: &Header) -> Reply {
     let may_be_peer = qp
         .peer
         .is_some_and(|peer| peer.qpn == header.src_qp && peer.node.is_none());
-    if may_be_peer && qp.req.asked && qp.state.responds() {
+    if may_be_peer && qp.req.link_requested && qp.state.responds() {
         Reply::Hold
     } else {
         Reply::Done
@@ -225,10 +224,10 @@ fn read<M: Memory>(
         if let Err(reply) = allow(x, qp, node, header, Operation::Read) {
             return reply;
         }
-        let asked = asked(qp, header);
+        let range = requested_range(qp, header);
         let whole = x
-            .reach
-            .grant(&asked, u64::from(header.total), Operation::Read)
+            .checked
+            .grant(&range, u64::from(header.total), Operation::Read)
             .map(drop);
         if let Err(denial) = whole {
             return refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial));
@@ -247,16 +246,18 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Hea
     }
     let [a, b] = header.operands;
     let compare = header.op == Op::CompareSwap;
-    let done = x.reach.atomic(&asked(qp, header), |memory, va| {
-        if compare {
-            memory.compare_swap(va, a, b)
-        } else {
-            memory.fetch_add(va, a)
-        }
-    });
+    let done = x
+        .checked
+        .atomic(&requested_range(qp, header), |memory, va| {
+            if compare {
+                memory.compare_swap(va, a, b)
+            } else {
+                memory.fetch_add(va, a)
+            }
+        });
     match done {
         Ok((old, counter)) => {
-            hit(x, qp, counter, 8, true);
+            count_access(x, qp, counter, 8, true);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             let mut result = back(header, Op::AtomicResult);
             result.operands = [old, 0];
@@ -284,7 +285,7 @@ fn allow<M: Memory>(
     let len = u64::from(header.total);
     let granted = qp.settings.access & Access::REMOTE;
     let (who, key) = (qp.accessor(), wire_key(header));
-    let api = x.reach.protection.api();
+    let api = x.checked.protection.api();
     let denial = Denial::by_queue_pair(&who, key, header.addr, len, want, granted, api);
     Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)))
 }
@@ -315,7 +316,7 @@ fn wire_key(header: &Header) -> WireKey {
 }
 
 #[inline]
-pub(crate) fn asked(qp: &Qp, header: &Header) -> RequestedRange {
+pub(crate) fn requested_range(qp: &Qp, header: &Header) -> RequestedRange {
     RequestedRange {
         who: qp.accessor(),
         key: wire_key(header),
@@ -324,7 +325,13 @@ pub(crate) fn asked(qp: &Qp, header: &Header) -> RequestedRange {
 }
 
 #[inline]
-pub(crate) fn hit<M>(x: &mut Context<M>, qp: &Qp, counter: Counter, bytes: u32, write: bool) {
+pub(crate) fn count_access<M>(
+    x: &mut Context<M>,
+    qp: &Qp,
+    counter: Counter,
+    bytes: u32,
+    write: bool,
+) {
     if let Some(counter) = counter {
         x.count(counter, qp.accessor().qp, bytes, write);
     }

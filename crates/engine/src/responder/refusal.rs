@@ -4,10 +4,10 @@
 //! is to survive.
 
 use super::{Reply, wire_key};
+use crate::checked_memory::AccessError;
 use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::AccessError;
 use crate::{AsyncEvent, Event, QpType, Side, Status};
 use rkey_base::memory::Memory;
 use rkey_core::{Attempt, Denial, NamedKey, Operation, Reason};

@@ -28,7 +28,7 @@ impl Taker {
 }
 
 impl Inbox<Memory> for Taker {
-    fn take(&mut self, message: &Message<'_, Memory>) -> bool {
+    fn offer(&mut self, message: &Message<'_, Memory>) -> bool {
         let bytes = message.bytes().to_vec();
         self.seen.push((message.qpn(), bytes.clone()));
         bytes[0] != self.leave
@@ -136,8 +136,8 @@ struct Placer<'a> {
 }
 
 impl Inbox<Memory> for Placer<'_> {
-    fn take(&mut self, message: &Message<'_, Memory>) -> bool {
-        let placed = message.place(self.node, self.sges, message.bytes());
+    fn offer(&mut self, message: &Message<'_, Memory>) -> bool {
+        let placed = message.scatter(self.node, self.sges, message.bytes());
         self.refused
             .extend(placed.err().map(|denial| denial.reason));
         true

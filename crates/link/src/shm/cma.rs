@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::hello::Probe;
-use super::reach::Reach;
+use super::peer_access::PeerAccess;
 use super::socket::Socket;
 use crate::PullError;
 use rkey_base::fault::Fault;
@@ -86,7 +86,7 @@ impl PeerProcess {
     /// Copies `len` bytes at `src` of the peer to `dst` of `mem`.
     pub(crate) fn pull<M: Memory>(
         &self,
-        (reach, permit): (&Reach, &PeerPermit),
+        (peer_access, permit): (&PeerAccess, &PeerPermit),
         mem: &M,
         dst: u64,
         src: u64,
@@ -95,7 +95,7 @@ impl PeerProcess {
         let pid = self.check_alive()?;
         if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
-                let _inside = reach.enter()?;
+                let _inside = peer_access.enter()?;
                 // SAFETY: the creator of the `ProcessMemory` has promised that only addresses of registered memory
                 // come here; the kernel refuses what is not mapped.
                 unsafe {
@@ -112,7 +112,7 @@ impl PeerProcess {
         } else {
             let mut step = [0; STEP];
             for_chunks(dst, src, len, STEP as u64, |dst, src, len| {
-                let inside = reach.enter()?;
+                let inside = peer_access.enter()?;
                 // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
                 unsafe { cma_read_with(permit, pid, step.as_mut_ptr(), src, len) }
                     .map_err(explain)?;
@@ -127,7 +127,7 @@ impl PeerProcess {
     /// Copies `len` bytes at `src` of `mem` to `dst` of the peer.
     pub(crate) fn push<M: Memory>(
         &self,
-        (reach, permit): (&Reach, &PeerPermit),
+        (peer_access, permit): (&PeerAccess, &PeerPermit),
         mem: &M,
         dst: u64,
         src: u64,
@@ -135,7 +135,7 @@ impl PeerProcess {
     ) -> Result<(), PullError> {
         if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
-                let _inside = reach.enter()?;
+                let _inside = peer_access.enter()?;
                 // A process number that is used again must not be written to: ask each time.
                 let pid = self.check_alive()?;
                 // SAFETY: as in `pull`.
@@ -155,7 +155,7 @@ impl PeerProcess {
             for_chunks(dst, src, len, STEP as u64, |dst, src, len| {
                 mem.load_bytes(&mut step[..len], src)
                     .map_err(PullError::Local)?;
-                let _inside = reach.enter()?;
+                let _inside = peer_access.enter()?;
                 let pid = self.check_alive()?;
                 // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
                 unsafe { cma_write_with(permit, pid, step.as_ptr(), dst, len) }.map_err(explain)

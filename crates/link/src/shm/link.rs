@@ -5,7 +5,7 @@
 use super::cma::PeerProcess;
 use super::connect::HandshakeError;
 use super::line::{Event, Line};
-use super::reach::Reach;
+use super::peer_access::PeerAccess;
 use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, INLINE_MAX, KeepMapped, Peek, Role};
@@ -90,7 +90,7 @@ pub struct ShmLink {
     process: Arc<PeerProcess>,
     line: Arc<Line>,
     leases: Leases,
-    reach: Reach,
+    peer_access: PeerAccess,
     /// With this we reach the requester's memory.
     permit: Option<PeerPermit>,
 }
@@ -125,7 +125,7 @@ impl ShmLink {
         let keep = KeepMapped::new(segments);
         let process = Arc::new(parts.process);
         let line = Arc::new(Line::new(parts.socket, parts.fork));
-        let reach = Reach::new(
+        let peer_access = PeerAccess::new(
             own,
             peer,
             keep.clone(),
@@ -161,7 +161,7 @@ impl ShmLink {
             process,
             line,
             leases,
-            reach,
+            peer_access,
             permit: parts.peer_permit,
         })
     }
@@ -200,8 +200,8 @@ impl ShmLink {
 
     /// Ends all access to this process's memory over the link; `None` at the responder. Going down or dropping the
     /// link does the same.
-    pub fn reach(&self) -> Option<Reach> {
-        self.is_requester().then(|| self.reach.clone())
+    pub fn peer_access(&self) -> Option<PeerAccess> {
+        self.is_requester().then(|| self.peer_access.clone())
     }
 
     /// The leases that this side has granted; `None` at the requester.
@@ -245,7 +245,7 @@ impl ShmLink {
             self.down.set(Some(reason));
         }
         if self.is_requester() {
-            self.reach.forbid();
+            self.peer_access.forbid();
         }
         self.end.report_all();
         self.end.stop();
@@ -287,7 +287,7 @@ impl Drop for ShmLink {
         if let Leases::Board(board) = &self.leases {
             board.withdraw_all();
         } else {
-            self.reach.forbid();
+            self.peer_access.forbid();
         }
         // Others may still hold the line; the peer is to know now.
         self.line.close();
@@ -398,7 +398,7 @@ impl Link for ShmLink {
 
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
         let permit = self.may_reach().ok_or(PullError::Refused)?;
-        let right = (&self.reach, permit);
+        let right = (&self.peer_access, permit);
         self.process.pull(right, mem, dst, src, len)
     }
 
@@ -410,13 +410,13 @@ impl Link for ShmLink {
         len: u64,
     ) -> Result<(), PullError> {
         let permit = self.may_reach().ok_or(PullError::Refused)?;
-        let right = (&self.reach, permit);
+        let right = (&self.peer_access, permit);
         self.process.push(right, mem, dst_remote, src_local, len)
     }
 
     fn end_remote_iovec(&mut self) {
         if self.is_requester() {
-            self.reach.forbid();
+            self.peer_access.forbid();
         }
     }
 
@@ -472,7 +472,7 @@ impl Link for ShmLink {
             credentials: self.credentials,
             process: Arc::clone(&self.process),
             line: Arc::clone(&self.line),
-            reach: self.reach(),
+            peer_access: self.peer_access(),
             leases: Some(match &self.leases {
                 Leases::Board(board) => peer::Leases::Board(LeaseBoard::new(Arc::clone(board))),
                 Leases::Client(client) => {

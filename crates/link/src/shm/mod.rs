@@ -86,7 +86,7 @@ mod hello;
 mod line;
 mod link;
 mod local;
-mod reach;
+mod peer_access;
 mod socket;
 
 pub use crate::ring::Peek;
@@ -99,5 +99,5 @@ pub use hello::{CONTROL_MAX, PROTOCOL_VERSION, PURPOSE_MAX};
 pub use line::{Control, Event, Line};
 pub use link::ShmLink;
 pub use local::{LinkConfig, LocalNode};
-pub use reach::Reach;
+pub use peer_access::PeerAccess;
 pub use socket::{Credentials, FDS_MAX, PACKET_MAX, Policy, peer_credentials};

@@ -31,14 +31,14 @@ impl<H: Host> Direct<'_, H> {
 }
 
 impl<H: Host, M: Memory> Inbox<M> for Direct<'_, H> {
-    fn take(&mut self, message: &Message<'_, M>) -> bool {
+    fn offer(&mut self, message: &Message<'_, M>) -> bool {
         let Self {
             endpoint,
             host,
             refused,
         } = self;
         let place = |sges: &[Sge], bytes: PeerBytes<'_>| {
-            let placed = message.place(host.domain(), sges, bytes);
+            let placed = message.scatter(host.domain(), sges, bytes);
             placed.map_err(|denial| why_not(*host, *denial, refused))
         };
         let taken = endpoint.take_directly(host, message.qpn(), message.bytes(), place);

@@ -112,7 +112,7 @@ pub(crate) struct Meta {
 }
 
 /// A link and what the engine knows about it. Not a port of a NIC.
-pub(crate) struct Port<L> {
+pub(crate) struct LinkState<L> {
     pub(crate) link: L,
     pub(crate) meta: Meta,
 }
@@ -130,7 +130,7 @@ impl Record {
     };
 }
 
-impl<L: Link> Port<L> {
+impl<L: Link> LinkState<L> {
     pub(crate) fn new(id: LinkId, link: L, origin: Origin) -> Self {
         let meta = Meta {
             id,

@@ -32,7 +32,7 @@ const BUSY: u64 = 1;
 /// The requester's control over all access to its memory over a link. Cheap to clone; usable from any thread, even
 /// after the link is gone.
 #[derive(Clone, Debug)]
-pub struct Reach {
+pub struct PeerAccess {
     own: Half,
     peer: Half,
     process: Arc<PeerProcess>,
@@ -43,7 +43,7 @@ pub struct Reach {
     _keep: KeepMapped,
 }
 
-impl Reach {
+impl PeerAccess {
     pub(crate) fn new(
         own: Half,
         peer: Half,
@@ -114,7 +114,7 @@ impl Reach {
 }
 
 /// While it lives, the responder is reaching into the requester's memory.
-pub(crate) struct Inside<'a>(&'a Reach);
+pub(crate) struct Inside<'a>(&'a PeerAccess);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {

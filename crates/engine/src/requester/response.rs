@@ -8,13 +8,13 @@
 //! nothing until every fragment of the old attempt has been acknowledged. After that no response to the old attempt
 //! can arrive, so attempts need no numbers.
 
+use crate::checked_memory::AccessError;
 use crate::context::Context;
 use crate::id::Table;
+use crate::link_state::Meta;
 use crate::nak::{Nak, rnr_delay_ns};
 use crate::numbers::Numbers;
-use crate::port::Meta;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::AccessError;
 use crate::requester;
 use crate::send_queue::WqeFlags;
 use crate::{CompletionOp, LinkId, QpState, Status};
@@ -28,21 +28,6 @@ use rkey_link::{HeaderFlags, Incoming, NodeId, Op, Payload, Ticket};
 /// The first and the last delay before asking again a peer that is not ready.
 const NOT_READY_FIRST_NS: u64 = 20_000;
 const NOT_READY_LAST_NS: u64 = 2_000_000;
-
-/// Finds a queue pair by number; consecutive fragments of a link are mostly for the same one.
-#[inline]
-pub(crate) fn find<'a>(
-    qps: &'a mut Table<Qp>,
-    numbers: &Numbers,
-    last: &mut (u32, u32),
-    qpn: u32,
-) -> Option<&'a mut Qp> {
-    let cached = last.0 == qpn && qps.at(last.1).is_some_and(|qp| qp.qpn == qpn);
-    if !cached {
-        *last = (qpn, numbers.get(qpn)?);
-    }
-    qps.at_mut(last.1)
-}
 
 /// Every request with a smaller ticket is executed.
 pub(crate) fn on_acked<M: Memory>(
@@ -96,7 +81,7 @@ pub(crate) fn on_response<M: Memory>(
 ) {
     let header = &incoming.header;
     let (id, node) = (meta.id, meta.node);
-    let Some(qp) = find(qps, numbers, &mut meta.last, header.dst_qp) else {
+    let Some(qp) = numbers.find(qps, &mut meta.last, header.dst_qp) else {
         return;
     };
     if !expects(qp, id, header.src_qp) {
@@ -189,7 +174,7 @@ fn on_read_data<M: Memory>(
             return;
         }
         if header.len > 0 {
-            let stored = x.reach.scatter(
+            let stored = x.checked.scatter(
                 qp.config.domain,
                 qp.sq.sges(seq),
                 u64::from(received),
@@ -218,7 +203,7 @@ fn on_atomic_result<M: Memory>(x: &mut Context<M>, qp: &mut Qp, msn: u32, old: u
     if !matches!(wqe.op, CompletionOp::CompareSwap | CompletionOp::FetchAdd) {
         return;
     }
-    let stored = x.reach.scatter(
+    let stored = x.checked.scatter(
         qp.config.domain,
         qp.sq.sges(seq),
         0,
@@ -361,7 +346,7 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
             Ok(())
         }
     };
-    x.reach
+    x.checked
         .each_local(qp.config.domain, sges, 0, len, want, met)
         .err()
 }

@@ -59,8 +59,8 @@ pub(crate) struct RequestedRange {
 /// The counter of a region, if one is bound to it.
 pub(crate) type Counter = Option<u32>;
 
-/// Its checks are made in a section (see [`Section`]).
-pub(crate) struct Reach<M> {
+/// The memory of this process, behind the protection table. The table's checks run in a [`Section`].
+pub(crate) struct CheckedMemory<M> {
     pub(crate) protection: Arc<Protection>,
     pub(crate) section: Section,
     pub(crate) memory: M,
@@ -68,7 +68,7 @@ pub(crate) struct Reach<M> {
     pub(crate) held_back: bool,
 }
 
-impl<M> Reach<M> {
+impl<M> CheckedMemory<M> {
     pub(crate) fn new(section: Section, memory: M) -> Self {
         Self {
             protection: Arc::clone(section.protection()),
@@ -79,7 +79,7 @@ impl<M> Reach<M> {
     }
 }
 
-impl<M: Memory> Reach<M> {
+impl<M: Memory> CheckedMemory<M> {
     /// Calls `touch` for each part of the bytes `offset .. offset + len` of `sges`, in order, with
     /// how many bytes came before it.
     fn walk(
@@ -212,12 +212,12 @@ impl<M: Memory> Reach<M> {
     /// Calls `touch` for each part of the `len` bytes that a peer requested.
     pub(crate) fn each_remote(
         &self,
-        asked: &RequestedRange,
+        range: &RequestedRange,
         len: u64,
         want: Operation,
         touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
     ) -> Result<Counter, AccessError> {
-        let grant = self.grant(asked, len, want)?;
+        let grant = self.grant(range, len, want)?;
         for_spans(&grant, touch)?;
         Ok(grant.counter())
     }
@@ -226,10 +226,10 @@ impl<M: Memory> Reach<M> {
     #[inline(always)]
     pub(crate) fn store_remote(
         &self,
-        asked: &RequestedRange,
+        range: &RequestedRange,
         bytes: PeerBytes<'_>,
     ) -> Result<Counter, AccessError> {
-        let grant = self.grant(asked, bytes.len() as u64, Operation::Write);
+        let grant = self.grant(range, bytes.len() as u64, Operation::Write);
         let grant = held(&grant)?;
         match grant.single() {
             Some(span) => self.memory.store(span.start(), bytes)?,
@@ -242,10 +242,10 @@ impl<M: Memory> Reach<M> {
     #[inline]
     pub(crate) fn load_remote(
         &self,
-        asked: &RequestedRange,
+        range: &RequestedRange,
         mut place: OwnBytes<'_>,
     ) -> Result<Counter, AccessError> {
-        let grant = self.grant(asked, place.len() as u64, Operation::Read);
+        let grant = self.grant(range, place.len() as u64, Operation::Read);
         let grant = held(&grant)?;
         if let Some(span) = grant.single() {
             self.memory.load(place, span.start())?;
@@ -262,10 +262,10 @@ impl<M: Memory> Reach<M> {
     /// Carries out an atomic; gives the old value.
     pub(crate) fn atomic(
         &self,
-        asked: &RequestedRange,
+        range: &RequestedRange,
         run: impl FnOnce(&M, u64) -> Result<u64, Fault>,
     ) -> Result<(u64, Counter), AccessError> {
-        let grant = self.grant(asked, 8, Operation::Atomic);
+        let grant = self.grant(range, 8, Operation::Atomic);
         let grant = held(&grant)?;
         // The table denies an atomic that is not in one segment.
         let span = grant
@@ -273,7 +273,7 @@ impl<M: Memory> Reach<M> {
             .or_else(|| grant.spans().next())
             .filter(|span| span.len() == 8);
         let Some(span) = span else {
-            return Err(Fault::at(asked.addr).into());
+            return Err(Fault::at(range.addr).into());
         };
         Ok((run(&self.memory, span.start())?, grant.counter()))
     }
@@ -281,12 +281,12 @@ impl<M: Memory> Reach<M> {
     #[inline(always)]
     pub(crate) fn grant(
         &self,
-        asked: &RequestedRange,
+        range: &RequestedRange,
         len: u64,
         want: Operation,
     ) -> Result<Grant<'_>, Box<Denial>> {
         self.section
-            .check_remote(&asked.who, asked.key, asked.addr, len, want)
+            .check_remote(&range.who, range.key, range.addr, len, want)
     }
 
     fn store_part(
