@@ -23,7 +23,7 @@ use crate::mode;
 use crate::mr::bind::Watched;
 use crate::mr::exposed::ExposedMessages;
 use crate::nosys::{self, nosys};
-use crate::object::{Object, Users, busy, find, object, place, remove, status, store};
+use crate::object::{Object, Users, busy, find, object, publish, remove, status, store};
 use crate::sys::*;
 use crate::work;
 use parking_lot::Mutex;
@@ -71,8 +71,8 @@ pub(crate) struct Domain {
     pub(crate) format: Format,
     /// The authorization key of endpoints and regions without one of their own.
     auth_key: Vec<u8>,
-    groups: Mutex<HashMap<Vec<u8>, Weak<Group>>>,
-    default_group: OnceLock<Arc<Group>>,
+    pds: Mutex<HashMap<Vec<u8>, Weak<ProtectionDomain>>>,
+    default_pd: OnceLock<Arc<ProtectionDomain>>,
     /// Raw keys of peers that the program mapped.
     pub(crate) raw_keys: RawKeyMap,
     /// The same without `FI_MR_RAW`, where a mapped key is the key itself: how often each was mapped.
@@ -109,7 +109,7 @@ impl DomainRef {
     /// Does not count references, so it is cheap.
     ///
     /// # Safety
-    /// Used only while a region of the program is registered in a group of the domain, or during a call about
+    /// Used only while a region of the program is registered in a protection domain of the domain, or during a call about
     /// one: until then the domain cannot be closed.
     pub(crate) unsafe fn new(domain: &Domain) -> Self {
         Self(NonNull::from(domain))
@@ -140,23 +140,26 @@ impl Domain {
         self.mr_mode & bit != 0
     }
 
-    /// The group for an authorization key; an empty key means the domain's.
-    pub(crate) fn group(&self, key: &[u8]) -> Result<Arc<Group>> {
+    /// The protection domain for an authorization key; an empty key means the domain's.
+    pub(crate) fn pd(&self, key: &[u8]) -> Result<Arc<ProtectionDomain>> {
         if self.is_own(key) {
-            return self.own_group().map(Arc::clone);
+            return self.own_pd().map(Arc::clone);
         }
-        self.group_of(key)
+        self.find_pd(key)
     }
 
-    /// The protection domain of a key's group, and the reference that keeps it; none for the domain's own
-    /// group.
+    /// The id of the protection domain for an authorization key, and a reference that keeps it open; `None` for the
+    /// domain's own, which needs none.
     #[inline]
-    pub(crate) fn protection_domain(&self, key: &[u8]) -> Result<(DomainId, Option<Arc<Group>>)> {
+    pub(crate) fn pd_with_owner(
+        &self,
+        key: &[u8],
+    ) -> Result<(DomainId, Option<Arc<ProtectionDomain>>)> {
         if self.is_own(key) {
-            return Ok((self.own_group()?.id, None));
+            return Ok((self.own_pd()?.id, None));
         }
-        let group = self.group_of(key)?;
-        Ok((group.id, Some(group)))
+        let pd = self.find_pd(key)?;
+        Ok((pd.id, Some(pd)))
     }
 
     #[inline]
@@ -165,47 +168,46 @@ impl Domain {
         key.is_empty() || !self.auth_key.is_empty() && *key == self.auth_key
     }
 
-    /// The group of the domain's own key. It lives as long as the domain, so that occasional registrations
+    /// The protection domain for the domain's own key. It lives as long as the domain, so that occasional registrations
     /// create it only once.
     #[inline]
-    fn own_group(&self) -> Result<&Arc<Group>> {
-        if let Some(group) = self.default_group.get() {
-            return Ok(group);
+    fn own_pd(&self) -> Result<&Arc<ProtectionDomain>> {
+        if let Some(pd) = self.default_pd.get() {
+            return Ok(pd);
         }
-        let group = self.group_of(&self.auth_key)?;
-        Ok(self.default_group.get_or_init(|| group))
+        let pd = self.find_pd(&self.auth_key)?;
+        Ok(self.default_pd.get_or_init(|| pd))
     }
 
     /// The number of the program's open regions in it.
     fn regions(&self) -> usize {
         // SAFETY: registers and deregisters nothing.
         let table = unsafe { self.device.protection() };
-        let groups = self.groups.lock();
-        groups
-            .values()
+        let pds = self.pds.lock();
+        pds.values()
             .filter_map(Weak::upgrade)
-            .filter_map(|group| table.regions_of_program(group.id).ok())
+            .filter_map(|pd| table.regions_of_program(pd.id).ok())
             .map(|regions| regions as usize)
             .sum()
     }
 
-    fn group_of(&self, key: &[u8]) -> Result<Arc<Group>> {
-        let mut groups = self.groups.lock();
-        if let Some(group) = groups.get(key).and_then(Weak::upgrade) {
-            return Ok(group);
+    fn find_pd(&self, key: &[u8]) -> Result<Arc<ProtectionDomain>> {
+        let mut pds = self.pds.lock();
+        if let Some(pd) = pds.get(key).and_then(Weak::upgrade) {
+            return Ok(pd);
         }
-        let group = Arc::new(Group::new(&self.device, key)?);
-        groups.retain(|_, group| group.strong_count() > 0);
-        groups.insert(key.to_vec(), Arc::downgrade(&group));
-        Ok(group)
+        let pd = Arc::new(ProtectionDomain::new(&self.device, key)?);
+        pds.retain(|_, pd| pd.strong_count() > 0);
+        pds.insert(key.to_vec(), Arc::downgrade(&pd));
+        Ok(pd)
     }
 }
 
 /// The end of programs' memory, unless they ask the kernel for mappings beyond it (48-bit addresses).
 pub(crate) const ADDRESSES: u64 = 1 << 47;
 
-/// Endpoints and regions of one authorization key.
-pub(crate) struct Group {
+/// The protection domain of the endpoints and regions with one authorization key.
+pub(crate) struct ProtectionDomain {
     device: Device,
     pub(crate) id: DomainId,
     pub(crate) key: Vec<u8>,
@@ -214,7 +216,7 @@ pub(crate) struct Group {
     everything: Region,
 }
 
-impl Group {
+impl ProtectionDomain {
     fn new(device: &Device, key: &[u8]) -> Result<Self> {
         let id = device.create_domain()?;
         let all = [VaRange::new(0, ADDRESSES).ok_or(FiError::INVAL)?];
@@ -246,7 +248,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         if let Err(error) = self.device.close_region(self.everything) {
             tracing::debug!(%error, "cannot close the region of all memory");
@@ -340,8 +342,8 @@ pub(crate) unsafe extern "C" fn domain_open(
             default_av: attr.av_type,
             format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,
             auth_key,
-            groups: Mutex::default(),
-            default_group: OnceLock::new(),
+            pds: Mutex::default(),
+            default_pd: OnceLock::new(),
             raw_keys: RawKeyMap::default(),
             plain_keys: Mutex::default(),
             eq: OnceLock::new(),
@@ -362,7 +364,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             inner: Arc::new(inner),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { place(object, domain)? };
+        unsafe { publish(object, domain)? };
         owner.inner.users.add();
         Ok(())
     })

@@ -9,7 +9,7 @@ use crate::eq::eq_open;
 use crate::errno::{FiError, Result};
 use crate::info::FABRIC_NAME;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, publish, remove, status};
 use crate::pep::passive_ep;
 use crate::sys::*;
 use crate::{cq, ep, eq};
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn fabric(
             inner: Arc::default(),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { place(object, fabric) }.map(drop)
+        unsafe { publish(object, fabric) }.map(drop)
     })
 }
 

@@ -40,7 +40,7 @@ pub(crate) unsafe fn find<'a, T: Object, H>(handle: *const H) -> Result<&'a T> {
 ///
 /// # Safety
 /// `into` is null or points to space for a handle.
-pub(crate) unsafe fn place<T: Object>(object: T, into: *mut *mut T::C) -> Result<&'static T> {
+pub(crate) unsafe fn publish<T: Object>(object: T, into: *mut *mut T::C) -> Result<&'static T> {
     if into.is_null() {
         return Err(FiError::INVAL);
     }
@@ -104,7 +104,7 @@ pub(crate) fn count(body: impl FnOnce() -> Result<usize>) -> isize {
 
 /// The same for data transfers.
 #[inline]
-pub(crate) fn transfer(body: impl FnOnce() -> Result<()>) -> isize {
+pub(crate) fn transfer_status(body: impl FnOnce() -> Result<()>) -> isize {
     count(|| body().map(|()| 0))
 }
 

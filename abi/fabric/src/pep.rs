@@ -15,9 +15,9 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::info::build::new_info;
 use crate::info::filter::{Hints, matches};
 use crate::info::offer::{CM_DATA_SIZE, Offer};
+use crate::local_address::LocalAddress;
 use crate::nosys::{self, nosys};
-use crate::object::{find, handle_of, object, place as put, remove, status};
-use crate::place::Place;
+use crate::object::{find, handle_of, object, publish, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::Incoming;
@@ -45,15 +45,15 @@ struct Passive {
 
 struct State {
     /// `None`: an endpoint has taken it over.
-    place: Option<Place>,
+    local_address: Option<LocalAddress>,
     eq: Option<Arc<Eq>>,
     serving: Option<Serving>,
 }
 
 impl State {
     /// The address, unless an endpoint has taken it over.
-    fn place(&mut self) -> Result<&mut Place> {
-        self.place.as_mut().ok_or_else(|| {
+    fn local_address(&mut self) -> Result<&mut LocalAddress> {
+        self.local_address.as_mut().ok_or_else(|| {
             FiError::OPBADSTATE.because(format_args!(
                 "an endpoint has taken over the address of the passive endpoint"
             ))
@@ -146,12 +146,13 @@ pub(crate) unsafe extern "C" fn passive_ep(
         let name = unsafe { prov_name(hints.fabric) };
         offer.prov_name = Some(name.to_owned());
         let address = hints.src_addr.and_then(|bytes| format.decode(bytes));
-        let mut place = Place::new(address.map_or_else(|| format.loopback(0), |it| it.0));
+        let mut local_address =
+            LocalAddress::new(address.map_or_else(|| format.loopback(0), |it| it.0));
         if address.is_some() {
-            place.reserve(&owner.inner.device()?)?;
+            local_address.reserve(&owner.inner.device()?)?;
         }
         let state = State {
-            place: Some(place),
+            local_address: Some(local_address),
             eq: None,
             serving: None,
         };
@@ -171,7 +172,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             inner: Arc::new(inner),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { put(object, pep)? };
+        unsafe { publish(object, pep)? };
         owner.inner.users.add();
         Ok(())
     })
@@ -211,7 +212,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
             return Err(FiError::BADFLAGS);
         }
         let mut state = pep.state.lock();
-        state.place()?;
+        state.local_address()?;
         if state.eq.is_some() {
             return Err(FiError::BUSY);
         }
@@ -260,7 +261,9 @@ unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_
         if state.serving.is_some() {
             return Err(FiError::OPBADSTATE);
         }
-        state.place()?.assign(&pep.fabric.device()?, address)
+        state
+            .local_address()?
+            .assign(&pep.fabric.device()?, address)
     })
 }
 
@@ -268,7 +271,7 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
     status(|| {
         // SAFETY: `find` validates the handle.
         let pep = &unsafe { find::<PepObject, _>(fid)? }.inner;
-        let name = pep.state.lock().place()?.name();
+        let name = pep.state.lock().local_address()?.name();
         // SAFETY: the caller promises that both are writable.
         unsafe { give_name(&pep.format.encode(name), addr, len) }
     })
@@ -280,19 +283,19 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
         // SAFETY: `find` validates the handle.
         let pep = &unsafe { find::<PepObject, _>(pep)? }.inner;
         let mut state = pep.state.lock();
-        state.place()?;
+        state.local_address()?;
         if state.eq.is_none() {
             return Err(FiError::NOEQ);
         }
         if state.serving.is_some() {
             return Err(FiError::OPBADSTATE);
         }
-        let listener = state.place()?.listen(&pep.fabric.device()?)?;
+        let listener = state.local_address()?.listen(&pep.fabric.device()?)?;
         let weak = Arc::downgrade(pep);
         let handler = move |incoming: Incoming| {
             match weak.upgrade() {
                 Some(pep) => {
-                    if let Err(error) = pep.asked(incoming) {
+                    if let Err(error) = pep.handle_request(incoming) {
                         tracing::info!("a connection request is lost: {error:?}");
                     }
                 }
@@ -307,11 +310,11 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
 
 impl Passive {
     /// Reports a peer's connection request in the event queue.
-    fn asked(self: &Arc<Self>, incoming: Incoming) -> Result<()> {
+    fn handle_request(self: &Arc<Self>, incoming: Incoming) -> Result<()> {
         let (eq, address) = {
             let mut state = self.state.lock();
             let eq = state.eq.clone().ok_or(FiError::NOEQ)?;
-            (eq, state.place()?.name())
+            (eq, state.local_address()?.name())
         };
         let Some((request, peer, data)) = read_request(incoming) else {
             return Ok(());
@@ -333,7 +336,7 @@ impl Passive {
         let mut handle = std::ptr::null_mut();
         // SAFETY: room for a handle on our own stack; the `fi_info` is ours until it is in the queue.
         unsafe {
-            if let Err(error) = put(RequestObject::new(request), &mut handle) {
+            if let Err(error) = publish(RequestObject::new(request), &mut handle) {
                 crate::info::build::free(info);
                 return Err(error);
             }
@@ -363,24 +366,24 @@ impl PepObject {
     ///
     /// # Errors
     /// `FI_EINVAL`: another fabric. `FI_EOPBADSTATE`: it listens, or has handed its address over already.
-    pub(crate) fn give_place(&self, fabric: &Arc<Fabric>) -> Result<Place> {
+    pub(crate) fn take_local_address(&self, fabric: &Arc<Fabric>) -> Result<LocalAddress> {
         let pep = &self.inner;
         if !Arc::ptr_eq(&pep.fabric, fabric) {
             return Err(FiError::INVAL);
         }
-        let (place, eq) = {
+        let (local_address, eq) = {
             let mut state = pep.state.lock();
             if state.serving.is_some() {
                 return Err(FiError::OPBADSTATE);
             }
-            state.place()?;
-            (state.place.take(), state.eq.take())
+            state.local_address()?;
+            (state.local_address.take(), state.eq.take())
         };
         if let Some(eq) = eq {
             eq.forget(handle_of(self) as usize);
             eq.users.remove();
         }
-        place.ok_or(FiError::OPBADSTATE)
+        local_address.ok_or(FiError::OPBADSTATE)
     }
 
     /// The handle of a passive endpoint.

@@ -312,34 +312,34 @@ pub(crate) unsafe fn trigger(domain: &Arc<Domain>, context: *mut c_void, job: Jo
 /// `work` is null or a complete `fi_deferred_work`.
 pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> Result<()> {
     // SAFETY: `input` refuses null; `counter_of` validates the handle; the caller promises the rest.
-    let (asked, counter) = unsafe {
-        let asked = input(work)?;
-        (asked, counter_of(domain, asked.triggering_cntr)?)
+    let (request, counter) = unsafe {
+        let request = input(work)?;
+        (request, counter_of(domain, request.triggering_cntr)?)
     };
-    let done = match asked.completion_cntr.is_null() {
+    let done = match request.completion_cntr.is_null() {
         true => None,
         // SAFETY: `counter_of` validates the handle.
         false => Some(Arc::clone(unsafe {
-            counter_of(domain, asked.completion_cntr)?
+            counter_of(domain, request.completion_cntr)?
         })),
     };
-    let action = match asked.op_type {
+    let action = match request.op_type {
         FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
             if done.is_some() {
                 return Err(FiError::INVAL);
             }
             // SAFETY: the caller promises the structure of this operation.
             let (op, target) = unsafe {
-                let op = input(asked.op.cast::<DeferredCount>())?;
+                let op = input(request.op.cast::<DeferredCount>())?;
                 (op, Arc::clone(counter_of(domain, op.cntr)?))
             };
-            match asked.op_type {
+            match request.op_type {
                 FI_OP_CNTR_SET => Action::Set(target, op.value),
                 _ => Action::Add(target, op.value),
             }
         }
         // SAFETY: the caller promises the structure of this operation.
-        _ => Action::Job(unsafe { Job::of_work(domain, asked, done.clone())? }),
+        _ => Action::Job(unsafe { Job::of_work(domain, request, done.clone())? }),
     };
     if let (Action::Job(job), Some(done)) = (&action, &done) {
         // Reading the completion counter makes the endpoint progress.
@@ -354,7 +354,7 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
     }
     domain
         .work
-        .add(counter, asked.threshold, work as usize, action);
+        .add(counter, request.threshold, work as usize, action);
     domain.work.run();
     Ok(())
 }

@@ -2,14 +2,14 @@
 
 use rkey_core::{Key, WireKey};
 
-/// Bytes of one place in a request: address, length, key, and whether the device chose the key.
-const PLACE: usize = 32;
+/// Bytes of one range in a request: address, length, key, and whether the device chose the key.
+const RANGE_LEN: usize = 32;
 /// Places of one request.
-pub const PLACES_MAX: usize = 8;
+pub const RANGES_MAX: usize = 8;
 
 /// Memory of the peer that is to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CommitRange {
     /// Where it begins, in the memory that the key names.
     pub addr: u64,
     /// Its length in bytes.
@@ -21,8 +21,8 @@ pub struct Place {
 /// Why a request cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// It is no list of places, or one that is too long.
-    #[error("the request is no list of places")]
+    /// It is no list of ranges, or one that is too long.
+    #[error("the request is no list of ranges")]
     Malformed,
     /// A key that no device chooses names nothing.
     #[error("no device chooses such a key")]
@@ -31,50 +31,50 @@ pub enum CommitError {
 
 /// The payload of a request.
 #[must_use]
-pub fn encode(places: &[Place]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(places.len() * PLACE);
-    for place in places {
-        let (key, by_device) = match place.key {
+pub fn encode(ranges: &[CommitRange]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ranges.len() * RANGE_LEN);
+    for range in ranges {
+        let (key, by_device) = match range.key {
             WireKey::Device(key) => (u64::from(key.0), 1u64),
             WireKey::Requested(key) => (key, 0),
         };
-        for word in [place.addr, place.len, key, by_device] {
+        for word in [range.addr, range.len, key, by_device] {
             bytes.extend(word.to_le_bytes());
         }
     }
     bytes
 }
 
-/// The places of a request.
+/// The ranges of a request.
 ///
 /// # Errors
-/// [`CommitError::Malformed`]: not a whole number of places, or more than [`PLACES_MAX`];
+/// [`CommitError::Malformed`]: not a whole number of ranges, or more than [`RANGES_MAX`];
 /// [`CommitError::UnknownKey`]: a key of a device that is no number of 32 bits.
-pub fn decode(payload: &[u8]) -> Result<Vec<Place>, CommitError> {
-    let places = payload.chunks_exact(PLACE);
-    if !places.remainder().is_empty() || places.len() > PLACES_MAX {
+pub fn decode(payload: &[u8]) -> Result<Vec<CommitRange>, CommitError> {
+    let ranges = payload.chunks_exact(RANGE_LEN);
+    if !ranges.remainder().is_empty() || ranges.len() > RANGES_MAX {
         return Err(CommitError::Malformed);
     }
-    let word = |place: &[u8], at: usize| {
+    let word = |range: &[u8], at: usize| {
         let mut word = [0; 8];
-        word.copy_from_slice(&place[8 * at..8 * at + 8]);
+        word.copy_from_slice(&range[8 * at..8 * at + 8]);
         u64::from_le_bytes(word)
     };
-    let read = |place: &[u8]| {
-        let key = match word(place, 3) {
-            0 => WireKey::Requested(word(place, 2)),
+    let read = |range: &[u8]| {
+        let key = match word(range, 3) {
+            0 => WireKey::Requested(word(range, 2)),
             _ => {
-                let key = u32::try_from(word(place, 2)).map_err(|_| CommitError::UnknownKey)?;
+                let key = u32::try_from(word(range, 2)).map_err(|_| CommitError::UnknownKey)?;
                 WireKey::Device(Key(key))
             }
         };
-        Ok(Place {
-            addr: word(place, 0),
-            len: word(place, 1),
+        Ok(CommitRange {
+            addr: word(range, 0),
+            len: word(range, 1),
             key,
         })
     };
-    places.map(read).collect()
+    ranges.map(read).collect()
 }
 
 #[cfg(test)]
@@ -83,22 +83,22 @@ mod tests {
 
     #[test]
     fn requests_survive_the_way() {
-        let place = |key| Place {
+        let range = |key| CommitRange {
             addr: 5,
             len: 6,
             key,
         };
         let sent = [
-            place(WireKey::Device(Key(7))),
-            place(WireKey::Requested(u64::MAX - 1)),
+            range(WireKey::Device(Key(7))),
+            range(WireKey::Requested(u64::MAX - 1)),
         ];
         assert_eq!(decode(&encode(&sent)), Ok(sent.to_vec()));
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        assert_eq!(decode(&[0; PLACE - 1]), Err(CommitError::Malformed));
-        assert_eq!(decode(&[0; 9 * PLACE]), Err(CommitError::Malformed));
-        assert_eq!(decode(&[0xff; PLACE]), Err(CommitError::UnknownKey));
+        assert_eq!(decode(&[0; RANGE_LEN - 1]), Err(CommitError::Malformed));
+        assert_eq!(decode(&[0; 9 * RANGE_LEN]), Err(CommitError::Malformed));
+        assert_eq!(decode(&[0xff; RANGE_LEN]), Err(CommitError::UnknownKey));
     }
 }

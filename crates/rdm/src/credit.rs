@@ -30,7 +30,7 @@ impl Default for Credit {
 impl Credit {
     /// Takes what a message of this length needs; `false` if there is not so much.
     #[inline]
-    pub fn take(&mut self, len: u32) -> bool {
+    pub fn spend(&mut self, len: u32) -> bool {
         if self.messages == 0 || self.bytes < len {
             return false;
         }
@@ -43,7 +43,7 @@ impl Credit {
     #[inline]
     #[must_use]
     pub fn has(mut self, len: u32) -> bool {
-        self.take(len)
+        self.spend(len)
     }
 
     /// What is left: messages and bytes.
@@ -71,7 +71,7 @@ pub struct Window {
     /// That the program has not taken.
     held: (u32, u32),
     /// That it has taken, and the peer does not know.
-    back: (u32, u32),
+    returnable: (u32, u32),
 }
 
 impl Window {
@@ -80,25 +80,26 @@ impl Window {
     #[must_use]
     pub fn has_room(&self, len: u32) -> bool {
         let mut then = *self;
-        then.arrive(len)
+        then.charge(len)
     }
 
     /// A message has come; `false` if the peer had no credit for it.
     #[inline]
-    pub fn arrive(&mut self, len: u32) -> bool {
+    pub fn charge(&mut self, len: u32) -> bool {
         let bytes = self.held.1.saturating_add(len);
         self.held = (self.held.0 + 1, bytes);
-        self.held.0 + self.back.0 <= MESSAGES && bytes.saturating_add(self.back.1) <= BYTES
+        self.held.0 + self.returnable.0 <= MESSAGES
+            && bytes.saturating_add(self.returnable.1) <= BYTES
     }
 
     /// The program has taken it.
     #[inline]
-    pub fn taken(&mut self, len: u32) {
+    pub fn release(&mut self, len: u32) {
         self.held = (
             self.held.0.saturating_sub(1),
             self.held.1.saturating_sub(len),
         );
-        self.back = (self.back.0 + 1, self.back.1 + len);
+        self.returnable = (self.returnable.0 + 1, self.returnable.1 + len);
     }
 
     /// Whether it is worth a message to give back: half of all that the peer could use.
@@ -106,7 +107,8 @@ impl Window {
     #[must_use]
     pub fn is_due(&self) -> bool {
         let half = |back: u32, held: u32, all: u32| back > 0 && 2 * back >= all - held.min(all);
-        half(self.back.0, self.held.0, MESSAGES) || half(self.back.1, self.held.1, BYTES)
+        half(self.returnable.0, self.held.0, MESSAGES)
+            || half(self.returnable.1, self.held.1, BYTES)
     }
 
     /// Bytes that the program has not taken.
@@ -118,13 +120,16 @@ impl Window {
     /// Messages and bytes of the peer that are here, or that the peer does not know to be taken.
     #[must_use]
     pub fn used(&self) -> (u32, u32) {
-        (self.held.0 + self.back.0, self.held.1 + self.back.1)
+        (
+            self.held.0 + self.returnable.0,
+            self.held.1 + self.returnable.1,
+        )
     }
 
     /// What is given back: messages and bytes.
     #[must_use]
-    pub fn give_back(&mut self) -> (u32, u32) {
-        std::mem::take(&mut self.back)
+    pub fn take_returnable(&mut self) -> (u32, u32) {
+        std::mem::take(&mut self.returnable)
     }
 }
 
@@ -136,20 +141,20 @@ mod tests {
     fn credit_ends_and_comes_back() {
         let (mut credit, mut window) = (Credit::default(), Window::default());
         let mut sent = 0;
-        while credit.take(8192) {
-            assert!(window.arrive(8192));
+        while credit.spend(8192) {
+            assert!(window.charge(8192));
             sent += 1;
         }
         assert_eq!(sent, BYTES / 8192);
         assert!(!window.is_due(), "nothing was taken");
         // All is held but one: that one is half of what the peer could use.
-        window.taken(8192);
+        window.release(8192);
         assert!(window.is_due());
-        let (messages, bytes) = window.give_back();
+        let (messages, bytes) = window.take_returnable();
         credit.add(messages, bytes);
-        assert!(credit.take(8192) && !credit.take(1));
-        assert!(window.arrive(8192));
-        assert!(!window.arrive(1), "without credit");
+        assert!(credit.spend(8192) && !credit.spend(1));
+        assert!(window.charge(8192));
+        assert!(!window.charge(1), "without credit");
     }
 
     #[test]
@@ -157,10 +162,10 @@ mod tests {
         let (mut credit, mut window) = (Credit::default(), Window::default());
         let mut told = 0;
         for _ in 0..10 * MESSAGES {
-            assert!(credit.take(0) && window.arrive(0));
-            window.taken(0);
+            assert!(credit.spend(0) && window.charge(0));
+            window.release(0);
             if window.is_due() {
-                let (messages, bytes) = window.give_back();
+                let (messages, bytes) = window.take_returnable();
                 credit.add(messages, bytes);
                 told += 1;
             }

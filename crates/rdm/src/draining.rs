@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// An operation that is over, and the queue pair that it was posted to.
 #[derive(Debug)]
-pub struct Held<T, Q> {
+pub struct Ended<T, Q> {
     /// The operation.
     pub operation: T,
     /// Its queue pair.
@@ -21,7 +21,7 @@ pub struct Held<T, Q> {
     cut: bool,
 }
 
-impl<T, Q> Held<T, Q> {
+impl<T, Q> Ended<T, Q> {
     /// The queue pair whose link is cut now, because the peer has kept the memory for too long: told once.
     pub fn cut_off(&mut self, now: Instant) -> Option<&Q> {
         let since = *self.since.get_or_insert(now);
@@ -37,15 +37,15 @@ impl<T, Q> Held<T, Q> {
 /// The operations.
 #[derive(Debug)]
 pub struct Draining<T, Q> {
-    list: Vec<Held<T, Q>>,
-    look: Option<Instant>,
+    list: Vec<Ended<T, Q>>,
+    next_check: Option<Instant>,
 }
 
 impl<T, Q> Default for Draining<T, Q> {
     fn default() -> Self {
         Self {
             list: Vec::new(),
-            look: None,
+            next_check: None,
         }
     }
 }
@@ -59,12 +59,12 @@ impl<T, Q> Draining<T, Q> {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.list.iter().map(|held| &held.operation)
+        self.list.iter().map(|ended| &ended.operation)
     }
 
     /// Adds an operation that is over. Its time begins with the next look.
     pub fn push(&mut self, operation: T, qp: Option<Q>) {
-        self.list.push(Held {
+        self.list.push(Ended {
             operation,
             qp,
             since: None,
@@ -73,23 +73,23 @@ impl<T, Q> Draining<T, Q> {
     }
 
     /// All of them if it is time to look, which it is after a pause: the caller puts those that are not free yet back with
-    /// [`Self::keep`].
-    pub fn look(&mut self, now: Instant) -> Vec<Held<T, Q>> {
-        if self.look.is_some_and(|at| now < at) {
+    /// [`Self::put_back`].
+    pub fn take_due(&mut self, now: Instant) -> Vec<Ended<T, Q>> {
+        if self.next_check.is_some_and(|at| now < at) {
             return Vec::new();
         }
-        self.look = Some(now + PAUSE);
+        self.next_check = Some(now + PAUSE);
         std::mem::take(&mut self.list)
     }
 
     /// Puts one back whose memory has not been let go.
-    pub fn keep(&mut self, held: Held<T, Q>) {
-        self.list.push(held);
+    pub fn put_back(&mut self, ended: Ended<T, Q>) {
+        self.list.push(ended);
     }
 
     /// All of them, to be taken apart with their endpoint.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.list.drain(..).map(|held| held.operation)
+        self.list.drain(..).map(|ended| ended.operation)
     }
 }
 
@@ -101,14 +101,14 @@ mod tests {
     fn a_peer_that_takes_too_long_is_cut_off_once() {
         let (mut draining, now) = (Draining::default(), Instant::now());
         draining.push("send", Some("qp"));
-        let mut held = draining.look(now).pop().unwrap();
+        let mut ended = draining.take_due(now).pop().unwrap();
         assert!(draining.is_empty());
-        assert_eq!(held.cut_off(now), None, "its time begins");
-        assert_eq!(held.cut_off(now + STUCK), None);
+        assert_eq!(ended.cut_off(now), None, "its time begins");
+        assert_eq!(ended.cut_off(now + STUCK), None);
         let late = now + STUCK + PAUSE;
-        assert_eq!(held.cut_off(late), Some(&"qp"));
-        assert_eq!(held.cut_off(late), None);
-        draining.keep(held);
+        assert_eq!(ended.cut_off(late), Some(&"qp"));
+        assert_eq!(ended.cut_off(late), None);
+        draining.put_back(ended);
         assert_eq!(draining.iter().collect::<Vec<_>>(), [&"send"]);
         assert_eq!(draining.drain().collect::<Vec<_>>(), ["send"]);
     }
@@ -117,10 +117,10 @@ mod tests {
     fn looks_have_a_pause_between_them() {
         let (mut draining, now) = (Draining::<_, ()>::default(), Instant::now());
         draining.push("send", None);
-        for held in draining.look(now) {
-            draining.keep(held);
+        for ended in draining.take_due(now) {
+            draining.put_back(ended);
         }
-        assert!(draining.look(now).is_empty() && !draining.is_empty());
-        assert_eq!(draining.look(now + PAUSE).len(), 1);
+        assert!(draining.take_due(now).is_empty() && !draining.is_empty());
+        assert_eq!(draining.take_due(now + PAUSE).len(), 1);
     }
 }

@@ -39,31 +39,31 @@ impl<P, R, M> Default for Matching<P, R, M> {
 }
 
 impl<P: PartialEq, R, M> Matching<P, R, M> {
-    /// The oldest receive that accepts a message. With `keep` saying so it stays for the next.
+    /// The oldest receive that accepts a message. With [`AfterMatch::Keep`] it stays for the next.
     #[inline]
     pub fn receive_for<T>(
         &mut self,
         source: &P,
         tag: u64,
-        take: impl FnOnce(&mut R) -> (T, Keep),
+        take: impl FnOnce(&mut R) -> (T, AfterMatch),
     ) -> Option<T> {
         let index = self
             .posted
             .iter()
             .position(|(pattern, _)| pattern.accepts(source, tag))?;
         let (_, receive) = self.posted.get_mut(index)?;
-        let (result, keep) = take(receive);
-        match (keep, index) {
-            (Keep::Yes, _) => {}
+        let (result, then) = take(receive);
+        match (then, index) {
+            (AfterMatch::Keep, _) => {}
             // Mostly it is the first one, and nothing has to move.
-            (Keep::No, 0) => drop(self.posted.pop_front()),
-            (Keep::No, _) => drop(self.posted.remove(index)),
+            (AfterMatch::Remove, 0) => drop(self.posted.pop_front()),
+            (AfterMatch::Remove, _) => drop(self.posted.remove(index)),
         }
         Some(result)
     }
 
     /// Keeps a message until a receive asks for it.
-    pub fn keep(&mut self, source: P, tag: u64, message: M) {
+    pub fn push_unexpected(&mut self, source: P, tag: u64, message: M) {
         self.unexpected.push_back((source, tag, message));
     }
 
@@ -141,7 +141,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
     }
 
     /// The tags of the kept messages, oldest first.
-    pub fn kept_tags(&self) -> impl Iterator<Item = u64> {
+    pub fn unexpected_tags(&self) -> impl Iterator<Item = u64> {
         self.unexpected.iter().map(|(_, tag, _)| *tag)
     }
 
@@ -153,11 +153,11 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
 
 /// Whether a receive takes more than one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum AfterMatch {
     /// It is used up.
-    No,
+    Remove,
     /// It stays for the next message.
-    Yes,
+    Keep,
 }
 
 #[cfg(test)]
@@ -186,7 +186,8 @@ mod tests {
             },
             "any",
         );
-        let take = |queue: &mut Queue, tag| queue.receive_for(&9, tag, |r| (*r, Keep::No));
+        let take =
+            |queue: &mut Queue, tag| queue.receive_for(&9, tag, |r| (*r, AfterMatch::Remove));
         assert_eq!(take(&mut queue, 1), Some("first"));
         assert_eq!(take(&mut queue, 7), Some("any"));
         assert_eq!(take(&mut queue, 7), None);
@@ -197,9 +198,9 @@ mod tests {
     #[test]
     fn messages_are_found_in_the_order_in_which_they_came() {
         let mut queue = Queue::default();
-        queue.keep(1, 5, "a");
-        queue.keep(2, 5, "b");
-        queue.keep(1, 6, "c");
+        queue.push_unexpected(1, 5, "a");
+        queue.push_unexpected(2, 5, "b");
+        queue.push_unexpected(1, 6, "c");
         assert_eq!(queue.peek(&tag(6)).map(|m| m.2), Some("c"));
         let from_two = Pattern {
             source: Some(2),
@@ -215,9 +216,12 @@ mod tests {
     fn a_receive_may_stay_and_be_cancelled() {
         let mut queue = Queue::default();
         queue.post(tag(0), "long");
-        assert_eq!(queue.receive_for(&1, 0, |r| (*r, Keep::Yes)), Some("long"));
+        assert_eq!(
+            queue.receive_for(&1, 0, |r| (*r, AfterMatch::Keep)),
+            Some("long")
+        );
         assert_eq!(queue.cancel(|r| *r == "other"), None);
         assert_eq!(queue.cancel(|r| *r == "long"), Some("long"));
-        assert_eq!(queue.receive_for(&1, 0, |r| (*r, Keep::Yes)), None);
+        assert_eq!(queue.receive_for(&1, 0, |r| (*r, AfterMatch::Keep)), None);
     }
 }

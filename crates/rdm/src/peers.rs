@@ -14,20 +14,20 @@ pub struct Peer<E, C> {
     /// Where it takes connections.
     pub address: SocketAddr,
     /// How messages to it go.
-    pub way: Way,
+    pub route: Route,
     /// Why it could not be reached, until the program has heard of it.
     pub failed: Option<(E, Instant)>,
     /// Callers that were asked to come again. It has not been decided since whether there is a way.
-    pub asked: Vec<C>,
+    pub retrying: Vec<C>,
 }
 
 /// How messages to a peer go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Route {
     /// There is no connection.
     None,
     /// One is being made.
-    Coming,
+    Connecting,
     /// Over this connection.
     Open(usize),
 }
@@ -65,9 +65,9 @@ impl<E, C> Peers<E, C> {
         }
         let new = Peer {
             address,
-            way: Way::None,
+            route: Route::None,
             failed: None,
-            asked: Vec::new(),
+            retrying: Vec::new(),
         };
         let peer = match self.free.pop() {
             Some(peer) => {
@@ -119,7 +119,7 @@ impl<E, C> Peers<E, C> {
         let Some(peer) = self.find(address) else {
             return;
         };
-        if self.list[peer].way == Way::None && self.list[peer].failed.is_none() {
+        if self.list[peer].route == Route::None && self.list[peer].failed.is_none() {
             self.by_address.remove(&address);
             let number = peer as u32 + 1;
             for known in self.by_number.iter_mut().filter(|known| **known == number) {
@@ -186,7 +186,7 @@ impl<C: Copy + PartialEq> Callers<C> {
     }
 
     /// Whether this caller, which is about to wait, is told now that a call may come again.
-    pub fn tell(&mut self, caller: C, now: Instant) -> bool {
+    pub fn may_retry(&mut self, caller: C, now: Instant) -> bool {
         let before = self.list.len();
         // Some may never look again.
         self.list
@@ -195,17 +195,17 @@ impl<C: Copy + PartialEq> Callers<C> {
     }
 
     /// This caller comes again for a peer: it need not be woken for that.
-    pub fn came(&mut self, peer: usize, caller: C) {
+    pub fn retried(&mut self, peer: usize, caller: C) {
         self.list.retain(|it| (it.0, it.1) != (peer, caller));
         self.untold &= !self.is_empty();
     }
 
     /// It is decided whether there is a way to a peer: calls that were asked to come again for it may do so.
     pub fn decided<E>(&mut self, peers: &mut Peers<E, C>, peer: usize, now: Instant) {
-        let asked = std::mem::take(&mut peers[peer].asked);
-        self.untold |= !asked.is_empty();
-        let asked = asked.into_iter().map(|caller| (peer, caller, now));
-        self.list.extend(asked);
+        let retrying = std::mem::take(&mut peers[peer].retrying);
+        self.untold |= !retrying.is_empty();
+        let retrying = retrying.into_iter().map(|caller| (peer, caller, now));
+        self.list.extend(retrying);
     }
 }
 
@@ -238,10 +238,10 @@ mod tests {
         let mut peers = Table::default();
         let it = peers.at(address(1));
         peers.set_number(0, it);
-        peers[it].way = Way::Coming;
+        peers[it].route = Route::Connecting;
         peers.forget(address(1));
         assert_eq!(peers.find(address(1)), Some(it), "a connection is coming");
-        peers[it].way = Way::None;
+        peers[it].route = Route::None;
         peers[it].failed = Some(("why", Instant::now()));
         peers.forget(address(1));
         assert_eq!(
@@ -272,17 +272,17 @@ mod tests {
         let (mut peers, mut callers) = (Table::default(), Callers::default());
         let now = Instant::now();
         let it = peers.at(address(1));
-        peers[it].asked = vec![1, 2];
-        assert!(!callers.tell(1, now), "nothing is decided");
+        peers[it].retrying = vec![1, 2];
+        assert!(!callers.may_retry(1, now), "nothing is decided");
         callers.decided(&mut peers, it, now);
-        assert!(peers[it].asked.is_empty());
-        assert!(callers.tell(3, now), "the first that waits is told");
-        assert!(!callers.tell(3, now));
-        assert!(callers.tell(1, now) && !callers.tell(1, now));
+        assert!(peers[it].retrying.is_empty());
+        assert!(callers.may_retry(3, now), "the first that waits is told");
+        assert!(!callers.may_retry(3, now));
+        assert!(callers.may_retry(1, now) && !callers.may_retry(1, now));
         assert!(!callers.is_empty(), "the other has not been told");
-        callers.came(it, 2);
+        callers.retried(it, 2);
         assert!(
-            callers.is_empty() && !callers.tell(2, now),
+            callers.is_empty() && !callers.may_retry(2, now),
             "it came by itself"
         );
     }
@@ -292,9 +292,9 @@ mod tests {
         let (mut peers, mut callers) = (Table::default(), Callers::default());
         let now = Instant::now();
         let it = peers.at(address(1));
-        peers[it].asked = vec![1];
+        peers[it].retrying = vec![1];
         callers.decided(&mut peers, it, now);
-        callers.tell(2, now + REMEMBERED);
+        callers.may_retry(2, now + REMEMBERED);
         assert!(callers.is_empty());
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct AuthKey {
 
 /// The keys of an address vector, and the addresses inserted with one.
 #[derive(Default)]
-pub(super) struct KeyBook(RwLock<Keys>);
+pub(super) struct AuthKeys(RwLock<Keys>);
 
 #[derive(Default)]
 struct Keys {
@@ -43,17 +43,17 @@ impl Keys {
     }
 }
 
-impl KeyBook {
+impl AuthKeys {
     /// Adds a key; a known one keeps its number.
     fn insert(&self, bytes: &[u8]) -> u64 {
-        let mut book = self.0.write();
+        let mut table = self.0.write();
         let known = |key: &Option<Arc<AuthKey>>| key.as_ref().is_some_and(|it| it.bytes == bytes);
-        let index = book.keys.iter().position(known).unwrap_or_else(|| {
-            book.keys.push(Some(Arc::new(AuthKey {
+        let index = table.keys.iter().position(known).unwrap_or_else(|| {
+            table.keys.push(Some(Arc::new(AuthKey {
                 bytes: bytes.to_vec(),
                 users: Users::default(),
             })));
-            book.keys.len() - 1
+            table.keys.len() - 1
         });
         FIRST + index as u64
     }
@@ -65,14 +65,15 @@ impl KeyBook {
 
     /// Removes a key (FI-I23).
     pub(super) fn remove(&self, number: u64) -> Result<()> {
-        let mut book = self.0.write();
-        book.get(number)
+        let mut table = self.0.write();
+        table
+            .get(number)
             .ok_or(FiError::INVAL)?
             .users
             .none()
             .map_err(|_| busy("endpoints or regions that use the authorization key"))?;
         let index = (number - FIRST) as usize;
-        book.keys[index] = None;
+        table.keys[index] = None;
         Ok(())
     }
 
@@ -81,7 +82,7 @@ impl KeyBook {
         self.0.write().of_address.insert(address, key);
     }
 
-    /// Ends [`KeyBook::assign`].
+    /// Ends [`AuthKeys::assign`].
     pub(super) fn forget(&self, address: u64) {
         self.0.write().of_address.remove(&address);
     }

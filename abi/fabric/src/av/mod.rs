@@ -19,7 +19,7 @@ use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::info::text;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, publish, remove, status};
 use crate::sys::*;
 use names::counted_up;
 use parking_lot::{Mutex, RwLock};
@@ -50,7 +50,7 @@ pub(crate) struct Av {
     identifies: bool,
     eq: Mutex<Option<Arc<Eq>>>,
     book: RwLock<Book>,
-    keys: keys::KeyBook,
+    keys: keys::AuthKeys,
     /// The number of removals.
     removals: AtomicU64,
     pub(crate) users: Users,
@@ -287,7 +287,7 @@ pub(crate) unsafe extern "C" fn av_open(
             identifies,
             eq: Mutex::default(),
             book: RwLock::default(),
-            keys: keys::KeyBook::default(),
+            keys: keys::AuthKeys::default(),
             removals: AtomicU64::new(0),
             users: Users::default(),
         };
@@ -299,7 +299,7 @@ pub(crate) unsafe extern "C" fn av_open(
             inner: Arc::new(inner),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { place(object, av)? };
+        unsafe { publish(object, av)? };
         owner.inner.users.add();
         Ok(())
     })

@@ -6,7 +6,7 @@
 use super::{Av, AvObject};
 use crate::errno::{FiError, Result};
 use crate::nosys;
-use crate::object::{find, input, object, place, remove, status, store};
+use crate::object::{find, input, object, publish, remove, status, store};
 use crate::sys::*;
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn av_set(
             inner: Arc::new(inner),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { place(object, set)? };
+        unsafe { publish(object, set)? };
         av.users.add();
         Ok(())
     })

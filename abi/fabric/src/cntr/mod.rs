@@ -13,7 +13,7 @@ use crate::ep::Endpoint;
 use crate::errno::FiError;
 use crate::lenient;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, publish, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, check_object};
 use parking_lot::Mutex;
@@ -243,7 +243,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
             inner: Arc::new(inner),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { place(object, cntr)? };
+        unsafe { publish(object, cntr)? };
         owner.inner.users.add();
         Ok(())
     })

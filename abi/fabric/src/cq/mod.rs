@@ -17,7 +17,7 @@ use crate::domain::{Domain, DomainObject};
 use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, publish, remove, status};
 use crate::sys::*;
 use crate::wait::{Set, check_object};
 use rkey_device::base::SpinLock;
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn cq_open(
             inner: Arc::new(inner),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { place(object, cq)? };
+        unsafe { publish(object, cq)? };
         owner.inner.users.add();
         if let Some(attr) = attr
             && attr.format == FI_CQ_FORMAT_UNSPEC

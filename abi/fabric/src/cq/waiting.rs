@@ -54,9 +54,9 @@ impl Wait {
     }
 
     /// Registers a thread that waits in a call, until the result is dropped.
-    pub(super) fn begin(&self) -> Waiting<'_> {
+    pub(super) fn begin(&self) -> WaitGuard<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        Waiting(self)
+        WaitGuard(self)
     }
 
     /// Whether a call asked to wake a thread; for threads that wait by descriptor. The request is left for a
@@ -87,16 +87,16 @@ impl Wait {
 }
 
 /// A thread that waits in a call.
-pub(super) struct Waiting<'a>(&'a Wait);
+pub(super) struct WaitGuard<'a>(&'a Wait);
 
-impl Waiting<'_> {
+impl WaitGuard<'_> {
     /// Whether it was woken.
     pub(super) fn is_woken(&self) -> bool {
         self.0.woken.swap(false, Ordering::AcqRel)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
     }

@@ -117,7 +117,7 @@ fn bind_cq(ep: &Endpoint, setup: &mut Setup, cq: &Arc<Cq>, flags: u64) -> Result
     if taken {
         return Err(FiError::BUSY);
     }
-    let side = Side {
+    let side = BoundCq {
         cq: Arc::clone(cq),
         selective: flags & FI_SELECTIVE_COMPLETION != 0,
     };

@@ -11,21 +11,21 @@ use crate::complaint::complain;
 use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::persistent;
 use rkey_device::core::{Accessor, Operation as Access};
-use rkey_rdm::commit::{self, Place};
+use rkey_rdm::commit::{self, CommitRange};
 
 // As many as one write has.
-const _: () = assert!(commit::PLACES_MAX == RMA_IOV_LIMIT);
+const _: () = assert!(commit::RANGES_MAX == RMA_IOV_LIMIT);
 
 /// Makes durable what a peer wrote: the error, if any.
 pub(super) fn commit(host: &EpHost, from: &Connection, payload: &[u8]) -> Result<()> {
     let who = Accessor {
-        domain: host.group.id,
+        domain: host.pd.id,
         qp: host.number,
         peer: identity_of(from),
     };
     // SAFETY: nothing is registered or closed through the table here.
     let table = unsafe { host.domain.device.protection() };
-    for Place { addr, len, key } in commit::decode(payload)? {
+    for CommitRange { addr, len, key } in commit::decode(payload)? {
         if len == 0 {
             continue;
         }

@@ -175,7 +175,7 @@ impl Endpoint {
     /// A new queue pair as the connection of this endpoint.
     fn only_connection(&self, live: &Live, peer: SocketAddr) -> Result<rkey_device::Qp> {
         let mut state = live.state.lock();
-        if state.rdm.connections.places() > 0 {
+        if state.rdm.connections.slots() > 0 {
             return Err(FiError::ISCONN);
         }
         let qp = self.new_qp(live, None)?;

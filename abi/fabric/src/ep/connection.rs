@@ -23,7 +23,7 @@ impl Endpoint {
             survive_remote_error: true,
             endpoint: Some(self.number),
             peer: peer.map(|peer| peer.number),
-            ..QpOptions::new(self.group.id, &live.cq)
+            ..QpOptions::new(self.pd.id, &live.cq)
         };
         Ok(self.domain.device.create_qp(&options)?)
     }

@@ -26,7 +26,9 @@ pub(crate) struct Deferred {
 
 /// Where an operation counts that would count in `usual`.
 pub(super) fn counts(deferred: Option<&Deferred>, usual: usize) -> Counts {
-    deferred.map_or(Counts::Place(usual), |it| Counts::Own(it.counter.clone()))
+    deferred.map_or(Counts::Endpoint(usual), |it| {
+        Counts::Own(it.counter.clone())
+    })
 }
 
 /// Buffers of the program, with their descriptors.
@@ -86,7 +88,7 @@ pub(super) enum What {
         compare: Buffers<Ioc>,
         result: Buffers<Ioc>,
         /// Without its lists.
-        asked: Box<atomic::Asked<'static>>,
+        args: Box<atomic::AtomicArgs<'static>>,
     },
 }
 
@@ -251,8 +253,8 @@ impl Job {
                 operands,
                 compare,
                 result,
-                asked,
-            } => self.ep.atomic(&atomic::Asked {
+                args,
+            } => self.ep.atomic(&atomic::AtomicArgs {
                 operands: &operands.list,
                 desc: operands.desc(),
                 compare: &compare.list,
@@ -260,7 +262,7 @@ impl Job {
                 result: &result.list,
                 result_desc: result.desc(),
                 deferred,
-                ..**asked
+                ..**args
             }),
         }
     }
@@ -282,9 +284,9 @@ impl Job {
                 true => (READ, FI_RMA | FI_READ, *context, *flags),
                 false => (WRITTEN, FI_RMA | FI_WRITE, *context, *flags),
             },
-            What::Atomic { asked, .. } => match asked.kind {
-                Kind::Base => (WRITTEN, FI_ATOMIC | FI_WRITE, asked.context, asked.flags),
-                _ => (READ, FI_ATOMIC | FI_READ, asked.context, asked.flags),
+            What::Atomic { args, .. } => match args.kind {
+                Kind::Base => (WRITTEN, FI_ATOMIC | FI_WRITE, args.context, args.flags),
+                _ => (READ, FI_ATOMIC | FI_READ, args.context, args.flags),
             },
         };
         let counter = match &self.deferred {
@@ -318,7 +320,7 @@ impl What {
             Self::Send(_, it) => it.flags_mut(),
             Self::Receive(_, it) => it.flags_mut(),
             Self::Rma { flags, .. } => flags,
-            Self::Atomic { asked, .. } => &mut asked.flags,
+            Self::Atomic { args, .. } => &mut args.flags,
         };
         if *flags & FI_TRIGGER != 0 {
             return Err(FiError::BADFLAGS);
@@ -345,7 +347,7 @@ unsafe fn atomic_of(
             operands: Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?,
             compare: Buffers::read(compare.msg_iov, compare.desc, compare.iov_count)?,
             result: Buffers::read(result.msg_iov, result.desc, result.iov_count)?,
-            asked: Box::new(of_message(kind, msg, flags)?),
+            args: Box::new(of_message(kind, msg, flags)?),
         })
     }
 }

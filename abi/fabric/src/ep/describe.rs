@@ -3,13 +3,13 @@
 
 use super::*;
 use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
-use rkey_rdm::peers::Way;
+use rkey_rdm::peers::Route;
 use std::time::Instant;
 
 /// A peer, while the endpoint is gone through.
 #[derive(Default)]
 struct Tally {
-    way: &'static str,
+    route: &'static str,
     qpn: Option<u32>,
     outstanding: u32,
     unanswered: usize,
@@ -21,15 +21,19 @@ struct Tally {
 impl Tally {
     fn is_at_rest(&self) -> bool {
         let waits = self.outstanding as usize + self.unanswered + self.receives + self.unexpected;
-        waits == 0 && !self.out_of_credit && self.way != CONNECTING
+        waits == 0 && !self.out_of_credit && self.route != CONNECTING
     }
 
     fn view(&self, address: SocketAddr, number: Option<u64>) -> PeerView {
-        let way = if self.way.is_empty() { NONE } else { self.way };
+        let route = if self.route.is_empty() {
+            NONE
+        } else {
+            self.route
+        };
         PeerView {
             address: rkey_rdm::address::to_text(address),
             number,
-            connection: way.to_owned(),
+            connection: route.to_owned(),
             qpn: self.qpn,
             outstanding: self.outstanding,
             unanswered: self.unanswered,
@@ -78,7 +82,7 @@ impl Live {
         let mut traffic = Traffic {
             unexpected: messages.unexpected(),
             tagged_unexpected: tagged.unexpected(),
-            unexpected_tags: tagged.kept_tags().take(TAGS).collect(),
+            unexpected_tags: tagged.unexpected_tags().take(TAGS).collect(),
             operations: rdm.operations(),
             collectives: rdm.collectives(),
             ..Traffic::default()
@@ -140,8 +144,8 @@ fn tally(rdm: &Rdm) -> Tallies {
             continue;
         }
         let it = all.entry(connection.peer).or_default();
-        it.way = match (state.is_lost(), state.is_open()) {
-            _ if it.way == OPEN => OPEN,
+        it.route = match (state.is_lost(), state.is_open()) {
+            _ if it.route == OPEN => OPEN,
             (true, _) => LOST,
             (false, true) => OPEN,
             (false, false) => CONNECTING,
@@ -155,13 +159,13 @@ fn tally(rdm: &Rdm) -> Tallies {
     }
     for peer in rdm.peers.iter() {
         let it = all.entry(peer.address).or_default();
-        match peer.way {
-            Way::None => {}
-            Way::Coming => it.way = CONNECTING,
+        match peer.route {
+            Route::None => {}
+            Route::Connecting => it.route = CONNECTING,
             // With a connection in either direction it is this one that we send on.
-            Way::Open(connection) => {
+            Route::Open(connection) => {
                 let connection = &rdm.connections[connection];
-                it.way = OPEN;
+                it.route = OPEN;
                 it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
                 it.out_of_credit = connection.credit.is_used_up();
             }

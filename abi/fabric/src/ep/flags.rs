@@ -7,7 +7,7 @@
 use super::object::{EpObject, fid_of};
 use super::*;
 use crate::info::offer::{RX_OP_FLAGS, TX_OP_FLAGS};
-use crate::object::{input, place};
+use crate::object::{input, publish};
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
 
@@ -96,7 +96,7 @@ pub(super) unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
         is_alias: true,
     };
     // SAFETY: room for a handle, as the caller promises, or null.
-    unsafe { place(alias, asked.fid.cast())? };
+    unsafe { publish(alias, asked.fid.cast())? };
     ep.aliases.add();
     Ok(())
 }

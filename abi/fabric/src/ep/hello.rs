@@ -22,14 +22,14 @@ impl Endpoint {
     /// What this endpoint tells when it asks at an address.
     pub(super) fn ask(&self, live: &Live, address: SocketAddr, data: &[u8]) -> Hello {
         let device = self.domain.device.node();
-        let proof = authorization::ask(&self.group.key, device, address.port());
+        let proof = authorization::ask(&self.pd.key, device, address.port());
         self.hello(live, proof, data)
     }
 
     /// What it tells a peer that has asked.
     pub(super) fn answer(&self, live: &Live, asked: &Hello, data: &[u8]) -> Hello {
         let device = self.domain.device.node();
-        let proof = authorization::answer(&self.group.key, device, &asked.proof);
+        let proof = authorization::answer(&self.pd.key, device, &asked.proof);
         self.hello(live, proof, data)
     }
 
@@ -51,7 +51,7 @@ impl Endpoint {
         device: NodeId,
         port: u16,
     ) -> std::result::Result<(), &'static str> {
-        let key = &self.group.key;
+        let key = &self.pd.key;
         self.fits(
             hello,
             authorization::may_ask(key, device, port, &hello.proof),
@@ -66,7 +66,7 @@ impl Endpoint {
         answer: &[u8],
     ) -> std::result::Result<Hello, DeviceError> {
         let hello = Hello::decode(answer).ok_or_else(|| why_not(answer))?;
-        let key = &self.group.key;
+        let key = &self.pd.key;
         let may = authorization::may_answer(key, device, &asked.proof, &hello.proof);
         self.fits(&hello, may).map_err(DeviceError::Handshake)?;
         Ok(hello)

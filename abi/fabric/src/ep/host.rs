@@ -2,7 +2,7 @@
 
 use super::operation::Posted;
 use super::payload;
-use super::receive::{Arriving, Waiting};
+use super::receive::{Arriving, PostedReceive};
 use super::*;
 use crate::complaint::complain;
 use crate::cq::Entry;
@@ -23,13 +23,13 @@ pub(crate) struct EpHost {
     /// For threads of its own.
     pub(super) this: std::sync::Weak<Endpoint>,
     pub(super) domain: Arc<Domain>,
-    pub(super) group: Arc<Group>,
+    pub(super) pd: Arc<ProtectionDomain>,
     /// By which regions that serve one endpoint know it.
     pub(super) number: u32,
     pub(super) ep_type: c_int,
     pub(super) caps: u64,
-    pub(super) tx: Option<Side>,
-    pub(super) rx: Option<Side>,
+    pub(super) tx: Option<BoundCq>,
+    pub(super) rx: Option<BoundCq>,
     /// Where its receives are, if they are shared.
     pub(super) srx: Option<Arc<Srx>>,
     pub(super) av: Option<Arc<Av>>,
@@ -79,7 +79,7 @@ impl Host for EpHost {
     type Identity = Option<Arc<Identity>>;
     type Caller = ThreadId;
     type Operation = Posted;
-    type Receive = Waiting;
+    type Receive = PostedReceive;
     type Landing = Arriving;
     type Exposed = Exposed;
     type Group = collective::Joined;
@@ -122,18 +122,18 @@ impl Host for EpHost {
 
     #[inline]
     fn domain(&self) -> DomainId {
-        self.group.id
+        self.pd.id
     }
 
     #[inline]
     fn everything(&self) -> LocalKey {
-        self.group.everything()
+        self.pd.everything()
     }
 
     fn store(&self, sges: &[Sge], bytes: &[u8], usage: LocalUse) -> Result<()> {
         Ok(payload::scatter(
             &self.domain,
-            &self.group,
+            &self.pd,
             sges,
             bytes,
             usage,
@@ -141,11 +141,11 @@ impl Host for EpHost {
     }
 
     fn expose(&self, bytes: Box<[u8]>) -> Result<(Exposed, u32)> {
-        Ok(Exposed::of_copy(&self.domain, &self.group, bytes)?)
+        Ok(Exposed::of_copy(&self.domain, &self.pd, bytes)?)
     }
 
     fn rts_posted(&self, exposed: &Exposed) {
-        exposed.recheck(&self.domain, &self.group);
+        exposed.recheck(&self.domain, &self.pd);
     }
 
     fn try_withdraw(&self, exposed: &Exposed) -> bool {
@@ -224,7 +224,7 @@ impl Host for EpHost {
     #[inline]
     fn landing(
         &self,
-        receive: &mut Waiting,
+        receive: &mut PostedReceive,
         offset: usize,
         stays: bool,
         source: &SocketAddr,
@@ -242,7 +242,7 @@ impl Host for EpHost {
                 source: self.number_of(source),
                 ..receive::rx_entry(header)
             },
-            report: Side::reports(self.rx.as_ref(), receive.flags),
+            report: BoundCq::reports(self.rx.as_ref(), receive.flags),
             deferred,
         }
     }
@@ -252,7 +252,7 @@ impl Host for EpHost {
         self.report_received(landing, how);
     }
 
-    fn canceled(&self, receive: Waiting, tagged: bool, stays: bool) {
+    fn canceled(&self, receive: PostedReceive, tagged: bool, stays: bool) {
         if let Some(rx) = &self.rx {
             rx.cq.push(receive.canceled(tagged, stays));
         }

@@ -63,15 +63,15 @@ impl Endpoint {
         let channel_if = |wanted: bool| wanted.then(|| device.create_channel()).transpose();
         let (channel, ends) = (channel_if(waits)?, channel_if(hears_asleep)?);
         let cq = device.create_cq(BUFFERS + 4 * SENDS, channel.as_ref())?;
-        let srq = device.create_srq(self.group.id, BUFFERS, 1)?;
+        let srq = device.create_srq(self.pd.id, BUFFERS, 1)?;
         let name = match self.ep_type {
             FI_EP_MSG => self.name_before(&mut setup)?,
-            _ => setup.place.name(),
+            _ => setup.local_address.name(),
         };
         let host = EpHost {
             this: Arc::downgrade(self),
             domain: Arc::clone(&self.domain),
-            group: Arc::clone(self.group.current()),
+            pd: Arc::clone(self.pd.current()),
             number: self.number,
             ep_type: self.ep_type,
             caps: self.caps,
@@ -101,7 +101,7 @@ impl Endpoint {
             live.post_buffer(index);
         }
         if self.ep_type != FI_EP_MSG {
-            let listener = setup.place.listen(device)?;
+            let listener = setup.local_address.listen(device)?;
             *live.name.lock() = reachable(listener.local_address());
             let weak = Arc::downgrade(self);
             let handler = move |incoming: rkey_device::Incoming| match weak.upgrade() {
@@ -192,8 +192,8 @@ impl Endpoint {
             );
             return Err(FiError::INVAL);
         };
-        let group = self.domain.group(&key.bytes)?;
-        if self.group.found.get_or_init(|| Arc::clone(&group)).id != group.id {
+        let pd = self.domain.pd(&key.bytes)?;
+        if self.pd.found.get_or_init(|| Arc::clone(&pd)).id != pd.id {
             // An attempt of before took another.
             return Err(FiError::OPBADSTATE);
         }

@@ -16,7 +16,7 @@
 //! | [`hello`] | what the two sides of a connection tell each other first |
 //! | [`operation`] | what the program is told of its operations |
 //! | [`post`] | room for requests of the program |
-//! | [`send`], [`receive`], [`look`] | messages out, in, and looking for them |
+//! | [`send`], [`receive`], [`peek`] | messages out, messages in, and peeks at them |
 //! | [`payload`] | memory of the program, copied from and to |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
 //! | [`wake`] | what wakes a program that waits |
@@ -43,13 +43,13 @@ pub(crate) mod foreign;
 pub(crate) mod hello;
 mod host;
 mod life;
-mod look;
 mod msg;
 pub(crate) mod name;
 pub(crate) mod object;
 mod operation;
 pub(crate) mod options;
 mod payload;
+mod peek;
 mod post;
 mod progress;
 mod reach;
@@ -65,11 +65,11 @@ use crate::av::{AuthKey, Av};
 use crate::cm::Serving;
 use crate::cntr::{Counter, Remote};
 use crate::cq::Cq;
-use crate::domain::{Domain, Group};
+use crate::domain::{Domain, ProtectionDomain};
 use crate::eq::Eq;
 use crate::errno::{FiError, Result};
+use crate::local_address::LocalAddress;
 use crate::object::Users;
-use crate::place::Place;
 use crate::sys::*;
 use caps::check_caps;
 use host::EpHost;
@@ -98,7 +98,7 @@ const MIN_MULTI_RECV: usize = 64;
 /// An endpoint.
 pub(crate) struct Endpoint {
     pub(crate) domain: Arc<Domain>,
-    pub(crate) group: EpGroup,
+    pub(crate) pd: CurrentPd,
     /// By which regions that serve one endpoint know it.
     pub(crate) number: u32,
     pub(crate) ep_type: c_int,
@@ -120,26 +120,26 @@ pub(crate) struct Endpoint {
     closing: AtomicBool,
 }
 
-/// The group of an endpoint: that of its own authorization key or of its domain's, or the one of the key that
-/// it finds in its address vector when it is enabled.
-pub(crate) struct EpGroup {
-    own: Arc<Group>,
-    found: OnceLock<Arc<Group>>,
+/// The protection domain of an endpoint: for its own authorization key or its domain's, or for the key that it finds in
+/// its address vector when it is enabled.
+pub(crate) struct CurrentPd {
+    own: Arc<ProtectionDomain>,
+    found: OnceLock<Arc<ProtectionDomain>>,
 }
 
-impl EpGroup {
-    /// The group that it has now.
+impl CurrentPd {
+    /// The current protection domain.
     #[inline]
-    fn current(&self) -> &Arc<Group> {
+    fn current(&self) -> &Arc<ProtectionDomain> {
         self.found.get().unwrap_or(&self.own)
     }
 }
 
-impl std::ops::Deref for EpGroup {
-    type Target = Group;
+impl std::ops::Deref for CurrentPd {
+    type Target = ProtectionDomain;
 
     #[inline]
-    fn deref(&self) -> &Group {
+    fn deref(&self) -> &ProtectionDomain {
         self.current()
     }
 }
@@ -147,8 +147,8 @@ impl std::ops::Deref for EpGroup {
 /// What is bound before the endpoint is enabled.
 #[derive(Default)]
 struct Setup {
-    tx: Option<Side>,
-    rx: Option<Side>,
+    tx: Option<BoundCq>,
+    rx: Option<BoundCq>,
     srx: Option<Arc<Srx>>,
     stx: Option<Arc<Stx>>,
     av: Option<Arc<Av>>,
@@ -156,7 +156,7 @@ struct Setup {
     counters: [Option<Arc<Counter>>; COUNTERS],
     /// Of what peers do: reads, writes.
     remote: [Option<Arc<Counter>>; 2],
-    place: Place,
+    local_address: LocalAddress,
     /// The key that it has from its address vector.
     auth_key: Option<Arc<AuthKey>>,
     /// The request of a peer that it was made for.
@@ -179,7 +179,7 @@ const REMOTE: [(u64, Remote); 2] = [
 
 /// A completion queue in its role.
 #[derive(Clone)]
-struct Side {
+struct BoundCq {
     cq: Arc<Cq>,
     /// Only operations that ask for it are reported.
     selective: bool,

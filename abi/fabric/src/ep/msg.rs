@@ -4,7 +4,7 @@
 // UNSAFETY: C functions that read lists of the program.
 
 use super::calls::{Envelope, Filter, receive_list, receive_one, send_list, send_one};
-use crate::object::{input, transfer};
+use crate::object::{input, transfer_status};
 use crate::sys::*;
 use libc::iovec;
 use std::ffi::c_void;
@@ -34,7 +34,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     let it = Envelope::new(to, None, context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn sendv(
@@ -47,11 +47,11 @@ unsafe extern "C" fn sendv(
 ) -> isize {
     let it = Envelope::new(to, None, context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_list(ep, iov, desc, count, it) })
+    transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: a message as the caller promises, or null.
         let msg = unsafe { input(msg)? };
         let it = Envelope::new(msg.addr, None, msg.context).with_flags(flags, msg.data)?;
@@ -63,7 +63,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64) -> isize {
     let it = Envelope::inject(to, None);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn senddata(
@@ -77,7 +77,7 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     let it = Envelope::new(to, None, context).with_data(data);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn injectdata(
@@ -89,7 +89,7 @@ unsafe extern "C" fn injectdata(
 ) -> isize {
     let it = Envelope::inject(to, None).with_data(data);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn recv(
@@ -102,7 +102,7 @@ unsafe extern "C" fn recv(
 ) -> isize {
     let it = Filter::new(from, None, context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { receive_one(ep, buf, len, desc, it) })
+    transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn recvv(
@@ -115,11 +115,11 @@ unsafe extern "C" fn recvv(
 ) -> isize {
     let it = Filter::new(from, None, context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { receive_list(ep, iov, desc, count, it) })
+    transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: a message as the caller promises, or null.
         let msg = unsafe { input(msg)? };
         let it = Filter::new(msg.addr, None, msg.context).with_flags(flags, RECV_FLAGS)?;

@@ -39,7 +39,9 @@ pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: u
         if setup.enabled {
             return Err(FiError::OPBADSTATE);
         }
-        setup.place.assign(&object.inner.domain.device, address)
+        setup
+            .local_address
+            .assign(&object.inner.domain.device, address)
     })
 }
 
@@ -67,11 +69,11 @@ impl Endpoint {
         // The address of an endpoint that accepts is that of the listener.
         let accepts = setup.request.is_some();
         if self.ep_type == FI_EP_MSG && !accepts {
-            setup.place.reserve_if_free(&self.domain.device)?;
-        } else if !accepts && !setup.place.is_reserved() {
+            setup.local_address.reserve_if_free(&self.domain.device)?;
+        } else if !accepts && !setup.local_address.is_reserved() {
             return Err(FiError::OPBADSTATE);
         }
-        Ok(setup.place.name())
+        Ok(setup.local_address.name())
     }
 }
 

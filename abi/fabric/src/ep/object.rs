@@ -8,7 +8,9 @@ use super::*;
 use crate::domain::{DomainObject, number};
 use crate::info::filter::Hints;
 use crate::nosys::{self, nosys};
-use crate::object::{busy, find, handle_of, input, object, place as put, remove, status, transfer};
+use crate::object::{
+    busy, find, handle_of, input, object, publish, remove, status, transfer_status,
+};
 use crate::pep::PepObject;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -138,13 +140,14 @@ pub(crate) unsafe extern "C" fn endpoint(
             .src_addr
             .and_then(|bytes| owner.inner.format.decode(bytes));
         let source = source.map_or_else(|| owner.inner.format.loopback(0), |(address, _)| address);
-        let own = owner.inner.group(auth_key)?;
+        let own = owner.inner.pd(auth_key)?;
         // SAFETY: `origin` validates the handle, which is that of a passive endpoint or a connection request.
-        let (place, request) = unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
+        let (local_address, request) =
+            unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
         let offered = crate::info::offer::primary(ep_type) | crate::info::offer::secondary(ep_type);
         let inner = Arc::new(Endpoint {
             domain: Arc::clone(&owner.inner),
-            group: EpGroup {
+            pd: CurrentPd {
                 own,
                 found: OnceLock::new(),
             },
@@ -155,7 +158,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             caps: if info.caps == 0 { offered } else { info.caps },
             handle: AtomicUsize::new(0),
             setup: Mutex::new(Setup {
-                place,
+                local_address,
                 request,
                 ..Setup::default()
             }),
@@ -176,11 +179,11 @@ pub(crate) unsafe extern "C" fn endpoint(
             is_alias: false,
         };
         // SAFETY: room for a handle, as the caller promises.
-        let placed = unsafe { put(object, ep)? };
-        placed
+        let published = unsafe { publish(object, ep)? };
+        published
             .inner
             .handle
-            .store(handle_of(placed) as usize, Ordering::Release);
+            .store(handle_of(published) as usize, Ordering::Release);
         owner.inner.users.add();
         Ok(())
     })
@@ -196,9 +199,9 @@ unsafe fn origin(
     ep_type: c_int,
     handle: usize,
     source: SocketAddr,
-) -> Result<(Place, Option<connect::Request>)> {
+) -> Result<(LocalAddress, Option<connect::Request>)> {
     if handle == 0 {
-        return Ok((Place::new(source), None));
+        return Ok((LocalAddress::new(source), None));
     }
     let handle = handle as *mut Fid;
     // SAFETY: as the caller promises.
@@ -206,11 +209,11 @@ unsafe fn origin(
         if ep_type != FI_EP_MSG {
             return Err(FiError::INVAL);
         }
-        return Ok((pep.give_place(&domain.fabric)?, None));
+        return Ok((pep.take_local_address(&domain.fabric)?, None));
     }
     // SAFETY: as the caller promises.
     let request = unsafe { connect::take_request(handle)? };
-    Ok((Place::new(source), Some(request)))
+    Ok((LocalAddress::new(source), Some(request)))
 }
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
@@ -256,7 +259,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 }
 
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<EpObject, _>(fid)? }.inner.cancel(context)
     })

@@ -24,7 +24,7 @@ pub(crate) struct Posted {
 /// Which counter counts an operation.
 pub(crate) enum Counts {
     /// That of the endpoint in this place; a failure is reported in any case.
-    Place(usize),
+    Endpoint(usize),
     /// That of deferred work, which is reported only if it asks for that.
     Own(Option<Arc<Counter>>),
 }
@@ -77,7 +77,7 @@ impl Posted {
         let form = Form::ALL
             .into_iter()
             .find(|form| flags(*form) == self.flags)?;
-        let counts = matches!(self.counts, Counts::Place(place) if place == counter_of(form));
+        let counts = matches!(self.counts, Counts::Endpoint(place) if place == counter_of(form));
         counts.then_some(Plain {
             context: self.context,
             form,
@@ -92,7 +92,7 @@ impl Posted {
             context: plain.context,
             flags: flags(plain.form),
             report: plain.report,
-            counts: Counts::Place(counter_of(plain.form)),
+            counts: Counts::Endpoint(counter_of(plain.form)),
         }
     }
 
@@ -127,7 +127,7 @@ impl EpHost {
     /// Tells the program that an operation is complete.
     pub(super) fn report(&self, it: Posted, failure: Option<Box<Failure>>) {
         let counter = match &it.counts {
-            Counts::Place(place) => self.counters[*place].get(),
+            Counts::Endpoint(place) => self.counters[*place].get(),
             Counts::Own(counter) => counter.as_ref(),
         };
         match (&failure, counter) {
@@ -138,7 +138,7 @@ impl EpHost {
         let Some(tx) = &self.tx else { return };
         match failure {
             // What the program asked not to hear of (fi_inject, no FI_COMPLETION) is told when it fails (fi_msg(3)).
-            Some(failure) if it.report || matches!(it.counts, Counts::Place(_)) => {
+            Some(failure) if it.report || matches!(it.counts, Counts::Endpoint(_)) => {
                 let (error, detail) = (failure.error.into(), failure.detail.into_bytes());
                 tx.cq.push(it.entry().failed_with(error, 0, detail));
             }
@@ -173,7 +173,7 @@ mod tests {
             form: Form::Tagged,
             report: true,
         };
-        for counts in [Counts::Own(None), Counts::Place(READ)] {
+        for counts in [Counts::Own(None), Counts::Endpoint(READ)] {
             let operation = Posted {
                 counts,
                 ..Posted::of_plain(plain)

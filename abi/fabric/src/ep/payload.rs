@@ -17,14 +17,14 @@ use smallvec::smallvec;
 #[inline]
 pub(super) fn elements(
     domain: &Domain,
-    group: &Group,
+    pd: &ProtectionDomain,
     iov: &[iovec],
     desc: Descriptors<'_>,
     usage: LocalUse,
 ) -> Result<Sges> {
     let one = |index: usize, buffer: &iovec| {
         let at = buffer.iov_base as u64;
-        local::element(domain, group, at, buffer.iov_len, desc.get(index), usage)
+        local::element(domain, pd, at, buffer.iov_len, desc.get(index), usage)
     };
     if let [buffer] = iov {
         return Ok(smallvec![one(0, buffer)?]);
@@ -63,7 +63,7 @@ fn not_allowed(denial: &Denial) -> FiError {
 /// Copies bytes to local memory that has the right for this use.
 pub(super) fn scatter(
     domain: &Domain,
-    group: &Group,
+    pd: &ProtectionDomain,
     sges: &[Sge],
     mut bytes: &[u8],
     usage: LocalUse,
@@ -76,7 +76,7 @@ pub(super) fn scatter(
         if now.is_empty() {
             continue;
         }
-        if sge.key == group.everything() {
+        if sge.key == pd.everything() {
             memory
                 .store_bytes(sge.addr, now)
                 .map_err(|_| FiError::FAULT)?;
@@ -86,7 +86,7 @@ pub(super) fn scatter(
         let table = unsafe { domain.device.protection() };
         let len = now.len() as u64;
         let grant = table
-            .check_local(group.id, sge.key, sge.addr, len, usage)
+            .check_local(pd.id, sge.key, sge.addr, len, usage)
             .map_err(|denial| not_allowed(&denial))?;
         let mut left = now;
         for span in grant.spans() {

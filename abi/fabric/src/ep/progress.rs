@@ -57,10 +57,10 @@ impl Endpoint {
                     let index = completion.id as u32;
                     // SAFETY: the receive is complete, and the buffer is posted again below.
                     let bytes = unsafe { live.buffers.read(index, completion.bytes as usize) };
-                    rdm.incoming(&live.host, completion, bytes);
+                    rdm.receive_completed(&live.host, completion, bytes);
                     live.post_buffer(index);
                 } else {
-                    rdm.sent(&live.host, completion);
+                    rdm.request_completed(&live.host, completion);
                 }
             }
             if count < completions.len() {
@@ -97,7 +97,7 @@ impl Endpoint {
     #[cold]
     pub(crate) fn give_answers(&self) {
         let Some(live) = self.live.get() else { return };
-        live.state.lock().rdm.give_back(&live.host);
+        live.state.lock().rdm.send_owed(&live.host);
     }
 
     /// Waits until what was posted has arrived, for a short while: before an endpoint goes.
@@ -121,7 +121,7 @@ impl Live {
         let sge = Sge {
             addr: self.buffers.address(index),
             len: BUFFER_LEN as u32,
-            key: self.host.group.everything(),
+            key: self.host.pd.everything(),
         };
         let request = RecvRequest {
             id: u64::from(index),

@@ -12,7 +12,7 @@ use parking_lot::MutexGuard;
 use rkey_device::time;
 use rkey_device::{DeviceError, Incoming, Qp};
 use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
-use rkey_rdm::peers::Way;
+use rkey_rdm::peers::Route;
 use std::time::Duration;
 
 /// How long an endpoint looks for a peer whose address the program has.
@@ -51,9 +51,9 @@ impl Endpoint {
             None => self.look_up(live, &mut state, number)?,
         };
         if !state.rdm.callers.is_empty() {
-            state.rdm.callers.came(peer, std::thread::current().id());
+            state.rdm.callers.retried(peer, std::thread::current().id());
         }
-        if let Way::Open(connection) = state.rdm.peers[peer].way {
+        if let Route::Open(connection) = state.rdm.peers[peer].route {
             return Ok((state, connection));
         }
         Err(self.come_later(live, &mut state, peer))
@@ -62,15 +62,15 @@ impl Endpoint {
     /// There is no connection to a peer yet: the program is asked to call again, or told why there will be none.
     #[cold]
     fn come_later(&self, live: &Live, state: &mut State, peer: usize) -> FiError {
-        let error = match state.rdm.way_to(&live.host, peer, time::now()) {
+        let error = match state.rdm.route_to(&live.host, peer, time::now()) {
             Ok(_) => FiError::AGAIN,
             Err(error) => error.into(),
         };
-        let asked = &mut state.rdm.peers[peer].asked;
+        let retrying = &mut state.rdm.peers[peer].retrying;
         let this = std::thread::current().id();
-        asked.retain(|&it| it != this);
+        retrying.retain(|&it| it != this);
         if error == FiError::AGAIN {
-            asked.push(this);
+            retrying.push(this);
         }
         error
     }
@@ -81,7 +81,7 @@ impl Endpoint {
             .host
             .av
             .as_ref()
-            .filter(|av| av.allows(number, &self.group.key))
+            .filter(|av| av.allows(number, &self.pd.key))
             .and_then(|av| av.get(number))
             .ok_or_else(|| no_peer(number))?;
         let peer = state.rdm.peers.at(address);

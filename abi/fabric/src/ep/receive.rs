@@ -18,7 +18,7 @@ use std::ffi::c_void;
 pub(super) type Receive = rkey_rdm::endpoint::Receive<EpHost>;
 
 /// What belongs to a receive.
-pub(crate) struct Waiting {
+pub(crate) struct PostedReceive {
     pub(super) context: usize,
     pub(super) buffer: usize,
     pub(super) flags: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Waiting {
     pub(super) deferred: Option<Deferred>,
 }
 
-impl Waiting {
+impl PostedReceive {
     pub(super) fn is_of(&self, context: usize) -> bool {
         self.context == context
     }
@@ -70,7 +70,7 @@ impl Wanted<'_> {
     pub(super) fn pattern(
         &self,
         caps: u64,
-        group: &Group,
+        pd: &ProtectionDomain,
         av: Option<&Av>,
     ) -> Result<Pattern<SocketAddr>> {
         let (tag, ignore) = self.tag.unwrap_or((0, 0));
@@ -80,7 +80,7 @@ impl Wanted<'_> {
             number if self.flags & FI_AUTH_KEY != 0 => {
                 // Every peer of an endpoint has its key: others are refused.
                 let key = av.and_then(|av| av.auth_key(number));
-                key.filter(|key| key.bytes == group.key)
+                key.filter(|key| key.bytes == pd.key)
                     .ok_or(FiError::INVAL)?;
                 None
             }
@@ -100,7 +100,7 @@ impl Wanted<'_> {
 /// Checks a receive of a context with these capabilities, and names its memory.
 pub(super) fn prepare(
     domain: &Domain,
-    group: &Group,
+    pd: &ProtectionDomain,
     caps: u64,
     wanted: &Wanted<'_>,
 ) -> Result<Receive> {
@@ -111,9 +111,9 @@ pub(super) fn prepare(
     let multi = wanted.flags & FI_MULTI_RECV;
     check_caps(caps, FI_RECV | kind | multi)?;
     let room = total(wanted.iov)?;
-    let sges = elements(domain, group, wanted.iov, wanted.desc, LocalUse::Recv)?;
+    let sges = elements(domain, pd, wanted.iov, wanted.desc, LocalUse::Recv)?;
     let buffer = wanted.iov.first();
-    let waiting = Waiting {
+    let waiting = PostedReceive {
         context: wanted.context as usize,
         buffer: buffer.map_or(0, |it| it.iov_base as usize),
         flags: wanted.flags,
@@ -136,11 +136,11 @@ impl Endpoint {
             );
             return Err(FiError::OPNOTSUPP);
         }
-        let pattern = wanted.pattern(self.caps, &self.group, host.av.as_deref())?;
+        let pattern = wanted.pattern(self.caps, &self.pd, host.av.as_deref())?;
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            return self.look(live, wanted, &pattern);
+            return self.peek(live, wanted, &pattern);
         }
-        let receive = prepare(&self.domain, &self.group, self.caps, wanted)?;
+        let receive = prepare(&self.domain, &self.pd, self.caps, wanted)?;
         let mut state = live.state.lock();
         let tagged = wanted.tag.is_some();
         state.rdm.receive(host, tagged, pattern, receive);

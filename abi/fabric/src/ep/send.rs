@@ -65,7 +65,7 @@ impl Exposed {
     /// Registers the bytes of `iov`. The key is good until the peer has them, or a region that `sges` names is closed.
     fn new(
         domain: &Domain,
-        group: &Group,
+        pd: &ProtectionDomain,
         iov: &[iovec],
         sges: &[Sge],
         copy: Box<[u8]>,
@@ -79,12 +79,12 @@ impl Exposed {
         let spec = RegionSpec {
             addressing: Addressing::Zero,
             internal: true,
-            ..RegionSpec::new(group.id, &ranges, Access::REMOTE_READ)
+            ..RegionSpec::new(pd.id, &ranges, Access::REMOTE_READ)
         };
         // SAFETY: the program hands the buffers over until the send is complete, and a copy is kept as long; peers only
         // read them.
         let region = unsafe { domain.device.register(&spec)? };
-        let everything = group.everything();
+        let everything = pd.everything();
         let named = sges.iter().copied().filter(|sge| sge.key != everything);
         let exposed = Self {
             region,
@@ -100,26 +100,26 @@ impl Exposed {
     /// The same for a copy, and its key.
     pub(super) fn of_copy(
         domain: &Domain,
-        group: &Group,
+        pd: &ProtectionDomain,
         mut bytes: Box<[u8]>,
     ) -> Result<(Self, u32)> {
         let iov = [iovec {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         }];
-        let exposed = Self::new(domain, group, &iov, &[], bytes)?;
+        let exposed = Self::new(domain, pd, &iov, &[], bytes)?;
         let key = exposed.region.key.0;
         Ok((exposed, key))
     }
 
     /// A peer is about to hear of the key. If a region of the program no longer allows sends, the key ends: the peer will
     /// not find it, and answers that.
-    pub(super) fn recheck(&self, domain: &Domain, group: &Group) {
+    pub(super) fn recheck(&self, domain: &Domain, pd: &ProtectionDomain) {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { domain.device.protection() };
         let may_send = |sge: &Sge| {
             let (addr, len) = (sge.addr, u64::from(sge.len));
-            let allowed = table.check_local(group.id, sge.key, addr, len, LocalUse::Send);
+            let allowed = table.check_local(pd.id, sge.key, addr, len, LocalUse::Send);
             allowed.is_ok()
         };
         if !self.named.iter().all(may_send) {
@@ -169,8 +169,8 @@ impl Body<EpHost> for Bytes<'_> {
     }
 
     fn expose(&self) -> RdmResult<(Exposed, u32)> {
-        let (domain, group) = (&self.ep.domain, &self.ep.group);
-        let exposed = Exposed::new(domain, group, self.iov, &self.sges, Box::default())?;
+        let (domain, pd) = (&self.ep.domain, &self.ep.pd);
+        let exposed = Exposed::new(domain, pd, self.iov, &self.sges, Box::default())?;
         let key = exposed.region.key.0;
         Ok((exposed, key))
     }
@@ -189,7 +189,7 @@ fn too_long(what: &str, most: usize) -> FiError {
     FiError::MSGSIZE.because(format_args!("{what} has {most} B at most"))
 }
 
-impl Side {
+impl BoundCq {
     /// Whether an operation with these flags reports its success.
     #[inline]
     pub(super) fn reports(side: Option<&Self>, flags: u64) -> bool {
@@ -221,7 +221,7 @@ impl Endpoint {
         let (iov, desc) = (message.iov, message.desc);
         let sges = match inject {
             true => Sges::new(),
-            false => elements(&self.domain, &self.group, iov, desc, LocalUse::Send)?,
+            false => elements(&self.domain, &self.pd, iov, desc, LocalUse::Send)?,
         };
         let body = Bytes {
             ep: self,
@@ -238,7 +238,7 @@ impl Endpoint {
             ..Header::new(Kind::Message)
         };
         let context = message.context as usize;
-        let report = Side::reports(live.host.tx.as_ref(), message.flags);
+        let report = BoundCq::reports(live.host.tx.as_ref(), message.flags);
         let plain = Plain {
             context,
             form,

@@ -11,7 +11,7 @@ use super::receive::{Wanted, prepare};
 use super::*;
 use crate::domain::DomainObject;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, place, remove, status, transfer};
+use crate::object::{Users, busy, find, object, publish, remove, status, transfer_status};
 use parking_lot::RwLock;
 use rkey_device::describe::{TAGS, Traffic};
 use rkey_rdm::endpoint;
@@ -31,7 +31,7 @@ object!(SrxObject, FidEp, 4096);
 /// A shared receive context.
 pub(crate) struct Srx {
     pub(crate) domain: Arc<Domain>,
-    group: Arc<Group>,
+    pd: Arc<ProtectionDomain>,
     caps: u64,
     pub(super) flags: u64,
     pub(super) min_multi_recv: AtomicUsize,
@@ -64,7 +64,7 @@ impl Srx {
         if !Arc::ptr_eq(&self.domain, &ep.domain) {
             return Err(FiError::INVAL);
         }
-        if self.domain.av_keys || self.group.id != ep.group.id {
+        if self.domain.av_keys || self.pd.id != ep.pd.id {
             tracing::warn!(
                 "a shared receive context has the authorization key of its domain, and this endpoint has another"
             );
@@ -115,11 +115,11 @@ impl Srx {
 
     /// Posts a receive, or looks for a message, as the flags say.
     pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
-        let pattern = wanted.pattern(self.caps, &self.group, self.av.get().map(|av| &**av))?;
+        let pattern = wanted.pattern(self.caps, &self.pd, self.av.get().map(|av| &**av))?;
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            return self.look(wanted, &pattern);
+            return self.peek(wanted, &pattern);
         }
-        let receive = prepare(&self.domain, &self.group, self.caps, wanted)?;
+        let receive = prepare(&self.domain, &self.pd, self.caps, wanted)?;
         let messages_wait = self.with_pool(|pool| {
             self.posts.fetch_add(1, Ordering::Release);
             pool.post(wanted.tag.is_some(), pattern, receive)
@@ -135,7 +135,7 @@ impl Srx {
     }
 
     /// Looks for a message at one endpoint after the other.
-    fn look(&self, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
+    fn peek(&self, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
         let endpoints = self.endpoints.read();
         let live = endpoints
             .iter()
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn srx_context(
         }
         let inner = Srx {
             domain: Arc::clone(&owner.inner),
-            group: owner.inner.group(&[])?,
+            pd: owner.inner.pd(&[])?,
             caps: if caps == 0 { offered } else { caps },
             flags,
             min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
@@ -222,7 +222,7 @@ pub(crate) unsafe extern "C" fn srx_context(
             inner: Arc::new(inner),
         };
         // SAFETY: room for a handle, as the caller promises.
-        unsafe { place(object, ep)? };
+        unsafe { publish(object, ep)? };
         owner.inner.users.add();
         Ok(())
     })
@@ -257,7 +257,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
 }
 
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: `find` validates the handle.
         let srx = &unsafe { find::<SrxObject, _>(fid)? }.inner;
         srx.cancel(context as usize)

@@ -11,7 +11,7 @@ use super::*;
 use crate::domain::DomainObject;
 use crate::info::offer::{INJECT_SIZE, TX_OP_FLAGS, TX_SIZE};
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, place, remove, status};
+use crate::object::{Users, busy, find, object, publish, remove, status};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn stx_context(
             inner: Arc::new(inner),
         };
         // SAFETY: room for a handle, as the caller promises.
-        unsafe { place(object, stx)? };
+        unsafe { publish(object, stx)? };
         owner.inner.users.add();
         Ok(())
     })

@@ -4,7 +4,7 @@
 // UNSAFETY: C functions that read lists of the program.
 
 use super::calls::{Envelope, Filter, receive_list, receive_one, send_list, send_one};
-use crate::object::{input, transfer};
+use crate::object::{input, transfer_status};
 use crate::sys::*;
 use libc::iovec;
 use std::ffi::c_void;
@@ -35,7 +35,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     let it = Envelope::new(to, Some(tag), context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn sendv(
@@ -49,11 +49,11 @@ unsafe extern "C" fn sendv(
 ) -> isize {
     let it = Envelope::new(to, Some(tag), context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_list(ep, iov, desc, count, it) })
+    transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: a message as the caller promises, or null.
         let msg = unsafe { input(msg)? };
         let it = Envelope::new(msg.addr, Some(msg.tag), msg.context).with_flags(flags, msg.data)?;
@@ -71,7 +71,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let it = Envelope::inject(to, Some(tag));
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn senddata(
@@ -86,7 +86,7 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     let it = Envelope::new(to, Some(tag), context).with_data(data);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn injectdata(
@@ -99,7 +99,7 @@ unsafe extern "C" fn injectdata(
 ) -> isize {
     let it = Envelope::inject(to, Some(tag)).with_data(data);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
+    transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn recv(
@@ -114,7 +114,7 @@ unsafe extern "C" fn recv(
 ) -> isize {
     let it = Filter::new(from, Some((tag, ignore)), context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { receive_one(ep, buf, len, desc, it) })
+    transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn recvv(
@@ -129,11 +129,11 @@ unsafe extern "C" fn recvv(
 ) -> isize {
     let it = Filter::new(from, Some((tag, ignore)), context);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { receive_list(ep, iov, desc, count, it) })
+    transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: a message as the caller promises, or null.
         let msg = unsafe { input(msg)? };
         let it = Filter::new(msg.addr, Some((msg.tag, msg.ignore)), msg.context)

@@ -33,7 +33,7 @@ impl Endpoint {
             armed.comes_again = state
                 .rdm
                 .callers
-                .tell(std::thread::current().id(), time::now());
+                .may_retry(std::thread::current().id(), time::now());
             armed.needs_looks = !state.rdm.callers.is_empty();
         }
         // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.

@@ -8,7 +8,7 @@ use crate::ep::Endpoint;
 use crate::errno::{self, FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
 use crate::nosys;
-use crate::object::{Users, busy, count, find, object, place, remove, status};
+use crate::object::{Users, busy, count, find, object, publish, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, Set, Signal, check_object, readable};
 use parking_lot::Mutex;
@@ -280,7 +280,7 @@ pub(crate) unsafe extern "C" fn eq_open(
             inner: Arc::new(inner),
         };
         // SAFETY: the caller promises room for a handle.
-        unsafe { place(object, eq)? };
+        unsafe { publish(object, eq)? };
         owner.inner.users.add();
         Ok(())
     })

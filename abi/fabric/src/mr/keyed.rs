@@ -6,7 +6,7 @@
 
 use super::attr::AvKeys;
 use super::region::{Mr, Shape, State};
-use crate::domain::Group;
+use crate::domain::ProtectionDomain;
 use crate::errno::{FiError, Result};
 use rkey_device::core::{Region, RegionSpec};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ pub(super) struct Copies {
 pub(super) struct Keyed {
     region: Region,
     /// Dropped after the copy.
-    _group: Arc<Group>,
+    _pd: Arc<ProtectionDomain>,
 }
 
 impl Mr {
@@ -60,10 +60,10 @@ impl Mr {
         }
         let mut all: Vec<Keyed> = Vec::with_capacity(keys.len());
         for key in keys {
-            let made = self.domain.group(&key.bytes).and_then(|group| {
+            let made = self.domain.pd(&key.bytes).and_then(|pd| {
                 Ok(Keyed {
-                    region: self.make_for(copies, &group, state)?,
-                    _group: group,
+                    region: self.make_for(copies, &pd, state)?,
+                    _pd: pd,
                 })
             });
             match made {
@@ -80,7 +80,7 @@ impl Mr {
         Ok(())
     }
 
-    fn make_for(&self, copies: &Copies, group: &Group, state: &State) -> Result<Region> {
+    fn make_for(&self, copies: &Copies, pd: &ProtectionDomain, state: &State) -> Result<Region> {
         let device = &self.domain.device;
         // Bind before enabling; copies that are made enabled can still be bound.
         let counting = match &state.counter {
@@ -96,7 +96,7 @@ impl Mr {
         let disabled = tied || state.unbacked;
         let spec = RegionSpec {
             peer: copies.keys.peer.as_ref().map(|peer| peer.number),
-            ..copies.shape.spec(group.id, &self.ranges, disabled)
+            ..copies.shape.spec(pd.id, &self.ranges, disabled)
         };
         // SAFETY: as for the region itself: the program keeps the memory valid until it closes the region.
         let region = unsafe { device.register(&spec)? };

@@ -4,7 +4,7 @@
 // UNSAFETY: descriptors are handles that C passes.
 
 use super::region::{Mr, MrObject};
-use crate::domain::{Domain, Group};
+use crate::domain::{Domain, ProtectionDomain};
 use crate::errno::{FiError, Result};
 use crate::object::find;
 use crate::sys::*;
@@ -24,7 +24,7 @@ use std::ffi::c_void;
 #[inline]
 pub(crate) fn element(
     domain: &Domain,
-    group: &Group,
+    pd: &ProtectionDomain,
     addr: u64,
     len: usize,
     desc: *mut c_void,
@@ -35,11 +35,11 @@ pub(crate) fn element(
         return Ok(Sge {
             addr,
             len: len32,
-            key: group.everything(),
+            key: pd.everything(),
         });
     }
     let needs = domain.has(FI_MR_LOCAL).then_some("FI_MR_LOCAL");
-    described(domain, group, addr, len32, desc, usage, needs)
+    described(domain, pd, addr, len32, desc, usage, needs)
 }
 
 /// The scatter/gather entry for a local buffer of a collective operation.
@@ -48,20 +48,20 @@ pub(crate) fn element(
 /// other transfers hold (FI-088, FI-100).
 pub(crate) fn collective(
     domain: &Domain,
-    group: &Group,
+    pd: &ProtectionDomain,
     addr: u64,
     len: usize,
     desc: *mut c_void,
     usage: LocalUse,
 ) -> Result<Sge> {
     if !domain.has(FI_MR_COLLECTIVE) || len == 0 {
-        return element(domain, group, addr, len, desc, usage);
+        return element(domain, pd, addr, len, desc, usage);
     }
     let len = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
     let needs = Some("FI_MR_COLLECTIVE");
     let both = LocalUse::Collective;
-    described(domain, group, addr, len, desc, both, needs)?;
-    described(domain, group, addr, len, desc, usage, needs)
+    described(domain, pd, addr, len, desc, both, needs)?;
+    described(domain, pd, addr, len, desc, usage, needs)
 }
 
 #[cold]
@@ -74,7 +74,7 @@ fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
 /// The entry by its descriptor; `needs` is the mode bit that requires one, if any.
 fn described(
     domain: &Domain,
-    group: &Group,
+    pd: &ProtectionDomain,
     addr: u64,
     len: u32,
     desc: *mut c_void,
@@ -94,7 +94,7 @@ fn described(
             return Ok(Sge {
                 addr,
                 len,
-                key: group.everything(),
+                key: pd.everything(),
             });
         }
         _ => {
@@ -106,7 +106,7 @@ fn described(
             ));
         }
     };
-    if mr.group != group.id && !domain.av_keys {
+    if mr.pd != pd.id && !domain.av_keys {
         return Err(refuse(
             "the region has another authorization key",
             usage,
@@ -120,7 +120,7 @@ fn described(
             return Ok(Sge {
                 addr,
                 len,
-                key: group.everything(),
+                key: pd.everything(),
             });
         }
         return Err(refuse(
@@ -133,12 +133,12 @@ fn described(
     let key = mr.region.local_key;
     // SAFETY: registers and deregisters nothing.
     let table = unsafe { domain.device.protection() };
-    match table.allows(mr.group, mr.region.id, inside, u64::from(len), usage) {
+    match table.allows(mr.pd, mr.region.id, inside, u64::from(len), usage) {
         // The endpoint's key is not the one of the region's own entry in the table.
         Ok(_) if domain.av_keys => Ok(Sge {
             addr,
             len,
-            key: group.everything(),
+            key: pd.everything(),
         }),
         Ok(_) => Ok(Sge {
             addr: inside,
@@ -148,7 +148,7 @@ fn described(
         Err(_) if needs.is_none() => Ok(Sge {
             addr,
             len,
-            key: group.everything(),
+            key: pd.everything(),
         }),
         Err(denial) => {
             refused(&denial.in_one_line());

@@ -7,7 +7,7 @@ use super::attr::{Dmabuf, Memory, Ranges, Request, ranges};
 use super::keyed::Copies;
 use super::{bind, persistent, raw, refresh};
 use crate::cntr::Counter;
-use crate::domain::{Domain, DomainRef, Group};
+use crate::domain::{Domain, DomainRef, ProtectionDomain};
 use crate::errno::{FiError, Result};
 use crate::nosys;
 use crate::object::{Object, end, find, object, status, vacant};
@@ -39,8 +39,8 @@ thread_local! {
 pub(crate) struct Mr {
     pub(crate) domain: DomainRef,
     /// The protection domain of its authorization key.
-    pub(crate) group: DomainId,
-    /// In the group of the domain or of the region's own authorization key.
+    pub(crate) pd: DomainId,
+    /// Registered in `pd`.
     pub(crate) region: Region,
     pub(super) copies: Option<Box<Copies>>,
     /// Registered with `FI_RMA_PMEM`.
@@ -61,7 +61,7 @@ pub(crate) struct Mr {
 
 /// Objects that a region keeps alive and does not use itself.
 struct Owned {
-    _group: Option<Arc<Group>>,
+    _pd: Option<Arc<ProtectionDomain>>,
     /// The mapping of its DMA-buf.
     _mapping: Option<Mapping>,
 }
@@ -211,7 +211,7 @@ pub(super) unsafe fn make(
             (smallvec![range], Some(mapping), addressing)
         }
     };
-    let (group, keeper) = domain.protection_domain(request.auth_key)?;
+    let (pd, keeper) = domain.pd_with_owner(request.auth_key)?;
     let durable = request.flags & FI_RMA_PMEM != 0;
     if durable {
         persistent::check(&ranges)?;
@@ -228,7 +228,7 @@ pub(super) unsafe fn make(
         access,
     };
     let vacant = vacant::<MrObject>(&SPARES)?;
-    let spec = shape.spec(group, &ranges, unconfigured || !backed);
+    let spec = shape.spec(pd, &ranges, unconfigured || !backed);
     // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
     // Copies survive faults.
     let region = unsafe { domain.device.register(&spec)? };
@@ -255,7 +255,7 @@ pub(super) unsafe fn make(
     });
     let owned = (keeper.is_some() || mapping.is_some()).then(|| {
         Box::new(Owned {
-            _group: keeper,
+            _pd: keeper,
             _mapping: mapping,
         })
     });
@@ -268,10 +268,10 @@ pub(super) unsafe fn make(
             key: FI_KEY_NOTAVAIL,
         }),
         inner: Mr {
-            // SAFETY: the region is registered in a group of the domain until it is closed, and the program
+            // SAFETY: the region is registered in a protection domain of the domain until it is closed, and the program
             // makes no call about it afterwards.
             domain: unsafe { DomainRef::new(domain) },
-            group,
+            pd,
             region,
             copies,
             durable,

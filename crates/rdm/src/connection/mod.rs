@@ -21,9 +21,9 @@ pub struct Connection<Q, I> {
     /// What the host keeps for the peer.
     pub identity: I,
     state: State,
-    /// Messages of the peer that no receive has taken yet.
-    pub kept: u32,
-    /// Those of them of which only an RTS has come.
+    /// Messages from the peer that no receive has taken yet, and FINs that are owed to it.
+    pub pending: u32,
+    /// Those of them of which only the RTS has arrived.
     pub rendezvous: u32,
     /// What we may send.
     pub credit: Credit,
@@ -56,7 +56,7 @@ impl<Q, I> Connection<Q, I> {
             peer,
             identity,
             state: State::default(),
-            kept: 0,
+            pending: 0,
             rendezvous: 0,
             credit: Credit::default(),
             window: Window::default(),

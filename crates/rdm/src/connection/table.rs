@@ -68,7 +68,7 @@ impl<Q, I> Connections<Q, I> {
 
     /// How many places there are, taken or free.
     #[inline]
-    pub fn places(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.list.len()
     }
 
@@ -126,7 +126,7 @@ impl<Q, I> Connections<Q, I> {
     /// peer.
     pub fn release(&mut self, index: usize) -> Option<SocketAddr> {
         let it = &mut self.list[index];
-        if it.kept > 0 || !it.state.awaits_teardown() {
+        if it.pending > 0 || !it.state.awaits_teardown() {
             return None;
         }
         it.state.apply(Event::Released);
@@ -139,7 +139,7 @@ impl<Q, I> Connections<Q, I> {
     pub fn is_littered(&self) -> bool {
         let gone = |it: &&Connection<Q, I>| it.state.is_lost() && !it.state.is_free();
         let sum = |(messages, bytes): (u64, u64), it: &Connection<Q, I>| {
-            (messages + u64::from(it.kept), bytes + it.window.unread())
+            (messages + u64::from(it.pending), bytes + it.window.unread())
         };
         let (messages, bytes) = self.list.iter().filter(gone).fold((0, 0), sum);
         messages >= LEFT_MESSAGES || bytes >= LEFT_BYTES
@@ -223,7 +223,7 @@ mod tests {
         assert!(!table.awaits_teardown() && table[first].state().is_free());
 
         assert_eq!(open(&mut table, 9), first);
-        assert_eq!((table.places(), table.count()), (2, 2));
+        assert_eq!((table.slots(), table.count()), (2, 2));
     }
 
     #[test]
@@ -239,11 +239,11 @@ mod tests {
         table[it].backlog.push_back(Later::Read(1));
         assert_eq!(table[it].teardown(false), Teardown::Wait, "an answer");
         table[it].backlog.pop_front();
-        table[it].kept = 1;
+        table[it].pending = 1;
         assert_eq!(table[it].teardown(false), Teardown::End);
         table.apply(it, Event::Ended);
         assert_eq!(table.release(it), None, "an unread message");
-        table[it].kept = 0;
+        table[it].pending = 0;
         assert_eq!(table.release(it), Some(peer(7)));
         assert_eq!(table.release(it), None, "only once");
     }
@@ -264,8 +264,8 @@ mod tests {
         for qpn in 0.. {
             let it = open(&mut table, qpn);
             while table[it].window.has_room(8192) {
-                table[it].window.arrive(8192);
-                table[it].kept += 1;
+                table[it].window.charge(8192);
+                table[it].pending += 1;
             }
             assert!(!table.is_littered(), "that peer is here");
             table.apply(it, Event::Lost);

@@ -106,10 +106,10 @@ impl<H: Host> Endpoint<H> {
             return None;
         }
         if limited {
-            self.connections[connection].window.arrive(header.len);
+            self.connections[connection].window.charge(header.len);
         }
         let Some(landing) = landing else {
-            self.keep(connection, header, payload.to_vec());
+            self.keep_unexpected(connection, header, payload.to_vec());
             return Some(());
         };
         self.place_with(host, landing, payload.len(), |sges, fits| {
@@ -117,7 +117,7 @@ impl<H: Host> Endpoint<H> {
         });
         if limited {
             let window = &mut self.connections[connection].window;
-            window.taken(header.len);
+            window.release(header.len);
             // It is given back when the device can be used again.
             self.owing |= window.is_due();
         }

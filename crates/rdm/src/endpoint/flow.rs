@@ -3,7 +3,7 @@
 //! A peer that takes more than its credit loses the connection. Messages by rendezvous are bounded by what a sender may
 //! have under way. While the program does not read its completions, peers get neither credit nor answers.
 
-use super::receive::Kept;
+use super::receive::Unexpected;
 use super::{Endpoint, Host};
 use crate::error::Error;
 use crate::header::{Header, Kind};
@@ -12,7 +12,7 @@ impl<H: Host> Endpoint<H> {
     /// A message of a peer has come; without credit for it, the connection ends.
     #[inline]
     pub(super) fn admit(&mut self, host: &H, connection: usize, len: u32) -> bool {
-        let admitted = self.connections[connection].window.arrive(len);
+        let admitted = self.connections[connection].window.charge(len);
         if !admitted {
             self.exceeded(host, connection);
         }
@@ -27,21 +27,21 @@ impl<H: Host> Endpoint<H> {
 
     /// The program has taken a message of a peer.
     #[inline]
-    pub(super) fn taken(&mut self, host: &H, connection: usize, len: u32) {
+    pub(super) fn message_taken(&mut self, host: &H, connection: usize, len: u32) {
         let it = &mut self.connections[connection];
-        it.window.taken(len);
+        it.window.release(len);
         if it.window.is_due() && !it.state().is_lost() {
-            self.pay(host, connection);
+            self.return_credit(host, connection);
         }
     }
 
     #[cold]
-    fn pay(&mut self, host: &H, connection: usize) {
+    fn return_credit(&mut self, host: &H, connection: usize) {
         if host.holds_answers_back() {
             self.owing = true;
             return;
         }
-        let (messages, bytes) = self.connections[connection].window.give_back();
+        let (messages, bytes) = self.connections[connection].window.take_returnable();
         let header = Header {
             data: messages.into(),
             len: bytes,
@@ -51,15 +51,17 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// A message that was kept goes to its receive.
-    pub(super) fn unkeep(&mut self, host: &H, kept: &Kept) {
-        let connection = kept.connection();
+    pub(super) fn release_unexpected(&mut self, host: &H, message: &Unexpected) {
+        let connection = message.connection();
         let limited = self.is_limited();
         let it = &mut self.connections[connection];
-        it.kept -= 1;
-        match kept {
-            Kept::Rts { .. } => it.rendezvous -= 1,
-            Kept::Here { header, .. } if limited => self.taken(host, connection, header.len),
-            Kept::Here { .. } => {}
+        it.pending -= 1;
+        match message {
+            Unexpected::Rts { .. } => it.rendezvous -= 1,
+            Unexpected::Eager { header, .. } if limited => {
+                self.message_taken(host, connection, header.len)
+            }
+            Unexpected::Eager { .. } => {}
         }
     }
 
@@ -75,7 +77,7 @@ impl<H: Host> Endpoint<H> {
         }
         if host.holds_answers_back() {
             self.owing = true;
-            self.connections[connection].kept += 1;
+            self.connections[connection].pending += 1;
             self.owed.push((connection, fin));
         } else {
             self.say(host, connection, &fin, &[]);
@@ -84,16 +86,16 @@ impl<H: Host> Endpoint<H> {
 
     /// Gives peers what had to wait until the program reads its completions, if it has.
     #[cold]
-    pub fn give_back(&mut self, host: &H) {
+    pub fn send_owed(&mut self, host: &H) {
         if !self.owing || host.holds_answers_back() {
             return;
         }
         self.owing = false;
         self.answer_owed(host);
-        for connection in 0..self.connections.places() {
+        for connection in 0..self.connections.slots() {
             let it = &self.connections[connection];
             if !it.state().is_lost() && it.window.is_due() {
-                self.pay(host, connection);
+                self.return_credit(host, connection);
             }
         }
     }
@@ -101,7 +103,7 @@ impl<H: Host> Endpoint<H> {
     /// Gives the answers that were held back.
     pub(super) fn answer_owed(&mut self, host: &H) {
         for (connection, fin) in std::mem::take(&mut self.owed) {
-            self.connections[connection].kept -= 1;
+            self.connections[connection].pending -= 1;
             if !self.connections[connection].state().is_lost() {
                 self.say(host, connection, &fin, &[]);
             }

@@ -1,12 +1,12 @@
 //! Connections that fail, and how they are taken apart: when nothing refers to them any more, no request, no operation, no
 //! message that waits for a receive.
 
-use super::operation::{Hold, Operation};
+use super::operation::{Operation, Retained};
 use super::{Endpoint, Host, Note, Service};
 use crate::connection::{Event, Teardown};
 use crate::error::Error;
 use crate::header::{Header, Kind};
-use crate::peers::Way;
+use crate::peers::Route;
 use core::net::SocketAddr;
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ impl<H: Host> Remains<H> {
     /// Ends the keys of messages that peers never fetched. The queue pairs are quiet.
     pub fn withdraw(self, host: &H) {
         for operation in self.operations {
-            if let Hold::Exposed(exposed) = &operation.hold {
+            if let Retained::Exposed(exposed) = &operation.retained {
                 host.withdraw(exposed);
             }
         }
@@ -83,7 +83,7 @@ impl<H: Host> Endpoint<H> {
             let state = self.connections[connection].state();
             !state.is_lost() && !state.is_connecting() && self.is_broken(host, connection)
         };
-        (0..self.connections.places()).filter(is_over).collect()
+        (0..self.connections.slots()).filter(is_over).collect()
     }
 
     /// A connection was just lost, which had been open or not.
@@ -100,9 +100,9 @@ impl<H: Host> Endpoint<H> {
             open,
         });
         if let Some(peer) = self.peers.find(address)
-            && self.peers[peer].way == Way::Open(connection)
+            && self.peers[peer].route == Route::Open(connection)
         {
-            self.peers[peer].way = self.way_left(host, address);
+            self.peers[peer].route = self.remaining_route(host, address);
         }
         for later in waiting.iter() {
             self.fail_with(host, later.operation(), Error::ConnectionReset);
@@ -127,31 +127,31 @@ impl<H: Host> Endpoint<H> {
     /// The way to a peer to whom our own connection was not made, or has ended: over one that it has made, if there is one
     /// (both sides may ask at the same time).
     #[cold]
-    pub fn way_left(&self, host: &H, address: SocketAddr) -> Way {
+    pub fn remaining_route(&self, host: &H, address: SocketAddr) -> Route {
         let index = self.connections.iter().position(|it| {
             let qp = it.qp.as_ref().filter(|_| it.state().is_open());
             it.peer == address && qp.is_some_and(|qp| host.is_ready(qp))
         });
-        index.map_or(Way::None, Way::Open)
+        index.map_or(Route::None, Route::Open)
     }
 
     /// The way to a peer; without one the host begins to connect. [`Error::Again`] while it does.
     ///
     /// # Errors
     /// Why the peer cannot be reached, told once.
-    pub fn way_to(&mut self, host: &H, peer: usize, now: Instant) -> crate::error::Result<usize> {
+    pub fn route_to(&mut self, host: &H, peer: usize, now: Instant) -> crate::error::Result<usize> {
         let it = &mut self.peers[peer];
-        match it.way {
-            Way::Open(connection) => return Ok(connection),
-            Way::Coming => return Err(Error::Again),
-            Way::None => {}
+        match it.route {
+            Route::Open(connection) => return Ok(connection),
+            Route::Connecting => return Err(Error::Again),
+            Route::None => {}
         }
         if let Some(error) = it.take_failure(now) {
             return Err(error);
         }
         let address = it.address;
         host.connect(peer, address)?;
-        self.peers[peer].way = Way::Coming;
+        self.peers[peer].route = Route::Connecting;
         Err(Error::Again)
     }
 
@@ -178,15 +178,15 @@ impl<H: Host> Endpoint<H> {
         now: Instant,
     ) {
         let result = result.and_then(|it| self.made(host, it).map(|()| it));
-        let way = match result {
-            Ok(connection) => Way::Open(connection),
-            Err(_) => self.way_left(host, self.peers[peer].address),
+        let route = match result {
+            Ok(connection) => Route::Open(connection),
+            Err(_) => self.remaining_route(host, self.peers[peer].address),
         };
         let it = &mut self.peers[peer];
-        it.way = way;
+        it.route = route;
         it.failed = result
             .err()
-            .filter(|_| way == Way::None)
+            .filter(|_| route == Route::None)
             .map(|it| (it, now));
         self.callers.decided(&mut self.peers, peer, now);
     }
@@ -197,8 +197,8 @@ impl<H: Host> Endpoint<H> {
             return;
         }
         let peer = self.peers.at(self.connections[connection].peer);
-        if self.peers[peer].way == Way::None {
-            self.peers[peer].way = Way::Open(connection);
+        if self.peers[peer].route == Route::None {
+            self.peers[peer].route = Route::Open(connection);
             self.peers[peer].failed = None;
         }
     }
@@ -217,7 +217,7 @@ impl<H: Host> Endpoint<H> {
         if !self.connections.is_teardown_due(now) {
             return;
         }
-        for index in 0..self.connections.places() {
+        for index in 0..self.connections.slots() {
             if self.connections[index].teardown(false) == Teardown::Wait {
                 continue;
             }
@@ -249,7 +249,7 @@ impl<H: Host> Endpoint<H> {
     /// Tells all peers that the endpoint goes, after what they still have to be told.
     pub fn say_goodbye(&mut self, host: &H) {
         self.answer_owed(host);
-        for connection in 0..self.connections.places() {
+        for connection in 0..self.connections.slots() {
             self.say_bye(host, connection);
         }
     }
@@ -267,7 +267,7 @@ impl<H: Host> Endpoint<H> {
         let kept = self.messages.unexpected() + self.tagged.unexpected();
         host.shared(|pool| pool.forget(kept));
         let mut qps = Vec::new();
-        for connection in 0..self.connections.places() {
+        for connection in 0..self.connections.slots() {
             self.connections.apply(connection, Event::Closed);
             qps.extend(self.connections[connection].qp.take());
         }

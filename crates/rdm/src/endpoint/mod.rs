@@ -4,7 +4,7 @@
 //! calls the endpoint when the program asks for something, when the device has completed something, and now and then with
 //! the time ([`Endpoint::progress`]). The endpoint calls the host with what is to happen. No call waits.
 //!
-//! A host takes the completions of its device and hands each to [`Endpoint::incoming`] or [`Endpoint::sent`]. Short messages
+//! A host takes the completions of its device and hands each to [`Endpoint::receive_completed`] or [`Endpoint::request_completed`]. Short messages
 //! can come straight from the ring, through [`Endpoint::inbox`].
 //!
 //! | module | what it is |
@@ -14,7 +14,7 @@
 //! | `transfer` | reads, writes, atomics and commits of the program |
 //! | `receive` | receives, and messages that find theirs or are kept |
 //! | `payload` | payload into its place: copied, or read from the sender's memory |
-//! | `look` | messages that the program looks for without receiving them |
+//! | `peek` | peeks, claims and discards of messages |
 //! | `direct` | messages that need no buffer |
 //! | `shared` | receives that several endpoints share |
 //! | `post` | requests to a connection, and what waits for room |
@@ -28,10 +28,10 @@ mod collective;
 mod direct;
 mod flow;
 pub mod host;
-mod look;
 mod loss;
 mod operation;
 mod payload;
+mod peek;
 mod post;
 mod progress;
 mod receive;
@@ -42,8 +42,8 @@ mod transfer;
 pub use collective::{Call, Loaded, Members};
 pub use direct::Direct;
 pub use host::{Arrived, Host, Note};
-pub use look::Found;
 pub use loss::Remains;
+pub use peek::Found;
 pub use receive::Receive;
 pub use send::{Body, Outgoing};
 pub use shared::Pool;
@@ -59,8 +59,8 @@ use crate::order::InOrder;
 use crate::peers::{Callers, Peers};
 use collective::Collective;
 use core::net::SocketAddr;
-use operation::{Arrival, Operation, Over};
-use receive::Kept;
+use operation::{Arrival, Operation, Outcome};
+use receive::Unexpected;
 use std::collections::{HashMap, VecDeque};
 
 /// A connection of an endpoint.
@@ -95,13 +95,13 @@ pub struct Endpoint<H: Host> {
     backlog_watched: bool,
     operations: Operations<Operation<H>>,
     /// Results of a connected endpoint that wait for their turn: of its own transfers, and of what arrived.
-    sends: InOrder<Over<H>>,
+    sends: InOrder<Outcome<H>>,
     arrivals: InOrder<Arrival<H>>,
     draining: Draining<Operation<H>, H::Qp>,
     /// There are groups, or a peer has spoken of one.
     collective: Option<Box<Collective<H>>>,
-    messages: Matching<SocketAddr, Receive<H>, Kept>,
-    tagged: Matching<SocketAddr, Receive<H>, Kept>,
+    messages: Matching<SocketAddr, Receive<H>, Unexpected>,
+    tagged: Matching<SocketAddr, Receive<H>, Unexpected>,
     /// How many shared receives had been posted when messages that wait were last offered to them.
     settled: u64,
     /// Messages that the program has claimed, by the context of the claim: the oldest is received first.
@@ -149,7 +149,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Receives and messages with tags, or without.
     #[inline]
-    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, Kept> {
+    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, Unexpected> {
         match tagged {
             true => &mut self.tagged,
             false => &mut self.messages,
@@ -158,7 +158,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Receives and messages with tags, or without, for people.
     #[must_use]
-    pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, Kept> {
+    pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, Unexpected> {
         match tagged {
             true => &self.tagged,
             false => &self.messages,
@@ -186,7 +186,7 @@ impl<H: Host> Endpoint<H> {
     /// Operations that wait for an answer of their peer, by the place of their connection.
     #[must_use]
     pub fn unanswered(&self) -> Vec<usize> {
-        let mut unanswered = vec![0; self.connections.places()];
+        let mut unanswered = vec![0; self.connections.slots()];
         for operation in self.operations.iter().filter(|it| it.awaits_answer) {
             if let Some(count) = unanswered.get_mut(operation.connection) {
                 *count += 1;

@@ -22,7 +22,7 @@ pub(super) struct Operation<H: Host> {
     pub(super) awaits_answer: bool,
     /// Its turn to be told to the program, if there is an order.
     pub(super) turn: Option<u64>,
-    pub(super) hold: Hold<H>,
+    pub(super) retained: Retained<H>,
 }
 
 /// What kind of operation it is.
@@ -46,7 +46,7 @@ pub(super) enum What<H: Host> {
 }
 
 /// What stays until the operation is complete.
-pub(super) enum Hold<H: Host> {
+pub(super) enum Retained<H: Host> {
     Nothing,
     /// Bytes that are being sent, or read.
     Bytes(Box<[u8]>),
@@ -55,7 +55,7 @@ pub(super) enum Hold<H: Host> {
 }
 
 /// An operation that is over, as the program is told of it.
-pub(super) struct Over<H: Host> {
+pub(super) struct Outcome<H: Host> {
     attached: Option<H::Operation>,
     failure: Option<Box<Failure>>,
 }
@@ -80,7 +80,7 @@ impl<H: Host> Operation<H> {
             connection,
             awaits_answer: false,
             turn: None,
-            hold: Hold::Nothing,
+            retained: Retained::Nothing,
         }
     }
 
@@ -103,7 +103,8 @@ impl<H: Host> Operation<H> {
     #[inline]
     pub(super) fn plain(&self) -> Option<Plain> {
         let one = self.left == 1 && !self.awaits_answer && self.turn.is_none();
-        let what = matches!(self.what, What::Transmit) && matches!(self.hold, Hold::Nothing);
+        let what =
+            matches!(self.what, What::Transmit) && matches!(self.retained, Retained::Nothing);
         let attached = self.attached.as_ref().filter(|_| one && what)?;
         H::plain(attached)
     }
@@ -202,11 +203,11 @@ impl<H: Host> Endpoint<H> {
         if operation.failure.is_some() && !qp.is_none_or(|qp| host.is_quiet(qp)) {
             return false;
         }
-        if let Hold::Exposed(held) = &operation.hold {
-            if !host.try_withdraw(held) {
+        if let Retained::Exposed(exposed) = &operation.retained {
+            if !host.try_withdraw(exposed) {
                 return false;
             }
-            operation.hold = Hold::Nothing;
+            operation.retained = Retained::Nothing;
         }
         true
     }
@@ -225,15 +226,15 @@ impl<H: Host> Endpoint<H> {
     /// Ends those whose memory has been let go.
     #[cold]
     pub(super) fn drain(&mut self, host: &H, now: std::time::Instant) {
-        for mut held in self.draining.look(now) {
-            if Self::is_free(host, &mut held.operation, held.qp.as_ref()) {
-                self.finish(host, held.operation);
+        for mut ended in self.draining.take_due(now) {
+            if Self::is_free(host, &mut ended.operation, ended.qp.as_ref()) {
+                self.finish(host, ended.operation);
                 continue;
             }
-            if let Some(qp) = held.cut_off(now) {
+            if let Some(qp) = ended.cut_off(now) {
                 host.cut_off(qp);
             }
-            self.draining.keep(held);
+            self.draining.put_back(ended);
         }
     }
 
@@ -251,24 +252,24 @@ impl<H: Host> Endpoint<H> {
         if operation.failure.is_some() {
             self.refund(&operation);
         }
-        let over = Over {
+        let outcome = Outcome {
             attached: operation.attached,
             failure: operation.failure,
         };
         let Some(turn) = operation.turn else {
-            return Self::tell(host, over);
+            return Self::tell(host, outcome);
         };
-        self.sends.finish(turn, over);
-        while let Some(over) = self.sends.pop() {
-            Self::tell(host, over);
+        self.sends.finish(turn, outcome);
+        while let Some(outcome) = self.sends.pop() {
+            Self::tell(host, outcome);
         }
     }
 
     /// Tells the program that an operation is complete.
     #[inline]
-    fn tell(host: &H, over: Over<H>) {
-        if let Some(attached) = over.attached {
-            host.completed(attached, over.failure);
+    fn tell(host: &H, outcome: Outcome<H>) {
+        if let Some(attached) = outcome.attached {
+            host.completed(attached, outcome.failure);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Posting to a connection: requests that have room, and messages of our own that are sent when there is some.
 
-use super::operation::{Hold, Operation, What};
+use super::operation::{Operation, Retained, What};
 use super::{Endpoint, Host};
 use crate::backlog::Later;
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl<H: Host> Endpoint<H> {
             key: host.everything(),
         }];
         let id = self.operations.add(Operation {
-            hold: Hold::Bytes(bytes),
+            retained: Retained::Bytes(bytes),
             ..Operation::new(connection, What::Transmit, None)
         });
         let request = SendRequest {

@@ -20,7 +20,7 @@ impl<H: Host> Endpoint<H> {
     /// A receive of the device is complete: a message of a peer is in one of the host's buffers, with these bytes, or a peer
     /// has written something with data. The host posts the buffer again after that.
     #[inline]
-    pub fn incoming(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
+    pub fn receive_completed(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
         let Some(connection) = self.connections.find(completion.qpn) else {
             return;
         };
@@ -28,34 +28,34 @@ impl<H: Host> Endpoint<H> {
             return;
         }
         if completion.opcode == CompletionOp::RecvWriteImm {
-            return self.written(host, connection, completion.bytes, completion.imm.into());
+            return self.write_arrived(host, connection, completion.bytes, completion.imm.into());
         }
         match Header::decode(bytes) {
-            Some((header, payload)) => self.heard(host, connection, header, payload),
+            Some((header, payload)) => self.handle_message(host, connection, header, payload),
             None => self.cut_off(host, connection, "it sent bytes that are not a message"),
         }
     }
 
     /// A peer has written so many bytes, and these data come with them.
-    fn written(&mut self, host: &H, connection: usize, len: u32, data: u64) {
+    fn write_arrived(&mut self, host: &H, connection: usize, len: u32, data: u64) {
         if !self.admit(host, connection, 0) {
             return;
         }
-        self.taken(host, connection, 0);
+        self.message_taken(host, connection, 0);
         let turn = self.turn(false);
         self.in_turn(host, turn, Arrival::Data { len, data });
     }
 
     /// A peer said something.
     #[inline]
-    fn heard(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
+    fn handle_message(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
         match header.kind {
             Kind::Message | Kind::Rts { .. } => self.arrived(host, connection, header, payload),
             Kind::Fin => {
                 let error = Error::reported(header.data);
                 self.answer_arrived(host, connection, header.id, error);
             }
-            Kind::WriteData => self.written(host, connection, header.len, header.data),
+            Kind::WriteData => self.write_arrived(host, connection, header.len, header.data),
             Kind::Credit => {
                 let messages = u32::try_from(header.data).unwrap_or(u32::MAX);
                 let credit = &mut self.connections[connection].credit;
@@ -104,7 +104,7 @@ impl<H: Host> Endpoint<H> {
 
     /// A request of ours is complete.
     #[inline]
-    pub fn sent(&mut self, host: &H, completion: &Completion) {
+    pub fn request_completed(&mut self, host: &H, completion: &Completion) {
         let Some(connection) = self.connections.find(completion.qpn) else {
             return;
         };
@@ -184,7 +184,7 @@ impl<H: Host> Endpoint<H> {
             self.carry_on(host, now);
         }
         self.settle(host);
-        self.give_back(host);
+        self.send_owed(host);
         if self.connections.awaits_teardown() && self.service != Service::Connected {
             self.tear_down(host, now);
         }

@@ -5,7 +5,7 @@ use super::{Arrived, Endpoint, Host};
 use crate::error::Error;
 use crate::header::{Header, Kind};
 use crate::limits::{DATAGRAMS_MAX, RENDEZVOUS_MAX};
-use crate::matching::{Keep, Pattern};
+use crate::matching::{AfterMatch, Pattern};
 use crate::sges::{Sges, part};
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl<H: Host> Receive<H> {
         host: &H,
         source: &SocketAddr,
         header: &Header,
-    ) -> (Landing<H>, Keep) {
+    ) -> (Landing<H>, AfterMatch) {
         let attached = &mut self.attached;
         let Some((used, buffer)) = &mut self.multi else {
             let landing = Landing {
@@ -56,7 +56,7 @@ impl<H: Host> Receive<H> {
                 buffer: None,
                 turn: None,
             };
-            return (landing, Keep::No);
+            return (landing, AfterMatch::Remove);
         };
         let room = self.room - *used;
         let len = room.min(header.len as usize);
@@ -72,10 +72,10 @@ impl<H: Host> Receive<H> {
         };
         *used += len;
         if self.room - *used >= host.least_room().max(1) {
-            return (landing, Keep::Yes);
+            return (landing, AfterMatch::Keep);
         }
         buffer.full.store(true, Ordering::Release);
-        (landing, Keep::No)
+        (landing, AfterMatch::Remove)
     }
 }
 
@@ -105,9 +105,9 @@ pub(super) struct Landing<H: Host> {
 }
 
 /// A message that waits for its receive; an RTS also while it goes to the receive that it has just matched.
-pub enum Kept {
+pub enum Unexpected {
     /// With its payload.
-    Here {
+    Eager {
         /// Its header.
         header: Header,
         /// Its payload.
@@ -126,17 +126,17 @@ pub enum Kept {
     },
 }
 
-impl Kept {
+impl Unexpected {
     /// The header of the message.
     #[must_use]
     pub fn header(&self) -> &Header {
         match self {
-            Self::Here { header, .. } | Self::Rts { header, .. } => header,
+            Self::Eager { header, .. } | Self::Rts { header, .. } => header,
         }
     }
 
     pub(super) fn connection(&self) -> usize {
-        let (Self::Here { connection, .. } | Self::Rts { connection, .. }) = self;
+        let (Self::Eager { connection, .. } | Self::Rts { connection, .. }) = self;
         *connection
     }
 }
@@ -152,13 +152,13 @@ impl<H: Host> Endpoint<H> {
     ) {
         loop {
             let queue = self.queue(tagged);
-            let Some((source, _, kept)) = queue.message_for(&pattern) else {
+            let Some((source, _, message)) = queue.message_for(&pattern) else {
                 queue.post(pattern, receive);
                 break;
             };
-            let (landing, keep) = receive.landing(host, &source, kept.header());
-            self.deliver(host, landing, kept);
-            if keep == Keep::No {
+            let (landing, then) = receive.landing(host, &source, message.header());
+            self.deliver(host, landing, message);
+            if then == AfterMatch::Remove {
                 break;
             }
         }
@@ -193,14 +193,14 @@ impl<H: Host> Endpoint<H> {
         };
         match (landing, key) {
             (Some(landing), Some(key)) => {
-                let kept = self.note_rts(connection, header, key);
-                self.deliver(host, landing, kept);
+                let message = self.note_rts(connection, header, key);
+                self.deliver(host, landing, message);
             }
             (Some(landing), None) => {
                 self.place(host, landing, payload);
                 self.confirm(host, connection, &header);
                 if limited {
-                    self.taken(host, connection, header.len);
+                    self.message_taken(host, connection, header.len);
                 }
             }
             (None, _)
@@ -211,17 +211,18 @@ impl<H: Host> Endpoint<H> {
                 host.shared(|pool| pool.forget(1));
             }
             (None, Some(key)) => {
-                let kept = self.note_rts(connection, header, key);
-                self.queue(header.tagged).keep(source, header.tag, kept);
+                let message = self.note_rts(connection, header, key);
+                self.queue(header.tagged)
+                    .push_unexpected(source, header.tag, message);
             }
-            (None, None) => self.keep(connection, header, payload.to_vec()),
+            (None, None) => self.keep_unexpected(connection, header, payload.to_vec()),
         }
     }
 
-    fn note_rts(&mut self, connection: usize, header: Header, key: u32) -> Kept {
-        self.connections[connection].kept += 1;
+    fn note_rts(&mut self, connection: usize, header: Header, key: u32) -> Unexpected {
+        self.connections[connection].pending += 1;
         self.connections[connection].rendezvous += 1;
-        Kept::Rts {
+        Unexpected::Rts {
             header,
             key,
             connection,
@@ -229,24 +230,24 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Keeps a message until a receive matches it.
-    pub(super) fn keep(&mut self, connection: usize, header: Header, payload: Vec<u8>) {
+    pub(super) fn keep_unexpected(&mut self, connection: usize, header: Header, payload: Vec<u8>) {
         let it = &mut self.connections[connection];
-        it.kept += 1;
+        it.pending += 1;
         let source = it.peer;
         let (tagged, tag) = (header.tagged, header.tag);
-        let kept = Kept::Here {
+        let message = Unexpected::Eager {
             header,
             payload,
             connection,
         };
-        self.queue(tagged).keep(source, tag, kept);
+        self.queue(tagged).push_unexpected(source, tag, message);
     }
 
     /// Brings a message to its receive: copies it, or starts to read it.
-    pub(super) fn deliver(&mut self, host: &H, landing: Landing<H>, kept: Kept) {
-        self.unkeep(host, &kept);
-        match kept {
-            Kept::Here {
+    pub(super) fn deliver(&mut self, host: &H, landing: Landing<H>, message: Unexpected) {
+        self.release_unexpected(host, &message);
+        match message {
+            Unexpected::Eager {
                 header,
                 payload,
                 connection,
@@ -254,7 +255,7 @@ impl<H: Host> Endpoint<H> {
                 self.place(host, landing, &payload);
                 self.confirm(host, connection, &header);
             }
-            Kept::Rts {
+            Unexpected::Rts {
                 header,
                 key,
                 connection,

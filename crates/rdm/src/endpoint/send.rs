@@ -1,6 +1,6 @@
 //! Messages out: with their payload when they are short and there is credit, by rendezvous otherwise.
 
-use super::operation::{Hold, Operation, What};
+use super::operation::{Operation, Retained, What};
 use super::post::{SEND, copied};
 use super::{Endpoint, Host};
 use crate::error::Result;
@@ -75,7 +75,7 @@ impl<H: Host> Endpoint<H> {
         let len = it.header.len as usize;
         let limited = self.is_limited();
         let credit = &mut self.connections[it.connection].credit;
-        let eager = len <= EAGER_MAX && (!limited || credit.take(it.header.len));
+        let eager = len <= EAGER_MAX && (!limited || credit.spend(it.header.len));
         if !eager {
             let operation = Operation::new(it.connection, What::Transmit, Some(attached()));
             return self.send_rts(host, it, body, operation);
@@ -109,10 +109,10 @@ impl<H: Host> Endpoint<H> {
         if long {
             let mut bytes = vec![0; len].into_boxed_slice();
             body.copy(&mut bytes)?;
-            operation.hold = Hold::Bytes(bytes);
+            operation.retained = Retained::Bytes(bytes);
         }
-        let sge = match &operation.hold {
-            Hold::Bytes(bytes) => Some(Sge {
+        let sge = match &operation.retained {
+            Retained::Bytes(bytes) => Some(Sge {
                 addr: bytes.as_ptr() as u64,
                 len: len as u32,
                 key: host.everything(),
@@ -199,7 +199,7 @@ impl<H: Host> Endpoint<H> {
         let key = exposed.as_ref().map_or(0, |(_, key)| *key);
         header.kind = header.kind.rendezvous(key);
         if let Some((exposed, _)) = exposed {
-            operation.hold = Hold::Exposed(Box::new(exposed));
+            operation.retained = Retained::Exposed(Box::new(exposed));
         }
         let id = self.begin(operation);
         header.id = id;
@@ -207,14 +207,14 @@ impl<H: Host> Endpoint<H> {
         let len = header.encode(&mut head);
         if let Err(error) = self.post(host, connection, &copied(id, &head[..len])) {
             if let Some(operation) = self.forget(id)
-                && let Hold::Exposed(exposed) = &operation.hold
+                && let Retained::Exposed(exposed) = &operation.retained
             {
                 host.withdraw(exposed);
             }
             return Err(error);
         }
         if let Some(operation) = self.operations.get(id)
-            && let Hold::Exposed(exposed) = &operation.hold
+            && let Retained::Exposed(exposed) = &operation.retained
         {
             host.rts_posted(exposed);
         }

@@ -12,7 +12,7 @@ pub struct Pool<H: Host> {
     messages: Matching<SocketAddr, Receive<H>, ()>,
     tagged: Matching<SocketAddr, Receive<H>, ()>,
     /// Messages without a receive, at all endpoints.
-    kept: usize,
+    unexpected: usize,
 }
 
 impl<H: Host> Default for Pool<H> {
@@ -20,7 +20,7 @@ impl<H: Host> Default for Pool<H> {
         Self {
             messages: Matching::default(),
             tagged: Matching::default(),
-            kept: 0,
+            unexpected: 0,
         }
     }
 }
@@ -45,7 +45,7 @@ impl<H: Host> Pool<H> {
     /// Adds a receive; whether messages wait that it may match.
     pub fn post(&mut self, tagged: bool, pattern: Pattern<SocketAddr>, it: Receive<H>) -> bool {
         self.queue(tagged).post(pattern, it);
-        self.kept > 0
+        self.unexpected > 0
     }
 
     /// Takes back the oldest receive for which `wanted` says so, and whether it is one with a tag.
@@ -57,8 +57,8 @@ impl<H: Host> Pool<H> {
     }
 
     /// So many messages are kept no longer.
-    pub fn forget(&mut self, kept: usize) {
-        self.kept = self.kept.saturating_sub(kept);
+    pub fn forget(&mut self, messages: usize) {
+        self.unexpected = self.unexpected.saturating_sub(messages);
     }
 }
 
@@ -77,9 +77,9 @@ impl<H: Host> Endpoint<H> {
                 for tagged in [false, true] {
                     let there = pool.queue(tagged);
                     let kept = self.queue(tagged);
-                    matched.extend(kept.offer(|source, tag, kept| {
+                    matched.extend(kept.offer(|source, tag, message| {
                         there.receive_for(source, tag, |receive| {
-                            receive.landing(host, source, kept.header())
+                            receive.landing(host, source, message.header())
                         })
                     }));
                 }
@@ -92,11 +92,11 @@ impl<H: Host> Endpoint<H> {
                 })
             });
             // Counted before the pool is unlocked: a thread that posts a receive after that looks here.
-            pool.kept += usize::from(newcomer.is_some() && landing.is_none());
+            pool.unexpected += usize::from(newcomer.is_some() && landing.is_none());
             landing
         });
-        for (landing, kept) in matched {
-            self.deliver(host, landing, kept);
+        for (landing, message) in matched {
+            self.deliver(host, landing, message);
         }
         landing.flatten()
     }

@@ -4,10 +4,10 @@
 //! write's immediate data if it is short enough. Otherwise, and with several places to write to, it is a message of its
 //! own that is sent when everything has been written: data arrives only with its bytes. An atomic travels as a message.
 
-use super::operation::{Hold, Operation, What};
+use super::operation::{Operation, Retained, What};
 use super::post::{SEND, copied};
 use super::{Endpoint, Host};
-use crate::commit::{self, Place};
+use crate::commit::{self, CommitRange};
 use crate::error::{Error, Result};
 use crate::header::{Atomic, Header, Kind, MAX_LEN};
 use crate::limits::INLINE_MAX;
@@ -33,7 +33,7 @@ pub struct Transfer<'a> {
     /// The memory here.
     pub local: Memory,
     /// The memory there, as long in all.
-    pub remote: &'a [Place],
+    pub remote: &'a [CommitRange],
     /// Data for the peer's program, with a write.
     pub data: Option<u64>,
     /// Begins after everything that was begun before is complete.
@@ -76,7 +76,7 @@ impl<H: Host> Endpoint<H> {
         let imm = imm.and_then(|data| u32::try_from(data).ok());
         let len: u64 = it.remote.iter().map(|place| place.len).sum();
         // The data are an entry in the peer's completion queue, which has to have room.
-        if it.data.is_some() && !self.connections[connection].credit.take(0) {
+        if it.data.is_some() && !self.connections[connection].credit.spend(0) {
             return Err(Error::Again);
         }
         let what = match (it.data, imm) {
@@ -102,7 +102,7 @@ impl<H: Host> Endpoint<H> {
                     len: bytes.len() as u32,
                     key: host.everything(),
                 };
-                operation.hold = Hold::Bytes(bytes);
+                operation.retained = Retained::Bytes(bytes);
                 Some(sge).into_iter().filter(|sge| sge.len > 0).collect()
             }
         };
@@ -161,7 +161,7 @@ impl<H: Host> Endpoint<H> {
         &mut self,
         host: &H,
         connection: usize,
-        places: &[Place],
+        ranges: &[CommitRange],
         id: u64,
     ) -> Result<()> {
         let header = Header {
@@ -171,7 +171,7 @@ impl<H: Host> Endpoint<H> {
         let mut head = [0; MAX_LEN];
         let len = header.encode(&mut head);
         let mut bytes = head[..len].to_vec();
-        bytes.extend(commit::encode(places));
+        bytes.extend(commit::encode(ranges));
         self.post(host, connection, &copied(id, &bytes))
     }
 
@@ -204,7 +204,7 @@ impl<H: Host> Endpoint<H> {
                 key: host.everything(),
             }];
             if let Some(operation) = self.operations.get(id) {
-                operation.hold = Hold::Bytes(bytes);
+                operation.retained = Retained::Bytes(bytes);
             }
             self.post(host, connection, &SendRequest::new(id, SEND, &sges))
         };

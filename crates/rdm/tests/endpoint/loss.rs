@@ -206,8 +206,8 @@ fn a_peer_that_talks_nonsense_is_not_heard_any_more() {
             ..Completion::default()
         };
         let Node { ep, host, .. } = &mut world.nodes[1];
-        ep.incoming(host, &completion, bytes);
-        ep.incoming(host, &completion, bytes);
+        ep.receive_completed(host, &completion, bytes);
+        ep.receive_completed(host, &completion, bytes);
         assert_eq!(world.told(1), [Told::Violation]);
     }
 }

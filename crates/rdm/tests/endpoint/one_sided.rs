@@ -5,7 +5,7 @@ use crate::net::{gather, sge};
 use crate::world::{Node, World, address};
 use rkey_core::{Key, WireKey};
 use rkey_rdm::atomic::{DataType, Kind, Op as AtomicOp};
-use rkey_rdm::commit::Place;
+use rkey_rdm::commit::CommitRange;
 use rkey_rdm::endpoint::{AtomicCall, Memory, Service, Transfer};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::Atomic;
@@ -17,7 +17,7 @@ fn connected() -> (World, usize) {
     loop {
         let Node { ep, host, .. } = &mut world.nodes[0];
         let peer = ep.peers.at(address(1));
-        match ep.way_to(host, peer, world.now) {
+        match ep.route_to(host, peer, world.now) {
             Ok(connection) => return (world, connection),
             Err(error) => assert_eq!(error, Error::Again),
         }
@@ -46,7 +46,7 @@ fn data_arrive_with_the_bytes_of_a_write() {
         let (mut world, connection) = connected();
         let mut there = vec![0; 64];
         let key = expose(&world, &mut there);
-        let place = |addr, len| Place { addr, len, key };
+        let place = |addr, len| CommitRange { addr, len, key };
         let remote = [place(8, 16), place(32, 8)];
         let copy: Vec<u8> = (1..25).collect();
         let it = Transfer {
@@ -72,7 +72,7 @@ fn data_arrive_with_the_bytes_of_a_write() {
 #[test]
 fn a_refused_write_gives_its_credit_back() {
     let (mut world, connection) = connected();
-    let place = Place {
+    let place = CommitRange {
         addr: 0,
         len: 8,
         key: WireKey::Device(Key(99)),
@@ -110,7 +110,7 @@ fn a_durable_write_waits_for_the_answer() {
         connection,
         reads: false,
         local: Memory::Copy(Box::new([1; 8])),
-        remote: &[Place {
+        remote: &[CommitRange {
             addr: 0,
             len: 8,
             key,

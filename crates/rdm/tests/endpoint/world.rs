@@ -148,7 +148,7 @@ impl World {
     ) -> Result<usize> {
         let Node { ep, host, .. } = &mut self.nodes[from];
         let peer = ep.peers.at(address(to));
-        let connection = ep.way_to(host, peer, self.now)?;
+        let connection = ep.route_to(host, peer, self.now)?;
         if !ep.has_room(connection, 1) {
             return Err(Error::Again);
         }
@@ -349,10 +349,10 @@ impl World {
             let Some(it) = arrival else { return };
             let Node { ep, host, .. } = &mut self.nodes[node];
             if it.completion.opcode.is_recv() {
-                ep.incoming(host, &it.completion, &it.bytes);
+                ep.receive_completed(host, &it.completion, &it.bytes);
                 self.net.borrow_mut().devices[node].buffers += 1;
             } else {
-                ep.sent(host, &it.completion);
+                ep.request_completed(host, &it.completion);
             }
         }
     }

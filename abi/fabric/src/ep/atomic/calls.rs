@@ -7,9 +7,9 @@ use super::super::calls::descriptors;
 use super::super::deferred::{Buffers, Job, What};
 use super::super::object::EpObject;
 use super::super::send::{Descriptors, QUIET};
-use super::{Asked, elements_of, limits};
+use super::{AtomicArgs, elements_of, limits};
 use crate::errno::{FiError, Result};
-use crate::object::{find, input, list, status, store, transfer};
+use crate::object::{find, input, list, status, store, transfer_status};
 use crate::sys::*;
 use crate::work;
 use rkey_rdm::atomic::Kind;
@@ -96,7 +96,7 @@ struct Lists {
 }
 
 /// The operation, and where.
-struct Place {
+struct AtomicTarget {
     peer: u64,
     addr: u64,
     key: u64,
@@ -114,7 +114,7 @@ unsafe fn start(
     kind: Kind,
     lists: Lists,
     count: Option<usize>,
-    it: &Place,
+    it: &AtomicTarget,
     flags: Option<u64>,
 ) -> Result<()> {
     // SAFETY: as the caller promises.
@@ -130,7 +130,7 @@ unsafe fn start(
         Kind::Base => operands.0,
         Kind::Fetch | Kind::Compare => result.0,
     };
-    object.inner.atomic(&Asked {
+    object.inner.atomic(&AtomicArgs {
         kind,
         operands: operands.0,
         desc: operands.1,
@@ -191,7 +191,7 @@ unsafe extern "C" fn writev(
         compare: List::NONE,
         result: List::NONE,
     };
-    let it = Place {
+    let it = AtomicTarget {
         peer,
         addr,
         key,
@@ -200,7 +200,7 @@ unsafe extern "C" fn writev(
         context,
     };
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { start(ep, Kind::Base, lists, None, &it, None) })
+    transfer_status(|| unsafe { start(ep, Kind::Base, lists, None, &it, None) })
 }
 
 unsafe extern "C" fn inject(
@@ -219,7 +219,7 @@ unsafe extern "C" fn inject(
         compare: List::NONE,
         result: List::NONE,
     };
-    let it = Place {
+    let it = AtomicTarget {
         peer,
         addr,
         key,
@@ -229,7 +229,7 @@ unsafe extern "C" fn inject(
     };
     let flags = Some(FI_INJECT | QUIET);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { start(ep, Kind::Base, lists, None, &it, flags) })
+    transfer_status(|| unsafe { start(ep, Kind::Base, lists, None, &it, flags) })
 }
 
 unsafe extern "C" fn readwrite(
@@ -288,7 +288,7 @@ unsafe extern "C" fn readwritev(
         compare: List::NONE,
         result: List::new(resultv, result_desc, result_count),
     };
-    let it = Place {
+    let it = AtomicTarget {
         peer,
         addr,
         key,
@@ -297,7 +297,7 @@ unsafe extern "C" fn readwritev(
         context,
     };
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { start(ep, Kind::Fetch, lists, None, &it, None) })
+    transfer_status(|| unsafe { start(ep, Kind::Fetch, lists, None, &it, None) })
 }
 
 unsafe extern "C" fn compwrite(
@@ -365,7 +365,7 @@ unsafe extern "C" fn compwritev(
         compare: List::new(comparev, compare_desc, compare_count),
         result: List::new(resultv, result_desc, result_count),
     };
-    let it = Place {
+    let it = AtomicTarget {
         peer,
         addr,
         key,
@@ -374,7 +374,7 @@ unsafe extern "C" fn compwritev(
         context,
     };
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { start(ep, Kind::Compare, lists, None, &it, None) })
+    transfer_status(|| unsafe { start(ep, Kind::Compare, lists, None, &it, None) })
 }
 
 /// The calls with a message.
@@ -392,7 +392,7 @@ unsafe fn message(
     // SAFETY: a message as the caller promises.
     let msg = unsafe { input::<MsgAtomic>(msg)? };
     // SAFETY: its list, as the caller promises.
-    let asked = unsafe { of_message(kind, msg, flags & !FI_TRIGGER)? };
+    let args = unsafe { of_message(kind, msg, flags & !FI_TRIGGER)? };
     let lists = Lists {
         operands: List::new(msg.msg_iov, msg.desc, msg.iov_count),
         compare,
@@ -407,28 +407,32 @@ unsafe fn message(
                 operands: lists.operands.copy()?,
                 compare: lists.compare.copy()?,
                 result: lists.result.copy()?,
-                asked: Box::new(asked),
+                args: Box::new(args),
             };
             work::trigger(&ep.domain, msg.context, Job::triggered(ep, what)?)
         };
     }
-    let it = Place {
-        peer: asked.peer,
-        addr: asked.addr,
-        key: asked.key,
-        datatype: asked.datatype,
-        op: asked.op,
-        context: asked.context,
+    let it = AtomicTarget {
+        peer: args.peer,
+        addr: args.addr,
+        key: args.key,
+        datatype: args.datatype,
+        op: args.op,
+        context: args.context,
     };
     // SAFETY: as the caller promises.
-    unsafe { start(ep, kind, lists, Some(asked.count), &it, Some(flags)) }
+    unsafe { start(ep, kind, lists, Some(args.count), &it, Some(flags)) }
 }
 
 /// What a message asks for, without its lists.
 ///
 /// # Safety
 /// The remote list is what it says.
-pub(crate) unsafe fn of_message(kind: Kind, msg: &MsgAtomic, flags: u64) -> Result<Asked<'static>> {
+pub(crate) unsafe fn of_message(
+    kind: Kind,
+    msg: &MsgAtomic,
+    flags: u64,
+) -> Result<AtomicArgs<'static>> {
     if flags & !FLAGS != 0 {
         return Err(FiError::BADFLAGS);
     }
@@ -438,7 +442,7 @@ pub(crate) unsafe fn of_message(kind: Kind, msg: &MsgAtomic, flags: u64) -> Resu
     let [place] = remote else {
         return Err(FiError::INVAL);
     };
-    Ok(Asked {
+    Ok(AtomicArgs {
         kind,
         operands: &[],
         desc: Descriptors::None,
@@ -460,7 +464,7 @@ pub(crate) unsafe fn of_message(kind: Kind, msg: &MsgAtomic, flags: u64) -> Resu
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize {
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { message(ep, Kind::Base, msg, List::NONE, List::NONE, flags) })
+    transfer_status(|| unsafe { message(ep, Kind::Base, msg, List::NONE, List::NONE, flags) })
 }
 
 unsafe extern "C" fn readwritemsg(
@@ -473,7 +477,7 @@ unsafe extern "C" fn readwritemsg(
 ) -> isize {
     let result = List::new(resultv, result_desc, result_count);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { message(ep, Kind::Fetch, msg, List::NONE, result, flags) })
+    transfer_status(|| unsafe { message(ep, Kind::Fetch, msg, List::NONE, result, flags) })
 }
 
 unsafe extern "C" fn compwritemsg(
@@ -490,7 +494,7 @@ unsafe extern "C" fn compwritemsg(
     let compare = List::new(comparev, compare_desc, compare_count);
     let result = List::new(resultv, result_desc, result_count);
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { message(ep, Kind::Compare, msg, compare, result, flags) })
+    transfer_status(|| unsafe { message(ep, Kind::Compare, msg, compare, result, flags) })
 }
 
 /// # Safety

@@ -28,7 +28,7 @@ use std::ffi::c_void;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// An atomic, as the program asks for it.
-pub(super) struct Asked<'a> {
+pub(super) struct AtomicArgs<'a> {
     pub(super) kind: Kind,
     pub(super) operands: &'a [Ioc],
     pub(super) desc: Descriptors<'a>,
@@ -72,7 +72,7 @@ impl Endpoint {
             // needs no registration.
             let usage = LocalUse::WriteSource;
             if !inject {
-                local::element(&self.domain, &self.group, addr, len, desc.get(index), usage)?;
+                local::element(&self.domain, &self.pd, addr, len, desc.get(index), usage)?;
             }
             let start = into.len();
             into.resize(start + len, 0);
@@ -86,7 +86,7 @@ impl Endpoint {
     }
 
     /// Starts an atomic.
-    pub(super) fn atomic(&self, it: &Asked<'_>) -> Result<()> {
+    pub(super) fn atomic(&self, it: &AtomicArgs<'_>) -> Result<()> {
         let fetches = it.kind != Kind::Base;
         self.check_caps(FI_ATOMIC | if fetches { FI_READ } else { FI_WRITE })?;
         let live = self.live()?;
@@ -120,7 +120,7 @@ impl Endpoint {
                 let len = buffer.count * size;
                 local::element(
                     &self.domain,
-                    &self.group,
+                    &self.pd,
                     at,
                     len,
                     desc,
@@ -129,7 +129,7 @@ impl Endpoint {
             })
             .collect::<Result<Sges>>()?;
         let (mut state, connection) = self.connection_to(live, it.peer)?;
-        let report = Side::reports(live.host.tx.as_ref(), it.flags);
+        let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
         self.in_room(live, &mut state, connection, 1, report, |state| {
             let device_keys = state.rdm.connections[connection].device_keys;
             let (key, device_key) = match super::rma::wire_key(self, device_keys, it.key)? {
@@ -173,7 +173,7 @@ pub(super) fn execute(
         false => WireKey::Requested(it.key),
     };
     let who = Accessor {
-        domain: host.group.id,
+        domain: host.pd.id,
         qp: host.number,
         peer: identity_of(from),
     };

@@ -3,13 +3,13 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::start::{Asked, Memory, element_size};
+use super::start::{CollectiveArgs, Memory, element_size};
 use super::{BYTES_MAX, MEMBERS_MAX};
 use crate::domain::DomainObject;
 use crate::ep::calls::descriptors;
 use crate::ep::object::EpObject;
 use crate::errno::FiError;
-use crate::object::{find, input, list, status, transfer};
+use crate::object::{find, input, list, status, transfer_status};
 use crate::sys::*;
 use rkey_rdm::collective::kind::Kind;
 use std::ffi::{c_int, c_void};
@@ -69,14 +69,14 @@ impl Words {
         Self { op, ..self }
     }
 
-    fn asked<'a>(
+    fn args<'a>(
         &self,
         kind: Kind,
         source: Memory<'a>,
         result: Memory<'a>,
         count: Option<usize>,
-    ) -> Asked<'a> {
-        Asked {
+    ) -> CollectiveArgs<'a> {
+        CollectiveArgs {
             kind,
             source,
             result,
@@ -106,16 +106,16 @@ unsafe fn start(
     count: usize,
     words: &Words,
 ) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: as the caller promises.
         let object = unsafe { find::<EpObject, _>(ep)? };
         let (source, result) = (
             Memory::One(source.0, source.1),
             Memory::One(result.0, result.1),
         );
-        let asked = words.asked(kind, source, result, Some(count));
-        let flags = asked.flags.or_else(|| Some(object.flags.transmit()));
-        object.inner.collective(&Asked { flags, ..asked })
+        let args = words.args(kind, source, result, Some(count));
+        let flags = args.flags.or_else(|| Some(object.flags.transmit()));
+        object.inner.collective(&CollectiveArgs { flags, ..args })
     })
 }
 
@@ -202,7 +202,7 @@ unsafe extern "C" fn msg(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    transfer(|| {
+    transfer_status(|| {
         // SAFETY: `find` validates the handle; a message as the caller promises, or null.
         let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
         let kind = Kind::of(msg.coll).ok_or(FiError::OPNOTSUPP)?;
@@ -227,7 +227,7 @@ unsafe extern "C" fn msg(
         } else {
             result
         };
-        ep.collective(&words.asked(kind, source, result, None))
+        ep.collective(&words.args(kind, source, result, None))
     })
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::av::set::{AvSet, AvSetObject, new_address};
 use crate::ep::object::EpObject;
 use crate::nosys;
-use crate::object::{find, handle_of, input, object, place, remove, status};
+use crate::object::{find, handle_of, input, object, publish, remove, status};
 use rkey_device::time;
 use rkey_rdm::endpoint::Members;
 use std::cell::UnsafeCell;
@@ -107,7 +107,7 @@ pub(in crate::ep) unsafe extern "C" fn join(
             address,
         };
         // SAFETY: room for a handle, as the caller promises.
-        let fid = handle_of(unsafe { place(object, mc)? }) as usize;
+        let fid = handle_of(unsafe { publish(object, mc)? }) as usize;
         let joined = Joined {
             fid,
             context: context as usize,
@@ -153,7 +153,7 @@ impl Endpoint {
         }
         let mut addresses = Vec::new();
         for number in set.members() {
-            let allowed = set.av.allows(number, &self.group.key);
+            let allowed = set.av.allows(number, &self.pd.key);
             let address = set.av.get(number).filter(|_| allowed);
             addresses.push(address.ok_or(FiError::INVAL)?);
         }

@@ -26,7 +26,7 @@ pub(super) enum Memory<'a> {
 }
 
 /// An operation, as the program asks for it.
-pub(super) struct Asked<'a> {
+pub(super) struct CollectiveArgs<'a> {
     pub(super) kind: Kind,
     pub(super) source: Memory<'a>,
     pub(super) result: Memory<'a>,
@@ -96,7 +96,7 @@ impl Memory<'_> {
 
 impl Endpoint {
     /// Starts a collective operation.
-    pub(super) fn collective(&self, it: &Asked<'_>) -> Result<()> {
+    pub(super) fn collective(&self, it: &CollectiveArgs<'_>) -> Result<()> {
         check(self.ep_type, self.caps)?;
         let live = self.live()?;
         if it.flags.is_some_and(|flags| flags & !FLAGS != 0) {
@@ -130,7 +130,7 @@ impl Endpoint {
         let result = it.result.buffers(to * count, size)?;
         let element = |(buffer, desc): &(iovec, *mut c_void), usage| {
             let (at, len) = (buffer.iov_base as u64, buffer.iov_len);
-            local::collective(&self.domain, &self.group, at, len, *desc, usage)
+            local::collective(&self.domain, &self.pd, at, len, *desc, usage)
         };
         for buffer in &source {
             element(buffer, LocalUse::Send)?;
@@ -154,8 +154,8 @@ impl Endpoint {
         let posted = Posted {
             context: it.context as usize,
             flags: FI_COLLECTIVE,
-            report: Side::reports(live.host.tx.as_ref(), it.flags.unwrap_or(0)),
-            counts: Counts::Place(WRITTEN),
+            report: BoundCq::reports(live.host.tx.as_ref(), it.flags.unwrap_or(0)),
+            counts: Counts::Endpoint(WRITTEN),
         };
         let mut state = live.state.lock();
         let full = |state: &State| {
@@ -180,7 +180,7 @@ impl Endpoint {
     }
 
     /// Our place in the group of a call, and that of the root.
-    fn seat(&self, live: &Live, it: &Asked<'_>) -> Result<Seat> {
+    fn seat(&self, live: &Live, it: &CollectiveArgs<'_>) -> Result<Seat> {
         let rdm = &mut live.state.lock().rdm;
         let (n, me) = rdm.seat(it.group).ok_or(FiError::INVAL)?;
         let root = match it.kind.has_root() {

@@ -146,7 +146,7 @@ fn an_endpoint_that_is_closed_gets_no_connections() {
     let live = ep.live().unwrap();
     let late = ep.prepare_connection(live, SOMEBODY);
     assert_eq!(late.err(), Some(FiError::SHUTDOWN));
-    assert!(live.state.lock().rdm.connections.places() == 0);
+    assert!(live.state.lock().rdm.connections.slots() == 0);
 }
 
 #[test]

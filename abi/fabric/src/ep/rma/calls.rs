@@ -9,7 +9,7 @@ use super::super::object::EpObject;
 use super::super::send::{Descriptors, QUIET};
 use super::Transfer;
 use crate::errno::{FiError, Result};
-use crate::object::{find, input, list, transfer};
+use crate::object::{find, input, list, transfer_status};
 use crate::sys::*;
 use crate::work;
 use libc::iovec;
@@ -38,7 +38,7 @@ const READ_FLAGS: u64 = FI_COMPLETION
 const WRITE_FLAGS: u64 = READ_FLAGS | FI_INJECT | FI_REMOTE_CQ_DATA | FI_COMMIT_COMPLETE;
 
 /// Where a transfer goes beside its local buffers.
-struct Place {
+struct RmaTarget {
     peer: u64,
     addr: u64,
     key: u64,
@@ -48,7 +48,7 @@ struct Place {
     flags: Option<u64>,
 }
 
-impl Place {
+impl RmaTarget {
     fn new(peer: u64, addr: u64, key: u64, context: *mut c_void) -> Self {
         Self {
             peer,
@@ -78,7 +78,7 @@ impl Place {
 
 /// Whether the peer's memory is read or written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Read,
     Write,
 }
@@ -87,10 +87,10 @@ enum Way {
 /// See [`crate::object`] for the rules of handles.
 unsafe fn start(
     ep: *mut FidEp,
-    way: Way,
+    direction: Direction,
     iov: &[iovec],
     desc: Descriptors<'_>,
-    it: &Place,
+    it: &RmaTarget,
 ) -> Result<()> {
     // SAFETY: as the caller promises.
     let object = unsafe { find::<EpObject, _>(ep)? };
@@ -114,7 +114,7 @@ unsafe fn start(
             flags: it.flags.unwrap_or_else(|| object.flags.transmit()),
             deferred: None,
         },
-        way == Way::Read,
+        direction == Direction::Read,
     )
 }
 
@@ -124,14 +124,16 @@ unsafe fn start(
 /// See [`crate::object`] for the rules of handles.
 unsafe fn one(
     ep: *mut FidEp,
-    way: Way,
+    direction: Direction,
     buf: *const c_void,
     len: usize,
     desc: *mut c_void,
-    it: &Place,
+    it: &RmaTarget,
 ) -> isize {
     // SAFETY: as the caller promises.
-    transfer(|| unsafe { start(ep, way, &single(buf, len), Descriptors::One(desc), it) })
+    transfer_status(|| unsafe {
+        start(ep, direction, &single(buf, len), Descriptors::One(desc), it)
+    })
 }
 
 /// A transfer of a list of buffers.
@@ -140,22 +142,35 @@ unsafe fn one(
 /// See [`crate::object`] for the rules of handles; `count` buffers, and null or `count` descriptors.
 unsafe fn several(
     ep: *mut FidEp,
-    way: Way,
+    direction: Direction,
     iov: *const iovec,
     desc: *mut *mut c_void,
     count: usize,
-    it: &Place,
+    it: &RmaTarget,
 ) -> isize {
     // SAFETY: as the caller promises.
-    transfer(|| unsafe { start(ep, way, list(iov, count)?, descriptors(desc, count)?, it) })
+    transfer_status(|| unsafe {
+        start(
+            ep,
+            direction,
+            list(iov, count)?,
+            descriptors(desc, count)?,
+            it,
+        )
+    })
 }
 
 /// # Safety
 /// A message and its lists, as fi_rma(3) asks for them.
-unsafe fn message(ep: *mut FidEp, msg: *const MsgRma, flags: u64, way: Way) -> Result<()> {
+unsafe fn message(
+    ep: *mut FidEp,
+    msg: *const MsgRma,
+    flags: u64,
+    direction: Direction,
+) -> Result<()> {
     // SAFETY: `find` validates the handle; the rest as the caller promises.
     let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
-    let reads = way == Way::Read;
+    let reads = direction == Direction::Read;
     check_flags(flags & !FI_TRIGGER, reads)?;
     // SAFETY: as above.
     let (iov, desc, remote) = unsafe {
@@ -208,12 +223,12 @@ pub(crate) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { message(ep, msg, flags, Way::Read) })
+    transfer_status(|| unsafe { message(ep, msg, flags, Direction::Read) })
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: arguments as the caller promises.
-    transfer(|| unsafe { message(ep, msg, flags, Way::Write) })
+    transfer_status(|| unsafe { message(ep, msg, flags, Direction::Write) })
 }
 
 unsafe extern "C" fn read(
@@ -226,9 +241,9 @@ unsafe extern "C" fn read(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Place::new(peer, addr, key, context);
+    let it = RmaTarget::new(peer, addr, key, context);
     // SAFETY: arguments as the caller promises.
-    unsafe { one(ep, Way::Read, buf, len, desc, &it) }
+    unsafe { one(ep, Direction::Read, buf, len, desc, &it) }
 }
 
 unsafe extern "C" fn readv(
@@ -241,9 +256,9 @@ unsafe extern "C" fn readv(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Place::new(peer, addr, key, context);
+    let it = RmaTarget::new(peer, addr, key, context);
     // SAFETY: arguments as the caller promises.
-    unsafe { several(ep, Way::Read, iov, desc, count, &it) }
+    unsafe { several(ep, Direction::Read, iov, desc, count, &it) }
 }
 
 unsafe extern "C" fn write(
@@ -256,9 +271,9 @@ unsafe extern "C" fn write(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Place::new(peer, addr, key, context);
+    let it = RmaTarget::new(peer, addr, key, context);
     // SAFETY: arguments as the caller promises.
-    unsafe { one(ep, Way::Write, buf, len, desc, &it) }
+    unsafe { one(ep, Direction::Write, buf, len, desc, &it) }
 }
 
 unsafe extern "C" fn writev(
@@ -271,9 +286,9 @@ unsafe extern "C" fn writev(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Place::new(peer, addr, key, context);
+    let it = RmaTarget::new(peer, addr, key, context);
     // SAFETY: arguments as the caller promises.
-    unsafe { several(ep, Way::Write, iov, desc, count, &it) }
+    unsafe { several(ep, Direction::Write, iov, desc, count, &it) }
 }
 
 unsafe extern "C" fn inject(
@@ -284,9 +299,9 @@ unsafe extern "C" fn inject(
     addr: u64,
     key: u64,
 ) -> isize {
-    let it = Place::inject(peer, addr, key);
+    let it = RmaTarget::inject(peer, addr, key);
     // SAFETY: arguments as the caller promises.
-    unsafe { one(ep, Way::Write, buf, len, std::ptr::null_mut(), &it) }
+    unsafe { one(ep, Direction::Write, buf, len, std::ptr::null_mut(), &it) }
 }
 
 unsafe extern "C" fn writedata(
@@ -300,9 +315,9 @@ unsafe extern "C" fn writedata(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Place::new(peer, addr, key, context).with_data(data);
+    let it = RmaTarget::new(peer, addr, key, context).with_data(data);
     // SAFETY: arguments as the caller promises.
-    unsafe { one(ep, Way::Write, buf, len, desc, &it) }
+    unsafe { one(ep, Direction::Write, buf, len, desc, &it) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -314,7 +329,7 @@ unsafe extern "C" fn injectdata(
     addr: u64,
     key: u64,
 ) -> isize {
-    let it = Place::inject(peer, addr, key).with_data(data);
+    let it = RmaTarget::inject(peer, addr, key).with_data(data);
     // SAFETY: arguments as the caller promises.
-    unsafe { one(ep, Way::Write, buf, len, std::ptr::null_mut(), &it) }
+    unsafe { one(ep, Direction::Write, buf, len, std::ptr::null_mut(), &it) }
 }

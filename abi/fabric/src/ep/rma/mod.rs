@@ -16,7 +16,7 @@ use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::raw;
 use libc::iovec;
 use rkey_device::core::{LocalUse, WireKey};
-use rkey_rdm::commit::Place;
+use rkey_rdm::commit::CommitRange;
 use rkey_rdm::endpoint::{self, Memory};
 use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
@@ -66,7 +66,7 @@ impl Endpoint {
                 true => LocalUse::ReadSink,
                 false => LocalUse::WriteSource,
             };
-            let mut sges = elements(&self.domain, &self.group, it.iov, it.desc, usage)?;
+            let mut sges = elements(&self.domain, &self.pd, it.iov, it.desc, usage)?;
             sges.retain(|sge| sge.len > 0);
             Memory::There(sges)
         };
@@ -76,17 +76,17 @@ impl Endpoint {
         }
         let posts = it.remote.len() as u32 + u32::from(durable);
         let (mut state, connection) = self.connection_to(live, it.peer)?;
-        let report = Side::reports(live.host.tx.as_ref(), it.flags);
+        let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
         self.in_room(live, &mut state, connection, posts, report, |state| {
             let device_keys = state.rdm.connections[connection].device_keys;
             let named = |place: &RmaIov| {
-                Ok(Place {
+                Ok(CommitRange {
                     addr: place.addr,
                     len: place.len as u64,
                     key: wire_key(self, device_keys, place.key)?,
                 })
             };
-            let remote: SmallVec<[Place; 1]> = match it.remote {
+            let remote: SmallVec<[CommitRange; 1]> = match it.remote {
                 [one] => smallvec![named(one)?],
                 all => all.iter().map(named).collect::<Result<_>>()?,
             };

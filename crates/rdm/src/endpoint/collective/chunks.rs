@@ -1,6 +1,6 @@
 //! Chunks of collective operations, out and in.
 
-use super::super::operation::{Hold, Operation, What};
+use super::super::operation::{Operation, Retained, What};
 use super::super::send::{Outgoing, Own};
 use super::super::{Endpoint, Host, Note};
 use super::run::{Finished, Run};
@@ -11,7 +11,7 @@ use crate::collective::plan::{Receive, Send};
 use crate::error::{Error, Result};
 use crate::header::{Header, Kind};
 use crate::limits::EAGER_MAX;
-use crate::peers::Way;
+use crate::peers::Route;
 use core::net::SocketAddr;
 use rkey_core::{Key as DeviceKey, WireKey};
 use rkey_engine::{SendRequest, Sge, Target, Work};
@@ -42,7 +42,7 @@ impl<H: Host> Endpoint<H> {
     /// The connection to a member; [`Error::Again`] while there is none yet.
     fn way_to_member(&mut self, host: &H, address: SocketAddr, now: Instant) -> Result<usize> {
         let peer = self.peers.at(address);
-        self.way_to(host, peer, now)
+        self.route_to(host, peer, now)
     }
 
     /// Sends a chunk to a member.
@@ -177,7 +177,7 @@ impl<H: Host> Endpoint<H> {
             taken: Some(chunk.id),
         };
         let id = self.begin(Operation {
-            hold: Hold::Bytes(bytes),
+            retained: Retained::Bytes(bytes),
             ..Operation::new(chunk.connection, what, None)
         });
         let remote = Target {
@@ -209,8 +209,8 @@ impl<H: Host> Endpoint<H> {
         if let Some(id) = taken {
             self.answer_chunk(host, operation.connection, id);
         }
-        let fetched = match operation.hold {
-            Hold::Bytes(bytes) if taken.is_some() => Some(bytes),
+        let fetched = match operation.retained {
+            Retained::Bytes(bytes) if taken.is_some() => Some(bytes),
             _ => None,
         };
         if let Some(it) = &mut self.collective {
@@ -298,14 +298,14 @@ impl<H: Host> Endpoint<H> {
             let Some(peer) = self.peers.find(address) else {
                 continue;
             };
-            match self.peers[peer].way {
-                Way::Open(connection) => self.say(host, connection, &header, &[]),
-                Way::Coming => {
+            match self.peers[peer].route {
+                Route::Open(connection) => self.say(host, connection, &header, &[]),
+                Route::Connecting => {
                     if let Some(it) = &mut self.collective {
                         it.telling.push((address, header));
                     }
                 }
-                Way::None => {}
+                Route::None => {}
             }
         }
     }

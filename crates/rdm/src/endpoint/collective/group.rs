@@ -9,7 +9,7 @@ use crate::collective::names::{self, Name};
 use crate::collective::plan::Plan;
 use crate::error::{Error, Result};
 use crate::header::{Header, Kind as HeaderKind};
-use crate::peers::Way;
+use crate::peers::Route;
 use core::net::SocketAddr;
 use std::time::Instant;
 
@@ -208,7 +208,7 @@ impl<H: Host> Endpoint<H> {
         }
         for member in group.others() {
             if let Some(peer) = self.peers.find(member.address)
-                && let Way::Open(connection) = self.peers[peer].way
+                && let Route::Open(connection) = self.peers[peer].route
             {
                 self.say(host, connection, &leave(group.name, None), &[]);
             }

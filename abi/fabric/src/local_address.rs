@@ -8,12 +8,12 @@ use std::sync::Once;
 
 /// An address that is requested, or reserved for this endpoint alone.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct LocalAddress {
     wish: SocketAddr,
     reserved: Option<Reservation>,
 }
 
-impl Place {
+impl LocalAddress {
     pub(crate) fn new(wish: SocketAddr) -> Self {
         Self {
             wish,
@@ -42,7 +42,7 @@ impl Place {
         Ok(())
     }
 
-    /// As [`Place::reserve`], for an endpoint that only connects from there: sockets may share such an address.
+    /// As [`LocalAddress::reserve`], for an endpoint that only connects from there: sockets may share such an address.
     pub(crate) fn reserve_if_free(&mut self, device: &Device) -> Result<()> {
         static WARNED: Once = Once::new();
         match self.reserve(device) {
@@ -88,7 +88,7 @@ impl Place {
     }
 }
 
-impl Default for Place {
+impl Default for LocalAddress {
     fn default() -> Self {
         Self::new((Ipv4Addr::UNSPECIFIED, 0).into())
     }

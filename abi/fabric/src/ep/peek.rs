@@ -8,7 +8,7 @@ use rkey_rdm::matching::Pattern;
 
 impl Endpoint {
     /// `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
-    pub(super) fn look(
+    pub(super) fn peek(
         &self,
         live: &Live,
         wanted: &Wanted<'_>,
@@ -68,7 +68,7 @@ impl Endpoint {
             Self::tell(live, context, found.source(), found.header());
             return Ok(true);
         }
-        match prepare(&self.domain, &self.group, self.caps, wanted) {
+        match prepare(&self.domain, &self.pd, self.caps, wanted) {
             Ok(receive) => {
                 rdm.receive_found(&live.host, receive, found);
                 Ok(true)

@@ -1,7 +1,7 @@
 //! Messages that the program looks for: it may see one without receiving it, claim it for a later receive, or throw it
 //! away.
 
-use super::receive::{Kept, Receive};
+use super::receive::{Receive, Unexpected};
 use super::{Endpoint, Host};
 use crate::header::Header;
 use crate::matching::Pattern;
@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 #[must_use]
 pub struct Found {
     source: SocketAddr,
-    kept: Kept,
+    message: Unexpected,
 }
 
 impl Found {
@@ -24,7 +24,7 @@ impl Found {
     /// Its header.
     #[must_use]
     pub fn header(&self) -> &Header {
-        self.kept.header()
+        self.message.header()
     }
 }
 
@@ -36,15 +36,15 @@ impl<H: Host> Endpoint<H> {
         tagged: bool,
         pattern: &Pattern<SocketAddr>,
     ) -> Option<(SocketAddr, Header)> {
-        let (source, _, kept) = self.matching(tagged).peek(pattern)?;
-        Some((*source, *kept.header()))
+        let (source, _, message) = self.matching(tagged).peek(pattern)?;
+        Some((*source, *message.header()))
     }
 
     /// The same, taken out of the queue.
     pub fn find(&mut self, host: &H, tagged: bool, pattern: &Pattern<SocketAddr>) -> Option<Found> {
-        let (source, _, kept) = self.queue(tagged).message_for(pattern)?;
+        let (source, _, message) = self.queue(tagged).message_for(pattern)?;
         host.shared(|pool| pool.forget(1));
-        Some(Found { source, kept })
+        Some(Found { source, message })
     }
 
     /// Claims a message for a receive with this context.
@@ -69,13 +69,13 @@ impl<H: Host> Endpoint<H> {
 
     /// Receives a message that was found.
     pub fn receive_found(&mut self, host: &H, mut receive: Receive<H>, found: Found) {
-        let (landing, _) = receive.landing(host, &found.source, found.kept.header());
-        self.deliver(host, landing, found.kept);
+        let (landing, _) = receive.landing(host, &found.source, found.message.header());
+        self.deliver(host, landing, found.message);
     }
 
     /// Throws a message away that was found.
     pub fn discard(&mut self, host: &H, found: &Found) {
-        self.unkeep(host, &found.kept);
-        self.confirm(host, found.kept.connection(), found.kept.header());
+        self.release_unexpected(host, &found.message);
+        self.confirm(host, found.message.connection(), found.message.header());
     }
 }
