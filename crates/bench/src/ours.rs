@@ -22,14 +22,14 @@ const COME_TO_REST: Duration = Duration::from_millis(500);
 /// The device through its Rust API.
 pub(crate) struct Ours {
     pair: Pair,
-    kept: Kept,
+    shared: Shared,
     notes: Vec<String>,
     /// The target has exited: nothing more can be measured.
     over: bool,
 }
 
 /// What the repetitions of one step share.
-enum Kept {
+enum Shared {
     Nothing,
     /// Regions that live beside the one that is registered, and that one's memory.
     Regions {
@@ -44,7 +44,7 @@ impl Ours {
     pub(crate) fn start(cores: (usize, usize), length: u64) -> Result<Self> {
         let mut ours = Self {
             pair: Pair::start(cores, length)?,
-            kept: Kept::Nothing,
+            shared: Shared::Nothing,
             notes: Vec::new(),
             over: false,
         };
@@ -132,17 +132,17 @@ impl Ours {
         let access =
             Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let domain = self.pair.rig.domain.clone();
-        if !matches!(self.kept, Kept::Regions { .. }) {
+        if !matches!(self.shared, Shared::Regions { .. }) {
             let arena = Pages::map((live as usize).max(1) * PAGE, false)?;
             let others = arena.split().take(live as usize);
-            self.kept = Kept::Regions {
+            self.shared = Shared::Regions {
                 others: others
                     .map(|page| Ok(domain.register(page, access)?))
                     .collect::<Result<_>>()?,
                 spare: Some(Pages::map(size as usize, false)?),
             };
         }
-        let Kept::Regions { spare, .. } = &mut self.kept else {
+        let Shared::Regions { spare, .. } = &mut self.shared else {
             anyhow::bail!("the regions of this step are gone");
         };
         let start = Instant::now();
@@ -155,7 +155,7 @@ impl Ours {
 
     /// The step's table with `live` regions.
     fn table(&mut self, live: u64) -> Result<&Table> {
-        if !matches!(self.kept, Kept::Table(_)) {
+        if !matches!(self.shared, Shared::Table(_)) {
             let table = Table::with(live.max(1))?;
             if live >= 1_000_000 && self.notes.is_empty() {
                 self.notes.push(format!(
@@ -163,10 +163,10 @@ impl Ours {
                     table.bytes_each
                 ));
             }
-            self.kept = Kept::Table(Box::new(table));
+            self.shared = Shared::Table(Box::new(table));
         }
-        match &self.kept {
-            Kept::Table(table) => Ok(table),
+        match &self.shared {
+            Shared::Table(table) => Ok(table),
             _ => anyhow::bail!("the table of this step is gone"),
         }
     }
@@ -220,7 +220,8 @@ impl Contestant for Ours {
     }
 
     fn end(&mut self) -> Result<()> {
-        if let Kept::Regions { others, .. } = std::mem::replace(&mut self.kept, Kept::Nothing) {
+        if let Shared::Regions { others, .. } = std::mem::replace(&mut self.shared, Shared::Nothing)
+        {
             for region in others {
                 region.deregister()?;
             }

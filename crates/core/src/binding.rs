@@ -349,7 +349,7 @@ impl Protection {
         let offset =
             self.offset_in(region, range.start(), range.len())
                 .map_err(|why| match why {
-                    Reason::NotInOnePiece => BindError::NotInOnePiece(range),
+                    Reason::CrossesSegments => BindError::CrossesSegments(range),
                     _ => {
                         let len = region.len.load(Ordering::Relaxed);
                         let region = VaRange::new(base, len).unwrap_or(range);

@@ -350,7 +350,7 @@ impl Protection {
             let pieces = self.scatter.get(start).ok_or(Reason::Closing)?;
             return match pieces.offset_of(&asked) {
                 Some(offset) => Ok(offset),
-                None if pieces.hull().contains(&asked) => Err(Reason::NotInOnePiece),
+                None if pieces.hull().contains(&asked) => Err(Reason::CrossesSegments),
                 None => Err(Reason::out_of_range(pieces.hull(), addr, len)),
             };
         }

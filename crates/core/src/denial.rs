@@ -93,7 +93,8 @@ pub enum Reason {
         after: u64,
     },
     /// The range must be inside one segment of the scatter list, but touches several, or a gap between two.
-    NotInOnePiece,
+    #[serde(alias = "NotInOnePiece")]
+    CrossesSegments,
     /// The memory is zero-based, and the request gave a virtual address inside it.
     ZeroBased {
         /// Length of the memory.
@@ -459,7 +460,7 @@ impl Reason {
             Self::Closing => (8, 0, 0, 0, 0),
             Self::Right { granted, missing } => (9, 0, granted.bits() << 16 | missing.bits(), 0, 0),
             Self::OutOfRange { memory, .. } => (10, 0, 0, memory.start(), memory.len()),
-            Self::NotInOnePiece => (11, 0, 0, 0, 0),
+            Self::CrossesSegments => (11, 0, 0, 0, 0),
             Self::ZeroBased { len, offset } => (12, 0, 0, len, offset),
             Self::NotZeroBased { memory } => (13, 0, 0, memory.start(), memory.len()),
             Self::Wraps => (14, 0, 0, 0, 0),
@@ -505,7 +506,7 @@ impl Reason {
             10 => memory().map_or(Self::Other(0), |memory| {
                 Self::out_of_range(memory, addr, len)
             }),
-            11 => Self::NotInOnePiece,
+            11 => Self::CrossesSegments,
             12 => Self::ZeroBased { len: x, offset: y },
             13 => memory().map_or(Self::Other(0), |memory| Self::NotZeroBased { memory }),
             14 => Self::Wraps,

@@ -148,7 +148,7 @@ pub enum BindError {
     },
     /// The range is not inside one segment of the region's scatter list.
     #[error("{0} is not inside one segment of the region's scatter list")]
-    NotInOnePiece(VaRange),
+    CrossesSegments(VaRange),
     /// A type 2 window must be invalidated before it is bound again.
     #[error("the window is bound: invalidate {0} before binding it again")]
     StillBound(Key),

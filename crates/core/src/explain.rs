@@ -89,7 +89,7 @@ impl Reason {
             Self::Closing => "closing",
             Self::Right { .. } => "missing-right",
             Self::OutOfRange { .. } => "out-of-range",
-            Self::NotInOnePiece => "not-in-one-piece",
+            Self::CrossesSegments => "crosses-segments",
             Self::ZeroBased { .. } => "zero-based",
             Self::NotZeroBased { .. } => "not-zero-based",
             Self::Wraps => "address-wraps",
@@ -166,7 +166,7 @@ impl Denial {
                     ")"
                 })
             }
-            Reason::NotInOnePiece => {
+            Reason::CrossesSegments => {
                 out.write_str("the range is not inside one segment of the region's scatter list")
             }
             Reason::ZeroBased { len, .. } => write!(
@@ -281,7 +281,7 @@ impl Denial {
                 format!("Use an offset below {:#x} instead of an address.", memory.end())
             }
             Reason::OutOfRange { memory, before, after } => self.in_range(memory.len(), *before, *after),
-            Reason::NotInOnePiece => "Split the request where the segments end.".into(),
+            Reason::CrossesSegments => "Split the request where the segments end.".into(),
             Reason::ZeroBased { offset, .. } => format!("Use offset {offset:#x}."),
             Reason::NotZeroBased { memory } => {
                 format!("Use address {:#x}.", memory.start().wrapping_add(self.addr))

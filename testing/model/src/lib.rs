@@ -26,7 +26,7 @@ mod words {
         AlreadyEnabled, AlreadyTied, NeedsEndpoint, ForeignKey, StillBound, ZeroLength, NotRemote, ZeroBasedWindow,
         ZeroBasedRegion, KeyAndQpNeeded, RegionLacks,
         UnknownKey, Stale, LocalKey, RemoteKey, OtherDomain, Disabled, Unbound, WrongEndpoint, Right, Wraps, OutOfRange,
-        NotInOnePiece, Misaligned, NotAWindow, WindowKind,
+        CrossesSegments, Misaligned, NotAWindow, WindowKind,
     }
 
     /// How requests name bytes.
@@ -96,7 +96,7 @@ fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<V
     need(u128::from(addr) + u128::from(len) <= u128::from(u64::MAX), No::Wraps)?;
     let names = || bytes.iter().map(|byte| byte.named);
     let near = Some(addr) >= names().min() && Some(addr + len - 1) <= names().max();
-    let outside = if one_piece_only && near { No::NotInOnePiece } else { No::OutOfRange };
+    let outside = if one_piece_only && near { No::CrossesSegments } else { No::OutOfRange };
     // Bytes lie in the list as they are asked for, one after the other.
     let asked_for = |row: &&[Byte]| {
         let one = row.iter().all(|byte| byte.piece == row[0].piece);

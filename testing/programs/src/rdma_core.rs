@@ -49,9 +49,9 @@ type Rows = BTreeMap<String, Row>;
 /// # Errors
 /// The tests cannot be had or run, or the list cannot be read.
 pub fn tests(session: &Session<'_>) -> Result<Report> {
-    let place = Place::new(session)?;
+    let workspace = Workspace::new(session)?;
     let _huge_pages = HugePages::provide();
-    let found = place.run_all(None)?;
+    let found = workspace.run_all(None)?;
     let list = session.root.join(LIST);
     if session.record {
         fs::write(&list, render(&found)).with_context(|| format!("writing {LIST}"))?;
@@ -60,7 +60,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     let expected = parse(&text)?;
     let mut report = compare(&expected, &found, "as we are");
     if process::is_root() {
-        let again = place.run_all(Some(UID))?;
+        let again = workspace.run_all(Some(UID))?;
         let theirs = compare(&expected, &again, "as an ordinary user");
         report.passed += theirs.passed;
         report.failures.extend(theirs.failures);
@@ -70,12 +70,12 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
 }
 
 /// A folder that everybody can read with the library, the tests and the runner.
-struct Place {
+struct Workspace {
     folder: PathBuf,
     modules: Vec<String>,
 }
 
-impl Place {
+impl Workspace {
     fn new(session: &Session<'_>) -> Result<Self> {
         let folder = session.scratch.join("rdma-core");
         fs::create_dir_all(folder.join("tests"))?;

@@ -32,7 +32,7 @@ pub(crate) fn bind_no(error: &BindError) -> No {
         BindError::RegionLacks { .. } => No::RegionLacks,
         BindError::NotRemote(_) => No::NotRemote,
         BindError::OutOfRange { .. } => No::OutOfRange,
-        BindError::NotInOnePiece(_) => No::NotInOnePiece,
+        BindError::CrossesSegments(_) => No::CrossesSegments,
         BindError::StillBound(_) => No::StillBound,
         BindError::ZeroLength => No::ZeroLength,
         BindError::ForeignKey { .. } => No::ForeignKey,
@@ -59,7 +59,7 @@ pub(crate) fn denial_no(denial: &Denial) -> No {
         Reason::OutOfRange { .. } | Reason::ZeroBased { .. } | Reason::NotZeroBased { .. } => {
             No::OutOfRange
         }
-        Reason::NotInOnePiece => No::NotInOnePiece,
+        Reason::CrossesSegments => No::CrossesSegments,
         Reason::Wraps => No::Wraps,
         Reason::WrongEndpoint { .. } => No::WrongEndpoint,
         Reason::Misaligned => No::Misaligned,

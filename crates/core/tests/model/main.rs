@@ -61,7 +61,7 @@ fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
         Right,
         Wraps,
         OutOfRange,
-        NotInOnePiece,
+        CrossesSegments,
     ];
     let window = [
         OtherDomain,
@@ -80,7 +80,7 @@ fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
         RegionLacks,
         NotRemote,
         OutOfRange,
-        NotInOnePiece,
+        CrossesSegments,
         StillBound,
         ZeroLength,
         ForeignKey,

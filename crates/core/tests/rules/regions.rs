@@ -177,8 +177,8 @@ fn several_pieces_make_one_region() {
     let apart = table.register(&spec).unwrap();
     let ask = |addr, len| remote(&table, domain, apart.key, addr, len, Operation::Read);
     assert_eq!(ask(0x9002, 8).unwrap().single(), Some(range(0x9002, 8)));
-    assert_eq!(ask(0x1008, 4).unwrap_err(), Reason::NotInOnePiece);
-    assert_eq!(ask(0x5000, 4).unwrap_err(), Reason::NotInOnePiece);
+    assert_eq!(ask(0x1008, 4).unwrap_err(), Reason::CrossesSegments);
+    assert_eq!(ask(0x5000, 4).unwrap_err(), Reason::CrossesSegments);
     assert!(matches!(
         ask(0x900a, 1).unwrap_err(),
         Reason::OutOfRange { .. }

@@ -152,7 +152,7 @@ impl Cq {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     #[inline]
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize, DeviceError> {
-        let entries = self.look()?;
+        let entries = self.drive_if_empty()?;
         // `pop` takes the consumers' lock only if there is an entry, so an empty poll costs little.
         Ok(entries.pop(into))
     }
@@ -189,12 +189,12 @@ impl Cq {
     /// # Errors
     /// As [`Cq::poll`].
     pub fn poll_stamped(&self, into: &mut [Stamped]) -> Result<usize, DeviceError> {
-        Ok(self.look()?.pop_stamped(into))
+        Ok(self.drive_if_empty()?.pop_stamped(into))
     }
 
-    /// The entries. If there are none, it first handles what peers have sent.
+    /// The entries. If there are none, drives the engine first.
     #[inline(always)]
-    fn look(&self) -> Result<&CqShared, DeviceError> {
+    fn drive_if_empty(&self) -> Result<&CqShared, DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
         shared.lifecycle().check()?;

@@ -142,7 +142,7 @@ impl GroupSearch {
         let Self { searches, silent } = self;
         let before = searches.len();
         searches.retain_mut(|search| {
-            let (found, missing) = search.look(shared, discovery, links);
+            let (found, missing) = search.connected_and_missing(shared, discovery, links);
             for block in &found.blocks {
                 silent.remove(*block);
             }
@@ -187,7 +187,12 @@ struct Found {
 
 impl Search {
     /// The devices that are connected by now, and the blocks of the missing ones.
-    fn look(&self, shared: &Shared, discovery: &Discovery, links: &Links) -> (Found, Vec<u16>) {
+    fn connected_and_missing(
+        &self,
+        shared: &Shared,
+        discovery: &Discovery,
+        links: &Links,
+    ) -> (Found, Vec<u16>) {
         let (mut found, mut missing) = (Found::default(), Vec::new());
         for &block in &self.blocks {
             let link = if shared.qp_numbers.owns(block) {

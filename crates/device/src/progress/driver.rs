@@ -19,7 +19,7 @@ use rkey_link::{AnyLink, Link, NodeId};
 
 use super::event_router::EventRouter;
 use super::idle::IdleTime;
-use super::poll_set::Look;
+use super::poll_set::PollResult;
 use super::{Mode, Schedule, ThreadRequests};
 use crate::error::DeviceError;
 use crate::lifecycle::Lifecycle;
@@ -115,14 +115,14 @@ impl Driver {
     pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.empty_polls().wrapping_add(1);
         self.empty_polls.store(polls, Ordering::Relaxed);
-        let look = self.schedule.poll_set.look();
-        if look == Look::Arrived || self.drive_again.load(Ordering::Relaxed) {
+        let result = self.schedule.poll_set.check();
+        if result == PollResult::Arrived || self.drive_again.load(Ordering::Relaxed) {
             if let Some(engine) = self.engine.try_lock()
                 && self.drive_with(engine, self.schedule.coarse_now(), inbox)
             {
                 self.idle.found();
             }
-        } else if look == Look::Owed && polls.is_multiple_of(POLLS_PER_ACK) {
+        } else if result == PollResult::Owed && polls.is_multiple_of(POLLS_PER_ACK) {
             self.publish_acknowledgements();
         }
         if polls.is_multiple_of(POLLS_PER_CLOCK) && self.poll_slowly() {
@@ -380,7 +380,8 @@ impl Driver {
     /// Whether a ring has something, or the engine has work that no ring shows.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.drive_again.load(Ordering::Relaxed) || self.schedule.poll_set.look() != Look::Nothing
+        self.drive_again.load(Ordering::Relaxed)
+            || self.schedule.poll_set.check() != PollResult::Nothing
     }
 
     /// Replaces the poll set after a link came or went. For the engine thread.

@@ -66,7 +66,7 @@ fn watch_forks() {
 
 /// What a look at all links found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum PollResult {
     /// Nothing.
     Nothing,
     /// Only delayed acknowledgements of ours, which wait for others to be published with.
@@ -97,15 +97,15 @@ impl Default for PollSet {
 impl PollSet {
     /// Looks at all links, for pollers.
     #[inline]
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn check(&self) -> PollResult {
         // A thread that is exiting has no count any more: it falls back to the locked path.
         LOOKS
-            .try_with(|looks| self.look_as(looks))
-            .unwrap_or(Look::Arrived)
+            .try_with(|looks| self.check_as(looks))
+            .unwrap_or(PollResult::Arrived)
     }
 
     #[inline]
-    fn look_as(&self, looks: &Looks) -> Look {
+    fn check_as(&self, looks: &Looks) -> PollResult {
         // Only this thread writes it.
         let count = looks.load(Ordering::Relaxed);
         looks.store(count.wrapping_add(1), Ordering::Relaxed);
@@ -118,18 +118,18 @@ impl PollSet {
         // SAFETY: the pointer came from `Box::into_raw`, and `replace` frees it only after it has
         // seen our count move on after it took the pointer away (see the head of this file).
         let list = unsafe { &*list };
-        let mut look = Look::Nothing;
+        let mut result = PollResult::Nothing;
         for link in list {
             if link.has_arrived() {
-                look = Look::Arrived;
+                result = PollResult::Arrived;
                 break;
             }
             if link.owes() {
-                look = Look::Owed;
+                result = PollResult::Owed;
             }
         }
         looks.store(count.wrapping_add(2), Ordering::Release);
-        look
+        result
     }
 
     /// Calls `act` for each link, while the list cannot change.
@@ -180,7 +180,7 @@ mod tests {
     /// A thread that looked when its process forked does not exist in the child, where its count would stay odd.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
-        assert_eq!(PollSet::default().look(), Look::Nothing);
+        assert_eq!(PollSet::default().check(), PollResult::Nothing);
         let looker = Arc::new(Looks::new(AtomicU32::new(1)));
         LOOKERS.lock().push(Arc::downgrade(&looker));
         // SAFETY: the child uses nothing of other threads, and ends without running destructors of the parent.
@@ -211,7 +211,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        assert_eq!(poll_set.look(), Look::Nothing);
+                        assert_eq!(poll_set.check(), PollResult::Nothing);
                     }
                 });
             }

@@ -26,8 +26,8 @@ pub(crate) enum Role {
     Responder,
 }
 
-/// A promise of the peer: (fragments consumed, responses sent by then).
-type Announced = (u64, u64);
+/// The counts in an ack word: fragments consumed, responses sent by then.
+type AckCounts = (u64, u64);
 
 /// One end of a link, over any kind of memory.
 pub(crate) struct End {
@@ -37,9 +37,9 @@ pub(crate) struct End {
     own: Half,
     peer: Half,
     /// The latest ack word that has been checked.
-    announced: Cell<Announced>,
+    announced: Cell<AckCounts>,
     /// An ack word whose responses have not been taken yet.
-    waiting: Cell<Option<Announced>>,
+    waiting: Cell<Option<AckCounts>>,
     /// Something was published since the peer's sleep word was looked at.
     dirty: Cell<bool>,
     /// Set once the peer broke the protocol.

@@ -104,13 +104,13 @@ const OURS: &[Runs] = &[
 /// # Errors
 /// A package or a program is missing, something does not compile, or the checks print what cannot be read.
 pub fn tests(session: &Session<'_>) -> Result<Report> {
-    let place = Place::new(session)?;
-    let versions = [newer::version(None)?, newer::check(&place.newer)?];
-    let checks = page::checks(&place.list()?)?;
+    let workspace = Workspace::new(session)?;
+    let versions = [newer::version(None)?, newer::check(&workspace.newer)?];
+    let checks = page::checks(&workspace.list()?)?;
     let mut wrong = Vec::new();
-    let mut passed = ours(&place, &checks, &mut wrong)?;
-    passed += newer::programs(session.root, &place.newer, &mut wrong)?;
-    let found = others(&place, &checks, &mut wrong)?;
+    let mut passed = ours(&workspace, &checks, &mut wrong)?;
+    passed += newer::programs(session.root, &workspace.newer, &mut wrong)?;
+    let found = others(&workspace, &checks, &mut wrong)?;
     let file = session.root.join(PAGE);
     let text = fs::read_to_string(&file).unwrap_or_default();
     let rendered = page::render(&checks, &found, &page::explanations(&text));
@@ -141,7 +141,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
 }
 
 /// Every check passes wherever it applies, and applies somewhere. Returns how many passed.
-fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usize> {
+fn ours(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> Result<usize> {
     let mut passed = 0;
     let mut shown = BTreeSet::new();
     for runs in OURS {
@@ -149,13 +149,13 @@ fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usiz
             continue;
         }
         for mode in runs.modes {
-            let mut command = place.command(runs.newer);
+            let mut command = workspace.command(runs.newer);
             command
                 .env("FI_PROVIDER", "rkey")
                 .env("FI_RKEY_MR_MODE", mode)
                 .env("FI_RKEY_STRICT", if runs.strict { "1" } else { "0" });
             command.args(["--api", runs.api, "rkey"]);
-            place.run_as(&mut command, runs.unprivileged)?;
+            workspace.run_as(&mut command, runs.unprivileged)?;
             let results = page::results(&process::capture(&mut command)?, checks)?;
             for (name, result) in results {
                 match result.verdict {
@@ -181,16 +181,16 @@ fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usiz
 }
 
 /// The results of libfabric's own providers, which are the same for every user.
-fn others(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<Found> {
+fn others(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> Result<Found> {
     let mut found = Found::new();
     for (provider, filter) in OTHERS {
         let run = |unprivileged| {
-            let mut command = place.command(false);
+            let mut command = workspace.command(false);
             // Many wait until they time out: run them side by side.
             command
                 .env("FI_PROVIDER", filter)
                 .args(["--together", "16", "--api", API, provider]);
-            place.run_as(&mut command, unprivileged)?;
+            workspace.run_as(&mut command, unprivileged)?;
             page::results(&process::capture(&mut command)?, checks)
         };
         let results = run(false)?;
@@ -214,13 +214,13 @@ fn others(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<Fo
 }
 
 /// A folder that everybody can read, with the program and the provider.
-struct Place {
+struct Workspace {
     folder: PathBuf,
     /// The folder of the newer libfabric.
     newer: PathBuf,
 }
 
-impl Place {
+impl Workspace {
     fn new(session: &Session<'_>) -> Result<Self> {
         let folder = session.scratch.join("fabric");
         fs::create_dir_all(&folder)?;

@@ -1,6 +1,6 @@
 //! How each MPI is started: its launcher, and the settings that leave the provider as the only way between the ranks.
 
-use super::Place;
+use super::Workspace;
 use super::runs::{Mpi, RANKS};
 use crate::folder::run_as;
 use anyhow::Result;
@@ -9,7 +9,7 @@ use std::process::Command;
 /// A run takes seconds, and many minutes on a busy machine: Open MPI yields its processors to programs that spin.
 pub(super) const LIMIT_S: u64 = 900;
 
-impl Place {
+impl Workspace {
     /// Starts four ranks of a program.
     pub(super) fn launch(
         &self,

@@ -42,13 +42,13 @@ const HEAD: &str = "\
 /// # Errors
 /// The Python package index cannot be reached, something does not compile, or a rank reports nothing.
 pub fn tests(session: &Session<'_>) -> Result<Report> {
-    let place = Place::new(session)?;
+    let workspace = Workspace::new(session)?;
     let (mut passed, mut failures) = (0, Vec::new());
     for run in RUNS {
         if run.unprivileged && !process::is_root() {
             continue;
         }
-        match place.program(run) {
+        match workspace.program(run) {
             Ok(()) => passed += 1,
             Err(error) => {
                 println!("error: {error:#}");
@@ -59,7 +59,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     let modules = std::env::var("RKEY_MPI4PY").ok();
     let mut found = Vec::new();
     for mpi in Mpi::ALL {
-        found.push(place.mpi4py(mpi, modules.as_deref().unwrap_or(MODULES))?);
+        found.push(workspace.mpi4py(mpi, modules.as_deref().unwrap_or(MODULES))?);
     }
     let text: String = found.iter().map(Found::render).collect();
     if session.record && modules.is_none() {
@@ -86,11 +86,11 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
 }
 
 /// A folder that everybody can read, with the MPIs, the programs and the provider.
-struct Place {
+struct Workspace {
     folder: PathBuf,
 }
 
-impl Place {
+impl Workspace {
     fn new(session: &Session<'_>) -> Result<Self> {
         let folder = session.scratch.join("mpi");
         fs::create_dir_all(&folder)?;
@@ -102,22 +102,22 @@ impl Place {
         let sources = session.root.join(SOURCES);
         fs::copy(sources.join("suite.py"), folder.join("suite.py"))?;
         fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
-        let place = Self { folder };
+        let workspace = Self { folder };
         for mpi in [Mpi::Open, Mpi::Mpich] {
             let mut compile = match mpi {
                 Mpi::Open => Command::new("mpicc.openmpi"),
-                _ => Command::new(place.folder.join("venv/bin/mpicc")),
+                _ => Command::new(workspace.folder.join("venv/bin/mpicc")),
             };
             compile
                 .arg("-O1")
                 .arg("-o")
-                .arg(place.folder.join(mpi.name()));
+                .arg(workspace.folder.join(mpi.name()));
             for file in ["main.c", "messages.c", "collectives.c", "windows.c"] {
                 compile.arg(sources.join(file));
             }
             process::capture(&mut compile)?;
         }
-        Ok(place)
+        Ok(workspace)
     }
 
     fn program(&self, run: &Run) -> Result<()> {
