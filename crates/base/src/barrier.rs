@@ -43,7 +43,7 @@ pub fn register() -> bool {
         _ => {}
     }
     let wanted = libc::c_long::from(CMD_GLOBAL_EXPEDITED | CMD_REGISTER_GLOBAL_EXPEDITED);
-    // An error is negative, and hence has all bits: look at the sign first.
+    // An error is negative, and hence has all bits: check the sign first.
     let offered = membarrier(CMD_QUERY);
     let done = offered >= 0
         && offered & wanted == wanted
@@ -94,7 +94,7 @@ mod tests {
         eprintln!("membarrier(GLOBAL_EXPEDITED) works here: {first}");
     }
 
-    /// Each side raises its flag and looks at the other's: at least one must see the other.
+    /// Each side raises its flag and reads the other's: at least one must see the other.
     #[test]
     fn one_of_two_sees_the_other() {
         if !register() {

@@ -90,7 +90,7 @@ pub struct Producer<T> {
     ring: Arc<Ring<T>>,
     /// The producer's own copy of `tail`.
     tail: usize,
-    /// The last known `head`; the real one may be further.
+    /// The last known `head`; the real one may be higher.
     seen_head: usize,
     /// The producer's own copy of `capacity`.
     capacity: usize,
@@ -303,7 +303,7 @@ impl<T> Producer<T> {
         self.ring.len()
     }
 
-    /// Whether consumers have taken everything.
+    /// Whether the consumers have taken all entries.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -438,7 +438,7 @@ mod tests {
                         let mut mine = Vec::new();
                         let mut batch = [0; 7];
                         loop {
-                            // Before the look: what is pushed before the flag is set is found after it.
+                            // Before the check: what is pushed before the flag is set is found after it.
                             let last = done.load(Ordering::Acquire);
                             let n = fifo.pop_many(&mut batch[..1 + which * 3]);
                             mine.extend_from_slice(&batch[..n]);

@@ -1,4 +1,4 @@
-//! Hints for the processor: they change when something happens, never what happens.
+//! Hints for the processor: they affect when something happens, never what happens.
 
 // UNSAFETY: the prefetch instruction has no intrinsic that works without a target feature, so it is written in asm.
 #![allow(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Building blocks that know nothing about RDMA.
 //!
-//! Everything in `rkey` that must touch raw memory, a signal handler or another process is here, in small modules
-//! with safe interfaces, so that the layers above can be written without `unsafe`. The terms of RDMA (key, region, queue
-//! pair) do not occur in this crate on purpose: each module can be read, tested and reused by itself.
+//! Everything in `rkey` that must touch raw memory, a signal handler or another process is here, in small modules with
+//! safe interfaces, so that the layers above can be written without `unsafe`. RDMA terms (key, region, queue pair) do
+//! not occur in this crate, so that each module can be read, tested and reused on its own.
 //!
 //! | module | contents |
 //! | --- | --- |

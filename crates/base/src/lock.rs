@@ -1,9 +1,9 @@
 //! A spin lock for critical sections of nanoseconds, and the mutex for all others.
 //!
-//! An operating system's mutex needs one atomic read-modify-write to lock and another one to unlock. This lock
-//! unlocks with a plain release store, which on x86 is an ordinary `mov`; it is meant for places where those few
-//! nanoseconds are a good part of the work. A waiting thread spins for about a microsecond and then yields at every
-//! turn, so that a preempted holder on a machine with few cores makes progress.
+//! An operating system's mutex needs one atomic read-modify-write to lock and another one to unlock. This lock unlocks
+//! with a plain release store, which on x86 is an ordinary `mov`; it is meant for code where those few nanoseconds are
+//! a large part of the work. A waiting thread spins for about a microsecond and then yields at every turn, so that a
+//! preempted holder on a machine with few cores makes progress.
 
 // UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.
 #![allow(unsafe_code)]
@@ -24,7 +24,7 @@ pub struct SpinLock<T> {
 }
 
 // SAFETY: the lock gives access to the value to one thread at a time (`locked` changes from false to true exactly once
-// per guard, with acquire ordering, and back with release ordering), which amounts to sending it; hence `T: Send`.
+// per guard, with acquire ordering, and back with release ordering), which is like sending it; hence `T: Send`.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 // SAFETY: sending the lock sends the value inside it, and nothing else.
 unsafe impl<T: Send> Send for SpinLock<T> {}
@@ -83,8 +83,8 @@ impl<T> SpinLock<T> {
     #[inline]
     pub fn pass(&self) {
         crate::sync::order_for_loom();
-        // One of the two comes first in the total order of such operations: our load, and then a holder that it does
-        // not see reads after our change; or the holder's exchange, and then our load sees it or what it unlocked.
+        // One of the two comes first in the total order of such operations: if our load is first, a holder that it does
+        // not see reads after our change; if the holder's exchange is first, our load sees it or the unlock after it.
         if self.locked.load(Ordering::SeqCst) {
             drop(self.lock());
         }
@@ -259,7 +259,7 @@ mod loom_models {
         });
     }
 
-    /// A thread that ends something and passes has exclusive access afterwards.
+    /// After a thread ends something and calls `pass`, it has exclusive access.
     #[test]
     fn what_has_ended_is_used_no_more_after_a_pass() {
         loom::model(|| {

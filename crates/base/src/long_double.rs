@@ -7,7 +7,7 @@ use std::arch::asm;
 use std::cmp::Ordering;
 use std::ops::{Add, Mul, Sub};
 
-/// A number; the last six bytes say nothing.
+/// A number; the last six bytes have no meaning.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub struct LongDouble([u8; 16]);
@@ -31,7 +31,7 @@ impl LongDouble {
     }
 }
 
-/// Reckons with two numbers: the first is `st(1)`, the second `st(0)`.
+/// Computes with two numbers: the first is `st(1)`, the second `st(0)`.
 macro_rules! reckon {
     ($trait:ident, $name:ident, $instruction:literal) => {
         impl $trait for LongDouble {
@@ -126,7 +126,7 @@ mod tests {
             (two_and_a_quarter - one_and_a_half).0,
             number(0x3ffe, 0xc000_0000_0000_0000).0
         );
-        // 1 + 2^-63: the last bit of the significand, which a `double` has not.
+        // 1 + 2^-63: the last bit of the significand, which a `double` does not have.
         let tiny = number(0x3fff - 63, 0x8000_0000_0000_0000);
         assert_eq!(
             (LongDouble::ONE + tiny).0,

@@ -93,12 +93,13 @@ impl ProcessMemory {
     /// bytes may be accessed like that (or are not mapped at all: that is a fault, not a crash).
     #[must_use]
     pub unsafe fn new() -> Self {
-        // If that fails, the process is as vulnerable to vanishing memory as any other program; `copy::mode` tells.
+        // If that fails, the process is as vulnerable to vanishing memory as any other program; `copy::mode` says which
+        // it is.
         let _ = copy::install();
         Self { _made_by_new: () }
     }
 
-    /// A length as the processor counts; more than the address space cannot be there.
+    /// A length as the processor counts; it cannot exceed the address space.
     #[inline(always)]
     fn length(len: u64, at: u64) -> Result<usize, Fault> {
         usize::try_from(len).map_err(|_| Fault::at(at))
@@ -114,7 +115,7 @@ impl ProcessMemory {
     }
 }
 
-/// The pointer for an address that came as a number.
+/// The pointer for an address given as a number.
 #[inline(always)]
 fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
@@ -174,7 +175,7 @@ impl Memory for ProcessMemory {
 
 /// Memory for tests: owned bytes at a made-up address, with a fault for every access outside of them.
 ///
-/// Put it into an [`Arc`], for which [`Memory`] is implemented too, to keep a handle for looking at the bytes.
+/// Put it into an [`Arc`], for which [`Memory`] is implemented too, to keep a handle for inspecting the bytes.
 #[derive(Debug)]
 pub struct ArenaMemory {
     range: VaRange,
@@ -211,7 +212,7 @@ impl ArenaMemory {
         self.range
     }
 
-    /// The bytes at an address, for looking at results; poisoned ones too.
+    /// The bytes at an address, for checking results; also poisoned ones.
     ///
     /// # Panics
     ///
@@ -257,7 +258,7 @@ impl ArenaMemory {
         usize::try_from(va - self.range.start()).expect("an address of the arena")
     }
 
-    /// How many of `len` bytes at `va` are accessible from the first on, and where they are.
+    /// How many of the `len` bytes at `va` are accessible without a gap, counted from the first, and where they are.
     fn reach(&self, inner: &Inner, va: u64, len: u64) -> (usize, usize, Result<(), Fault>) {
         if len == 0 {
             return (0, 0, Ok(()));

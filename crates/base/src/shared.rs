@@ -11,7 +11,7 @@
 //! This program chooses the offsets, never a peer: an offset out of bounds is a bug in the program and panics, as for
 //! slices. For an offset from a peer use [`PeerBytes::slice`], which returns `None`.
 
-// UNSAFETY: raw memory with two safe faces; the constructors are unsafe, everything else checks bounds.
+// UNSAFETY: raw memory behind two safe interfaces; the constructors are unsafe, everything else checks bounds.
 #![allow(unsafe_code)]
 
 use crate::copy::transfer;
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn words_and_bytes_land_where_they_should() {
         let mut memory = [0u64; 8];
-        // SAFETY: the array's bytes, with no other user.
+        // SAFETY: the array's bytes, which have no other user.
         let mut place = unsafe { OwnBytes::new(memory.as_mut_ptr().cast(), 64) };
         place.put_u64(0, 0x1122_3344_5566_7788);
         place.put_u32(8, 1);

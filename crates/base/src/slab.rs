@@ -72,8 +72,8 @@ impl<T: Default> Slab<T> {
         }
     }
 
-    /// Claims a free slot: the one that was freed last, else one that was never used, else the one that was freed by
-    /// [`Retired::release_last`] the longest ago. `None` when all slots are in use.
+    /// Claims a free slot: the one that was freed last, else one that was never used, else the one that
+    /// [`Retired::release_last`] freed first. `None` when all slots are in use.
     ///
     /// Allocates memory only when the first slot of a chunk is used for the first time.
     #[inline]
@@ -133,7 +133,7 @@ impl<T> Slab<T> {
         Some(&chunk[index as usize % CHUNK])
     }
 
-    /// Looks a slot up, and holds it: until the pin is dropped the slot is not released.
+    /// Looks a slot up and pins it: the slot is not released before the pin is dropped.
     ///
     /// `None` when the slot is not live, or lives under another generation. Takes no lock.
     #[inline]
@@ -170,8 +170,8 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Takes up again a slot that was retired, but whose [`Retired`] was dropped instead of released. `None` when there
-    /// is no such slot under this generation; of several callers at once exactly one gets it.
+    /// Resumes a retired slot whose [`Retired`] was dropped instead of released. `None` when there is no such slot under
+    /// this generation; of several callers at once exactly one gets it.
     pub fn resume(&self, index: u32, generation: u32) -> Option<Retired<'_, T>> {
         let slot = self.slot(index)?;
         slot.update(|word| {
@@ -230,7 +230,7 @@ impl<T> Slab<T> {
         self.capacity
     }
 
-    /// Pins one after the other all slots that are live when their turn comes.
+    /// Pins all live slots, one after the other; each is checked at its turn.
     pub fn iter_live(&self) -> impl Iterator<Item = Pin<'_, T>> {
         let allocated = (0..self.chunks.len()).filter(|chunk| self.chunks[*chunk].get().is_some());
         let indices = allocated.flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK);

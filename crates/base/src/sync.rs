@@ -47,12 +47,12 @@ pub(crate) fn order_for_loom() {
 }
 
 /// Waits a little while another thread does something short: by processor hints at first, 127 in seven rounds that get
-/// longer (about a microsecond on current processors, several times longer than any critical section), then by giving
-/// the processor away, because on a small machine the thread that is waited for may need this very core.
+/// longer (about a microsecond on current processors, several times longer than any critical section), then by yielding
+/// the processor, because on a small machine the other thread may need this core.
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
 
-/// The same for loom, which must see that a thread cannot go on.
+/// The same for loom, which must see that a thread cannot proceed.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Backoff;

@@ -39,7 +39,7 @@ bitflags! {
     }
 }
 
-/// The single rights and their names, in the order in which they are written out.
+/// The single rights and their names, in the order in which they are printed.
 const NAMES: [(Access, &str); 9] = [
     (Access::REMOTE_READ, "remote read"),
     (Access::REMOTE_WRITE, "remote write"),

@@ -324,7 +324,7 @@ impl Protection {
         self.bind_to(request, type2, id, region).map(Some)
     }
 
-    /// The part of the decision that is about the region.
+    /// The part of the check that concerns the region.
     fn bind_to(
         &self,
         request: &BindRequest,
@@ -386,7 +386,7 @@ impl Protection {
         self.region(id).map(|entry| (id, entry)).map_err(|_| error)
     }
 
-    /// Which window an invalidation means.
+    /// The window that an invalidation names.
     fn to_invalidate(
         &self,
         registry: &mut Registry,
@@ -475,7 +475,7 @@ impl Protection {
         self.let_go(registry, kind, old);
     }
 
-    /// A window does not hold its region any more.
+    /// Releases a window's hold on its region.
     fn let_go(&self, registry: &mut Registry, kind: WindowKind, bound: Option<Bound>) {
         let Some(bound) = bound else { return };
         if kind.is_type2() {

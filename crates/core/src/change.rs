@@ -104,7 +104,7 @@ impl Protection {
         })
     }
 
-    /// Gives a region the key back that was taken from it just now.
+    /// Restores the key that was just taken from a region.
     fn restore_requested(&self, region: RegionId, entry: &Entry, key: Option<u64>) {
         // This cannot fail: the cell that was just emptied is still free.
         if let Some(key) = key
@@ -186,7 +186,8 @@ pub struct Changing<'a> {
 }
 
 impl Changing<'_> {
-    /// True when no grant holds the region any more, and the section's are known to be over. It stays so.
+    /// True when no grant holds the region any more, and the section's grants are known to have ended. Once true, it
+    /// stays true.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let of_pins = |(retired, _): &(Retired<'_, Entry>, _)| retired.is_drained();
@@ -196,7 +197,7 @@ impl Changing<'_> {
     /// Makes the changed region live. Its old memory now belongs to the owner.
     ///
     /// # Errors
-    /// Itself, while it is not drained.
+    /// Returns itself while it is not drained.
     pub fn finish(mut self) -> Result<Region, Self> {
         if !self.is_drained() {
             return Err(self);

@@ -108,7 +108,7 @@ impl Protection {
     /// Between the two steps the key can end and its slot be given out again, so often that it lives under the same
     /// generation as something else. [`Keys::wrap`](crate::key::Keys::wrap) is called in between then: the number of
     /// wraps has changed after the pin, which synchronises with what made the slot live, and the key is looked up again.
-    /// A look-up that comes after the wrap does not find the key, because it ended before.
+    /// A lookup after the wrap does not find the key, which ended before.
     #[inline]
     fn pin_found<'a>(
         &self,
@@ -316,7 +316,7 @@ impl Protection {
                         now: if rebound { SlotNow::Rebound } else { now },
                     }
                 }
-                // The slot has begun again with its first generation.
+                // The slot's generations have wrapped to the first.
                 (Reason::UnknownKey, Named::Remote { .. } | Named::Type2 { .. }) => {
                     Reason::StaleKey {
                         now: SlotNow::Reused,
@@ -443,7 +443,7 @@ pub(crate) fn usual(
     (range.start() & alignment == 0).then_some(range)
 }
 
-/// The offset of the range `asked` in `len` bytes with addresses from `base`. `virtual_start` is the address of the
+/// The offset of the range `asked` in `len` bytes whose addresses start at `base`. `virtual_start` is the address of the
 /// first byte under the other addressing, for a hint if the request mixed up offsets and addresses.
 fn inside(base: u64, len: u64, asked: VaRange, virtual_start: Option<u64>) -> Result<u64, Reason> {
     let memory = VaRange::new(base, len).ok_or(Reason::Wraps)?;
@@ -514,7 +514,7 @@ mod tests {
         table.register(&spec).unwrap()
     }
 
-    /// The slot of a key lives under the same generation again when the thread that has found it goes on.
+    /// The slot of a key is live under the same generation again when the thread that found it continues.
     #[test]
     fn a_slot_that_is_used_again_between_look_up_and_pin_is_not_the_keys() {
         let (table, domain) = table();

@@ -29,13 +29,13 @@ impl Cipher {
         Self(round_keys)
     }
 
-    /// Encrypts all of them.
+    /// Encrypts the numbers in place.
     #[inline]
     pub(crate) fn encrypt<const N: usize>(&self, numbers: [u32; N]) -> [u32; N] {
         encrypt(&self.0, numbers)
     }
 
-    /// Decrypts all of them.
+    /// Decrypts the numbers in place.
     #[inline]
     pub(crate) fn decrypt<const N: usize>(&self, numbers: [u32; N]) -> [u32; N] {
         decrypt(&self.0, numbers)

@@ -24,7 +24,7 @@ pub enum Attempt {
         /// True for a peer's request.
         remote: bool,
     },
-    /// Something a newer peer knows and this version does not.
+    /// A code from a newer peer that this version does not know.
     Other(u8),
 }
 
@@ -87,9 +87,9 @@ pub enum Reason {
         /// The memory, in the addresses that requests use.
         #[serde(with = "range_serde")]
         memory: VaRange,
-        /// Bytes before the start of the memory.
+        /// How many bytes are before the start of the memory.
         before: u64,
-        /// Bytes past the end of it.
+        /// How many bytes are past its end.
         after: u64,
     },
     /// The range must be inside one segment of the scatter list, but touches several, or a gap between two.
@@ -137,7 +137,7 @@ pub enum Reason {
     },
     /// The owner does not disclose the reason to this peer.
     Withheld,
-    /// Something a newer peer knows and this version does not.
+    /// A code from a newer peer that this version does not know.
     Other(u8),
 }
 
@@ -161,7 +161,7 @@ pub struct Denial {
     /// The API of the process that denied it: messages name rights by its flags.
     #[serde(default)]
     pub api: Api,
-    /// True when the key names a window, as far as the denial may tell.
+    /// True when the key names a window, as far as the denial may disclose that.
     #[serde(default)]
     pub window: bool,
 }
@@ -302,7 +302,7 @@ impl Request {
     }
 }
 
-/// Bytes of [`Denial::to_wire`].
+/// The length of [`Denial::to_wire`], in bytes.
 pub const WIRE_LEN: usize = 48;
 
 /// The compact form, little endian: attempt, kind of key, reason, detail (a byte each), a number, key, address,
@@ -433,7 +433,7 @@ impl Reason {
         matches!(
             self,
             Self::UnknownKey
-                // Also what comes of other low bits of a type 2 window's key.
+                // Also the result of other low bits in a type 2 window's key.
                 | Self::StaleKey {
                     now: SlotNow::Rebound
                 }

@@ -128,10 +128,10 @@ impl Entry {
         self.rights.store(rights & !clear | set, Ordering::Release);
     }
 
-    /// The endpoint or counter in `place`.
+    /// The endpoint or counter in `cell`.
     #[inline]
-    pub(crate) fn tied(place: &AtomicU32) -> Option<u32> {
-        let value = place.load(Ordering::Relaxed);
+    pub(crate) fn tied(cell: &AtomicU32) -> Option<u32> {
+        let value = cell.load(Ordering::Relaxed);
         (value != NONE).then_some(value)
     }
 

@@ -31,7 +31,7 @@ pub enum CoreError {
     /// Regions have at least one byte.
     #[error("a region, and each segment of its scatter list, needs at least one byte")]
     Empty,
-    /// The addresses by which requests would name the region pass the end of the address space.
+    /// The region's addresses, as requests would name them, pass the end of the address space.
     #[error("{len} B from address {base:#x} overflow the address space")]
     Wraps {
         /// The address of the first byte, as requests would name it.
@@ -61,7 +61,7 @@ pub enum CoreError {
     DomainBusy {
         /// The domain.
         domain: DomainId,
-        /// What hangs on it.
+        /// What it still has.
         children: DomainChildren,
     },
     /// The region still has windows or bindings.

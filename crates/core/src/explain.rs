@@ -30,7 +30,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Where a request came from: a queue pair, or an endpoint made of several. Queue pair numbers have 24 bits; endpoint
+/// The source of a request: a queue pair, or an endpoint made of several. Queue pair numbers have 24 bits; endpoint
 /// numbers start above them.
 struct Channel(u32);
 
@@ -209,7 +209,7 @@ impl Denial {
         }
     }
 
-    /// How much of the request is outside of the memory, and at which end.
+    /// How much of the request is outside of the memory, and on which side.
     fn outside(&self, out: &mut fmt::Formatter<'_>, before: u64, after: u64) -> fmt::Result {
         let noun = self.noun();
         let part = |which, count| {
@@ -322,7 +322,7 @@ impl Denial {
         }
     }
 
-    /// Advice where the request named local memory wrongly. Both sides may read this.
+    /// Advice if the request named local memory wrongly. Both sides may read this.
     fn local_advice(&self) -> Option<String> {
         Some(match &self.reason {
             Reason::UnknownKey => {
@@ -357,13 +357,13 @@ impl Denial {
         }
     }
 
-    /// The sentence and the advice in one line, for logs.
+    /// The sentence and the advice on one line, for logs.
     #[must_use]
     pub fn in_one_line(&self) -> String {
         format!("{self}. {}", self.advice())
     }
 
-    /// The sentence and the advice, a line each.
+    /// The sentence and the advice, one line each.
     #[must_use]
     pub fn explain(&self) -> String {
         format!("{self}\n  {}", self.advice())

@@ -136,15 +136,15 @@ impl Iterator for Spans<'_> {
 
 impl ExactSizeIterator for Spans<'_> {}
 
-/// The end of a region: its keys are already refused; its memory belongs to the owner again when no grant is left.
-/// Grants of a section show in no count: see [`crate::Section`] for how their end is seen.
+/// The end of a region: its keys are already refused; its memory belongs to the owner again when no grant is left. No
+/// count includes grants of a section: [`crate::Section`] says how their end is detected.
 ///
 /// Dropping this earlier is allowed; the table then frees the region later, but the owner does not learn when
 /// accesses to the memory have ended.
 #[must_use = "the memory is in use until the close is drained"]
 pub struct Closing<'a> {
     table: &'a Protection,
-    /// The slot, unless all was over at once.
+    /// The slot, unless the region ended at once.
     waiting: Option<Retired<'a, Entry>>,
     shared: bool,
     section: Awaited<'a>,
@@ -173,7 +173,8 @@ impl<'a> Closing<'a> {
         self.shared
     }
 
-    /// True when no grant holds the region any more, and the section's are known to be over. It stays so.
+    /// True when no grant holds the region any more, and the section's grants are known to have ended. Once true, it
+    /// stays true.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -183,7 +184,7 @@ impl<'a> Closing<'a> {
     /// Ends the close: the memory is the owner's.
     ///
     /// # Errors
-    /// Itself, while it is not drained.
+    /// Returns itself while it is not drained.
     #[inline]
     pub fn finish(self) -> Result<(), Self> {
         // A finished region needs nothing more; a drained one is freed when this is dropped.

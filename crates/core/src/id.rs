@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A protection domain of one device. Never 0, and not reused for 65,536 domains after it was closed.
+/// A protection domain of one device. Never 0, and not reused until 65,536 domains have been opened after it was
+/// closed.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct DomainId(pub u32);
 

@@ -27,8 +27,8 @@ use crate::key_table::KeyTable;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{Key, Limits, LocalKey};
 
-/// Random numbers that make the keys of a device unguessable: all of its secrets come from them. Two devices need
-/// different ones, from the system's source of random numbers.
+/// Random numbers that make the keys of a device unguessable: all of its secrets come from them. Each device needs its
+/// own, from the system's random number generator.
 #[derive(Clone)]
 pub struct Secrets(pub [u64; 4]);
 
@@ -61,15 +61,15 @@ pub(crate) const GENERATIONS: u32 = 1 << 11;
 /// Generations of a slot of a type 2 window.
 pub(crate) const TYPE2_GENERATIONS: u32 = 1 << 11;
 
-/// Keys that are encrypted at a time.
+/// How many keys are encrypted at a time.
 const BATCH: usize = 64;
-/// Keys below this are never given out.
+/// Keys below this are never issued.
 const LOWEST: u32 = 256;
-/// How often another prefix is tried for a type 2 window of which all 256 keys are new.
+/// How many other prefixes are tried for a type 2 window until all of its 256 keys are new.
 const TRIES: u32 = 16;
 /// Words of the bit map of prefixes.
 const PREFIX_WORDS: u32 = 1 << 18;
-/// Prefixes that have been had when those of closed windows begin to be freed: half of them all.
+/// How many prefixes have been used when those of closed windows start to be freed: half of all.
 const MANY_PREFIXES: u32 = 1 << 23;
 
 /// What a number that is used as a key names.
@@ -81,7 +81,7 @@ pub(crate) enum Named {
     Local { index: u32, generation: u32 },
     /// A type 2 window; the low byte of the key is the consumer's.
     Type2 { index: u32, generation: u32 },
-    /// A remote key that has ended; its object is forgotten.
+    /// A remote key that has ended, and whose object is forgotten.
     Ended,
     /// Never issued.
     Nothing,
@@ -92,7 +92,7 @@ pub(crate) struct Keys {
     secrets: Secrets,
     /// The first permutation.
     cipher: Cipher,
-    /// How many numbers have been drawn: the permutation (32 bits) and how many of it.
+    /// How many numbers have been drawn: the permutation (32 bits), and how many from it.
     drawn: AtomicU64,
     /// How often a slot's generations have wrapped.
     wraps: AtomicU32,
@@ -103,22 +103,22 @@ pub(crate) struct Keys {
     pub(crate) type2: KeyTable,
 }
 
-/// What the next keys will be. Kept under the protection table's lock.
+/// The next keys. Kept under the protection table's lock.
 pub(crate) struct KeySequence {
     /// The present permutation.
     cipher: Cipher,
     batch: [u32; BATCH],
-    /// The upper 24 bits used by type 2 windows so far, once there was one.
+    /// The upper 24 bits that type 2 windows have used so far, once there is one.
     prefixes: Option<Box<[u64]>>,
-    /// How many of them.
+    /// How many of those.
     had: u32,
-    /// The next word of `prefixes` to look through for those of windows that are closed, while that goes on.
+    /// The next word of `prefixes` to check for closed windows, while that scan runs.
     freeing: Option<u32>,
 }
 
 impl Keys {
     pub(crate) fn new(secrets: &Secrets) -> Self {
-        // The mask's upper bits are those of no slot, so that no local key is below 256.
+        // The mask's upper bits belong to no slot, so that no local key is below 256.
         let random = secrets.number("local keys");
         let none = Limits::KEY_SLOTS + 1 + (random >> 32) as u32 % Limits::TYPE2_SLOTS;
         Self {
@@ -171,7 +171,8 @@ impl Keys {
             .then_some((index, name >> 1 & (GENERATIONS - 1)))
     }
 
-    /// What a number names, for a denial and for other slow paths. `is_live` says whether a generation of a slot is.
+    /// What a number names, for a denial and for other slow paths. `is_live` says whether a slot is live under a
+    /// generation.
     #[cold]
     pub(crate) fn open(&self, key: u32, is_live: impl Fn(u32, u32) -> bool) -> Named {
         let local = self.open_local(LocalKey(key));
@@ -316,8 +317,8 @@ impl KeySequence {
     }
 
     /// Records the prefix of a type 2 window, whose key is not yet in the table of live keys. When half of the prefixes
-    /// have been used, those of closed windows become free again: each new key checks 64 of them, so that the lock
-    /// under which this runs is never held for long.
+    /// have been used, those of closed windows become free again: each new key checks 64 of them, so that the lock is
+    /// never held for long.
     fn note_prefix(&mut self, key: u32, live: &KeyTable) {
         if self.had >= MANY_PREFIXES {
             self.freeing.get_or_insert(0);
@@ -399,7 +400,7 @@ mod tests {
         }
     }
 
-    /// An ended key is never taken for one that was never issued, even when its object is long forgotten.
+    /// An ended key is never taken for one that was never issued, even long after its object was forgotten.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn ended_keys_are_told_from_numbers_that_never_were_keys() {
@@ -475,7 +476,7 @@ mod tests {
         }
     }
 
-    /// Windows get fresh keys while there are any, then those of closed windows.
+    /// Windows get unused prefixes while there are any, then those of closed windows.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
     fn prefixes_are_used_again_when_half_of_them_are_used_up() {
@@ -484,7 +485,7 @@ mod tests {
         let ended = keys.give_type2(&mut draw, 2, 1).unwrap().0;
         keys.type2.end(ended, 2, 1);
         assert!(draw.had_prefix(live) && draw.had_prefix(ended));
-        // As many as are needed were had by windows that are closed.
+        // Closed windows have used as many as are needed.
         let prefixes = draw.prefixes.as_mut().unwrap();
         prefixes.iter_mut().for_each(|word| *word |= u64::MAX >> 32);
         draw.had = prefixes.iter().map(|word| word.count_ones()).sum();
@@ -507,7 +508,7 @@ mod tests {
         assert_eq!(set, draw.had);
     }
 
-    /// A key may be given out at the moment when the prefixes beside it are freed.
+    /// A key may be issued at the moment when the prefixes next to its own are freed.
     #[test]
     fn a_prefix_is_not_freed_before_its_window_lives() {
         let (keys, mut draw) = keys(5);

@@ -7,8 +7,8 @@
 //! A cell is one word, so a reader sees a key with its own slot or not at all. The result may be outdated: the caller
 //! pins the slot under the generation that it found, which fails if the key has ended meanwhile.
 //!
-//! The cell of an ended key keeps its contents until another key needs it. So for a while a denial can tell what the
-//! key named.
+//! The cell of an ended key keeps its contents until another key needs it. So for a while a denial can still say what
+//! the key named.
 
 use crate::Limits;
 use crate::key::GENERATIONS;
@@ -76,7 +76,7 @@ impl KeyTable {
         None
     }
 
-    /// What is known about a key: that it is live, or else that it was.
+    /// What is known about a key: whether it is live, or was.
     #[cold]
     pub(crate) fn recall(&self, key: u32) -> Option<Found> {
         if let Some((index, generation)) = self.find(key) {

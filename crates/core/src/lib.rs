@@ -9,8 +9,9 @@
 //! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one short spin
 //! lock.
 //!
-//! Where to look: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in `key`, the
-//! decision in `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, the states of regions and windows in `state`.
+//! Where to find things: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in `key`, the
+//! decision in `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, the states of
+//! regions and windows in `state`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(

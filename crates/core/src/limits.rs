@@ -19,8 +19,8 @@ pub struct Limits {
     pub max_domains: u32,
     /// Segments of one region's scatter list.
     pub max_segments: u32,
-    /// Key slots that regions and bound type 1 windows share; at most [`Limits::KEY_SLOTS`]. Smaller values make
-    /// keys repeat sooner and are of use only to tests of exactly that.
+    /// Key slots that regions and bound type 1 windows share; at most [`Limits::KEY_SLOTS`]. Smaller values make keys
+    /// repeat sooner and are useful only to test that.
     pub key_slots: u32,
 }
 

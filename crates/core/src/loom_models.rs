@@ -1,4 +1,4 @@
-//! The lock-free checks under loom: rebinding of a slot, requested keys, and accesses against their revocation.
+//! The lock-free checks under loom: rebinding of a slot, requested keys, and accesses racing with their revocation.
 //!
 //! The reader is the spawned thread, and the writer the one that continues: loom remembers only the last access to a
 //! word, and a writer that reads a word before it changes it would hide the reader's access.
@@ -16,7 +16,7 @@ use loom::sync::Arc;
 use loom::thread;
 use rkey_base::range::VaRange;
 
-/// Every field tells which binding it is of.
+/// Every field identifies the binding that it belongs to.
 fn binding(of: u32) -> BoundTo {
     BoundTo {
         offset: u64::from(of),
@@ -30,7 +30,7 @@ fn binding(of: u32) -> BoundTo {
     }
 }
 
-/// A binding is seen whole or not at all.
+/// A reader sees a binding as a whole or not at all.
 #[test]
 fn rebind_against_binding() {
     loom::model(|| {
@@ -126,7 +126,7 @@ const OURS: u64 = 0;
 const REGISTERED: u64 = 1;
 const START: u64 = 0x1000;
 
-/// A table with one region, the lock of an engine, and a word that says whose the memory is.
+/// A table with one region, the lock of an engine, and a word that says who owns the memory.
 struct World {
     table: std::sync::Arc<Protection>,
     engine: SectionLock<Section>,
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// What an owner does before it reuses the memory; false if a grant still holds it.
+    /// The owner's steps before it reuses the memory; false if a grant still holds it.
     fn take_back(&self, mut closing: Closing<'_>) -> bool {
         self.engine.pass(&mut closing);
         let drained = closing.finish().is_ok();
@@ -220,7 +220,7 @@ fn access_with_a_pin_against_close() {
     });
 }
 
-/// A slot is reused while an old key is looked up: the old key grants nothing of the new region.
+/// A slot is reused while an old key is looked up: the old key grants no access to the new region.
 #[test]
 fn an_old_key_against_the_next_use_of_its_slot() {
     loom::model(|| {
@@ -299,7 +299,7 @@ fn the_length_of_after_goes_with_the_memory_of_after() {
     access_against_a_change(64);
 }
 
-/// A window that is unbound: what was granted through it ends before its region's memory is the owner's.
+/// A window is unbound: grants through it end before its region's memory belongs to the owner.
 #[test]
 fn access_through_a_window_against_unbind_and_close() {
     loom::model(|| {

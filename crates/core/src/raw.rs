@@ -1,4 +1,4 @@
-//! Raw keys: everything a peer needs to reach a region, as bytes, and the table in which a peer maps them to numbers.
+//! Raw keys: everything a peer needs to reach a region, as bytes, and the table by which a peer maps them to numbers.
 //!
 //! libfabric's raw keys use this (FI-008 to FI-010), and any key may: mapping gives a 64-bit number that a request
 //! carries instead of the key itself.
@@ -7,7 +7,7 @@ use crate::{Key, WireKey};
 use rkey_base::lock::SpinLock;
 use std::fmt;
 
-/// A key with its surroundings.
+/// A key, and what a peer needs to use it.
 ///
 /// As bytes, little endian: a mark (2 bytes), version 1, the kind of key (0 device, 1 requested), reserved (4), the
 /// key (8), base (8), length (8), node (8).
@@ -17,14 +17,14 @@ pub struct RawKey {
     pub key: WireKey,
     /// First address by which requests name the region.
     pub base: u64,
-    /// Bytes of the region.
+    /// Length of the region, in bytes.
     pub len: u64,
-    /// Random number of the device that owns it.
+    /// The owning device's random number.
     pub node: u64,
 }
 
 impl RawKey {
-    /// Bytes of a raw key.
+    /// The length of a raw key, in bytes.
     pub const LEN: usize = 40;
 
     const MARK: [u8; 3] = [b'r', b'k', 1];
@@ -46,7 +46,7 @@ impl RawKey {
         bytes
     }
 
-    /// Parses the bytes of a peer. Accepts any bytes; returns `None` if they are not a raw key, or its region would
+    /// Parses bytes from a peer. Accepts any bytes; returns `None` if they are not a raw key, or its region would
     /// overflow the address space.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -72,7 +72,7 @@ impl RawKey {
     }
 }
 
-/// Raw keys of peers, mapped to numbers that requests can carry. A number is reused only after 2^32 others of its
+/// Raw keys from peers, mapped to numbers that requests can carry. A number is reused only after 2^32 others of its
 /// slot.
 #[derive(Default)]
 pub struct RawKeyMap {

@@ -41,7 +41,7 @@ pub struct RegionSpec<'a> {
     pub ranges: &'a [VaRange],
     /// The allowed access.
     pub access: Access,
-    /// How requests name its bytes.
+    /// How requests address its bytes.
     pub addressing: Addressing,
     /// Refuses every access until it is enabled.
     pub disabled: bool,
@@ -92,7 +92,7 @@ pub struct Region {
     pub requested: Option<u64>,
 }
 
-/// What a re-registration changes; what is not given stays.
+/// What a re-registration changes. `None` keeps the current value.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Change<'a> {
     /// Another domain.
@@ -101,6 +101,6 @@ pub struct Change<'a> {
     pub ranges: Option<(&'a [VaRange], Addressing)>,
     /// Other rights.
     pub access: Option<Access>,
-    /// The rules for the new rights.
+    /// The API's rules for the new rights.
     pub rules: Rules,
 }

@@ -13,7 +13,7 @@ use crate::{
 use rkey_base::range::VaRange;
 use rkey_base::slab::State;
 
-/// A region's address and addressing, checked.
+/// A region's address and addressing, after the checks.
 pub(crate) struct Geometry {
     pub(crate) start: u64,
     pub(crate) len: u64,
@@ -137,7 +137,7 @@ impl Protection {
         )
     }
 
-    /// Takes the counter away again.
+    /// Removes the counter again.
     ///
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
@@ -169,7 +169,7 @@ impl Protection {
         Ok(self.end(&mut registry, region, entry))
     }
 
-    /// Unbinds every window of a region, takes its endpoint and counter away, and closes it.
+    /// Unbinds every window of a region, removes its endpoint and counter, and closes it.
     ///
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
@@ -247,7 +247,7 @@ impl Protection {
             return Err(reached(Limit::Segments, u64::from(max)));
         }
         let Some(pieces) = ScatterList::new(ranges) else {
-            // No piece at all, or more bytes than a number holds.
+            // No segment, or more bytes than 64 bits can count.
             return Err(match ranges {
                 [] => CoreError::Empty,
                 _ => reached(Limit::RegionBytes, self.limits.max_region_bytes),
@@ -268,7 +268,7 @@ impl Protection {
         })
     }
 
-    /// The geometry that a live region has.
+    /// A live region's current address and addressing.
     pub(crate) fn geometry_of(&self, entry: &Entry) -> Geometry {
         let rights = entry.rights();
         let start = entry.start.load(Ordering::Relaxed);
@@ -446,7 +446,7 @@ pub(crate) fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> 
         .map_err(|missing| CoreError::AccessNeeds { asked, missing })
 }
 
-/// By which address the first byte is named.
+/// The address by which requests name the first byte.
 fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64, u32), CoreError> {
     let (base, flags) = match addressing {
         Addressing::Virtual => (start, flag::VIRTUAL),

@@ -1,12 +1,12 @@
 //! Requested keys (libfabric): a lock-free map from a domain and a 64-bit key to a slot.
 //!
 //! A hash table of buckets of eight cells. When a key finds no free cell, a level with four times the cells is added;
-//! existing levels stay in place, so readers never see a table move. A cell's target is written last and removed
-//! first, and a reader reads it before and after the key: it trusts only what did not change. The caller that finds a
-//! target pins the slot, which tells whether it is still the right one.
+//! existing levels stay in place, so readers never see a table move. A cell's target is written last and removed first,
+//! and a reader reads it before and after the key: it trusts only what did not change. The caller that finds a target
+//! pins the slot; the pin fails if the slot no longer has that key.
 //!
-//! With many keys, the cost of a lookup is the cache lines that it touches: a bucket is two adjacent ones, and a key
-//! is tried first in the one where it was put if there was room.
+//! With many keys, the cost of a lookup is the cache lines that it touches: a bucket is two adjacent ones, and a lookup
+//! starts with the one where the key was put if there was room.
 
 use crate::key::GENERATIONS;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -31,7 +31,7 @@ struct Cell {
     key: AtomicU64,
 }
 
-/// Cells that are looked at together: a pair of cache lines, filled.
+/// Cells that are checked together: they fill a pair of cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Bucket([Cell; BUCKET]);
@@ -46,11 +46,11 @@ pub(crate) struct Requested {
 
 /// Whether a key can be added.
 pub(crate) enum Vacancy<'a> {
-    /// It can, here.
+    /// It can: in this cell.
     Room(Room<'a>),
-    /// It is there already.
+    /// The table already has the key.
     Taken,
-    /// There is no room for it.
+    /// The table has no room for it.
     Full,
 }
 
@@ -144,7 +144,7 @@ impl Requested {
         cells(level, mixed).next()
     }
 
-    /// Takes a key away, if it names this region.
+    /// Removes a key if it names this region.
     #[inline]
     pub(crate) fn remove(&self, domain: DomainId, key: u64, region: RegionId) {
         let mixed = self.mix(domain, key);
@@ -179,7 +179,7 @@ fn belongs(target: u64, domain: DomainId) -> bool {
     target & USED != 0 && target >> 32 == u64::from(domain.0)
 }
 
-/// The cells of a level that may be a key's, in the order in which they are tried.
+/// The cells of a level that may hold a key, in lookup order.
 #[inline]
 fn cells(level: &[Bucket], mixed: u64) -> impl Iterator<Item = &Cell> {
     // Levels have a power of two of buckets. A bit that does not select the bucket selects the half to try first.

@@ -1,7 +1,8 @@
 //! Rules that only some APIs have. The core applies none of them unless a request asks for it.
 //!
-//! The three APIs disagree about which rights need which. Each rule is written once, here;
-//! a front end passes the set its API demands with every registration and every bind.
+//! The three APIs disagree about which rights need which. Each rule is written
+//! once, here. A front end passes the set that its API demands with every registration and every
+//! bind.
 
 use crate::Access;
 use bitflags::bitflags;

@@ -1,4 +1,4 @@
-//! Scatter lists: regions made of several segments of memory, and the side table that keeps them.
+//! Scatter lists: regions of several memory segments, and the side table that stores them.
 //!
 //! Few regions have one, so a region's slot holds only the list's number.
 
@@ -6,7 +6,7 @@ use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;
 use std::sync::Arc;
 
-/// The pieces of a region, in order, each with its distance from the first byte of the region.
+/// The segments of a region, in order, each with its offset in the region.
 #[derive(Debug)]
 pub(crate) struct ScatterList {
     pieces: Box<[(u64, VaRange)]>,
@@ -41,12 +41,12 @@ impl ScatterList {
         self.pieces.iter().map(|(_, range)| *range).collect()
     }
 
-    /// Everything from the lowest to the highest address of any piece.
+    /// Everything from the lowest to the highest address of any segment.
     pub(crate) fn hull(&self) -> VaRange {
         self.hull
     }
 
-    /// Bytes of all pieces together.
+    /// The total length of all segments, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -60,7 +60,7 @@ impl ScatterList {
         offset.checked_add(range.start() - piece.start())
     }
 
-    /// The memory of `len` bytes from `offset` on, in order; none when they are not all inside.
+    /// The memory of `len` bytes from `offset` on, in order; empty unless they are all inside.
     pub(crate) fn spans(&self, offset: u64, len: u64) -> Option<Vec<VaRange>> {
         let end = offset.checked_add(len)?;
         if end > self.len {

@@ -3,10 +3,10 @@
 //! A pin and its release are two atomic read-modify-writes, several times the cost of the rest of a check. An engine
 //! makes all its checks and copies under its own lock, so it needs no pins: it keeps a [`Section`] behind that lock.
 //!
-//! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back has
-//! to see that no such grant exists any more: by exclusive access to the section ([`Section::pass`]), or by passing
-//! through the lock that the section is behind ([`SectionLock::pass`]). Until one of these has happened after a region
-//! was deregistered or began to change, [`Closing::finish`](crate::Closing::finish) and
+//! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back must
+//! make sure that no such grant is left: by exclusive access to the section ([`Section::pass`]), or by passing through the
+//! lock that the section is behind ([`SectionLock::pass`]). Until one of these has happened after a region was
+//! deregistered or began to change, [`Closing::finish`](crate::Closing::finish) and
 //! [`Changing::finish`](crate::Changing::finish) refuse. [`SectionLock`] is the only way to share a section between
 //! threads, as it is not `Sync`.
 
@@ -41,14 +41,14 @@ const LATELY: usize = 8;
 struct Found {
     /// From which permutation.
     of: u32,
-    /// How often generations had begun anew.
+    /// How often generations had wrapped.
     wraps: u32,
     key: u32,
     slot: (u32, u32),
 }
 
 impl Protection {
-    /// The section of this table. `None`: there is one, and it was not dropped.
+    /// The section of this table. `None` if it already has one.
     #[must_use]
     pub fn section(self: &Arc<Self>) -> Option<Section> {
         // Under the lock: a region ends before there is a section, which then sees that, or its end waits for the section.
@@ -175,7 +175,7 @@ impl Section {
         self.table.check_local(domain, key, addr, len, want)
     }
 
-    /// The slot of a key that is live, or was recently.
+    /// The slot of a key that is live or was so recently.
     #[inline]
     fn find(&self, key: u32, wraps: u32) -> Option<(u32, u32)> {
         let place = &self.lately[key as usize % LATELY];
@@ -274,13 +274,14 @@ impl<T: AsRef<Section>> SectionLock<T> {
 
 /// The end of a region, or a change of one, that waits for earlier grants.
 pub trait Pending: passing::Passing + Sized {
-    /// What comes of it.
+    /// The result.
     type Done;
 
-    /// Ends it: the memory is the owner's.
+    /// Ends it: the memory belongs to the owner.
     ///
     /// # Errors
-    /// Itself, while a grant still holds the region, or while nothing has shown that the section's grants are over.
+    /// Returns itself while a grant still holds the region, or while nothing has shown that the section's grants have
+    /// ended.
     fn finish(self) -> Result<Self::Done, Self>;
 }
 
@@ -304,9 +305,9 @@ impl Pending for Changing<'_> {
 pub(crate) mod passing {
     use crate::table::{Protection, Registry};
 
-    /// What only this crate may say: that the section's grants are over.
+    /// Only this crate may state that the section's grants have ended.
     pub trait Passing {
-        /// The section of this table has no grants of before any more.
+        /// The section of this table has no earlier grants left.
         fn passed(&mut self, table: &Protection);
     }
 
@@ -325,7 +326,7 @@ pub(crate) mod passing {
             Self { table, section }
         }
 
-        /// Whether its grants are over.
+        /// Whether its grants have ended.
         #[inline]
         pub(crate) fn is_over(&self) -> bool {
             !self.section || self.is_dropped()

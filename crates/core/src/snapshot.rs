@@ -26,7 +26,7 @@ pub struct Snapshot {
 pub struct DomainInfo {
     /// Its name.
     pub id: DomainId,
-    /// What hangs on it.
+    /// What it has.
     pub children: DomainChildren,
 }
 
@@ -39,9 +39,9 @@ pub struct RegionInfo {
     pub domain: DomainId,
     /// First address by which requests name it.
     pub base: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Pieces of its scatter list; 1 for a plain region.
+    /// Segments of its scatter list; 1 for a plain region.
     pub pieces: u32,
     /// Rights.
     pub access: Access,
@@ -75,7 +75,7 @@ pub struct Binding {
     pub region: u64,
     /// First address by which requests name the window.
     pub base: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Rights.
     pub access: Access,

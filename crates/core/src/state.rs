@@ -15,7 +15,7 @@ pub(crate) enum RegionState {
     Closing,
 }
 
-/// What can happen to a region.
+/// The events of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum RegionEvent {
     /// `enable`.
@@ -65,11 +65,11 @@ pub(crate) enum WindowState {
     Unbound,
     /// Names part of a region.
     Bound,
-    /// Does not exist any more.
+    /// Closed.
     Closed,
 }
 
-/// What can happen to a window.
+/// The events of a window.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum WindowEvent {
     /// A bind to some bytes.

@@ -252,7 +252,7 @@ impl Protection {
         matches!(self.slots.peek(index), Some((now, state)) if now == generation && state != State::Free)
     }
 
-    /// What a number names that does not open anything right now.
+    /// What a number names that gives no access at present.
     #[cold]
     pub(crate) fn name(&self, key: u32) -> Named {
         self.keys
@@ -292,7 +292,7 @@ impl Protection {
         }
     }
 
-    /// Gives a retired slot free again, unless it is pinned.
+    /// Frees a retired slot, unless it is pinned.
     #[inline]
     pub(crate) fn try_put_back<'a>(
         &self,
@@ -382,13 +382,13 @@ impl Registry {
         }
     }
 
-    /// What hangs on an open domain, to be counted up or down.
+    /// The counts of what an open domain has, for changes.
     #[inline]
     pub(crate) fn children(&mut self, domain: DomainId) -> Result<&mut DomainChildren, CoreError> {
         Ok(&mut self.domain(domain)?.children)
     }
 
-    /// A region with these rights and flags has come into an open domain.
+    /// Counts a new region with these rights and flags in an open domain.
     #[inline]
     pub(crate) fn region_came(&mut self, domain: DomainId, rights: u32) -> Result<(), CoreError> {
         let record = self.domain(domain)?;
@@ -397,7 +397,7 @@ impl Registry {
         Ok(())
     }
 
-    /// It has gone.
+    /// Removes a region from the counts.
     #[inline]
     pub(crate) fn region_went(&mut self, domain: DomainId, rights: u32) {
         if let Ok(record) = self.domain(domain) {

@@ -7,10 +7,10 @@ use std::fmt;
 
 /// The kinds of windows. They differ in who chooses keys, and in who may use them.
 ///
-/// Both forms of InfiniBand's type 2 bind the window to the queue pair it was bound on; form B also compares the
-/// domain at each access. Window, region and queue pair are in one domain at the bind, and windows of a queue pair
-/// are unbound when it is destroyed ([`crate::Protection::forget_endpoint`]), so the comparison is made for both
-/// forms: a conforming program sees no difference.
+/// Both forms of InfiniBand's type 2 bind the window to the queue pair it was bound on; form B also compares the domain
+/// at each access. Window, region and queue pair are in one domain at the bind, and windows of a queue pair are unbound
+/// when it is destroyed ([`crate::Protection::forget_endpoint`]), so this device compares for both forms: a conforming
+/// program sees no difference.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum WindowKind {
@@ -25,7 +25,7 @@ pub enum WindowKind {
 }
 
 impl WindowKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Type1, Self::Type2A, Self::Type2B, Self::Dat];
 
     /// True for the two forms of type 2.
@@ -69,7 +69,7 @@ pub enum BindRegion {
 pub struct BindRequest {
     /// The window.
     pub window: WindowId,
-    /// The region; not looked at when the range is empty.
+    /// The region; ignored when the range is empty.
     pub region: BindRegion,
     /// The part of the region, in the addresses that requests to the region use. Empty: unbind (type 1 and DAT).
     pub range: VaRange,
@@ -97,7 +97,7 @@ pub(crate) struct WindowRecord {
     pub(crate) domain: DomainId,
     /// The slot of its present key.
     pub(crate) slot: KeySlot,
-    /// Slots of keys that were promised to coming binds.
+    /// Slots of keys that are reserved for future binds.
     pub(crate) promised: Vec<KeySlot>,
     pub(crate) bound: Option<Bound>,
     /// Slots and generations of the last keys that binds replaced, for the text of a denial.

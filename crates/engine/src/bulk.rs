@@ -1,8 +1,8 @@
 //! Requests that take the responder several steps: remote iovecs, and reads.
 //!
-//! The request stays at the front of its link until the last step, so everything after it waits: the order of the
-//! link is the order of execution. Each step moves at most [`STEP`] bytes and checks the access again, so that
-//! deregistering a region, or waiting for the engine, never waits for a whole gigabyte.
+//! The request stays at the front of its link until the last step, so everything after it waits: the order of the link
+//! is the order of execution. Each step moves at most [`STEP`] bytes and checks the access again, so that deregistering
+//! a region, or waiting for the engine, never waits for a gigabyte to be copied.
 
 use crate::checked_memory::{AccessError, CheckedMemory, Counter, RequestedRange};
 use crate::context::Context;
@@ -30,16 +30,16 @@ pub(crate) struct Bulk {
     life: u32,
     header: Header,
     list: Option<Box<RemoteIovec>>,
-    /// Bytes of this fragment that have been moved.
+    /// How many bytes of this fragment have been moved.
     done: u64,
-    /// Bytes of a read that the requester knows to be complete.
+    /// How many bytes of a read the requester knows to be complete.
     told: u64,
 }
 
 /// A push notifies the requester each time it has passed a multiple of this, so that a long read shows progress.
 const TELL: u64 = 16 << 20;
 
-/// What became of a step.
+/// The result of a step.
 pub(crate) enum Stepped {
     /// The request is executed or refused.
     Finished(Reply),
@@ -180,7 +180,7 @@ fn unmoved<L: Link, M: Memory>(
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::fault_of_requester(header, address))
         }
-        // Our own memory, or our own rules.
+        // The fault is in our own memory or our own rules.
         other => Stepped::Finished(failed(x, qp, link_state.meta.node, header, other)),
     }
 }

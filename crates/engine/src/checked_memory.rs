@@ -1,4 +1,4 @@
-//! Access to memory: the protection table, and the memory itself.
+//! Access to memory, each preceded by a check in the protection table.
 //!
 //! Every function here checks with the table first, touches exactly the bytes of the grant, and drops the grant
 //! before it returns. A payload in several scatter/gather elements, or a region of several segments, is walked part
@@ -64,7 +64,7 @@ pub(crate) struct CheckedMemory<M> {
     pub(crate) protection: Arc<Protection>,
     pub(crate) section: Section,
     pub(crate) memory: M,
-    /// New requests do not name our memory to peers: their payload travels.
+    /// New requests do not name our memory to peers: they carry their payload.
     pub(crate) held_back: bool,
 }
 
@@ -125,7 +125,7 @@ impl<M: Memory> CheckedMemory<M> {
         self.walk(domain, sges, 0, len, want, |_, _| Ok(()))
     }
 
-    /// Fills `place` from `sges`, starting `offset` bytes into them.
+    /// Fills `place` from `sges`, starting at byte `offset`.
     #[inline]
     pub(crate) fn gather(
         &self,
@@ -155,7 +155,7 @@ impl<M: Memory> CheckedMemory<M> {
         })
     }
 
-    /// Stores `bytes` to `sges`, starting `offset` bytes into them.
+    /// Stores `bytes` to `sges`, starting at byte `offset`.
     #[inline(always)]
     pub(crate) fn scatter(
         &self,
@@ -259,7 +259,7 @@ impl<M: Memory> CheckedMemory<M> {
         Ok(grant.counter())
     }
 
-    /// Carries out an atomic; gives the old value.
+    /// Executes an atomic; returns the old value.
     pub(crate) fn atomic(
         &self,
         range: &RequestedRange,

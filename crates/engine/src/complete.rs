@@ -58,7 +58,7 @@ impl<M> Context<M> {
         self.complete(qp.config.send_cq, entry, false);
     }
 
-    /// A send failed: the queue pair leaves service.
+    /// A send failed: takes the queue pair out of service.
     #[cold]
     fn send_error(&mut self, qp: &mut Qp) {
         if qp.config.qp_type.is_reliable() {
@@ -69,7 +69,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// The oldest send has failed and no later one can succeed, whatever the policy.
+    /// The oldest send has failed, and no later one can succeed whatever the policy.
     #[cold]
     pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
         if qp.sq.head != qp.sq.tail {
@@ -83,7 +83,7 @@ impl<M> Context<M> {
         self.enter_error(qp);
     }
 
-    /// To the error state: everything that is posted is flushed.
+    /// Moves the queue pair to the error state: everything that is posted is flushed.
     #[cold]
     pub(crate) fn enter_error(&mut self, qp: &mut Qp) {
         if qp.state == QpState::Error {
@@ -101,7 +101,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Ends all sends as flushed, and forgets what is on the link.
+    /// Ends all sends as flushed, and forgets its requests on the link.
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
         self.leave_orphans(qp, qp.started());
         while qp.sq.head != qp.sq.tail {
@@ -115,7 +115,7 @@ impl<M> Context<M> {
         self.forget_requests(qp);
     }
 
-    /// What is on the link does not concern this queue pair any more.
+    /// Detaches the queue pair from its requests on the link.
     pub(crate) fn forget_requests(&mut self, qp: &mut Qp) {
         qp.life = self.life();
         qp.req.acked = qp.sq.next;
@@ -129,7 +129,7 @@ impl<M> Context<M> {
         qp.req.seen = None;
     }
 
-    /// A bind that will never be executed gives its promised key back.
+    /// Returns the reserved key of a bind that will never execute.
     pub(crate) fn forfeit(&mut self, qp: &Qp, seq: u64) {
         if qp.sq.wqe(seq).op == CompletionOp::Bind
             && seq >= qp.sq.next
@@ -140,7 +140,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Ends the receive that is being filled and all that are posted as flushed.
+    /// Flushes the receive that is being filled and all posted receives.
     fn flush_receives(&mut self, qp: &mut Qp) {
         qp.resp.current = None;
         if qp.resp.recv.held {
@@ -153,7 +153,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Ends the receive that is held with an error.
+    /// Ends the held receive with an error.
     #[cold]
     pub(crate) fn fail_receive(&mut self, qp: &mut Qp, status: Status, vendor: u32) {
         if !qp.resp.recv.held {
@@ -171,7 +171,7 @@ impl<M> Context<M> {
         self.complete_recv(qp.config.recv_cq, entry, true);
     }
 
-    /// Everything that was started before Sqd is complete.
+    /// All sends that were started before Sqd are complete.
     #[cold]
     pub(crate) fn drained(&mut self, qp: &mut Qp) {
         qp.draining = false;

@@ -30,7 +30,7 @@ pub(crate) struct Srq {
     pub(crate) domain: DomainId,
     pub(crate) queue: RecvQueue,
     pub(crate) max_sge: u32,
-    /// Raise an event when fewer are left; 0 is disarmed.
+    /// Raises an event when fewer are left; 0 disarms it.
     pub(crate) limit: u32,
     pub(crate) users: u32,
     /// For queues whose receives complete in their own completion queue: that queue, and for extended reliable
@@ -51,8 +51,8 @@ pub(crate) struct OrphanedRequests {
     pub(crate) sges: Vec<Sge>,
 }
 
-/// The state of an engine apart from its queue pairs and links; everywhere `x`, so that one of those can be borrowed
-/// beside it.
+/// The state of an engine apart from its queue pairs and links; called `x` everywhere; separate, so that one of those
+/// can be borrowed at the same time.
 pub(crate) struct Context<M> {
     pub(crate) config: EngineConfig,
     pub(crate) checked: CheckedMemory<M>,
@@ -74,10 +74,10 @@ pub(crate) struct Context<M> {
     pub(crate) orphans: Vec<OrphanedRequests>,
     pub(crate) exposure: Arc<Exposure>,
     pub(crate) reports: Arc<Reports>,
-    /// The process whose requests are being taken up.
+    /// The process whose requests are being handled.
     pub(crate) serving: Origin,
     pub(crate) guesses: Guesses,
-    /// Receives that have completed, well or not.
+    /// How many receives have completed, with or without an error.
     pub(crate) received: u64,
     next_life: u32,
     reports_waiting: usize,
@@ -119,11 +119,11 @@ impl<M> Context<M> {
         self.next_life
     }
 
-    /// Puts an entry into a completion queue.
+    /// Adds an entry to a completion queue.
     #[inline(always)]
     pub(crate) fn complete(&mut self, cq: CqId, entry: Completion, solicited: bool) {
-        // It may be destroyed: receiving halves of extended reliable connections do not hold the completion queue of
-        // their last shared receive queue.
+        // The queue may have been destroyed: receiving halves of extended reliable connections do not hold the
+        // completion queue of their last shared receive queue.
         let Some(queue) = self.cqs.get_mut(cq) else {
             return;
         };
@@ -133,14 +133,14 @@ impl<M> Context<M> {
         }
     }
 
-    /// The same for the entry of a receive.
+    /// As [`Self::complete`], for a receive.
     #[inline(always)]
     pub(crate) fn complete_recv(&mut self, cq: CqId, entry: Completion, solicited: bool) {
         self.received += 1;
         self.complete(cq, entry, solicited);
     }
 
-    /// Takes the entries of a queue pair that is reset or destroyed out of its completion queues.
+    /// Removes the entries of a queue pair that is reset or destroyed from its completion queues.
     #[cold]
     pub(crate) fn forget_completions(&mut self, qp: &Qp) {
         let mut queues = vec![qp.config.send_cq, qp.config.recv_cq];
@@ -159,7 +159,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// The entry did more than enter its queue.
+    /// Raises the event that a new entry calls for.
     #[cold]
     fn push_cq_event(&mut self, cq: CqId, pushed: Pushed) {
         match pushed {
@@ -203,8 +203,8 @@ impl<M> Context<M> {
         id
     }
 
-    /// The target denied a request of ours and recorded that under this id. Returns the local id. A target in this
-    /// process (`here`) has reported it already.
+    /// The target denied a request of ours and recorded the denial under this id. Returns the local id. A target in
+    /// this process (`here`) has reported it already.
     #[cold]
     pub(crate) fn report_answer(
         &mut self,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The clock of a queue whose completions are stamped.
 pub type Clock = fn() -> u64;
 
-/// A completion with the time at which it was put into its queue, as the queue's [`Clock`] had it.
+/// A completion with the time of the queue's [`Clock`] when it was added.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stamped {
     /// The completion.
@@ -20,7 +20,7 @@ pub struct Stamped {
     pub time: u64,
 }
 
-/// The consumers' side of a completion queue. Share it freely.
+/// The consumers' side of a completion queue. Any number of threads may share it.
 pub struct CqShared {
     id: CqId,
     entries: Entries,
@@ -68,7 +68,7 @@ impl CqShared {
         }
     }
 
-    /// How many completions wait.
+    /// How many completions the queue holds.
     pub fn len(&self) -> usize {
         match &self.entries {
             Entries::Plain(entries) => entries.len(),
@@ -76,7 +76,7 @@ impl CqShared {
         }
     }
 
-    /// How many can wait.
+    /// How many completions it can hold.
     pub fn depth(&self) -> usize {
         match &self.entries {
             Entries::Plain(entries) => entries.capacity(),
@@ -84,13 +84,13 @@ impl CqShared {
         }
     }
 
-    /// Whether a completion was lost because the queue was full. It stays broken.
+    /// Whether a completion was lost because the queue was full. The queue stays broken.
     pub fn is_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire)
     }
 }
 
-/// Takes entries out of a queue of another kind.
+/// Takes entries one by one from a queue of another kind.
 fn one_by_one<T: Copy + Send + Default, U>(
     into: &mut [U],
     entries: &Fifo<T>,
@@ -114,7 +114,7 @@ impl std::fmt::Debug for CqShared {
     }
 }
 
-/// What the next entry raises.
+/// Which entry raises the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Armed {
     No,
@@ -123,7 +123,7 @@ pub(crate) enum Armed {
     Any,
 }
 
-/// What became of an entry.
+/// The result of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Quiet,
@@ -164,7 +164,7 @@ pub(crate) struct Cq {
     armed: Armed,
     /// A solicited entry, or one with an error, raises a separate event.
     watched: bool,
-    /// An entry was lost; nothing comes after it.
+    /// An entry was lost; no more are added.
     broken: bool,
     /// Queue pairs that complete here, counted once for sends and once for receives.
     pub(crate) users: u32,
@@ -219,7 +219,7 @@ impl Cq {
         }
     }
 
-    /// Takes out the entries of a queue pair.
+    /// Removes the entries of a queue pair.
     pub(crate) fn forget(&mut self, qpn: u32) {
         match &mut self.lane {
             Lane::Plain(producer) => producer.retain(|entry| entry.qpn != qpn),

@@ -1,4 +1,4 @@
-//! One round of work: take what has arrived on each link, respond, send what can be sent, check the timers.
+//! One round of work: take what has arrived on each link, respond, send what is ready, check the timers.
 
 use crate::bulk::{self, Stepped};
 use crate::context::Context;
@@ -15,19 +15,19 @@ use crate::{AsyncEvent, CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
 
-/// More than any link holds: fragments at a time, and how often.
+/// More than any link holds: fragments per call, and calls.
 const LAST_BUDGET: u32 = 256;
 const LAST_ROUNDS: u32 = 64;
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Takes what has arrived, at most about `budget` fragments from each link, sends what can be sent, and runs
-    /// expired timers. `now_ns` is any monotonic clock. A budget of 0 only updates the time.
+    /// Takes arrived fragments, at most about `budget` from each link, sends what is ready, and runs expired timers.
+    /// `now_ns` is any monotonic clock. A budget of 0 only updates the time.
     pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
         self.drive_for(now_ns, budget, None)
     }
 
     /// As [`Engine::drive`]. Messages of one fragment whose receives would complete in `cq` are offered to `inbox`
-    /// first, in order, while it takes them and `cq` is empty. Messages that go to receives come later.
+    /// first, in order, while it takes them and `cq` is empty. Later messages go to receives.
     pub fn drive_with(
         &mut self,
         now_ns: u64,
@@ -103,7 +103,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return;
         };
         link_state.link.flush();
-        // An acknowledgement that is held back for company is work, too.
+        // An acknowledgement that waits to be combined with others is work, too.
         progress.did |= !link_state.meta.stuck && link_state.link.pending();
         let down = link_state
             .meta
@@ -138,7 +138,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             pump(&mut self.x, &mut self.links, qp);
             progress.did |= before != (qp.sq.next, qp.req.offset);
             if qp.req.blocked {
-                // Full again: it went to the end of the line.
+                // Full again: the queue pair went to the end of the list.
                 return;
             }
         }
@@ -166,7 +166,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 qp.req.wait = None;
                 self.x.ready.push(index);
             } else if qp.req.copies.as_ref().is_some_and(|c| c.until == deadline) {
-                // It stays in the link's list, which costs one check too many.
+                // The queue pair stays in the link's list, which costs one superfluous check.
                 qp.req.blocked = false;
                 self.x.ready.push(index);
             }
@@ -220,8 +220,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
                         let ours = self.x.config.node;
                         let other = link.filter(|link_state| link_state.meta.node != ours);
                         match other.filter(|_| qp.names_memory()) {
-                            // The peer might still execute the request later, which it must not once the program owns
-                            // the memory again.
+                            // The peer might still execute the request later, which must not happen once the program
+                            // owns the memory again.
                             Some(link_state) => {
                                 link_state.meta.down.get_or_insert(DownReason::Silent);
                                 progress.more = true;
@@ -243,8 +243,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Takes all that has arrived from a device, over any link, before one of its links is detached: what the peer
-    /// executed did happen, and what it sent did arrive.
+    /// Takes everything that has arrived from a device, over any link, before one of its links is detached. So requests
+    /// that the peer executed succeed, and messages that it sent arrive.
     pub(crate) fn take_last_news(&mut self, id: LinkId) {
         let Some(node) = self.links.get(id).map(|link_state| link_state.meta.node) else {
             return;
@@ -282,7 +282,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Lets go of a link for all queue pairs.
+    /// Makes all queue pairs release a link.
     pub(crate) fn forget_link(&mut self, id: LinkId) {
         for index in 0..self.qps.bound() {
             let Some(qp) = self.qps.at_mut(index) else {
@@ -313,7 +313,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
-/// The link of a connected queue pair is gone.
+/// Handles the loss of a connected queue pair's link.
 fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     if qp.sq.head == qp.sq.tail || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
         return;
@@ -322,7 +322,7 @@ fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         x.give_up(qp, Status::RetryExceeded);
         return;
     }
-    // An unreliable connection does not know whether it arrived, and does not ask.
+    // An unreliable connection does not learn whether its requests arrived.
     qp.req.acked = qp.sq.next;
     x.retire(qp);
     if qp.req.offset > 0 {
@@ -372,7 +372,7 @@ fn take<L: Link, M: Memory>(
                     link_state.meta.stuck = true;
                     break;
                 }
-                // Let others have the engine between two steps.
+                // Release the engine to others between two steps.
                 Resumed::More => return Ok(fragments.max(budget)),
             }
             fragments += 1;

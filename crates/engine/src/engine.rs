@@ -32,13 +32,13 @@ pub struct EngineConfig {
     pub max_cqs: u32,
     /// Shared receive queues.
     pub max_srqs: u32,
-    /// Entries of a completion queue.
+    /// Maximum entries of a completion queue.
     pub max_cq_depth: u32,
-    /// Entries of a send, receive or shared receive queue.
+    /// Maximum entries of a send, receive or shared receive queue.
     pub max_queue_depth: u32,
-    /// Scatter/gather elements of a work request.
+    /// Maximum scatter/gather elements of a work request.
     pub max_sge: u32,
-    /// Bytes of inline data of a work request.
+    /// Maximum inline data of a work request, in bytes.
     pub max_inline: u32,
     /// Before the engine gives up a silent peer, it asks whether that peer could have responded.
     pub asks_about_silence: bool,
@@ -71,7 +71,7 @@ pub struct Progress {
     pub next_deadline: Option<u64>,
 }
 
-/// Enough flushes to make any link publish an acknowledgement that it delays.
+/// How many flushes make any link publish a delayed acknowledgement.
 const FLUSHES: u32 = 32;
 
 /// The transport engine of one device.
@@ -81,7 +81,7 @@ pub struct Engine<L: Link, M: Memory> {
     pub(crate) numbers: Numbers,
     pub(crate) links: Table<LinkState<L>>,
     pub(crate) detached: Vec<(LinkId, L)>,
-    /// Memory exposed over links that are gone, until the owner takes the list.
+    /// Memory that was exposed over lost links, until the owner takes the list.
     pub(crate) told: HashMap<LinkId, Vec<ExposedMemory>>,
 }
 
@@ -103,7 +103,7 @@ fn limit(what: &'static str, given: u32, limit: u32) -> Result<(), EngineError> 
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// An engine without any object or link, for the regions of the section's table.
+    /// A new engine, for the regions of the section's table.
     pub fn new(config: EngineConfig, section: Section, memory: M) -> Self {
         Self {
             x: Context::new(config, CheckedMemory::new(section, memory)),
@@ -120,8 +120,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         &self.x.config
     }
 
-    /// Notes that no access of this engine to a region is under way: none outlives a call. A device that shares the
-    /// engine passes through its lock instead ([`rkey_core::SectionLock`]).
+    /// Notes that this engine is not accessing any region: no access outlives a call. A device that shares the engine
+    /// passes through its lock instead ([`rkey_core::SectionLock`]).
     pub fn pass(&mut self, pending: &mut impl Pending) {
         self.x.checked.section.pass(pending);
     }
@@ -136,7 +136,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Arc::clone(&self.x.reports)
     }
 
-    /// Whether peers may be able to reach into memory by themselves.
+    /// Whether peers may be able to access memory without this engine.
     pub fn exposure(&self) -> &Arc<Exposure> {
         &self.x.exposure
     }
@@ -149,7 +149,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.place_cq(depth, None)
     }
 
-    /// Creates a completion queue whose entries have the time at which they were put in.
+    /// Creates a completion queue whose entries have the time at which they were added.
     ///
     /// # Errors
     /// As [`Self::create_cq`].
@@ -187,10 +187,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
         )
     }
 
-    /// Gives a completion queue another depth; what is in it stays.
+    /// Changes the depth of a completion queue; its entries stay.
     ///
     /// # Errors
-    /// [`EngineError::CqHolds`] if more entries wait than would fit; limits.
+    /// [`EngineError::CqHolds`] if it holds more entries than would fit; limits.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), EngineError> {
         self.check_cq_depth(depth)?;
         let cq = self
@@ -321,11 +321,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let _ = self.x.checked.protection.release_domain(domain);
     }
 
-    /// Changes a shared receive queue. [`AsyncEvent::SrqLimit`] comes once when fewer receives than
-    /// `limit` are left; 0 disarms it.
+    /// Changes a shared receive queue. [`AsyncEvent::SrqLimit`] is raised once when fewer than `limit` receives are
+    /// left; a limit of 0 disarms it.
     ///
     /// # Errors
-    /// A depth below what is posted, or a limit above the depth.
+    /// A depth below the number of posted receives, or a limit above the depth.
     pub fn modify_srq(
         &mut self,
         srq: SrqId,
@@ -478,7 +478,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.leave_orphans(&qp, qp.started());
         self.forget_orphans();
         self.numbers.remove(qp.qpn);
-        // The peer may wait for the last acknowledgement, which the link holds back for company.
+        // The peer may be waiting for the last acknowledgement, which the link delays to combine it with others.
         for link in [qp.inbound, qp.out].into_iter().flatten() {
             let Some(link_state) = self.links.get_mut(link) else {
                 continue;
@@ -561,7 +561,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.poll_event()
     }
 
-    /// Takes the queue pairs of completion queues that broke out of service.
+    /// Moves the queue pairs of broken completion queues out of service.
     #[inline]
     pub(crate) fn settle_broken(&mut self) {
         while let Some(cq) = self.x.broken.pop() {

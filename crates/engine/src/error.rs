@@ -13,12 +13,12 @@ pub enum EngineError {
     /// Other objects still use it.
     #[error("the {what} is still used by {users} queue pairs")]
     Busy {
-        /// What is used.
+        /// Which object is in use.
         what: &'static str,
-        /// By how many.
+        /// How many others use it.
         users: u32,
     },
-    /// A number is outside of what this engine offers.
+    /// A number exceeds this engine's limits.
     #[error("{what} is {given}, but the limit is {limit}")]
     Limit {
         /// Which number.
@@ -28,7 +28,7 @@ pub enum EngineError {
         /// The most.
         limit: u64,
     },
-    /// A number that may not be zero is.
+    /// A number is zero that must not be.
     #[error("{0} must not be zero")]
     Zero(&'static str),
     /// The queue pair number is taken, or longer than 24 bits.
@@ -37,7 +37,7 @@ pub enum EngineError {
     /// A completion queue has more entries than its new depth.
     #[error("the completion queue holds {held} entries, more than {asked}")]
     CqHolds {
-        /// Entries in it.
+        /// How many entries it holds.
         held: u32,
         /// The requested depth.
         asked: u32,
@@ -71,7 +71,7 @@ pub enum ModifyError {
     Value {
         /// Which.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         given: u64,
         /// The most.
         limit: u64,

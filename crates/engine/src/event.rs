@@ -1,4 +1,4 @@
-//! What an engine reports to its device, apart from completions; and the part of it that is for the program.
+//! What an engine reports to its device, apart from completions; and which of that is for the program.
 
 use crate::groups::Group;
 use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId};
@@ -43,21 +43,21 @@ pub enum Event {
         /// The group.
         group: Group,
     },
-    /// A link broke and has been detached; queue pairs with requests on it have failed them.
+    /// A link broke and has been detached; queue pairs have failed their requests on it.
     LinkDown {
-        /// Which. [`crate::Engine::take_detached`] gives the link itself back.
+        /// The link's id. [`crate::Engine::take_detached`] returns the link itself.
         link: LinkId,
         /// Why.
         reason: DownReason,
     },
-    /// An access was denied, here or at the peer. [`crate::Engine::reports`] has it already.
+    /// An access was denied, here or at the peer. [`crate::Engine::reports`] already has the report.
     Denied(Arc<DenialReport>),
-    /// A process has named many unknown keys. Raised when it is first slowed down, and when the number of its guesses
-    /// reaches 100, 1,000 and so on.
+    /// A process has named many unknown keys. Raised when its requests are first delayed, and when the number of its
+    /// guesses reaches 100, 1,000 and so on.
     Guessing(Guesser),
-    /// A posted bind failed; its completion has [`crate::Status::WindowBind`], this event the reason.
+    /// A posted bind failed; its completion has [`crate::Status::WindowBind`], this event has the reason.
     BindFailed {
-        /// On which queue pair.
+        /// The queue pair of the bind.
         qp: QpId,
         /// Its number.
         qpn: u32,
@@ -72,18 +72,18 @@ pub enum Event {
         counter: u32,
         /// The endpoint that the queue pair belongs to, or its own number.
         endpoint: u32,
-        /// Bytes moved.
+        /// How many bytes were moved.
         bytes: u32,
         /// Whether the peer wrote (write, atomic) or read.
         write: bool,
     },
 }
 
-/// An event outside of completions. The device passes it on to the program.
+/// An event that no completion reports. The device passes it on to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue was full when an entry came. It is broken, and so are its queue pairs.
+    /// A completion queue was full when an entry was added. The queue is broken, and so are its queue pairs.
     CqOverrun(CqId),
     /// A queue pair went to the error state for a reason that no completion reports.
     QpFatal {
@@ -114,7 +114,7 @@ pub enum AsyncEvent {
         /// Its number.
         qpn: u32,
     },
-    /// A queue pair in the error state will take nothing more from its shared receive queue.
+    /// A queue pair in the error state takes no more receives from its shared receive queue.
     LastWqeReached {
         /// Which.
         qp: QpId,
@@ -123,7 +123,7 @@ pub enum AsyncEvent {
     },
     /// A shared receive queue has fewer entries than its limit; the limit is disarmed now.
     SrqLimit(SrqId),
-    /// The first request of the peer arrived while the queue pair was in Rtr.
+    /// The peer's first request arrived while the queue pair was in Rtr.
     CommEstablished {
         /// Which.
         qp: QpId,

@@ -1,19 +1,19 @@
-//! Whether a peer may be able to touch memory without asking the engine, readable without the engine's lock.
+//! Whether a peer may be able to touch memory without the engine. Readable without the engine's lock.
 
 use rkey_core::LocalKey;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Memory of ours that a peer may still touch by itself: a remote iovec named it and was not acknowledged.
+/// Our memory that a peer may still touch directly: a remote iovec named it and was not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExposedMemory {
-    /// The queue pair of the request, which need not exist any more.
+    /// The queue pair of the request. It may no longer exist.
     pub qpn: u32,
-    /// The key of the region, which need not exist any more either.
+    /// The key of the region. It may no longer exist either.
     pub key: LocalKey,
 }
 
-/// The exposure of an engine. It changes only under the engine's lock; readers must have passed through that lock
-/// since the memory in question could last be named.
+/// The exposure of an engine. It changes only under the engine's lock; a reader must have taken that lock since the
+/// memory in question could last be named.
 #[derive(Debug, Default)]
 pub struct Exposure {
     named: AtomicBool,
@@ -26,7 +26,7 @@ impl Exposure {
     #[inline]
     #[must_use]
     pub fn is_memory_named(&self) -> bool {
-        // Acquire, as a link is lost before its requests are not outstanding any more.
+        // Acquire, because a link is lost before its requests cease to be outstanding.
         self.named.load(Ordering::Acquire)
     }
 

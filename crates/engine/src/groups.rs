@@ -1,9 +1,10 @@
-//! Multicast: a datagram to a group reaches every member, on every device that has some.
+//! Multicast: a datagram to a group reaches every member, on every device with members.
 //!
 //! The engine's owner knows the members on other devices: a datagram to a group raises [`crate::Event::GroupNeeded`],
-//! and waits for [`Engine::connect_group`]. The result is valid for a moment, so that a burst asks once. A copy that
-//! finds its link full waits for room, as other datagrams do, but not forever, because the other members are waiting.
-//! After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until it has taken one.
+//! and waits for [`Engine::connect_group`]. The result is valid for a short time, so that a burst asks once. A copy
+//! that finds its link full waits for room, as other datagrams do, but not forever, because the other members are
+//! waiting. After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until it has taken
+//! one.
 //!
 //! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that match one of its
 //! [flows](Flow).
@@ -25,12 +26,12 @@ use rkey_link::{Incoming, Link, Payload, SendError};
 pub const GROUP_QPN: u32 = 0xff_ffff;
 /// What a fragment for the wire has as its key.
 const WIRE_KEY: u64 = 1;
-/// How long the links of a group are believed to be all, in nanoseconds.
+/// How long the list of a group's links is taken to be complete, in nanoseconds.
 const FRESH_NS: u64 = 1_000_000;
 /// How often a copy waits for room on its link, and how long each time, in nanoseconds. A clock that jumps, because
 /// the time was not updated for a while, only makes one wait shorter.
 const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
-/// Bytes of a frame that a flow can look at.
+/// How many bytes of a frame a flow can match.
 const FLOW_MAX: usize = 128;
 
 /// A group.
@@ -74,14 +75,14 @@ pub(crate) struct Copies {
     life: u32,
     /// Links that have no copy yet.
     links: Vec<LinkId>,
-    /// The time to try the first of them again, unless there is room before.
+    /// When to try the first of them again, unless it has room before that.
     pub(crate) until: u64,
-    /// How often it may wait for that link after this time.
+    /// How many more times it may wait for that link.
     waits: u8,
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Makes a datagram queue pair a member of a group. Joining twice is joining once.
+    /// Makes a datagram queue pair a member of a group. Joining a second time has no effect.
     ///
     /// # Errors
     /// The handle is stale.
@@ -104,12 +105,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Sets the links for datagrams to a group, for a moment: the response to [`Event::GroupNeeded`].
+    /// Sets the links for datagrams to a group, for a short time: the response to [`Event::GroupNeeded`].
     pub fn connect_group(&mut self, group: Group, links: Vec<LinkId>) {
         let now = self.x.now;
         let until = now + FRESH_NS;
         let destinations = &mut self.x.destinations;
-        // What is known about other groups goes with its moment: there may be any number of them.
+        // Entries of other groups expire too: there may be any number of groups.
         destinations.retain(|_, known| now < known.until);
         destinations.insert(group, Destinations { links, until });
         for index in 0..self.qps.bound() {
@@ -131,7 +132,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// [wire](Group::Wire).
     ///
     /// # Errors
-    /// The handle is stale, it is no raw queue pair, or the flow looks too far.
+    /// The handle is stale, the queue pair is not raw, or the flow matches bytes beyond the limit.
     pub fn add_flow(&mut self, qp: QpId, number: u32, flow: Flow) -> Result<(), EngineError> {
         let qp = self.qps.get_mut(qp);
         let qp = qp
@@ -148,7 +149,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Takes a flow away.
+    /// Removes a flow.
     pub fn remove_flow(&mut self, qp: QpId, number: u32) {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.flows.retain(|(of, _)| *of != number);
@@ -167,7 +168,7 @@ pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
     }
 }
 
-/// What became of a datagram to a group.
+/// The result of sending a datagram to a group.
 pub(crate) enum Copied {
     Ended,
     /// Its destinations are not known yet, or one has no room.
@@ -198,7 +199,7 @@ pub(crate) fn send<L: Link, M: Memory>(
     };
     let seq = qp.sq.next;
     let (sges, total) = (qp.sq.sges(seq), u64::from(qp.sq.wqe(seq).total));
-    // Errors here are errors whether the group has members or not.
+    // These errors do not depend on whether the group has members.
     let domain = qp.config.domain;
     let taken = WqeFlags::INLINE.union(WqeFlags::KEPT);
     let mut trouble = if qp.sq.wqe(seq).flags.intersects(taken) {
@@ -226,7 +227,7 @@ pub(crate) fn send<L: Link, M: Memory>(
                 link_state.link.flush();
             }
             Err(SendError::Full) if !link_state.meta.no_room => {
-                // The others that are left have not been waited for.
+                // The remaining links have not been waited for yet.
                 let (until, waits) = match waited.take().filter(|_| place == 0) {
                     Some((until, waits)) if x.now < until => (until, waits),
                     Some((_, 0)) => {

@@ -1,10 +1,10 @@
 //! Guessed keys: counts the unknown keys of each process, and delays the requests of those that name too many.
 //!
-//! A key protects memory only if it cannot be found by trying. Each process has an allowance of wrong keys, which
-//! refills by a little more than one per second, so a program that makes one mistake per second never uses it up.
-//! When it is used up, the device takes no request of that process, over any link, for a pause that doubles from
-//! [`PAUSE_FIRST`] to [`PAUSE_LAST`] while the process goes on. The pause delays the next request, not the response:
-//! a peer can tell a miss by the missing response just as well. A new connection does not help it either.
+//! A key protects memory only if it cannot be found by trying. Each process has an allowance of wrong keys, which refills
+//! by a little more than one per second, so a program that makes one mistake per second never uses it up. When it is used
+//! up, the device takes no request of that process, over any link, for a pause that doubles from [`PAUSE_FIRST`] to
+//! [`PAUSE_LAST`] while the process continues to guess. The pause delays the next request, not the response: a peer can
+//! tell a miss by the missing response just as well. A new connection does not help it either.
 //!
 //! A key that the process has named before tells it nothing new and is not counted: a program that repeats the same
 //! mistake in a loop is not slowed down.
@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Wrong keys that a process may name at once.
+/// How many wrong keys a process may name at once.
 pub const ALLOWANCE: u32 = 64;
-/// Wrong keys that all processes of a user may name at once.
+/// How many wrong keys all processes of a user may name at once.
 pub const USER_ALLOWANCE: u32 = 256;
 /// Time until a process may name one more, in nanoseconds.
 pub const REFILL: u64 = 800_000_000;
@@ -39,11 +39,11 @@ pub const PAUSE_LAST: u64 = 10_000_000_000;
 pub const NEW_LINK: u64 = 30_000_000_000;
 /// A process without a guess for this long is forgotten, in nanoseconds. Its allowance is full long before.
 pub const MEMORY: u64 = 3_600_000_000_000;
-/// Processes, and users, that are kept apart at once.
+/// How many processes, and users, are counted separately at the same time.
 pub const TABLE_MAX: usize = 1024;
-/// Time between two looks for what can be forgotten, in nanoseconds.
+/// Time between two searches for entries to forget, in nanoseconds.
 const TIDY: u64 = MEMORY / 60;
-// What is forgotten has no pause, and its allowance is full.
+// A forgotten process has no pause, and its allowance is full.
 const _: () = assert!(MEMORY > PAUSE_LAST + REFILL * ALLOWANCE as u64);
 /// Recent keys of a process, kept to notice repetitions.
 const REPEATS: usize = 16;
@@ -55,13 +55,13 @@ const OTHER_USERS: u32 = u32::MAX;
 pub struct Guesser {
     /// The process.
     pub process: Process,
-    /// Different keys that gave it no access, in order.
+    /// How many keys it named that gave it no access; recent repetitions do not count.
     pub tried: u64,
-    /// Those of them that were never issued.
+    /// How many of those were never issued.
     pub never_issued: u64,
-    /// How often it was made to wait.
+    /// How often its requests were paused.
     pub pauses: u64,
-    /// How long the last of these pauses is, in nanoseconds; 0 when it has behaved since.
+    /// The length of the last pause, in nanoseconds; 0 once its allowance is full again.
     pub pause: u64,
 }
 
@@ -101,15 +101,15 @@ impl std::fmt::Display for Guesser {
     }
 }
 
-/// An allowance that fills up with time.
+/// An allowance that refills over time.
 #[derive(Debug)]
 struct Allowance {
     size: u32,
     refill: u64,
     left: u32,
-    /// When `left` was right.
+    /// The time for which `left` is valid.
     at: u64,
-    /// Pauses since it was full.
+    /// How many pauses there were since it was full.
     strikes: u32,
     /// The end of the last pause.
     until: u64,
@@ -161,7 +161,7 @@ impl Allowance {
 
 struct Record {
     allowance: Allowance,
-    /// When the last key was tried that counted.
+    /// When it last tried a key that counted.
     last: u64,
     seen: Guesser,
     recent: [Option<WireKey>; REPEATS],
@@ -206,11 +206,11 @@ pub(crate) struct Guesses {
     users: HashMap<u32, Allowance>,
     /// The end of the last pause of all.
     last: u64,
-    /// When to look again for what can be forgotten.
+    /// When to search again for entries to forget.
     tidy_at: u64,
 }
 
-/// Makes room for one more, after removing those that have recovered.
+/// Whether the table has room for this key, after removing recovered entries if necessary.
 fn has_room<K: Eq + Hash, V>(
     table: &mut HashMap<K, V>,
     key: &K,
@@ -223,7 +223,7 @@ fn has_room<K: Eq + Hash, V>(
 }
 
 impl Guesses {
-    /// Until when requests must wait that arrive over a link attached at `since`. `None`: not at all.
+    /// Until when requests that arrive over a link attached at `since` must wait. `None`: they need not wait.
     #[inline]
     pub(crate) fn held(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
         if now >= self.last {
@@ -302,7 +302,7 @@ impl Guesses {
         told
     }
 
-    /// Forgets what is over, now and then: the tables are small, but a guess need not pay for all of it.
+    /// Forgets expired entries now and then: the tables are small, but not every guess should pay for the scan.
     fn tidy(&mut self, now: u64) {
         if now >= self.tidy_at {
             self.tidy_at = now.saturating_add(TIDY);
@@ -311,7 +311,7 @@ impl Guesses {
         }
     }
 
-    /// All that are remembered, those that have tried most first.
+    /// All remembered processes, those that have tried most first.
     pub(crate) fn all(&self, now: u64) -> Vec<Guesser> {
         let known = self.processes.values().filter(|it| !it.is_over(now));
         let mut all: Vec<_> = known.map(|it| it.view(now)).collect();
@@ -321,8 +321,8 @@ impl Guesses {
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Another component than this engine denied a request that came over a link: counts its key. `now_ns` is of the
-    /// clock of [`Engine::drive`].
+    /// Counts the key of a request from a link that another component than this engine denied. `now_ns` is of the clock
+    /// of [`Engine::drive`].
     pub fn count_denied(&mut self, link: LinkId, denial: &Denial, now_ns: u64) {
         if let Some(origin) = self.origin(link) {
             self.x.now = self.x.now.max(now_ns);
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(guesses.held(&who, 0, now), None);
     }
 
-    /// Any number of processes and users: the tables stay within their bounds, and those without an entry share one.
+    /// Any number of processes and users: the tables stay within their bounds, and users without an entry share one.
     #[test]
     fn tables_are_bounded() {
         let mut guesses = Guesses::default();
@@ -441,16 +441,17 @@ mod tests {
         let now = MEMORY - 1;
         guesses.note(&busy, &unknown(1), now);
         assert_eq!(guesses.all(now).len(), 2, "not yet long enough");
-        // It is no longer reported, even while nothing happens, and the next guess of any process frees its entry.
+        // The process is no longer reported, even while nothing happens, and the next guess of any process frees its
+        // entry.
         let now = MEMORY + TIDY;
         assert_eq!(guesses.all(now)[0].process, busy.process);
         assert_eq!((guesses.all(now).len(), guesses.processes.len()), (1, 2));
         guesses.note(&busy, &unknown(2), now);
         assert_eq!((guesses.processes.len(), guesses.users.len()), (1, 1));
-        // When it comes back it starts over.
+        // When it returns, it starts over.
         guesses.note(&quiet, &unknown(0), now);
         assert_eq!(guesses.all(now)[1].tried, 1);
-        // A process that repeats a key it knows has not tried another one.
+        // A process that repeats a key it knows has not tried another key.
         guesses.note(&busy, &unknown(2), now + MEMORY - 1);
         assert_eq!(guesses.all(now + MEMORY).len(), 0);
     }

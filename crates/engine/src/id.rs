@@ -62,7 +62,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// How many are live.
+    /// How many objects are live.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

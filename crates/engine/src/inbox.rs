@@ -10,10 +10,10 @@ use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Attempt, Denial, DomainId, LocalKey, LocalUse, NamedKey};
 
-/// Takes messages of peers that would have completed in its completion queue.
+/// Takes peers' messages before they complete receives in a completion queue.
 pub trait Inbox<M> {
     /// A message has arrived. Returns true if the inbox has taken it; otherwise it goes to a receive, as do all later
-    /// ones of this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.
+    /// ones in this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.
     fn offer(&mut self, message: &Message<'_, M>) -> bool;
 }
 
@@ -37,10 +37,10 @@ impl<'a, M: Memory> Message<'a, M> {
         self.bytes
     }
 
-    /// Copies bytes of it to local memory, as a receive into that memory would.
+    /// Copies some of its bytes to local memory, as a receive into that memory would.
     ///
     /// # Errors
-    /// The denial, also for a fault of the memory; a part may have been copied.
+    /// The denial, also for a memory fault; some bytes may have been copied.
     #[inline]
     pub fn scatter(
         &self,
@@ -95,10 +95,10 @@ impl<'a, M: Memory> OpenInbox<'a, M> {
         })
     }
 
-    /// Offers a message for a queue pair, whole and the next in its order.
+    /// Offers a queue pair's next message, which must be complete.
     #[inline]
     pub(crate) fn offer(&mut self, x: &Context<M>, qp: &Qp, bytes: PeerBytes<'_>) -> bool {
-        // What has completed a receive comes first.
+        // The inbox gets no message while an earlier one is in a receive that the program has not polled.
         if self.cq != qp.config.recv_cq || self.received != x.received || !self.accepting {
             return false;
         }

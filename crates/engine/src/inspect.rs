@@ -30,17 +30,17 @@ pub struct QpSnapshot {
     pub state: QpState,
     /// Its protection domain.
     pub domain: DomainId,
-    /// What it allows its peer.
+    /// The rights that it gives its peer.
     pub access: Access,
     /// The number of the connected queue pair.
     pub peer_qpn: Option<u32>,
     /// The device of the connected queue pair, once it is known.
     pub peer: Option<NodeId>,
-    /// The index of the link that its requests take.
+    /// The index of the link for its requests.
     pub link: Option<u32>,
     /// Sends that are posted and not complete.
     pub sends: u32,
-    /// Those of them that have been started.
+    /// How many of those have been started.
     pub sends_started: u32,
     /// Receives that are posted and not complete (0 with a shared receive queue).
     pub receives: u32,
@@ -55,11 +55,11 @@ pub enum WaitReason {
     Link,
     /// The link is full.
     Room,
-    /// The peer was not ready, or had no receive posted; the next attempt is due later.
+    /// The peer was not ready, or had no receive posted; the next attempt is scheduled.
     Delay,
     /// Refused requests must drain from the link before they are sent again.
     Rewind,
-    /// A fence, a bind, or the limit of outstanding reads: earlier requests first.
+    /// A fence, a bind, or the limit of outstanding reads: earlier requests must complete first.
     Order,
 }
 
@@ -74,7 +74,7 @@ pub struct CqSnapshot {
     pub used: u32,
     /// Queue pair halves (send, receive) that complete here.
     pub users: u32,
-    /// It was full when an entry came.
+    /// It was full when an entry was added.
     pub overrun: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct SrqSnapshot {
     pub depth: u32,
     /// Receives in it.
     pub used: u32,
-    /// Below this an event is raised; 0 is none.
+    /// An event is raised below this number; 0 is disarmed.
     pub limit: u32,
     /// Queue pairs that use it.
     pub users: u32,
@@ -102,7 +102,7 @@ pub struct LinkSnapshot {
     pub index: u32,
     /// The device at the other end.
     pub node: NodeId,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
     /// Why it no longer works, if so.
     pub down: Option<String>,

@@ -4,7 +4,7 @@
 //! [`Event`]s and requests on [links](rkey_link::Link) are results. The engine's owner calls
 //!
 //! 1. the commands (`create_…`, `modify_…`, `post_…`), at any time;
-//! 2. [`Engine::drive`] whenever a link has something or a deadline has passed;
+//! 2. [`Engine::drive`] whenever a link has something to take or a deadline has passed;
 //! 3. [`Engine::poll_event`] until it returns `None`, after either of the two.
 //!
 //! [`rkey_core::Protection`] decides what may be touched, accesses go through a

@@ -1,4 +1,4 @@
-//! A link and what the engine keeps about it.
+//! A link, and the engine's state for it.
 
 use crate::bulk::Bulk;
 use crate::responder::Answer;
@@ -19,7 +19,7 @@ pub(crate) struct Record {
 /// The fragments on the link that are not acknowledged, by ticket: a ring that grows.
 pub(crate) struct Records {
     ring: Box<[Record]>,
-    /// The ticket of the oldest.
+    /// The oldest ticket.
     pub(crate) acked: Ticket,
     /// The next ticket.
     sent: Ticket,
@@ -62,7 +62,7 @@ impl Records {
         self.ring = ring;
     }
 
-    /// The oldest, if it has a smaller ticket.
+    /// Takes the oldest record if its ticket is smaller.
     #[inline]
     pub(crate) fn pop_before(&mut self, ticket: Ticket) -> Option<Record> {
         if self.acked >= ticket.min(self.sent) {
@@ -105,13 +105,13 @@ pub(crate) struct Meta {
     /// The request at the front waits: for room, until the peer takes responses, or for the end of a search for the
     /// peer.
     pub(crate) stuck: bool,
-    /// A datagram to a group has waited for room here without success: no other waits until there was some.
+    /// A datagram to a group has waited for room here without success: no other one waits until the link has had room.
     pub(crate) no_room: bool,
-    /// It was found broken and will be detached.
+    /// Why the link will be detached, once it was found broken.
     pub(crate) down: Option<DownReason>,
 }
 
-/// A link and what the engine knows about it. Not a port of a NIC.
+/// A link, and the engine's state for it.
 pub(crate) struct LinkState<L> {
     pub(crate) link: L,
     pub(crate) meta: Meta,
@@ -153,7 +153,7 @@ impl<L: Link> LinkState<L> {
         Self { link, meta }
     }
 
-    /// Whether a step would find anything to do.
+    /// Whether driving this link would find work.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         let meta = &self.meta;

@@ -8,11 +8,11 @@ pub(crate) enum Nak {
     ReceiverNotReady = 1,
     /// Another message number was expected.
     Sequence = 2,
-    /// The request makes no sense for this queue pair.
+    /// The request is invalid for this queue pair.
     InvalidRequest = 3,
     /// Key, range or rights.
     RemoteAccess = 4,
-    /// The responder could not carry it out.
+    /// The responder could not execute it.
     RemoteOperation = 5,
     /// The queue pair does not exist, is not ready to receive, or does not know its peer yet.
     NotReady = 6,
@@ -48,7 +48,7 @@ pub(crate) const fn rnr_delay_ns(code: u8) -> u64 {
     TABLE[(code & 31) as usize] as u64 * 10_000
 }
 
-/// The transport timeout for a 5-bit code, in nanoseconds; 0 is for ever.
+/// The transport timeout for a 5-bit code, in nanoseconds; 0 means no timeout.
 pub(crate) const fn timeout_ns(code: u8) -> u64 {
     if code == 0 { 0 } else { 4096 << (code & 31) }
 }

@@ -1,5 +1,4 @@
-//! Links: attached, given to queue pairs, found broken, taken out; and what a peer can still reach
-//! over them.
+//! Links: how they are attached, assigned to queue pairs and detached, and what a peer can still reach over them.
 
 use crate::context::OrphanedRequests;
 use crate::link_state::LinkState;
@@ -16,7 +15,7 @@ use rkey_link::{DownReason, Link, NodeId};
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Attaches a link, in either role. Requests that arrive on it are served from the next [`Self::drive`] on.
     ///
-    /// The process at the other end is known by its device only, and is told why its requests are denied.
+    /// The process at the other end is known by its device only, and gets the reason when its requests are denied.
     pub fn attach(&mut self, link: L) -> LinkId {
         let node = link.node();
         let process = Process {
@@ -32,13 +31,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.attach_from(link, origin)
     }
 
-    /// As [`Self::attach`], of a link whose other end is known.
+    /// As [`Self::attach`], for a link to a known process.
     pub fn attach_from(&mut self, link: L, origin: Origin) -> LinkId {
         self.links.insert(|id| LinkState::new(id, link, origin))
     }
 
-    /// Takes a link out. Requests that are outstanding on it fail with
-    /// [`Status::RetryExceeded`]. No [`crate::Event::LinkDown`] is raised.
+    /// Detaches a link. Its outstanding requests fail with [`Status::RetryExceeded`]. No [`crate::Event::LinkDown`] is
+    /// raised.
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
         let told = self.told_over(link);
@@ -61,7 +60,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Some(link_state.link)
     }
 
-    /// The link of an [`crate::Event::LinkDown`], which the engine has let go.
+    /// The link of an [`crate::Event::LinkDown`], which the engine has released.
     pub fn take_detached(&mut self, link: LinkId) -> Option<L> {
         let place = self.detached.iter().position(|(id, _)| *id == link)?;
         Some(self.detached.swap_remove(place).1)
@@ -87,7 +86,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Sends requests of a connected queue pair over this link from now on: the response to
-    /// [`crate::Event::LinkNeeded`]. If the queue pair did not know its peer's device, now it does.
+    /// [`crate::Event::LinkNeeded`]. The queue pair then knows its peer's device.
     ///
     /// # Errors
     /// Stale handles, or a queue pair that has no peer.
@@ -129,7 +128,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Datagrams to this queue pair number go over this link from now on.
+    /// Sends datagrams to this queue pair number over this link from now on.
     pub fn connect_qpn(&mut self, qpn: u32, link: LinkId) {
         self.x.routes.insert(qpn, link);
         self.wake_datagrams(qpn, false);
@@ -155,7 +154,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Lets go on, or drops, what waits for the link to a datagram queue pair.
+    /// Sends or drops the datagrams that wait for the link to a queue pair.
     fn wake_datagrams(&mut self, qpn: u32, lost: bool) {
         for index in 0..self.qps.bound() {
             let Some(qp) = self.qps.at_mut(index) else {
@@ -186,14 +185,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Whether a link has something to take. Cheap, and takes no lock.
+    /// Whether anything on a link is waiting to be taken. Cheap, and takes no lock.
     pub fn pending(&self) -> bool {
         self.links
             .iter()
             .any(|link_state| link_state.link.pending())
     }
 
-    /// All links, to do with them what is not the engine's business.
+    /// All links, for the owner's own use.
     pub fn links_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut L)> {
         self.links
             .iter_mut()
@@ -207,8 +206,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         !self.referencing_links(key).is_empty()
     }
 
-    /// From now on new requests name memory to peers, or do not: then all payload travels. See
-    /// [`Self::has_remote_iovecs`] for those that do already.
+    /// Sets whether new requests may name memory to peers; if not, they carry their payload. For requests already sent,
+    /// see [`Self::has_remote_iovecs`].
     pub fn hold_remote_iovecs_back(&mut self, held_back: bool) {
         self.x.checked.held_back = held_back;
     }
@@ -224,7 +223,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// The links over which a peer may still touch memory because of orphaned requests of the queue pair with this
-    /// number (which need not exist any more).
+    /// number (which may no longer exist).
     pub fn orphaned_links(&self, qpn: u32) -> Vec<LinkId> {
         let of_qp = |orphan: &&OrphanedRequests| orphan.qpn == qpn && self.is_alive(orphan);
         let mut links: Vec<LinkId> = self
@@ -268,7 +267,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         links
     }
 
-    /// The memory that the peer of a detached link had been told of and had not acknowledged. This call forgets it.
+    /// Takes the list of memory that was named to the peer of a detached link and not acknowledged.
     pub fn take_told(&mut self, link: LinkId) -> Vec<ExposedMemory> {
         self.told.remove(&link).unwrap_or_default()
     }
@@ -297,7 +296,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         told
     }
 
-    /// Whether the peer has not acknowledged all of it.
+    /// Whether the peer has yet to acknowledge some of it.
     fn is_alive(&self, orphan: &OrphanedRequests) -> bool {
         self.links.get(orphan.link).is_some_and(|link_state| {
             link_state
@@ -308,7 +307,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
-    /// Forgets what peers have acknowledged since.
+    /// Removes the requests that peers have acknowledged since.
     pub(crate) fn forget_orphans(&mut self) {
         let mut orphans = std::mem::take(&mut self.x.orphans);
         orphans.retain(|orphan| self.is_alive(orphan));

@@ -1,4 +1,4 @@
-//! Which queue pair has which number: two array look-ups, no hashing.
+//! Which queue pair has which number: two array lookups, no hashing.
 
 use crate::id::Table;
 use crate::qp::pair::Qp;
@@ -8,7 +8,7 @@ const NONE: u32 = u32::MAX;
 /// Maps 24-bit queue pair numbers to indices. Numbers come in blocks of 256, and only blocks that
 /// are in use have a table.
 pub(crate) struct Numbers {
-    /// Block to table, plus 1; 0 is none. Untouched pages of it cost nothing.
+    /// Block to table, plus 1; 0 is none. Pages that are never touched cost nothing.
     blocks: Vec<u16>,
     tables: Vec<[u32; 256]>,
 }

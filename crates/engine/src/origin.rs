@@ -1,8 +1,8 @@
-//! Which process is at the other end of a link, as the owner of the engine has found out.
+//! The process at the other end of a link, as the engine's owner has determined it.
 
 use serde::{Deserialize, Serialize};
 
-/// A process of this host, as the kernel reports it. A device claims its process; a process can open any number of
+/// A process on this host, as the kernel reports it. A device claims its process; a process can open any number of
 /// devices and links, and stays one process.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
@@ -12,7 +12,7 @@ pub struct Process {
     pub user: u32,
     /// Its process id; 0 if it has none in our PID namespace. All such processes of a user count as one.
     pub pid: u32,
-    /// Its start time, in any unit: tells it from an earlier process with the same id. 0 if not known.
+    /// Its start time, in any unit: distinguishes it from an earlier process with the same id. 0 if not known.
     pub started: u64,
 }
 
@@ -21,8 +21,8 @@ pub struct Process {
 pub struct Origin {
     /// The process there.
     pub process: Process,
-    /// It is this process itself.
+    /// Whether it is this process.
     pub here: bool,
-    /// Its denied requests get the whole explanation. Otherwise only the status.
+    /// Whether its denied requests get the whole explanation, or only the status.
     pub explain: bool,
 }

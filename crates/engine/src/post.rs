@@ -1,4 +1,4 @@
-//! Posting work requests: checks that need no peer, then into the queue, then out if possible.
+//! Posting work requests: local checks, then the send queue, then the link if possible.
 
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
@@ -64,13 +64,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return Err((room, PostError::QueueFull(qp.config.max_send)));
         }
         for (index, request) in requests.enumerate() {
-            // The write at the tail becomes part of the queue only with the push.
+            // The entry at the tail is not part of the queue before the push.
             prepare(qp, &request).map_err(|error| (index, error))?;
         }
         Ok(())
     }
 
-    /// What becomes of a post that does not simply go to its link.
+    /// The rest of a post whose request cannot go straight to its link.
     #[cold]
     fn send_otherwise(&mut self, qp: QpId, request: &SendRequest<'_>) {
         let Some(qp) = self.qps.get_mut(qp) else {
@@ -248,7 +248,7 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     Ok(())
 }
 
-/// Whether bytes may go in front of a request; how many those are.
+/// Checks that a request may have leading bytes; returns how many it has.
 #[inline]
 fn check_front(qp: &Qp, request: &SendRequest<'_>) -> Result<u64, PostError> {
     let (given, max) = (request.front.len(), qp.config.max_inline);

@@ -23,13 +23,13 @@ struct Entry {
 
 /// The receive that a message is filling.
 pub(crate) struct Recv {
-    /// Whether there is one.
+    /// Whether a receive is held.
     pub(crate) held: bool,
     pub(crate) id: u64,
     /// The domain of the keys in `sges`.
     pub(crate) domain: DomainId,
     pub(crate) sges: Vec<Sge>,
-    /// Bytes that fit.
+    /// The capacity, in bytes.
     pub(crate) capacity: u64,
 }
 
@@ -86,7 +86,7 @@ impl RecvQueue {
         self.tail += 1;
     }
 
-    /// The capacity of the oldest receive, if there is one.
+    /// The capacity of the oldest receive, if any is posted.
     pub(crate) fn room(&self) -> Option<u64> {
         if self.head == self.tail {
             return None;
@@ -116,7 +116,7 @@ impl RecvQueue {
         true
     }
 
-    /// Takes all receives out; their ids, oldest first.
+    /// Removes all receives; returns their ids, oldest first.
     pub(crate) fn drain(&mut self) -> Vec<u64> {
         let mut recv = Recv::none();
         let mut ids = Vec::new();

@@ -22,7 +22,7 @@ pub enum Side {
     Local,
 }
 
-/// Everything that is known about one denied access.
+/// Everything known about one denied access.
 #[derive(Clone, Debug)]
 pub struct DenialReport {
     /// Counts from 1 within a process, at most `i32::MAX`. Completions carry it as their vendor code, and every
@@ -31,7 +31,7 @@ pub struct DenialReport {
     /// The target is in this process as well and has recorded the same denial under the same id. This report serves
     /// the completion that names it; the other one is counted and logged.
     pub echo: bool,
-    /// Which side this is.
+    /// Which side of the access this engine was on.
     pub side: Side,
     /// The queue pair here.
     pub qpn: u32,
@@ -66,8 +66,8 @@ impl std::fmt::Display for DenialReport {
 
 /// The recent reports of an engine, readable from any thread without the engine.
 ///
-/// A report is in here before the completion that names it can be polled, before the peer can see the NAK, and before
-/// there is an event about it.
+/// A report is added before the completion that names it can be polled, before the peer can see the NAK, and before its
+/// event is raised.
 #[derive(Debug, Default)]
 pub struct Reports {
     ids: Arc<AtomicU32>,
@@ -81,7 +81,7 @@ struct Last {
 }
 
 impl Reports {
-    /// No reports yet. Those that share `ids` number theirs together.
+    /// An empty list. Engines that share `ids` use one sequence of ids.
     #[must_use]
     pub fn with_ids(ids: Arc<AtomicU32>) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Reports {
         self.ids.fetch_add(1, Ordering::Relaxed) % i32::MAX.unsigned_abs() + 1
     }
 
-    /// The request that the report with this id is about was one of this engine's.
+    /// Adds the work request to the report with this id: this engine posted the denied request.
     pub(crate) fn add_work_id(&self, id: u32, work_id: Option<u64>) -> bool {
         let mut last = self.last();
         let found = last.reports.iter_mut().rev().find(|r| r.id == id);
@@ -131,7 +131,7 @@ impl Reports {
         self.last().reports.iter().cloned().collect()
     }
 
-    /// How many there ever were, without echoes.
+    /// How many reports were ever added, without echoes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.last().total

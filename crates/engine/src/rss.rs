@@ -13,9 +13,9 @@ use rkey_base::shared::PeerBytes;
 use rkey_core::DomainId;
 use rkey_link::Link;
 
-/// Bytes of the key of a Toeplitz hash.
+/// The length of a Toeplitz key, in bytes.
 pub const KEY_LEN: usize = 40;
-/// Bytes of a frame that hold what is hashed: IPv6 and ports.
+/// How many bytes of a frame can contain hashed fields (IPv6 and ports).
 const START_LEN: usize = 14 + 40 + 4;
 
 bitflags! {
@@ -41,14 +41,14 @@ bitflags! {
     }
 }
 
-/// How frames are spread.
+/// How frames are distributed.
 #[derive(Clone, Debug)]
 pub struct Rss {
-    /// The queues; their number is a power of two. The hash chooses by its lowest bits.
+    /// The queues; their number is a power of two. The lowest bits of the hash select one.
     pub queues: Vec<SrqId>,
     /// The key of the hash.
     pub key: [u8; KEY_LEN],
-    /// What is hashed.
+    /// The fields that are hashed.
     pub fields: HashFields,
 }
 
@@ -79,7 +79,7 @@ fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
 }
 
 impl Rss {
-    /// The hash of a frame that starts like this.
+    /// The hash of a frame that starts with these bytes.
     fn hash(&self, frame: &[u8]) -> u32 {
         let mut input = [0; 36];
         let mut len = 0;
@@ -118,7 +118,7 @@ impl Rss {
     }
 }
 
-/// Turns a queue pair that spreads frames to the queue that a frame is for; false if that takes none now.
+/// Selects the receive queue for a frame of a queue pair with RSS; false if that queue takes no frames now.
 pub(crate) fn choose<M: Memory>(x: &mut Context<M>, qp: &mut Qp, frame: &PeerBytes<'_>) -> bool {
     let Some(rss) = &qp.rss else {
         return true;
@@ -155,7 +155,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(queue)
     }
 
-    /// Brings a receive queue into another state.
+    /// Changes the state of a receive queue.
     ///
     /// # Errors
     /// The handle is stale.
@@ -183,8 +183,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Makes a raw queue pair distribute its frames over receive queues. From now on their states decide whether it
-    /// takes frames.
+    /// Makes a raw queue pair distribute its frames over receive queues. The states of those queues then decide whether
+    /// it takes frames.
     ///
     /// # Errors
     /// A stale handle; not a raw queue pair; the number of queues is not a power of two.
@@ -208,7 +208,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 mod tests {
     use super::*;
 
-    /// The key and the values with which network cards are verified.
+    /// The key and the values with which NICs are verified.
     const KEY: [u8; KEY_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,

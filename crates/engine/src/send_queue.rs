@@ -28,16 +28,16 @@ bitflags! {
         const REMOTE_IOVEC = 1 << 7;
         /// It has ended, with `status`.
         const DONE = 1 << 8;
-        /// The payload has been taken out of the program's memory; see [`SendQueue::keep`].
+        /// The payload has been copied out of the program's memory; see [`SendQueue::keep`].
         const KEPT = 1 << 9;
-        /// A read whose result is put down like a message.
+        /// A read whose result is stored like a message.
         const RECEIVES = 1 << 10;
     }
 }
 
 /// One work request.
 ///
-/// The order of the fields matters: an address next to a key would be copied to the start of a fragment in one go,
+/// The order of the fields matters: an address next to a key would be copied to the start of a fragment as one unit,
 /// and a wide load from two narrow stores stalls the processor. Each entry has its own cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -49,15 +49,15 @@ pub(crate) struct Wqe {
     pub(crate) status: Status,
     pub(crate) flags: WqeFlags,
     pub(crate) sges: u32,
-    /// Bytes of the message.
+    /// The length of the message, in bytes.
     pub(crate) total: u32,
     /// Immediate data or the key to invalidate.
     pub(crate) imm: u32,
-    /// The message number, once it was started.
+    /// The message number, once it has been started.
     pub(crate) msn: u32,
-    /// Bytes of a read that have arrived.
+    /// How many bytes of a read have arrived.
     pub(crate) received: u32,
-    /// Bytes in the inline area that come before those of the elements.
+    /// How many bytes in the inline area come before those of the elements.
     pub(crate) front: u32,
     /// The id of the report that explains the failure.
     pub(crate) vendor: u32,
@@ -161,9 +161,9 @@ pub(crate) struct SendQueue {
     details: Box<[Detail]>,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
-    /// Payloads that were taken early, by sequence number.
+    /// Payloads that were copied early, by sequence number.
     kept: VecDeque<(u64, Box<[u8]>)>,
-    /// Requests before this one have been checked for that.
+    /// All requests before this one have been checked for early copies.
     pub(crate) kept_to: u64,
     mask: u64,
     limit: u32,
@@ -207,7 +207,7 @@ impl SendQueue {
         self.tail - self.head >= u64::from(self.limit)
     }
 
-    /// Posted and not complete.
+    /// How many are posted and not complete.
     pub(crate) fn len(&self) -> u32 {
         (self.tail - self.head) as u32
     }
@@ -260,7 +260,7 @@ impl SendQueue {
         self.wqe_mut(seq).flags |= WqeFlags::KEPT;
     }
 
-    /// The payload of a request, if it has been taken.
+    /// The payload of a request, if it has been copied early.
     pub(crate) fn kept(&self, seq: u64) -> Option<&[u8]> {
         let mut all = self.kept.iter();
         all.find(|(of, _)| *of == seq).map(|(_, bytes)| &**bytes)
@@ -272,8 +272,8 @@ impl SendQueue {
         self.wqe_mut(self.tail)
     }
 
-    /// Takes the entry at the tail into the queue, with these elements and the bytes in front of them, or with
-    /// these bytes. The caller has checked lengths and room, and has filled in the entry.
+    /// Adds the entry at the tail to the queue, with these elements and the bytes in front of them, or with these
+    /// bytes. The caller has checked lengths and room, and has filled in the entry.
     #[inline]
     pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>, front: &[u8]) {
         let slot = self.slot(self.tail);
@@ -317,7 +317,7 @@ impl SendQueue {
         })
     }
 
-    /// Forgets everything.
+    /// Empties the queue.
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
         self.next = self.tail;

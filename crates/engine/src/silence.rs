@@ -1,10 +1,10 @@
 //! When to give up a silent peer.
 //!
 //! A NIC responds as long as its host runs, whatever the program does. Here a response takes a thread of the peer's
-//! process, and on a busy host that thread may wait for a processor longer than a timeout. The engine cannot see
-//! that. So before it gives a peer up it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the
-//! owner wants to be asked: a peer that had no chance to respond gets the same time again, up to a limit, because a
-//! peer can also pretend that it had none.
+//! process, and on a busy host that thread may wait for a processor longer than a timeout. The engine cannot see that.
+//! So before it gives up a peer, it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the owner
+//! wants that. A peer that had no chance to respond gets the same time again, up to a limit, because a peer can also
+//! pretend that it had none.
 
 use crate::{Engine, QpId};
 use rkey_base::memory::Memory;
@@ -29,20 +29,20 @@ enum Verdict {
     Asked,
     /// The peer could not respond.
     Excused,
-    /// It could have answered.
+    /// The peer could have responded.
     Guilty,
 }
 
 /// What to do about a peer whose time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Ask whether it could have answered.
+    /// Ask whether it could have responded.
     Ask,
     /// Wait for the owner's reply.
     Wait,
     /// Give it the same time once more.
     Again,
-    /// Give it up.
+    /// Give up on it.
     GiveUp,
 }
 
@@ -53,7 +53,7 @@ impl Silence {
         excused: 0,
     };
 
-    /// The peer has been silent for `silent` nanoseconds, which is more than `patience`.
+    /// Decides what to do when the peer has been silent for `silent` nanoseconds, which is more than `patience`.
     pub(crate) fn next(&mut self, asks: bool, silent: u64, patience: u64) -> Next {
         if !asks || self.excused + silent >= EXCUSED_MAX_NS.max(patience) {
             return Next::GiveUp;

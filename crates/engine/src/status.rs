@@ -10,12 +10,12 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[repr(u8)]
 pub enum Status {
-    /// It did what was asked.
+    /// It succeeded.
     #[default]
     Success,
     /// The message is longer than the buffers of the receive request, or than a datagram may be.
     LocalLength,
-    /// The queue pair cannot do this (no reads outstanding allowed, for example).
+    /// The queue pair cannot do this (if it may have no outstanding reads, for example).
     LocalQpOperation,
     /// A local key, range or local right was denied, or local memory could not be accessed.
     LocalProtection,
@@ -23,7 +23,7 @@ pub enum Status {
     Flushed,
     /// A window could not be bound.
     WindowBind,
-    /// The peer answered with something that makes no sense.
+    /// The peer sent an invalid response.
     BadResponse,
     /// Responder: a message that was being received ended in a protection error.
     LocalAccess,
@@ -31,7 +31,7 @@ pub enum Status {
     RemoteInvalidRequest,
     /// The peer refused: key, range or rights.
     RemoteAccess,
-    /// The peer could not carry it out (its memory could not be touched, its receive failed).
+    /// The peer could not execute it (its memory could not be touched, its receive failed).
     RemoteOperation,
     /// The peer did not respond within timeout and retries, or is gone.
     RetryExceeded,
@@ -112,10 +112,10 @@ pub struct Completion {
     pub status: Status,
     /// What it was.
     pub opcode: CompletionOp,
-    /// What else is known.
+    /// Further flags.
     pub flags: CompletionFlags,
-    /// Bytes received or read (datagrams: with the 40 bytes of header). Sends and writes: the
-    /// bytes of the message.
+    /// How many bytes were received or read (datagrams: including the 40 bytes of header), or the
+    /// length of a send or write.
     pub bytes: u32,
     /// Immediate data or the invalidated key, as `flags` say.
     pub imm: u32,

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 const SCAN_MIN_NS: u64 = 1_000_000;
 const SCAN_MAX_NS: u64 = 100_000_000;
 
-/// A queue pair by index, with the life it had when it was entered.
+/// A queue pair by index, with its life at that time.
 pub(crate) type Who = (u32, u32);
 
 pub(crate) struct Timers {
@@ -24,7 +24,7 @@ pub(crate) struct Timers {
     last_scan: u64,
     /// The time until which a request must wait.
     held: Option<u64>,
-    /// Time in which silence is measured: it passes only as looks through the list do.
+    /// The time by which silence is measured: only scans of the list advance it.
     watching: u64,
 }
 
@@ -56,7 +56,7 @@ impl Timers {
         self.exact.push(Reverse((deadline, who)));
     }
 
-    /// The next queue pair whose exact deadline has passed, and that deadline.
+    /// Takes the next queue pair whose exact deadline has passed, with that deadline.
     pub(crate) fn due(&mut self, now: u64) -> Option<(u64, Who)> {
         let Reverse((deadline, _)) = *self.exact.peek()?;
         if deadline > now {
@@ -77,15 +77,15 @@ impl Timers {
 
     /// If a scan of the coarse list is due: the time by which silence is measured.
     ///
-    /// A scan advances it by no more than the interval between two scans. If the last one was longer ago, this
-    /// process was stopped, or the machine, and with it perhaps the peer; what the peer did meanwhile has not been
+    /// A scan advances it by no more than the interval between two scans. If the last one was longer ago, this process
+    /// or the machine was stopped, and perhaps the peer with it, and anything that the peer did meanwhile has not been
     /// seen yet.
     #[inline]
     pub(crate) fn scan_due(&mut self, now: u64) -> Option<u64> {
         if self.watched.is_empty() {
             return None;
         }
-        // The first scan after a pause only reads the clock: the time was unknown when the list was started.
+        // The first scan after a pause only reads the clock: the time was not known when the list became non-empty.
         if let Some(at) = self.next_scan {
             if now < at {
                 return None;

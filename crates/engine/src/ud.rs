@@ -1,6 +1,6 @@
-//! Datagrams. At the receiver: the queue key, and silence about everything that does not fit (IBA 9.8.3). Raw frames
-//! arrive the same way, without a GRH and a queue key. At the sender: the GRH, and the payload of datagrams that wait
-//! until their receiver has been found.
+//! Datagrams. At the receiver: the check of the queue key; everything that does not fit is dropped silently (IBA
+//! 9.8.3). Raw frames arrive the same way, without a GRH and a queue key. At the sender: the GRH, and the payload of
+//! datagrams that wait until their receiver has been found.
 
 use crate::context::Context;
 use crate::groups::takes_frame;
@@ -15,7 +15,7 @@ use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_core::LocalUse;
 use rkey_link::{Header, HeaderFlags, Incoming, Op, Payload};
 
-/// Bytes of the global route header in front of a datagram.
+/// The length of the global route header in front of a datagram, in bytes.
 pub const GRH_LEN: u32 = 40;
 /// The next header of a GRH that a base transport header follows (IBA 8.3.3).
 const NEXT_IS_BTH: u8 = 0x1b;
@@ -77,8 +77,8 @@ pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: 
 
 /// Copies the payloads of datagrams that wait for a link.
 ///
-/// Programs know that a datagram leaves within microseconds, whatever its destination, and some (UCX) reuse its
-/// memory when they hear from the peer, before they have seen the completion. Finding a peer takes longer than that.
+/// Programs know that a datagram leaves within microseconds, whatever its destination, and some (UCX) reuse its memory
+/// when the peer has responded, before they have seen the completion. Finding a peer takes longer than that.
 #[cold]
 pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     for seq in qp.sq.kept_to.max(qp.sq.next)..qp.sq.tail {
@@ -101,7 +101,7 @@ pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     qp.sq.kept_to = qp.sq.tail;
 }
 
-/// Whether the next receive has room for that many bytes. If not, it stays in its queue for the next datagram.
+/// Whether the next receive has room for this many bytes. If not, the receive stays queued for the next datagram.
 fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
     let queue = match qp.config.srq {
         Some(srq) => x.srqs.get(srq).map(|srq| &srq.queue),
@@ -111,7 +111,7 @@ fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
     room.is_some_and(|room| u64::from(len) <= room)
 }
 
-/// Whether the queue pair wants it.
+/// Whether the queue pair accepts it.
 fn is_for(qp: &Qp, header: &Header, bytes: &PeerBytes<'_>) -> bool {
     let most = GRH_LEN + qp.settings.path_mtu;
     if qp.config.qp_type == QpType::Raw {

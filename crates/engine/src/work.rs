@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use rkey_base::range::VaRange;
 use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WireKey};
 
-/// The longest message, in bytes (as verbs devices have it: 2^31).
+/// The longest message, in bytes (2^31, as on verbs devices).
 pub const MESSAGE_MAX: u64 = 1 << 31;
 
 /// A fragment of local memory: scatter/gather element.
@@ -14,7 +14,7 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 pub struct Sge {
     /// Where it starts, as the region `key` addresses it.
     pub addr: u64,
-    /// Bytes; 0 means none.
+    /// Length in bytes; may be 0.
     pub len: u32,
     /// The local key of the region that covers it.
     pub key: LocalKey,
@@ -36,8 +36,7 @@ pub enum Work {
     Send {
         /// Immediate data for the peer's completion.
         imm: Option<u32>,
-        /// A type 2 window key that the peer is to invalidate when the message has arrived.
-        /// Not together with `imm`.
+        /// A type 2 window key that the peer invalidates when the message has arrived. Not together with `imm`.
         invalidate: Option<Key>,
     },
     /// RDMA write; with immediate data it consumes a receive at the peer.
@@ -79,9 +78,9 @@ pub enum Work {
     Bind {
         /// The window.
         window: WindowId,
-        /// The region; not looked at for an empty range.
+        /// The region; ignored for an empty range.
         region: LocalKey,
-        /// What part of it; empty unbinds.
+        /// The part of it; an empty range unbinds.
         range: VaRange,
         /// The rights of the window.
         access: Access,
@@ -105,7 +104,7 @@ bitflags! {
     pub struct SendFlags: u8 {
         /// Complete it with an entry in the completion queue also when it succeeds.
         const SIGNALED = 1;
-        /// Start it only after all earlier reads and atomics are complete.
+        /// Start it only when all earlier reads and atomics are complete.
         const FENCE = 1 << 1;
         /// Raise a solicited event at the peer.
         const SOLICITED = 1 << 2;
@@ -123,7 +122,7 @@ pub struct UdAddress {
     /// The link, if it is known. Otherwise [`crate::Event::LinkNeeded`] requests one and the datagram waits for
     /// [`crate::Engine::connect_qpn`].
     pub link: Option<LinkId>,
-    /// The number of the queue pair there.
+    /// The number of the queue pair at the destination.
     pub qpn: u32,
     /// The queue key that must match; with the highest bit set, the queue pair's own is used.
     pub qkey: u32,
@@ -147,11 +146,10 @@ pub struct Route {
     pub hop_limit: u8,
 }
 
-/// A work request for the send queue. Everything is copied when it is posted, except the memory
-/// that `sges` name.
+/// A work request for the send queue. Posting copies everything except the memory that `sges` name.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// Comes back in the completion.
+    /// The completion returns it.
     pub id: u64,
     /// What to do.
     pub work: Work,
@@ -160,7 +158,7 @@ pub struct SendRequest<'a> {
     /// The payload itself, instead of `sges` (sends and writes only): no key is needed and the
     /// bytes may be reused at once.
     pub inline: Option<&'a [u8]>,
-    /// Bytes of the message in front of those that `sges` name (sends of connected queue pairs only). They are
+    /// The message's leading bytes, in front of those that `sges` name (sends of connected queue pairs only). They are
     /// inline data in all other respects.
     pub front: &'a [u8],
     /// How to treat it.
@@ -170,7 +168,7 @@ pub struct SendRequest<'a> {
 }
 
 impl Work {
-    /// The key of the peer's memory, if the work names some.
+    /// The key of the peer's memory, if the work names any.
     pub(crate) const fn key(&self) -> Option<WireKey> {
         match self {
             Self::Write { remote, .. }
@@ -201,7 +199,7 @@ impl<'a> SendRequest<'a> {
 /// A work request for a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
-    /// Comes back in the completion.
+    /// The completion returns it.
     pub id: u64,
     /// Local memory to fill, in order. Must stay valid until the completion.
     pub sges: &'a [Sge],
@@ -216,7 +214,7 @@ pub enum PostError {
     /// The handle is stale.
     #[error("no such shared receive queue")]
     NoSuchSrq,
-    /// The queue pair does not take this kind of request in its state.
+    /// The queue pair does not accept this kind of request in its current state.
     #[error("the queue pair is in state {0:?} and does not take this request")]
     WrongState(QpState),
     /// The queue is full: poll completions first.
@@ -238,7 +236,7 @@ pub enum PostError {
         /// How many the queue takes.
         max: u32,
     },
-    /// This kind of work does not exist on this type of queue pair, or not with these options.
+    /// This kind of work does not exist on this type of queue pair, or does not take these options.
     #[error("queue pairs of this type do not support this work request: {0}")]
     NotSupported(&'static str),
     /// The message is longer than 2^31 bytes.

@@ -19,7 +19,7 @@ use rkey_base::memory::Memory;
 use rkey_core::{DomainId, WireKey};
 use rkey_link::{Header, HeaderFlags, Link, NodeId};
 
-/// Bits of the index and of the generation in the number of a shared receive queue.
+/// How many bits the index and the generation have in the number of a shared receive queue.
 const INDEX_BITS: u32 = 16;
 const GENERATION_MASK: u32 = 0xff;
 
@@ -74,13 +74,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(srq)
     }
 
-    /// Queue pairs that turned to a queue give up the receives that they took from it: it ends, and they are not
-    /// among its users.
+    /// Queue pairs that took their receives from this queue lose them with the queue; they do not count as its users.
     pub(crate) fn forget_receives_of(&mut self, srq: SrqId) {
         for qp in self.qps.iter_mut() {
             if qp.config.srq == Some(srq) && qp.resp.recv.held {
                 qp.resp.recv.held = false;
-                // A request that is being pulled into it stops.
+                // A pull into one of these receives stops.
                 qp.life = self.x.life();
             }
         }
@@ -135,7 +134,7 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-/// Turns the receiving half to the shared receive queue that a request names. The sending half takes no requests.
+/// Selects, for the receiving half, the shared receive queue that a request names. The sending half takes no requests.
 #[cold]
 pub(crate) fn find_queue<M: Memory>(
     x: &mut Context<M>,
@@ -158,7 +157,7 @@ pub(crate) fn find_queue<M: Memory>(
     };
     let goes_on = qp.resp.current.is_some() && !header.flags.contains(HeaderFlags::FIRST);
     if goes_on && qp.config.srq != Some(srq) {
-        // A message is for one queue: its receive cannot change halfway.
+        // A message is for one queue, so its receive cannot change halfway.
         return Err(refuse(x, qp, node, header, Nak::InvalidRequest, None));
     }
     turn_to(x, qp, srq, domain, cq);
@@ -168,7 +167,7 @@ pub(crate) fn find_queue<M: Memory>(
 /// Makes a queue pair take its receives from another queue.
 pub(crate) fn turn_to<M>(x: &mut Context<M>, qp: &mut Qp, srq: SrqId, domain: DomainId, cq: CqId) {
     if qp.config.srq != Some(srq) {
-        // A receive of the queue before, whose message was abandoned.
+        // A receive from the previous queue, whose message was abandoned.
         x.fail_receive(qp, Status::Flushed, 0);
         (qp.config.srq, qp.config.domain, qp.config.recv_cq) = (Some(srq), domain, cq);
     }

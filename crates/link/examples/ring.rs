@@ -1,13 +1,13 @@
-//! How fast is the shared-memory link by itself? Two processes, pinned to two processors, that
-//! do nothing but poll: streaming and one-way time for 8 bytes, throughput for 64 KiB in fragments
-//! and by remote iovec, and writes through a direct lease.
+//! How fast is the shared-memory link alone? Two processes, pinned to two processors, that do
+//! nothing but poll: streaming and one-way time for 8 bytes, throughput for 64 KiB in fragments and
+//! by remote iovec, and writes through a direct lease.
 //!
 //! ```text
 //! cargo run --release -p rkey-link --example ring [FILTER]
 //! ```
 //!
-//! No key is checked and no completion written here: this is the floor under everything else.
-//! Buffers are not touched between operations, which flatters the large ones.
+//! Nothing here checks a key or writes a completion, so this is a lower bound for everything else.
+//! Buffers are not touched between operations, which favours large ones.
 
 use rkey_base::hint;
 use rkey_base::memory::ArenaMemory;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Where the target's made-up memory lies, and how much there is.
+/// The address and the size of the target's made-up memory.
 const BASE: u64 = 0x10_0000;
 const SIZE: usize = 1 << 20;
 
@@ -73,14 +73,14 @@ fn accept(listener: &Listener, local: &LocalNode) -> Result<ShmLink, Box<dyn Err
     }
 }
 
-/// Executes writes, answers reads, until the initiator is gone.
+/// Executes writes, answers reads, until the initiator has ended.
 fn target(name: &str) -> Outcome {
     pin(1)?;
     let local = node(2)?;
     let listener = Listener::bind(name.as_bytes())?;
     let mut link = accept(&listener, &local)?;
     let memory = ArenaMemory::new(BASE, SIZE);
-    // What the initiator may write by itself.
+    // Memory that the initiator may write directly.
     let arena = Arena::create("ring-example", SIZE, Sharing::ReadWrite)?;
     let board = link.lease_board().ok_or("not the responder")?;
     let grant = board.grant(0, SIZE as u64, true).ok_or("no lease")?;
@@ -93,7 +93,7 @@ fn target(name: &str) -> Outcome {
             let header = incoming.header;
             match (header.op, incoming.payload) {
                 (Op::Write, Payload::Bytes(bytes)) => {
-                    // The floor: a plain copy into memory of ours.
+                    // The lower bound: a plain copy into our own memory.
                     let at = (header.addr - BASE) as usize;
                     bytes.get(0, &mut words[at..at + bytes.len()]);
                 }
@@ -204,8 +204,8 @@ impl Initiator {
                 hint::pause();
             }
             self.link.response_done();
-            // Looking at acknowledgements as seldom as the window allows: their line is written
-            // by the other side and costs a hop of its own.
+            // Reads acknowledgements as rarely as the window allows: the other side writes their
+            // cache line, and each read of it costs a transfer.
             if i.is_multiple_of(8) {
                 self.link.acked()?;
             }
@@ -303,7 +303,7 @@ fn best(
     Ok((times[0], times[times.len() / 2]))
 }
 
-/// Runs what matches the filter and prints a line for each.
+/// Runs the measurements that match the filter and prints a line for each.
 struct Report {
     filter: String,
 }

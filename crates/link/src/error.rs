@@ -1,17 +1,17 @@
-//! What can go wrong on a link, as values.
+//! Errors of a link, as values.
 
 use rkey_base::fault::Fault;
 
-/// The peer wrote something that makes no sense. The link is dead after this.
+/// The peer wrote something invalid. The link is dead after this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer violated the protocol: {reason}")]
 pub struct Malformed {
-    /// What was wrong, in a few words.
+    /// What was invalid, in a few words.
     pub reason: &'static str,
 }
 
 impl Malformed {
-    /// A broken rule, named.
+    /// An error that names the broken rule.
     #[inline]
     pub const fn new(reason: &'static str) -> Self {
         Self { reason }
@@ -44,7 +44,7 @@ pub enum DownReason {
     /// This side closed it.
     #[error("closed by this side")]
     Closed,
-    /// The peer does not respond and was told of memory that its owner needs back.
+    /// The peer does not respond, and requests named memory to it that the owner needs back.
     #[error("the peer does not respond")]
     Silent,
 }
@@ -52,14 +52,14 @@ pub enum DownReason {
 /// Why a remote iovec could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PullError {
-    /// Memory of this process could not be touched.
+    /// Memory of this process could not be accessed.
     #[error("local memory could not be accessed: {0}")]
     Local(Fault),
     /// The peer's memory could not be accessed; the address is the peer's, exact to the part that one system call
     /// copies.
     #[error("the peer's memory at {0:#x} could not be accessed")]
     Remote(u64),
-    /// The kernel does not permit it, or no longer does: the message must travel in fragments.
+    /// The kernel does not permit it, or no longer does: the message must be sent in fragments.
     #[error("the kernel does not permit access to the peer's memory")]
     Refused,
     /// The peer process no longer exists.

@@ -1,9 +1,9 @@
-//! A wrapper around any link that makes it misbehave, for tests.
+//! A wrapper that makes any link misbehave, for tests.
 //!
-//! A [`FaultPlan`] and a seed decide what it does, so a failed run can be repeated. A link promises that every
-//! fragment arrives once and in order, so the wrapper never drops or reorders a fragment: it is slow (nothing seems
-//! to have arrived or to be acknowledged, the ring seems full), it changes headers as a hostile peer would, and it
-//! goes down.
+//! A [`FaultPlan`] and a seed decide what it does, so a failed run can be repeated. A link promises that every fragment
+//! arrives once and in order, so the wrapper never drops or reorders a fragment: it delays (arrivals and
+//! acknowledgements seem absent, the ring seems full), it changes headers as a hostile peer would, and it takes the
+//! link down.
 
 use crate::{
     Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, LinkRole, Malformed, NodeId,
@@ -44,13 +44,12 @@ pub struct Faulty<L> {
     random: Cell<u64>,
     taken: u64,
     down: Option<DownReason>,
-    /// The changes of the request and of the response that are being looked at: looking again
-    /// shows the same.
+    /// The changes of the current request and response: calling `incoming` or `response` again shows the same.
     changes: [Cell<Option<Change>>; 2],
     acked: Ticket,
 }
 
-/// How a header is changed: which field, with what.
+/// A change of a header: which field, and the new value.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     field: u8,
@@ -70,7 +69,7 @@ impl Change {
             6 => header.total = with as u32,
             7 => header.operands[0] = with,
             8 => {
-                // The link itself has looked at the other flags.
+                // The link itself has checked the other flags.
                 let free = HeaderFlags::FIRST | HeaderFlags::LAST | HeaderFlags::SOLICITED;
                 header.flags = header.flags.difference(free)
                     | HeaderFlags::from_bits_truncate(with as u8).intersection(free);
@@ -94,7 +93,7 @@ impl<L> Faulty<L> {
         }
     }
 
-    /// Changes how it misbehaves from now on.
+    /// Sets how it misbehaves from now on.
     pub fn set_plan(&mut self, plan: FaultPlan) {
         self.plan = plan;
     }
@@ -146,7 +145,7 @@ impl<L> Faulty<L> {
         }
         let mut incoming = fragment?;
         if kept.get().is_none() {
-            // A field that does not exist: stays as it is.
+            // There is no such field: the header stays unchanged.
             let field = if self.happens(self.plan.garble) {
                 (self.next() % 9) as u8
             } else {

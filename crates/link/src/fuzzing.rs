@@ -1,21 +1,21 @@
-//! Everything in this crate that reads a peer's bytes, as functions for a fuzzer: arbitrary bytes
-//! in, "would it be believed" out. None may ever panic.
+//! Everything in this crate that reads a peer's bytes, as functions for a fuzzer: they take
+//! arbitrary bytes and return whether a link would accept them. None may ever panic.
 
 use crate::Header;
 use crate::direct::LeaseOffer;
 use crate::ring::{Geometry, HeapHalf, read_bytes};
 
-/// A slot of a request ring (shorter input is filled up with zeroes).
+/// A slot of a request ring (shorter input is padded with zeroes).
 pub fn request_slot(bytes: &[u8]) -> bool {
     read_bytes(&fill_up(bytes), false).is_ok()
 }
 
-/// A slot of a response ring (shorter input is filled up with zeroes).
+/// A slot of a response ring (shorter input is padded with zeroes).
 pub fn response_slot(bytes: &[u8]) -> bool {
     read_bytes(&fill_up(bytes), true).is_ok()
 }
 
-/// The header of a slot, if a link would let it through.
+/// The header of a slot, if a link would accept it.
 pub fn header(bytes: &[u8; 256], responses: bool) -> Option<Header> {
     read_bytes(bytes, responses).ok().map(|(header, _)| header)
 }
@@ -38,7 +38,7 @@ pub fn identity(bytes: &[u8]) -> bool {
         fragment_max: 256,
     };
     let memory = HeapHalf::new(geometry);
-    // The sizes are constants that are in bounds.
+    // The sizes are constants within the bounds.
     let Ok(half) = memory.half(geometry) else {
         return false;
     };

@@ -1,14 +1,14 @@
-//! The header of a fragment: the request or response, and the meaning of the payload.
+//! The header of a fragment: the request or response, and what the payload means.
 //!
-//! A *message* is what a program posted (one write, one send). It travels in one or more *fragments*; the first and
-//! the last are marked. Every fragment carries the whole header, so that a receiver can check each one by itself.
+//! A *message* is what a program posted (one write, one send). It travels in one or more *fragments*; the first and the
+//! last are marked. Every fragment carries the whole header, so that a receiver can check each one separately.
 
 use bitflags::bitflags;
 
 /// The operation of a fragment: a request or a response.
 ///
-/// The numbers are part of the shared-memory protocol. Requests are below 64, responses are 64 and more; a link
-/// refuses an unknown number, and one that flows the wrong way.
+/// The numbers are part of the shared-memory protocol. Requests are below 64, responses are 64 and more; a link refuses
+/// an unknown number, and one in the wrong direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Op {
@@ -85,7 +85,7 @@ bitflags! {
         const REQUESTED_KEY = 1 << 5;
         /// The payload is a remote iovec: a list of ranges of the requester's memory.
         const REMOTE_IOVEC = 1 << 6;
-        /// Acknowledge this fragment as soon as it is executed, do not wait for company.
+        /// Acknowledge this fragment as soon as it is executed; do not wait to combine acknowledgements.
         const ACK_NOW = 1 << 7;
     }
 }
@@ -98,7 +98,7 @@ bitflags! {
 pub struct Header {
     /// The operation.
     pub op: Op,
-    /// Position in the message, and extras.
+    /// The position in the message, and options.
     pub flags: HeaderFlags,
     /// The queue pair number this fragment is for.
     pub dst_qp: u32,
@@ -106,9 +106,9 @@ pub struct Header {
     pub src_qp: u32,
     /// The number of the message within its queue pair.
     pub msn: u32,
-    /// Bytes of payload in this fragment (for a remote iovec: the sum of the list).
+    /// The payload length of this fragment, in bytes (for a remote iovec: the sum of the list).
     pub len: u32,
-    /// Bytes of the whole message; for a read, the requested bytes.
+    /// The length of the whole message in bytes; for a read, of the requested data.
     pub total: u32,
     /// An address at the responder, or an offset in the message (read data).
     pub addr: u64,

@@ -5,10 +5,10 @@
 //! each in its own ring, so that two busy devices can never block each other.
 //! Two devices that talk both ways have two links.
 //!
-//! A link moves bytes and knows peers. It knows no key, no region and no queue pair state: the
-//! engine decides what a request may do, and a link only promises that every fragment arrives once,
-//! whole and in order, and that a request counts as executed only after its responses
-//! have been taken ([`Link::acked`]).
+//! A link moves bytes between peers. It knows no keys, regions or queue pair states: the engine
+//! decides what a request may do, and a link only promises that every fragment arrives once, whole
+//! and in order, and that a request counts as executed only after its responses have been taken
+//! ([`Link::acked`]).
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -22,8 +22,8 @@
 //! | [`peer`] | what a link to another process offers besides: who is there, its control socket, leases |
 //! | [`any`] | one type for "whatever link this is" |
 //!
-//! Everything a peer can write is copied out once and then checked; an invalid value
-//! is a [`Malformed`] and the link is dead from then on.
+//! Everything a peer can write is copied out once and then checked; an invalid value is a
+//! [`Malformed`] and the link is dead after it.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
 

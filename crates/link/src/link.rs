@@ -1,4 +1,4 @@
-//! The trait that the engine is written against, and the small values around it.
+//! The trait that the engine uses, and its small types.
 
 use crate::{
     DownReason, Header, LinkRole, Malformed, PollHandle, PullError, RemotePeer, SendError,
@@ -17,7 +17,7 @@ pub type Ticket = u64;
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct NodeId {
-    /// The process id as the process itself sees it (for people; never used to decide anything).
+    /// The process id as the process itself sees it (for messages only; no decision uses it).
     pub pid: u32,
     /// Random, chosen when the device was opened.
     pub nonce: u64,
@@ -38,7 +38,7 @@ pub struct Capabilities {
     pub fragment_max: u32,
     /// Whether the responder can reach the requester's memory ([`Link::pull`], [`Link::push`]).
     pub remote_iovec: bool,
-    /// From this size on, a remote iovec is worth its system call; but see [`Link::prefers_fragments`].
+    /// The payload size from which a remote iovec is worth its system call; but see [`Link::prefers_fragments`].
     pub remote_iovec_min: u32,
     /// Whether direct leases can be used over this link.
     pub direct: bool,
@@ -93,12 +93,11 @@ pub struct Incoming<'a> {
 
 /// A path between this device and one other (or itself).
 ///
-/// Order of calls. A requester calls [`request`](Self::request) any number of times, then [`flush`](Self::flush); it
-/// takes [`response`](Self::response)s, each followed by [`response_done`](Self::response_done), until there is none,
-/// and then reads [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when
-/// [`room_to_respond`](Self::room_to_respond), executes it, sends its responses, and then calls
-/// [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and `response` may be called again without
-/// `..._done`: they return the same fragment.
+/// Order of calls. A requester calls [`request`](Self::request) any number of times, then [`flush`](Self::flush); it takes
+/// [`response`](Self::response)s, each followed by [`response_done`](Self::response_done), until none is left, and then reads
+/// [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when [`room_to_respond`](Self::room_to_respond),
+/// executes it, sends its responses, and then calls [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and
+/// `response` may be called again without `..._done`: they return the same fragment.
 pub trait Link {
     /// The device at the other end.
     fn node(&self) -> NodeId;
@@ -109,7 +108,7 @@ pub trait Link {
     /// Whether the link works.
     ///
     /// # Errors
-    /// Why it does not; it never comes back.
+    /// Why it does not. A link that is down stays down.
     fn is_up(&self) -> Result<(), DownReason>;
 
     /// Sends one fragment of `header.len` payload bytes, which `fill` writes to the slot or ring (it is not called
@@ -144,7 +143,8 @@ pub trait Link {
         false
     }
 
-    /// Whether a read's data should come through the response ring, although the responder could copy it straight; `len` is the sum of all reads sent in this way that have not completed.
+    /// Whether a read's data should come through the response ring, although the responder could copy it directly; `len` is the
+    /// sum of all reads sent in this way that have not completed.
     fn prefers_fragments_for_read(&self, len: u64) -> bool {
         let _ = len;
         false
@@ -171,7 +171,7 @@ pub trait Link {
     /// The peer broke the protocol; the link is down.
     fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed>;
 
-    /// The request is executed (or refused, or dropped). Does nothing if there was none.
+    /// Removes the request, which has been executed, refused or dropped. Does nothing if there was none.
     fn incoming_done(&mut self);
 
     /// Whether one response with a whole fragment of payload can be sent now.
@@ -206,8 +206,8 @@ pub trait Link {
         len: u64,
     ) -> Result<(), PullError>;
 
-    /// Requester: stops all copies by the peer to or from our memory; none begins after this has returned. The link
-    /// is about to be detached.
+    /// Requester: stops all copies by the peer to or from our memory; none begins after this has returned. Called before the link
+    /// is detached.
     fn end_remote_iovec(&mut self) {}
 
     /// Whether there is something to take or to publish, including a doorbell to ring. If not, no other call has
@@ -218,8 +218,7 @@ pub trait Link {
     /// responses, and now and then while polling without success.
     fn flush(&mut self);
 
-    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. A link that holds none back
-    /// has nothing to do.
+    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. Does nothing on a link that never delays them.
     fn publish(&mut self) {}
 
     /// Which ends of the link this side has.
@@ -227,13 +226,14 @@ pub trait Link {
         LinkRole::Both
     }
 
-    /// What pollers look at without holding the link; `None` if they need not, because all that can arrive is of
-    /// this device's own making.
+    /// A handle for pollers that do not hold the link; `None` if they need none, because everything that can arrive comes from
+    /// this device itself.
     fn poll_handle(&self) -> Option<PollHandle> {
         None
     }
 
-    /// Whether another process has not acknowledged something that was sent to it, as far as we have looked.
+    /// Whether another process has yet to acknowledge something that was sent to it, according to the last acknowledgement that
+    /// we read.
     fn has_unacked(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! A link of a device to itself: the rings of [`crate::shm`], in ordinary memory.
 //!
-//! Queue pairs connected within one process use the same slots with the same checks as all others, so that what works
-//! here works between processes. Only remote iovecs are simpler: both sides have the same memory.
+//! Queue pairs connected within one process use the same slots with the same checks as all others, so what works here
+//! works between processes. Only remote iovecs are simpler: both sides have the same memory.
 
 use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, KeepMapped, Role};
 use crate::{
@@ -55,7 +55,7 @@ impl Loopback {
         self.responder.stop();
     }
 
-    /// A view of the link for other threads: `pending` of the two says whether to drive.
+    /// Views of the link for other threads: `pending` of either says whether to drive.
     pub fn peek(&self) -> [crate::ring::Peek; 2] {
         [self.requester.peek(), self.responder.peek()]
     }
@@ -125,7 +125,7 @@ impl Link for Loopback {
 
     #[inline]
     fn acked(&mut self) -> Result<Ticket, Malformed> {
-        // Includes what the other end has seen of our responses; otherwise it would seem new forever.
+        // Includes the other end's acknowledgements of our responses; otherwise they would seem new forever.
         self.responder.refresh()?;
         self.requester.refresh()
     }
@@ -180,15 +180,14 @@ impl Link for Loopback {
 
     #[inline]
     fn flush(&mut self) {
-        // There is no cache line to save between a process and itself: publish everything at once.
+        // Within one process no cache line transfers can be saved: publish everything at once.
         self.requester.report_all();
         self.responder.report_all();
         self.responder.tidy();
     }
 }
 
-/// Both roles share one memory: the address tells which of them a fault concerns. `remote` is the start of the
-/// requester's bytes.
+/// Both roles share one memory: the address says whose fault it is. `remote` is the start of the requester's bytes.
 fn blame(fault: Fault, remote: u64, len: u64) -> PullError {
     if fault.address.wrapping_sub(remote) < len {
         PullError::Remote(fault.address)
@@ -202,7 +201,7 @@ mod tests {
     use super::*;
     use crate::{HeaderFlags, Op};
 
-    /// The address tells which role a fault concerns, as between two processes.
+    /// The address says which role the fault belongs to, as between two processes.
     #[test]
     fn faults_are_blamed_on_the_role_that_named_the_address() {
         let link = Loopback::new(NodeId::default());

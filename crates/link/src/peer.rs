@@ -1,7 +1,7 @@
 //! What a link to another process offers besides the calls of [`Link`](crate::Link): the peer's identity, a socket for
-//! small messages, the control over the peer's copies, and leases.
+//! small messages, control over the peer's copies, and leases.
 //!
-//! A device asks for it once, when it attaches the link, and for leases. Sending and receiving do not need it.
+//! A device requests it once, when it attaches the link, and for leases. Sending and receiving do not need it.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub enum LinkRole {
     Both,
 }
 
-/// The peer of a link, in another process of this host. The parts may outlive the link.
+/// The peer of a link, in another process on this host. The parts may outlive the link.
 #[derive(Clone, Debug)]
 pub struct RemotePeer {
     /// Its identity, as the kernel reports it.
@@ -32,7 +32,7 @@ pub struct RemotePeer {
     pub process: Arc<PeerProcess>,
     /// The control socket: doorbell, messages between the devices, and the end of the peer.
     pub line: Arc<Line>,
-    /// Requester: ends all copies that the peer makes from and to our memory.
+    /// Requester: ends all copies by the peer to and from our memory.
     pub peer_access: Option<PeerAccess>,
     /// Leases over the link; `None` if it has none.
     pub leases: Option<Leases>,
@@ -48,7 +48,7 @@ pub enum Leases {
 }
 
 impl RemotePeer {
-    /// Where leases of our memory are granted; `None` at the requester.
+    /// Grants leases of our memory; `None` at the requester.
     pub fn lease_board(&self) -> Option<&LeaseBoard> {
         match self.leases.as_ref()? {
             Leases::Board(board) => Some(board),
@@ -56,7 +56,7 @@ impl RemotePeer {
         }
     }
 
-    /// What opens leases that the peer has granted; `None` at the responder.
+    /// Opens leases that the peer has granted; `None` at the responder.
     pub fn lease_client(&self) -> Option<&LeaseClient> {
         match self.leases.as_ref()? {
             Leases::Client(client) => Some(client),
@@ -85,8 +85,8 @@ macro_rules! each {
 impl PollHandle {
     /// Tells the peer to ring the doorbell from now on.
     ///
-    /// To sleep without missing anything: announce it on every link, issue one `rkey_base::barrier::heavy`, check
-    /// every link once more, and only then wait. One thread of a process does this for a link.
+    /// To sleep without missing anything: announce the sleep on every link, issue one `rkey_base::barrier::heavy`,
+    /// check every link once more, and only then wait. One thread of a process does this for a link.
     pub fn announce_sleep(&self) {
         each!(self, handle => handle.announce_sleep());
     }
@@ -96,14 +96,14 @@ impl PollHandle {
         each!(self, handle => handle.awake());
     }
 
-    /// Whether something of the peer's has arrived. A few nanoseconds.
+    /// Whether anything from the peer has arrived. Takes a few nanoseconds.
     #[inline]
     pub fn has_arrived(&self) -> bool {
         each!(self, handle => handle.has_arrived())
     }
 
-    /// Whether an acknowledgement of ours is delayed. A thread that polls without holding the link publishes it after
-    /// a few unsuccessful polls ([`Link::publish`](crate::Link::publish)).
+    /// Whether our acknowledgement is delayed. A thread that polls without holding the link publishes it after a few
+    /// unsuccessful polls ([`Link::publish`](crate::Link::publish)).
     #[inline]
     pub fn owes(&self) -> bool {
         each!(self, handle => handle.owes())

@@ -273,7 +273,7 @@ unsafe fn chain(
     }
 }
 
-/// Lets the signal have its default effect: the process ends by it.
+/// Applies the signal's default effect, which ends the process.
 unsafe fn die(number: libc::c_int, info: *mut libc::siginfo_t) {
     // SAFETY: all zeroes is the default action; `signal`-type functions are async-signal-safe. A fault repeats when the
     // handler returns to its instruction and ends the process then; a signal that was sent must be sent again.

@@ -306,8 +306,8 @@ mod direct {
         }
     }
 
-    /// Builds a fault from what the handler left: the processor reports the address of a missing page, but not of an
-    /// address that cannot exist at all; then it is the first range that cannot.
+    /// Builds a fault from what the handler left. The processor reports the address of a missing page, but not an
+    /// address that cannot exist at all; then the fault is at the start of the first range that cannot exist.
     #[cold]
     fn locate(outcome: Outcome, ranges: &[(u64, u64)]) -> Fault {
         let address = outcome.value;

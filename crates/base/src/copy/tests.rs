@@ -1,4 +1,4 @@
-//! Copies that succeed, copies that really fault, and what happens to faults that are none of ours.
+//! Copies that succeed, copies that really fault, and what happens to faults that are not ours.
 
 use super::*;
 use crate::process::page_size;
@@ -34,12 +34,12 @@ impl Island {
         }
     }
 
-    /// The page that is there.
+    /// The accessible page.
     fn shore(&self) -> *mut u8 {
         self.start.wrapping_add(page_size())
     }
 
-    /// The first byte behind it.
+    /// The first byte past it.
     fn end(&self) -> *mut u8 {
         self.start.wrapping_add(2 * page_size())
     }
@@ -142,7 +142,7 @@ fn a_target_that_ends_too_early() {
         for len in LENGTHS.into_iter().chain([9000]) {
             let there = (len / 2).min(page_size());
             let to = island.end().wrapping_sub(there);
-            // SAFETY: what is there of the target is ours.
+            // SAFETY: the accessible part of the target is ours.
             let result = unsafe { copy(to, source.as_ptr(), len) };
             assert_eq!(result, Err(Fault::at(island.end() as u64)), "{len}");
         }
@@ -173,7 +173,7 @@ fn a_file_that_was_truncated() {
         let page = page_size();
         let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, 2 * page as u64).unwrap();
-        // SAFETY: a new mapping at an address of the kernel's choice; copies to what is there of it.
+        // SAFETY: a new mapping at an address of the kernel's choice; copies to its accessible part.
         unsafe {
             let start = rustix::mm::mmap(
                 ptr::null_mut(),
@@ -339,11 +339,11 @@ fn the_kernel_copies_too() {
     assert_eq!(source, target);
 }
 
-// --- what needs a process of its own -----------------------------------------------------------------------------
+// --- tests that need their own process -----------------------------------------------------------------------------
 
 const CASE: &str = "RKEY_BASE_TEST_CASE";
 
-/// Runs a case of `in_a_child` in a process of its own.
+/// Runs a case of `in_a_child` in its own process.
 fn child(case: &str) -> ExitStatus {
     Command::new(std::env::current_exe().unwrap())
         .args([
@@ -361,12 +361,12 @@ fn child(case: &str) -> ExitStatus {
 
 /// A fault outside the guarded code.
 fn fault_elsewhere() -> ! {
-    // SAFETY: none at all; that is the point. It runs in a process that is meant to die of it.
+    // SAFETY: none at all; that is the point. It runs in a process that is meant to die from it.
     unsafe { ptr::without_provenance_mut::<u8>(16).write_volatile(1) };
     std::process::exit(99);
 }
 
-/// A guarded fault, which must come back as a value.
+/// A guarded fault, which must be returned as a value.
 fn fault_here() {
     let mut byte = 0;
     // SAFETY: nothing is at the source.
@@ -392,10 +392,10 @@ extern "C" fn exits_with_43(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
 
 static BELOW: AtomicU64 = AtomicU64::new(0);
 
-/// A program's handler that hands on what it does not know, as they should.
+/// A program's handler that passes on what it does not know, as it should.
 extern "C" fn hands_on(n: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // SAFETY: the address of the handler that was there before, which takes three arguments.
+    // SAFETY: the address of the previous handler, which takes three arguments.
     let below: Handler = unsafe { std::mem::transmute(BELOW.load(Ordering::Relaxed) as usize) };
     below(n, info, context);
 }
@@ -522,7 +522,7 @@ fn in_a_child() {
     }
 }
 
-/// The entry of a handler as another copy of this library would have it: the mark, then code. It is never called.
+/// The entry of a handler as in another copy of this library: the mark, then code. It is never called.
 fn handler_of_another_copy() -> usize {
     #[repr(align(16))]
     struct Code([u64; 4]);

@@ -19,19 +19,19 @@ pub enum CmaError {
         /// The error number.
         errno: i32,
     },
-    /// The permit was taken back.
+    /// The permit was revoked.
     #[error("the process revoked its permit")]
     Withdrawn,
-    /// There is no such process any more (`ESRCH`).
+    /// The process no longer exists (`ESRCH`).
     #[error("the process is gone")]
     Gone,
-    /// A byte of our own side cannot be accessed.
+    /// A byte on our side cannot be accessed.
     #[error("our memory at {address:#x} cannot be accessed")]
     LocalFault {
         /// The first byte that was not transferred.
         address: u64,
     },
-    /// A byte of the other side cannot be accessed.
+    /// A byte on the other side cannot be accessed.
     #[error("the memory of the process at {address:#x} cannot be accessed")]
     RemoteFault {
         /// The first byte that was not transferred.
@@ -100,7 +100,7 @@ pub unsafe fn cma_read_with(
 ///
 /// # Safety
 ///
-/// The caller must be entitled to overwrite those bytes of the other process, and must know that `pid` still means it.
+/// The caller must be entitled to overwrite those bytes of the other process, and must know that `pid` still names it.
 pub unsafe fn cma_write(
     pid: u32,
     local: *const u8,
@@ -235,7 +235,7 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
     };
     // SAFETY: the local list is valid for the call; the remote one is, or lies in a page that may have gone, which is an
     // error for the kernel. The addresses in both are checked by the kernel. The owner of the permit may change the list
-    // meanwhile: it names memory of theirs only, and how much is copied the local list limits.
+    // meanwhile: it names only their memory, and the local list limits how much is copied.
     let n = unsafe { call(pid, &raw const local, 1, list, 1, 0) };
     match usize::try_from(n) {
         Ok(0) => Err(libc::EFAULT), // `len` is not 0, so nothing was accessible
@@ -253,7 +253,7 @@ fn other(errno: i32) -> CmaError {
     }
 }
 
-/// Copies one byte via a variable of ours; returns the number of bytes copied.
+/// Copies one byte through a local variable; returns the number of bytes copied.
 ///
 /// `EFAULT` does not tell which end of a copy it was, and checking the ends afterwards does not either: the page may
 /// be back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Pages that go and come back all the time: a failed copy must blame the side that has them.
+    /// Pages that disappear and return all the time: a failed copy must blame the side that has them.
     #[test]
     fn blames_the_side_whose_pages_come_and_go() {
         use std::sync::atomic::{AtomicBool, Ordering};

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The page, or the error number of its allocation.
 static PAGE: OnceLock<Result<&'static AtomicU64, i32>> = OnceLock::new();
 
-/// The last incarnation in this line of processes. Not wiped, so a child continues counting from its parent's.
+/// The last incarnation in this line of forks. Not wiped, so a child continues from its parent's count.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
@@ -52,7 +52,7 @@ fn page() -> Result<&'static AtomicU64, i32> {
     })
 }
 
-/// A number that is different in every process of a line of forks; never 0. Two loads, except the first time.
+/// A number that is different in every process of one line of forks; never 0. Two loads, except the first time.
 ///
 /// On a kernel without the advice (Linux before 4.14) it is the same in all of them.
 #[inline]

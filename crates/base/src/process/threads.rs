@@ -1,4 +1,4 @@
-//! Whether a process copies just now.
+//! Whether a process is copying at this moment.
 
 use std::fs;
 use std::io;
@@ -15,13 +15,13 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// There is no such process (in our namespace), or `/proc` does not tell.
+/// There is no such process (in our namespace), or `/proc` does not say.
 pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
     let mut seen = 0u64;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?.path();
         let Ok(stat) = fs::read_to_string(task.join("stat")) else {
-            // The thread has ended since it was listed, and others may have begun; or the whole process has.
+            // The thread has ended since it was listed, and others may have started; or the whole process has ended.
             fs::metadata(format!("/proc/{pid}"))?;
             return Ok(false);
         };
@@ -30,7 +30,7 @@ pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
         }
         seen += 1;
     }
-    // A list that is read while threads end may lack some that have not.
+    // If threads end while the list is read, it may lack some that are still alive.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let threads = stat_field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
     Ok(threads == Some(seen))
@@ -47,7 +47,7 @@ pub(super) fn is_elsewhere(task: &Path, stat: &str) -> bool {
 }
 
 /// Whether a thread sleeps where signals and freezers let it sleep, or inside a call that does not copy between
-/// processes. The kernel tells only processes that might trace it.
+/// processes. The kernel discloses this only to processes that might trace it.
 fn sleeps_elsewhere(task: &Path) -> bool {
     // The first is where threads of a group of version 2 are frozen, the others by their names in other kernels.
     const AT_THE_DOOR: [&str; 4] = [
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// A process that is never at rest: this program, running one of the tests below.
+    /// A process that is always busy: this program, running one of the tests below.
     struct Busy(Child);
 
     impl Busy {
@@ -119,7 +119,7 @@ mod tests {
 
     const BUSY: &str = "RKEY_TEST_BUSY";
 
-    /// For a process of [`Busy`], until it is killed or forgotten; nothing when the suite runs it.
+    /// The process of [`Busy`], until it is killed or forgotten; does nothing when the suite runs it as a test.
     fn busy(mut work: impl FnMut()) {
         if std::env::var_os(BUSY).is_none() {
             return;
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Seen in the middle of a copy: in at least one of many looks.
+    /// Seen in the middle of a copy: in at least one of many samples.
     fn is_seen_copying(pid: u32) {
         until("it copies", || !no_thread_copies(pid).unwrap());
     }
@@ -188,7 +188,7 @@ mod tests {
             signal(rustix::process::Signal::CONT);
         }
         busy.0.kill().unwrap();
-        // A zombie does nothing any more.
+        // A zombie does nothing.
         until("it ends", || no_thread_copies(pid).unwrap());
         busy.0.wait().unwrap();
         assert!(no_thread_copies(pid).is_err());

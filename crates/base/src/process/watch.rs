@@ -1,9 +1,8 @@
 //! Whether calls that had begun before some moment have ended, thread by thread.
 //!
 //! [`no_thread_copies`](super::no_thread_copies) asks where all threads are now, so one thread that always runs keeps
-//! the result at "no". If no *new* call can begin, less is enough: a thread has left its call as soon as it was once
-//! seen elsewhere, or has used more processor time than any such call takes. A thread that started later never was in
-//! one.
+//! the result at "no". If no *new* call can begin, less is enough: a thread has left its call once it has been seen
+//! elsewhere, or has used more processor time than any such call takes. A thread that started later was never in one.
 
 use super::threads::{is_elsewhere, stat_field};
 use std::collections::HashMap;
@@ -24,7 +23,7 @@ pub struct CallWatch {
     threads: HashMap<u32, Thread>,
 }
 
-/// A thread that was there when the watch began.
+/// A thread that existed when the watch began.
 #[derive(Clone, Copy, Debug)]
 enum Thread {
     /// It may be in such a call. Its start time, and the processor time that it had used when it was first seen.
@@ -57,7 +56,7 @@ impl CallWatch {
     ///
     /// # Errors
     ///
-    /// There is no such process (in our namespace), or `/proc` does not tell.
+    /// There is no such process (in our namespace), or `/proc` does not say.
     #[expect(clippy::disallowed_methods, reason = "a list of threads has no bound")]
     pub fn all_clear(&mut self, pid: u32, deadline: Instant) -> io::Result<bool> {
         let (mut seen, mut clear) = (0u64, true);
@@ -75,7 +74,7 @@ impl CallWatch {
                 return Ok(false);
             }
         }
-        // A list that is read while threads end may lack some that have not.
+        // If threads end while the list is read, it may lack some that are still alive.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let threads = stat_field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
         Ok(clear && threads == Some(seen))
@@ -86,7 +85,7 @@ impl CallWatch {
         let stat = match fs::read_to_string(task.join("stat")) {
             Ok(stat) => stat,
             Err(error) if has_ended(&error) => {
-                // Another thread that gets its number is younger.
+                // Another thread that gets its id is younger.
                 self.threads.insert(tid, Thread::Clear);
                 return true;
             }
@@ -172,7 +171,7 @@ mod tests {
             let mut watch = CallWatch::begin();
             let before: Vec<Duration> = spun();
             assert!(is_clear_in_time(&mut watch), "they are never cleared");
-            // None was cleared by its time alone before it had used it.
+            // No thread was cleared by its time before it had used that much.
             let used = spun().iter().sum::<Duration>() - before.iter().sum::<Duration>();
             assert!(used > LONGEST_CALL, "cleared too early: {used:?}");
             over.store(true, Ordering::Relaxed);
@@ -225,7 +224,7 @@ mod tests {
     #[test]
     fn a_thread_is_not_clear_because_its_state_cannot_be_read() {
         let mut watch = CallWatch::begin();
-        // A folder in place of the thread's: `stat` below a file is no thread that has ended.
+        // A folder in place of the thread's: an error for `stat` below a file does not mean that the thread has ended.
         assert!(!watch.look(1, Path::new("/proc/self/status")));
         assert!(watch.threads.is_empty());
         assert!(watch.look(1, Path::new("/proc/self/task/none")));

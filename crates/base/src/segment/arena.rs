@@ -1,4 +1,4 @@
-//! Memory for programs that peers may map.
+//! Program memory that peers may map.
 
 use super::mapping::{Children, Mapping, Rights, create, inspect, seal};
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// What a peer with the descriptor of an arena can do with all of its bytes.
+/// What a peer with the descriptor of an arena can do with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// Read them. (A descriptor opened for reading would not be enough: it can be opened again, for writing, through
@@ -34,7 +34,7 @@ impl From<Sharing> for Rights {
 pub struct Arena {
     fd: OwnedFd,
     program: Mapping,
-    /// What peers can do, once that is settled.
+    /// What peers can do, once that is fixed.
     sharing: OnceLock<Sharing>,
     /// What has been detached: whole pages, no page twice.
     detached: Mutex<Vec<Range<usize>>>,
@@ -63,8 +63,8 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Fixes what peers can do, for good, if it is not fixed yet; returns what they can. Call it before a peer gets
-    /// the descriptor, which can map all of an arena for writing unless it is fixed as read-only.
+    /// Fixes what peers can do, for good, if it is not fixed yet; returns the result. Call it before a peer gets the
+    /// descriptor, which can map all of an arena for writing unless it is fixed as read-only.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Arena {
         false
     }
 
-    /// What peers can do, once it is settled.
+    /// What peers can do, once it is fixed.
     #[must_use]
     pub fn sharing(&self) -> Option<Sharing> {
         self.sharing.get().copied()
@@ -153,7 +153,7 @@ impl Arena {
     }
 }
 
-/// What is left of a range without some others.
+/// What is left of a range without some other ranges.
 fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut rest = vec![range];
     for other in others {
@@ -167,7 +167,7 @@ fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     rest
 }
 
-/// A window onto an arena of a peer.
+/// A window onto a peer's arena.
 #[derive(Debug)]
 pub struct PeerArena {
     mapping: Mapping,

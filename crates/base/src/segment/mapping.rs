@@ -113,7 +113,7 @@ impl Mapping {
                 offset as u64,
             )?
         };
-        // SAFETY: the place belongs to this mapping (checked above). Its bytes are only ever reached by address, and
+        // SAFETY: the range belongs to this mapping (checked above). Its bytes are only ever reached by address, and
         // are the same afterwards; it stays mapped with the same rights, and `drop` unmaps whatever is there.
         let moved = unsafe { mremap_fixed(new, len, len, MremapFlags::MAYMOVE, start.cast()) };
         if let Err(error) = moved {
@@ -203,7 +203,7 @@ pub(super) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, usize)> {
         .checked_next_multiple_of(page)
         .ok_or(io::ErrorKind::OutOfMemory)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Do not let code be executed that a peer may have written. Kernels before 6.3 do not know the flag.
+    // Do not allow execution of code that a peer may have written. Kernels before 6.3 do not know the flag.
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(rustix::io::Errno::INVAL) => memfd_create(name, flags)?,
         other => other?,

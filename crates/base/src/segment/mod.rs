@@ -9,8 +9,8 @@
 //! * An [`Arena`] is memory for a program; a peer may be allowed to map it ([`PeerArena`]) and, if the arena was made
 //!   for that, to write it. If a peer cannot be made to stop writing, the owner detaches the pages.
 //!
-//! A third kind holds no data: an [`OwnPermit`] is a page that its owner takes away to end a peer's access to the
-//! owner's memory ([`PeerPermit`]).
+//! A third kind holds no data: an [`OwnPermit`] is a page that its owner removes to end a peer's access to the owner's
+//! memory ([`PeerPermit`]).
 //!
 //! A segment that cannot shrink never raises `SIGBUS`, so these bytes may be touched by plain accesses, through the
 //! views of [`crate::shared`]. A forked child does not inherit the mappings of the engine (`MADV_DONTFORK`).

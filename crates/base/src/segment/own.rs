@@ -105,7 +105,7 @@ impl OwnSegment {
     }
 }
 
-/// An [`OwnSegment`] that no other peer can get any more. It needs no descriptor.
+/// An [`OwnSegment`] that no further peer can map. It needs no descriptor.
 #[derive(Debug)]
 pub struct PublishedSegment {
     mapping: Mapping,

@@ -1,4 +1,4 @@
-//! A segment of a peer, which only the peer can write.
+//! A peer's segment, which only the peer can write.
 
 // UNSAFETY: views of a mapping that lives as long as they do.
 #![allow(unsafe_code)]

@@ -1,16 +1,15 @@
-//! A revocable permit to copy from and to our memory by `process_vm_readv(2)` and `process_vm_writev(2)`.
+//! A revocable permit to copy to and from our memory by `process_vm_readv(2)` and `process_vm_writev(2)`.
 //!
 //! A process that has been told to copy from our memory can be stopped right before the system call, and make it much
 //! later, when the memory is in use for something else. No word in shared memory prevents that: the process may have
-//! read the word just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory, at
-//! the call. So this list must be in a page that we can take away. When it is gone, a call that begins fails,
-//! wherever the process was stopped before it. A call that has begun ends by itself; a process cannot be stopped
-//! inside one.
+//! read the word just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory, at the
+//! call. So this list must be in a page that we can take away. When it is gone, a call that begins fails, wherever the
+//! process was stopped before it. A call that has begun runs to its end; a process cannot be stopped inside one.
 //!
 //! The page is a memfd that may shrink but not grow. Its owner truncates it to zero; the other process then has no
 //! page behind its mapping.
 
-// UNSAFETY: the place where a list for the kernel is put, inside a mapping.
+// UNSAFETY: a list for the kernel is written into a mapping.
 #![allow(unsafe_code)]
 
 use super::mapping::{Children, Mapping, Rights, create, seal, seals_of_a_memfd};

@@ -1,4 +1,4 @@
-//! What the seals keep, and what is refused.
+//! What the seals prevent, and what is refused.
 
 use super::*;
 use crate::fault::Fault;
@@ -62,7 +62,7 @@ fn a_peer_sees_what_is_written_and_can_change_nothing() {
     assert!(peer.foreign(usize::MAX, 2).is_none());
     assert!(peer.foreign(peer.len(), 0).is_some());
 
-    // The descriptor is good for reading only, whatever its mode says.
+    // The descriptor allows reading only, whatever its mode says.
     let fd = own.fd();
     assert_eq!(map_writable(fd), Err(Errno::PERM));
     assert_eq!(ftruncate(fd, 0), Err(Errno::PERM));
@@ -140,7 +140,7 @@ fn an_arena_is_one_memory_with_a_peer() {
         arena.settle(Sharing::ReadWrite).unwrap(),
         Sharing::ReadWrite
     );
-    // It stays so.
+    // It stays sealed.
     assert_eq!(arena.settle(Sharing::ReadOnly).unwrap(), Sharing::ReadWrite);
     let peer = PeerArena::map(
         arena.duplicate_fd().unwrap(),
@@ -185,8 +185,8 @@ fn an_arena_for_reading_cannot_be_written_by_peers() {
     assert_eq!(&seen, b"xy");
 }
 
-/// A peer that was given the descriptor for reading, and belongs to the same user, tries all it can: also when the
-/// arena might have been leased for writing before that was settled.
+/// A peer that was given the descriptor for reading, and belongs to the same user, tries everything
+/// it can, also when the arena could have been leased for writing before that was fixed.
 #[test]
 fn a_hostile_reader_of_the_same_user_cannot_write() {
     use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -230,7 +230,7 @@ fn a_hostile_reader_of_the_same_user_cannot_write() {
     let mut seen = [0; 6];
     memory.load_bytes(&mut seen, ours).unwrap();
     assert_eq!(&seen, b"before");
-    // The owner goes on writing, and the reader sees it.
+    // The owner continues to write, and the reader sees it.
     memory.store_bytes(ours, b"behind").unwrap();
     let theirs = peer.as_ptr().expose_provenance() as u64;
     memory.load_bytes(&mut seen, theirs).unwrap();
@@ -261,7 +261,7 @@ fn detached_pages_are_ours_alone() {
             set(ours, index, 10 + index as u64).unwrap();
         }
         arena.detach(page, 2 * page).unwrap();
-        // Nothing has changed for us, and what is done on one side is not seen on the other.
+        // Our bytes are unchanged, and neither side sees what the other writes.
         for index in 0..4 {
             assert_eq!(word(ours, index), 10 + index as u64);
             let written = set(theirs, index, 20 + index as u64);
@@ -279,12 +279,12 @@ fn detached_pages_are_ours_alone() {
             let is_shared = index == 0 || index == 3;
             assert_eq!(word(theirs, index) == 30 + index as u64, is_shared);
         }
-        // What is detached already stays as it is.
+        // Pages that are detached already stay as they are.
         arena.detach(0, 3 * page).unwrap();
         for index in 0..4 {
             assert_eq!(word(ours, index), 30 + index as u64);
         }
-        // What is not whole pages of it is refused.
+        // Ranges that are not whole pages are refused.
         for (offset, len) in [(1, page), (0, 0), (0, page - 1), (4 * page, page)] {
             let error = arena.detach(offset, len).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -296,7 +296,7 @@ fn detached_pages_are_ours_alone() {
     }
 }
 
-/// While pages are detached, threads of the owner go on to count in them: no step is lost.
+/// While pages are detached, threads of the owner increment counters in them: no increment is lost.
 #[test]
 fn no_store_is_lost_while_pages_are_detached() {
     const THREADS: usize = 3;
@@ -379,7 +379,7 @@ fn a_permit_lasts_until_it_is_withdrawn() {
     let late = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::InvalidData);
     assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
-    // And nothing else passes for one.
+    // And nothing else is accepted as one.
     let segment = OwnSegment::create("rkey-test", 1).unwrap();
     assert!(PeerPermit::map(segment.fd().try_clone_to_owned().unwrap()).is_err());
     let file = std::fs::File::open("/dev/zero").unwrap();
@@ -399,7 +399,7 @@ fn a_forked_child_has_no_mapping_and_its_drop_harms_nobody() {
         assert!(pid >= 0);
         if pid == 0 {
             let gone = memory.load_bytes(&mut [0], at) == Err(Fault::at(at));
-            // Something else takes the place, and must survive the drop.
+            // Something else is mapped at the address, and must survive the drop.
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let other = libc::mmap(at as *mut libc::c_void, page_size(), rights, flags, -1, 0);

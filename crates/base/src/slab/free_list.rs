@@ -7,8 +7,8 @@ use crate::sync::Ordering;
 
 /// The free slots of a slab. The slots themselves are chained through their words, so the lists take no memory.
 ///
-/// A slab has one inside, under its own lock. A caller that holds a lock anyway whenever slots are claimed and
-/// released can keep the list under that lock instead, and save the slab's: [`Slab::claim_from`],
+/// A slab has one inside, under its own lock. A caller that holds a lock anyway whenever slots are claimed and released
+/// can keep the list under that lock instead, and save taking the slab's: [`Slab::claim_from`],
 /// [`Retired::release_to`](super::Retired::release_to). A slab is used with one list all its life; with two, slots
 /// would be claimed twice.
 #[derive(Debug)]
@@ -86,8 +86,8 @@ impl<T: Default> Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Gives a slot back, to the end of the queue or to its front. The caller owns the slot: it is claimed, or retired
-    /// and drained.
+    /// Returns a slot, to the end of the queue or to its front. The caller owns the slot: it is claimed, or retired and
+    /// drained.
     #[inline]
     pub(super) fn put_back(
         &self,

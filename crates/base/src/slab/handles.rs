@@ -1,4 +1,4 @@
-//! Handles of a slot, one for each part of its life: [`Claimed`], [`Pin`], [`Retired`]; and the [`Look`] that holds
+//! Handles of a slot, one for each part of its life: [`Claimed`], [`Pin`], [`Retired`]; and [`Look`], which holds
 //! nothing.
 
 use super::slot::{Slot, Word};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
-/// A slot that is being prepared. Dropping it gives the slot back.
+/// A slot that is being prepared. Dropping it frees the slot.
 #[must_use = "dropping it gives the slot back"]
 pub struct Claimed<'a, T> {
     pub(super) slab: &'a Slab<T>,
@@ -62,8 +62,8 @@ impl<'a, T> Look<'a, T> {
         &self.slot.value
     }
 
-    /// Whether the slot is live under this generation at this moment. It may change at once: a caller that relies on
-    /// it must otherwise make sure, for example with a lock, that a slot that is retired from now on is not changed
+    /// Whether the slot is live under this generation at this moment. This may change at once: a caller that relies on
+    /// it must make sure by other means, for example a lock, that a slot retired after this call is not changed
     /// meanwhile.
     #[must_use]
     #[inline(always)]
@@ -73,7 +73,7 @@ impl<'a, T> Look<'a, T> {
     }
 }
 
-/// A slot that was found and is held. Dropping it lets go.
+/// A slot that was found and is pinned until this is dropped.
 #[must_use = "dropping it lets go of the slot"]
 pub struct Pin<'a, T> {
     pub(super) slot: &'a Slot<T>,
@@ -111,7 +111,7 @@ pub struct Retired<'a, T> {
 }
 
 impl<T> Retired<'_, T> {
-    /// Whether no pin is left. Once true it stays true, and everything that was done under pins has happened before.
+    /// Whether no pin is left. Once true, it stays true, and everything done under pins has happened before.
     #[must_use]
     #[inline]
     pub fn is_drained(&self) -> bool {
@@ -159,7 +159,7 @@ impl<T> Retired<'_, T> {
         self.finish(free, next_generation, true)
     }
 
-    /// Makes the slot live again, under the generation it had: what it holds may have been changed meanwhile.
+    /// Makes the slot live again under its old generation; its contents may have been changed meanwhile.
     ///
     /// # Errors
     ///

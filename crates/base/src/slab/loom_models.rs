@@ -36,7 +36,7 @@ fn live_slab() -> Arc<Slab<Value>> {
     slab
 }
 
-/// Either the pin fails, or the drain waits for what is done under it.
+/// Either the pin fails, or the drain waits for the work done under it.
 #[test]
 fn pin_against_retire_and_drain() {
     loom::model(|| {
@@ -66,7 +66,7 @@ fn pin_against_retire_and_drain() {
     });
 }
 
-/// Of two that retire one gets it.
+/// Of two threads that retire a slot, one succeeds.
 #[test]
 fn retire_against_retire() {
     loom::model(|| {
@@ -98,7 +98,7 @@ fn unpin_against_leaving_and_resuming() {
     });
 }
 
-/// Two threads that claim get two slots, and what they publish is seen whole.
+/// Two threads that claim get different slots, and readers see all that they publish.
 #[test]
 fn claim_against_claim() {
     loom::model(|| {
@@ -163,7 +163,7 @@ fn a_list_of_the_callers_against_a_pin() {
     });
 }
 
-/// Two who keep one list get two slots.
+/// Two threads that share a caller's list get different slots.
 #[test]
 fn two_claims_from_one_list() {
     loom::model(|| {

@@ -5,7 +5,7 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// What can be said of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Not in use.
@@ -82,7 +82,7 @@ impl<T> Slot<T> {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// Changes the word from what it is to what `change` makes of it, unless that is nothing; returns what it was.
+    /// Replaces the word with the result of `change`, unless that is `None`; returns the previous word.
     #[inline(always)]
     pub(super) fn update(&self, change: impl Fn(Word) -> Option<Word>) -> Option<Word> {
         let mut seen = self.load();

@@ -137,7 +137,7 @@ fn a_slab_without_slots() {
     assert_eq!(slab.iter_live().count(), 0);
 }
 
-/// Every slot holds its own name; a pin must find that name, whatever other threads do.
+/// Every slot holds its own name, and a pin must find that name, whatever other threads do.
 #[test]
 fn threads_never_see_a_slot_under_a_wrong_name() {
     const ROUNDS: u32 = if cfg!(miri) { 100 } else { 20_000 };
@@ -187,7 +187,7 @@ fn threads_never_see_a_slot_under_a_wrong_name() {
     assert_eq!(slab.live(), 0);
 }
 
-/// The same order of reuse, with the list in the caller's hands.
+/// The same order of reuse, with a list that the caller keeps.
 #[test]
 fn a_slab_whose_free_list_the_caller_keeps() {
     let slab = Slab::<Value>::new(3);

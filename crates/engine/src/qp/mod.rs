@@ -9,13 +9,13 @@ use rkey_core::{Access, DomainId};
 use rkey_link::NodeId;
 use state::{Attributes, QpState, QpType};
 
-/// What a queue pair is created with; none of it changes later. The engine names queues by their numbers; a device has
-/// queues of its own in these places.
+/// What a queue pair is created with; none of it changes later. The engine uses queue ids here; a device uses its own queue
+/// objects.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The transport service.
     pub qp_type: QpType,
-    /// The protection domain: keys of other domains are refused here.
+    /// The protection domain: keys of other domains are refused.
     pub domain: DomainId,
     /// Where sends complete.
     pub send_cq: Cq,
@@ -23,15 +23,15 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub recv_cq: Cq,
     /// Takes receives from this queue instead of one of its own.
     pub srq: Option<Srq>,
-    /// Entries of the send queue.
+    /// Size of the send queue, in entries.
     pub max_send: u32,
-    /// Entries of the receive queue.
+    /// Size of the receive queue, in entries.
     pub max_recv: u32,
-    /// Scatter/gather elements of a send.
+    /// Maximum scatter/gather elements of a send.
     pub max_send_sge: u32,
-    /// Scatter/gather elements of a receive.
+    /// Maximum scatter/gather elements of a receive.
     pub max_recv_sge: u32,
-    /// Bytes of inline data of a send.
+    /// Maximum inline data of a send, in bytes.
     pub max_inline: u32,
     /// Complete all sends with an entry, whether flagged or not.
     pub signal_all: bool,
@@ -46,7 +46,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one
     /// endpoint have the same. `None`: its own number.
     pub endpoint: Option<u32>,
-    /// Its peer, for regions that serve one peer only (FI-212): a number that the owner chooses.
+    /// Its peer, for regions that serve one peer only (FI-212): a number that the owner assigns.
     pub peer: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
         }
     }
 
-    /// The same with the engine's numbers of the queues.
+    /// The same, with the engine's queue ids.
     pub fn numbered(&self, cq: impl Fn(&Cq) -> CqId, srq: impl FnOnce(&Srq) -> SrqId) -> QpConfig {
         QpConfig {
             qp_type: self.qp_type,
@@ -106,15 +106,15 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
 pub struct Peer {
     /// Its number.
     pub qpn: u32,
-    /// Its device. `None`: it becomes known when the queue pair gets its link; until then requests of the peer are
-    /// answered with "not ready".
+    /// Its device. `None`: not known until the queue pair gets its link; until then the peer's requests are answered with
+    /// "not ready".
     pub node: Option<NodeId>,
 }
 
-/// What a modify call changes; `None` leaves a thing as it is.
+/// What a modify call changes; `None` keeps the current value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpAttributes {
-    /// The state to go to.
+    /// The target state.
     pub state: Option<QpState>,
     /// Remote access that the queue pair allows (the three remote rights; others are ignored).
     pub access: Option<Access>,
@@ -124,26 +124,26 @@ pub struct QpAttributes {
     pub send_msn: Option<u32>,
     /// Number of the first message received (24 bits; `rq_psn`).
     pub recv_msn: Option<u32>,
-    /// 4.096 µs · 2^timeout without progress is one retry; 0 waits for ever (5 bits).
+    /// 4.096 µs · 2^timeout without progress is one retry; 0 waits without limit (5 bits).
     pub timeout: Option<u8>,
     /// Retries without progress before the request fails (3 bits).
     pub retry_count: Option<u8>,
-    /// Retries when the peer has no receive posted; 7 is for ever (3 bits).
+    /// Retries when the peer has no receive posted; 7 retries without limit (3 bits).
     pub rnr_retry: Option<u8>,
     /// Code of the RNR delay sent to a peer (5 bits, IBA table 45).
     pub min_rnr_timer: Option<u8>,
-    /// Reads and atomics this side may have outstanding.
+    /// How many reads and atomics this side may have outstanding.
     pub max_reads_out: Option<u8>,
-    /// Reads and atomics the peer may have outstanding; 0 refuses them.
+    /// How many reads and atomics the peer may have outstanding; 0 refuses them.
     pub max_reads_in: Option<u8>,
-    /// Bytes of the largest packet (256 … 4096): the most a datagram can carry.
+    /// The path MTU in bytes (256 to 4096): the maximum payload of a datagram.
     pub path_mtu: Option<u32>,
     /// The queue key that datagrams must bring.
     pub qkey: Option<u32>,
 }
 
 impl QpAttributes {
-    /// Only a step to another state.
+    /// A change of state only.
     pub fn to(state: QpState) -> Self {
         Self {
             state: Some(state),
@@ -215,9 +215,9 @@ pub struct QpInfo {
     pub config: QpConfig,
     /// Its state.
     pub state: QpState,
-    /// Whether it is in Sqd and still waits for sends that were started before.
+    /// Whether it is in Sqd and still waits for sends started earlier.
     pub draining: bool,
-    /// Its attributes; all are `Some`, except the peer where there is none.
+    /// Its attributes; all are `Some`, except the peer if there is none.
     pub attributes: QpAttributes,
     /// Sends that are posted and not complete.
     pub sends: u32,

@@ -130,13 +130,13 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
         QpState::Sqd if from == QpState::Rts => {
             qp.state = to;
             qp.draining = true;
-            // Waiting for room or for a delay is not waiting for the peer.
+            // Time spent waiting for room or for a delay does not count as the peer's silence.
             x.retire(qp);
         }
         _ => qp.state = to,
     }
     if to == QpState::Rtr && !qp.config.qp_type.is_datagram() {
-        // Requests of the peer are accepted only when it is known which device it is on.
+        // The peer's requests are accepted only once its device is known.
         request_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
     }
     if to == QpState::Rts {

@@ -1,4 +1,4 @@
-//! A queue pair from the inside: everything that requester and responder keep about it.
+//! The state that requester and responder keep for a queue pair.
 
 use super::QpConfig;
 use super::state::{QpState, QpType};
@@ -49,7 +49,7 @@ impl Settings {
 pub(crate) struct Requester {
     /// Number of the next message.
     pub(crate) msn: u32,
-    /// Bytes of the message at `next` that have been sent.
+    /// How many bytes of the message at `next` have been sent.
     pub(crate) offset: u64,
     /// Requests before this sequence number have been acknowledged.
     pub(crate) acked: u64,
@@ -72,15 +72,15 @@ pub(crate) struct Requester {
     pub(crate) link_requested: bool,
     /// Receiver-not-ready retries that are left.
     pub(crate) rnr_left: u8,
-    /// How long the peer has been waited for since it was "not ready" (nanoseconds).
+    /// How long this queue pair has waited for a peer that is "not ready" (nanoseconds).
     pub(crate) not_ready_for: Option<u64>,
     /// The next delay for a peer that is not ready.
     pub(crate) not_ready_delay: u64,
     /// The queue pair is in the list of those that have a timeout running.
     pub(crate) watched: bool,
-    /// The link's progress when it was last seen to move, and when that was (in the time of the timers).
+    /// The link's progress when it was last seen to move, and when that was (in the timers' time).
     pub(crate) seen: Option<(u64, u64)>,
-    /// What is known about the peer when it has not moved for too long.
+    /// What is known about a peer that has been silent for too long.
     pub(crate) silence: Silence,
 }
 
@@ -108,7 +108,7 @@ impl Requester {
     }
 }
 
-/// A message that is arriving.
+/// A message that is being received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inbound {
     pub(crate) msn: u32,
@@ -122,10 +122,10 @@ pub(crate) struct Responder {
     /// Number of the next message (reliable connections).
     pub(crate) msn: u32,
     pub(crate) current: Option<Inbound>,
-    /// The receive of the current message. It stays held when a message must be sent again or is abandoned, and the
-    /// next one uses it.
+    /// The receive of the current message. It stays held if the message must be sent again or is abandoned; the next
+    /// message then uses it.
     pub(crate) recv: Recv,
-    /// The peer has been heard of.
+    /// The peer's first request has arrived.
     pub(crate) established: bool,
 }
 
@@ -133,17 +133,17 @@ pub(crate) struct Responder {
 pub(crate) struct Qp {
     pub(crate) id: QpId,
     pub(crate) qpn: u32,
-    /// Its configuration; but a queue pair with a `home` has domain, completion queue and shared receive queue of the
-    /// message that is arriving.
+    /// Its configuration; but for a queue pair with a `home`, domain, completion queue and shared receive queue are
+    /// those of the current message.
     pub(crate) config: QpConfig,
-    /// Domain and completion queue with which such a half (or a raw queue pair that spreads frames) was created.
+    /// The domain and completion queue with which a receiving half (or a raw queue pair with RSS) was created.
     pub(crate) home: Option<(DomainId, CqId)>,
     pub(crate) state: QpState,
     /// In Sqd: sends that were started are not complete yet.
     pub(crate) draining: bool,
     pub(crate) settings: Settings,
     pub(crate) peer: Option<Peer>,
-    /// The link that requests take.
+    /// The link for requests.
     pub(crate) out: Option<LinkId>,
     /// A link that has been checked to come from the peer.
     pub(crate) inbound: Option<LinkId>,
@@ -156,7 +156,7 @@ pub(crate) struct Qp {
     pub(crate) resp: Responder,
     /// Frames that a raw queue pair takes.
     pub(crate) flows: Vec<(u32, Flow)>,
-    /// The receive queues over which a raw queue pair spreads them.
+    /// The receive queues over which a raw queue pair distributes them.
     pub(crate) rss: Option<Box<Rss>>,
 }
 
@@ -206,7 +206,7 @@ impl Qp {
         }
     }
 
-    /// Back to how it was created, except for the identity.
+    /// Resets it to its initial state, except for its identity.
     pub(crate) fn reset(&mut self, life: u32) {
         let (blocked, watched) = (self.req.blocked, self.req.watched);
         let receives = self.rq.limit();
@@ -252,12 +252,12 @@ impl Qp {
         }
     }
 
-    /// How long a request may go without progress, in nanoseconds; 0 is for ever.
+    /// How long a request may go without progress, in nanoseconds; 0 means without limit.
     pub(crate) fn patience(&self) -> u64 {
         timeout_ns(self.settings.timeout).saturating_mul(u64::from(self.settings.retry_count) + 1)
     }
 
-    /// Bytes of the outstanding reads that come back in fragments.
+    /// How many bytes of the outstanding reads arrive in fragments.
     pub(crate) fn reads_in_fragments(&self) -> u64 {
         let in_fragments = |seq: &u64| {
             let wqe = self.sq.wqe(*seq);

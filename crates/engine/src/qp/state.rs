@@ -1,9 +1,8 @@
 //! The states of a queue pair, and the table of transitions that a program may request.
 //!
-//! The table is data: for each legal transition and each type of queue pair, the required and the optional
-//! attributes. It is the table of the InfiniBand specification (10.3.1, 11.2.5.3) as `ibv_modify_qp(3)` and the Linux
-//! kernel have it, without the attributes that belong to a port (P_Key, port number, alternate path), which a front
-//! end checks itself.
+//! The table is data: for each legal transition and each type of queue pair, the required and the optional attributes.
+//! It is the table of the InfiniBand specification (10.3.1, 11.2.5.3) as in `ibv_modify_qp(3)` and the Linux kernel,
+//! without the attributes that belong to a port (P_Key, port number, alternate path), which a front end checks itself.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -45,14 +44,14 @@ impl QpType {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 
-    /// Whether it has no peer: each message is for itself.
+    /// Whether it has no peer: each message names its own destination.
     #[inline]
     #[must_use]
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Raw)
     }
 
-    /// Whether it is an ordinary connection: one queue pair with one other.
+    /// Whether it is an ordinary connection between two queue pairs.
     #[inline]
     #[must_use]
     pub const fn is_plain_connection(self) -> bool {
@@ -77,17 +76,17 @@ impl fmt::Display for QpType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpState {
-    /// Fresh or reset; takes nothing.
+    /// New or reset; accepts nothing.
     Reset,
-    /// Takes receives.
+    /// Accepts receives.
     Init,
-    /// Ready to receive: executes requests of the peer.
+    /// Ready to receive: executes the peer's requests.
     Rtr,
     /// Ready to send: does everything.
     Rts,
     /// Send queue drained: as Rts, but does not start new sends.
     Sqd,
-    /// Send queue error (unreliable types): sends are flushed, receives go on.
+    /// Send queue error (unreliable types): sends are flushed, receives continue.
     Sqe,
     /// Everything is flushed.
     Error,
@@ -108,7 +107,7 @@ impl fmt::Display for QpState {
 }
 
 impl QpState {
-    /// All states, in the order of a life.
+    /// All states, in the order of their normal use.
     pub const ALL: [Self; 7] = [
         Self::Reset,
         Self::Init,
@@ -131,7 +130,7 @@ impl QpState {
         matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Error)
     }
 
-    /// Whether requests of the peer are executed.
+    /// Whether the peer's requests are executed.
     #[inline]
     pub const fn responds(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
@@ -146,7 +145,7 @@ bitflags! {
         const ACCESS = 1;
         /// The connected queue pair.
         const PEER = 1 << 1;
-        /// The largest packet.
+        /// The path MTU.
         const PATH_MTU = 1 << 2;
         /// First number of messages sent.
         const SEND_MSN = 1 << 3;
@@ -306,7 +305,7 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
         QpType::Uc => per.uc,
         QpType::Ud => per.ud,
         QpType::Raw => NONE,
-        // Each half has what concerns its direction (IBA annex A14).
+        // Each half has the attributes of its direction (IBA annex A14).
         QpType::XrcSend => per.rc.difference(A::MAX_READS_IN.union(A::MIN_RNR_TIMER)),
         QpType::XrcRecv => {
             per.rc

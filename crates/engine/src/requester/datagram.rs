@@ -1,8 +1,8 @@
-//! Datagrams at the requester: each is routed by itself.
+//! Datagrams at the requester: each is routed separately.
 //!
-//! A connected queue pair has one link for all its requests. A datagram names its receiver, so the link is looked up
-//! for each one; a datagram waits if its receiver is not known yet, and is lost silently if it cannot be delivered,
-//! as on any network. `ud.rs` has the receiver's side, `groups.rs` the copies for a group.
+//! A connected queue pair has one link for all its requests. A datagram names its receiver, so the engine looks up a
+//! link for each one. A datagram waits if its receiver is not known yet, and is lost silently if it cannot be
+//! delivered, as on any network. `ud.rs` has the receiver's side, `groups.rs` the copies for a group.
 
 use super::fragment::{header_of, keep, send_fragment};
 use super::{Start, hold, request_link, start};
@@ -51,7 +51,7 @@ pub(super) fn pump_datagrams<L: Link, M: Memory>(
 
 enum Path<'a, L> {
     Link(&'a mut LinkState<L>),
-    /// It has ended here.
+    /// It ended on this side.
     Ended,
     /// There is no link yet.
     Wait,
@@ -84,7 +84,7 @@ fn datagram_path<'a, L: Link, M: Memory>(
     }
 }
 
-/// Ends the datagram at `next` as sent; nothing will report its fate.
+/// Ends the datagram at `next` as sent; nothing reports what becomes of it.
 pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let seq = qp.sq.next;
     qp.sq.wqe_mut(seq).end(Status::Success, 0);

@@ -1,7 +1,7 @@
-//! Fragments: the parts of a request that go to the link at once.
+//! Fragments: a request is passed to the link in one or more of them.
 //!
-//! A small message is one fragment and takes a fast path, because most requests are small. Any other request is sent
-//! as as many fragments as its link needs; `qp.req.offset` is the progress. Reads and atomics are one fragment that
+//! A small message is one fragment and takes a fast path, because most requests are small. Any other request is split
+//! into as many fragments as its link needs; `qp.req.offset` is the progress. Reads and atomics are one fragment that
 //! requests the bytes. A large payload may be sent as a remote iovec instead (`remote_iovec.rs`).
 
 use super::datagram::send_datagram;
@@ -249,7 +249,7 @@ fn send_read_or_atomic<L: Link, M: Memory>(
             header.operands = *operands;
         }
     }
-    // Do not request what could not be stored when it arrives.
+    // Do not request data that could not be stored on arrival.
     let want = qp.sq.wqe(seq).local_use();
     checked
         .check_sges(
@@ -262,7 +262,7 @@ fn send_read_or_atomic<L: Link, M: Memory>(
     link_state.link.request(header, |_| Ok(()))
 }
 
-/// Keeps account of a fragment that the link took.
+/// Records a fragment that the link accepted.
 #[inline(always)]
 pub(crate) fn record<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, seq: u64, last: bool) {
     link_state.meta.outstanding.push(Record {
@@ -273,7 +273,7 @@ pub(crate) fn record<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, seq: u
     qp.req.in_flight += 1;
 }
 
-/// The link did not take it, or local memory was not accessible and the request has failed.
+/// The link did not accept the fragment, or the request failed because local memory was not accessible.
 #[cold]
 fn refused_here<M: Memory>(
     x: &mut Context<M>,
@@ -291,7 +291,7 @@ fn refused_here<M: Memory>(
     Ok(())
 }
 
-/// A fault that stands for `trouble`, which is reported instead.
+/// Returns a fault for the link that stands for `trouble`, which is reported instead.
 pub(super) fn keep(trouble: &mut Option<AccessError>, found: AccessError) -> Fault {
     let fault = match &found {
         AccessError::Fault(fault) => *fault,
@@ -319,7 +319,7 @@ fn extras(from: WqeFlags) -> HeaderFlags {
     flags
 }
 
-/// The header of a fragment of the request at `next`; `len` and the marks are still to be set.
+/// The header of a fragment of the request at `next`; `len` and the first and last flags are set later.
 #[inline]
 pub(super) fn header_of(qp: &Qp, seq: u64) -> Header {
     let wqe = qp.sq.wqe(seq);
@@ -346,7 +346,7 @@ pub(super) fn header_of(qp: &Qp, seq: u64) -> Header {
     }
 }
 
-/// Copies inline data to the slot; mostly it is 8 bytes.
+/// Copies inline data to the slot; usually 8 bytes.
 #[inline]
 fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
     match <[u8; 8]>::try_from(bytes) {

@@ -24,7 +24,7 @@ pub(crate) use datagram::{drop_datagram, send_datagram};
 pub(crate) use fragment::record;
 use fragment::send_fragment;
 
-/// Sends what can be sent.
+/// Sends as much as possible.
 pub(crate) fn pump<L: Link, M: Memory>(
     x: &mut Context<M>,
     links: &mut Table<LinkState<L>>,
@@ -38,7 +38,7 @@ pub(crate) fn pump<L: Link, M: Memory>(
     }
 }
 
-/// Sends what can be sent over the link of a connected queue pair, if it has one yet.
+/// Sends as much as possible over the link of a connected queue pair, if it has one yet.
 #[inline(always)]
 pub(crate) fn pump_connected<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -67,7 +67,7 @@ pub(crate) fn pump_connected<L: Link, M: Memory>(
     }
 }
 
-/// The link did not take a fragment.
+/// Handles a fragment that the link did not accept.
 #[cold]
 pub(crate) fn hold<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, error: SendError) {
     if error == SendError::Full {
@@ -85,7 +85,7 @@ pub(crate) fn hold<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, error: S
 enum Start {
     /// It may be sent.
     Send,
-    /// It has ended here.
+    /// It ended on this side.
     Ended,
     /// Not yet.
     Wait,
@@ -109,7 +109,7 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
         if wqe.flags.contains(WqeFlags::DONE) {
-            // It ended before the earlier requests had to be sent again.
+            // It had ended when earlier requests had to be sent again.
             qp.sq.next = seq + 1;
             return Start::Ended;
         }
@@ -135,8 +135,8 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
             Start::Send
         }
         CompletionOp::Bind | CompletionOp::Invalidate => {
-            // Everything before it must be complete: if an earlier request failed, this one would have to be flushed,
-            // and it cannot be undone.
+            // All earlier requests must be complete: if one of them failed, this one would have to be flushed, but it
+            // cannot be undone.
             if qp.sq.head != seq {
                 return Start::Wait;
             }
@@ -168,7 +168,7 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     }
 }
 
-/// The request at `seq`, which is `next` or before it, failed on this side.
+/// Fails the request at `seq`, which is `next` or earlier, on this side.
 #[cold]
 pub(crate) fn fail<M: Memory>(
     x: &mut Context<M>,
@@ -182,12 +182,12 @@ pub(crate) fn fail<M: Memory>(
         qp.sq.next = seq + 1;
         if qp.req.offset > 0 {
             qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
-            // It ends here before the peer has executed the earlier requests.
+            // It ends on this side before the peer has executed the earlier requests.
             x.leave_orphans(qp, seq..seq + 1);
         }
         qp.req.offset = 0;
     }
-    // Earlier requests complete first, then this one; no other is started.
+    // Earlier requests complete first, then this one; no later one is started.
     qp.req.stopped = !qp.config.survive_remote_error;
     x.retire(qp);
 }

@@ -31,7 +31,7 @@ pub(super) fn try_remote_iovec<L: Link, M: Memory>(
     if offset == 0 {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
         if header.total > link_state.meta.caps.fragment_max {
-            // Better to refuse a message as a whole than halfway.
+            // It is better to refuse a whole message than a part of it.
             let want = qp.sq.wqe(seq).local_use();
             let whole = checked.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
             if let Err(found) = whole {
@@ -39,7 +39,7 @@ pub(super) fn try_remote_iovec<L: Link, M: Memory>(
             }
         }
     }
-    // Hand over even what the ring has no room for, so that the peer does not wait for us.
+    // Name the rest of the payload too, even if the ring will have room later, so that the peer does not wait for us.
     if !checked.held_back
         && may_use_remote_iovec(link_state, qp, u64::from(header.total))
         && !link_state.link.prefers_fragments()
@@ -61,7 +61,7 @@ pub(super) fn may_use_remote_iovec<L: Link>(
         && qp.config.qp_type.is_reliable()
 }
 
-/// Sends the rest of the message, or a good part of it, as a remote iovec. `None` if the list would be too long, or
+/// Sends the rest of the message, or a large part of it, as a remote iovec. `None` if the list would be too long, or
 /// the peer cannot access our memory.
 pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     checked: &CheckedMemory<M>,

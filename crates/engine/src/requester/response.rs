@@ -25,7 +25,7 @@ use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, LocalUse};
 use rkey_link::{HeaderFlags, Incoming, NodeId, Op, Payload, Ticket};
 
-/// The first and the last delay before asking again a peer that is not ready.
+/// The shortest and the longest delay before a retry to a peer that is not ready.
 const NOT_READY_FIRST_NS: u64 = 20_000;
 const NOT_READY_LAST_NS: u64 = 2_000_000;
 
@@ -61,7 +61,7 @@ pub(crate) fn on_acked<M: Memory>(
     settle(x, qps, last);
 }
 
-/// Completes what an acknowledgement finished, and resumes what waited for it.
+/// Completes the requests that an acknowledgement finished, and resumes those that waited for it.
 #[inline]
 fn settle<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
     let Some(qp) = qps.at_mut(index) else { return };
@@ -71,7 +71,7 @@ fn settle<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
     }
 }
 
-/// Takes a response.
+/// Handles a response.
 pub(crate) fn on_response<M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
@@ -126,7 +126,7 @@ pub(crate) fn on_response<M: Memory>(
     }
 }
 
-/// Whether a response from this link and queue pair concerns anything of this queue pair.
+/// Whether a response from this link and queue pair can be for a request of this queue pair.
 #[inline]
 fn expects(qp: &Qp, link: LinkId, src_qp: u32) -> bool {
     qp.config.qp_type.is_reliable()
@@ -220,7 +220,7 @@ fn on_atomic_result<M: Memory>(x: &mut Context<M>, qp: &mut Qp, msn: u32, old: u
     }
 }
 
-/// The oldest read or atomic has its response.
+/// Completes the oldest read or atomic.
 fn answered<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64) {
     qp.req.reads.pop_front();
     qp.sq.wqe_mut(seq).end(Status::Success, 0);
@@ -242,16 +242,16 @@ struct Refusal {
     code: Nak,
     /// The code of the receiver-not-ready delay.
     delay: u8,
-    /// The address of ours that faulted.
+    /// Our address that faulted.
     address: u64,
     denial: Option<Denial>,
     /// Who sent it.
     node: NodeId,
-    /// The id under which a device of this process has noted it.
+    /// The id under which a device of this process has recorded it.
     here: Option<u32>,
 }
 
-/// A message was refused.
+/// Handles the refusal of a message.
 #[cold]
 fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
     let started = qp.sq.next + u64::from(qp.req.offset > 0);
@@ -330,8 +330,8 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
     requester::fail(x, qp, seq, status, vendor);
 }
 
-/// Turns a fault of the peer at an address from the request at `seq` into a local error. `None`: the request named no
-/// such address.
+/// Turns a fault that the peer met at our address `address` into a local error of the request at `seq`. `None`: the
+/// request did not name that address.
 fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
     if !wqe.flags.contains(WqeFlags::REMOTE_IOVEC) {
@@ -353,7 +353,7 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
 
 /// Whether a peer has been "not ready" for longer than this queue pair's limit.
 ///
-/// Counts the delays between its NAKs, not the clock, which may have stopped and then jumps.
+/// Counts the delays between its NAKs instead of reading the clock, which can stop and then jump.
 fn patience_is_over(qp: &mut Qp) -> bool {
     let patience = qp.patience();
     match qp.req.not_ready_for {

@@ -1,8 +1,8 @@
 //! The responder: takes requests from a link, checks, executes, responds.
 //!
-//! Every request arrives here. Requests of one step are executed here: a write of one fragment, an atomic.
-//! `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, `bulk.rs`
-//! what takes more than a step. `reply.rs` has the possible outcomes, `refusal.rs` the final refusals.
+//! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
+//! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume,
+//! `bulk.rs` what takes more than a step. `reply.rs` has the possible outcomes, `refusal.rs` the final refusals.
 //!
 //! For reliable connections, every message that is not executed gets a response, so that the requester knows what
 //! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of
@@ -114,7 +114,7 @@ fn small_write<M: Memory>(
     }
 }
 
-/// Any other request of the connected peer.
+/// Any other request from the connected peer.
 fn request_of_peer<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
@@ -150,7 +150,7 @@ fn request_of_peer<M: Memory>(
     fragment(x, qp, node, incoming)
 }
 
-/// A request without a queue pair of its own: for a group, or for one that does not exist (yet).
+/// A request that is not for an existing queue pair: for a group, or for a queue pair that does not exist (yet).
 #[cold]
 fn unaddressed<M: Memory>(
     x: &mut Context<M>,
@@ -168,11 +168,11 @@ fn not_ready(header: &Header) -> Reply {
     Reply::nak(header, Nak::NotReady)
 }
 
-/// A request that did not come from the peer of its queue pair, or came too early.
+/// A request that did not come from the peer of its queue pair, or arrived too early.
 ///
-/// A peer that knows our number may send before we have found out which device it is on. A reliable connection tells
-/// it to try again. An unreliable one cannot, and what it drops is lost: it holds the request until the search, which
-/// does not need this link, has ended.
+/// A peer that knows our number may send before we have found out which device it is on. A reliable connection tells it
+/// to try again. An unreliable one cannot, and what it drops is lost: it holds the request until the search ends, which
+/// does not need this link.
 #[cold]
 fn unrecognised(qp: &Qp, header: &Header) -> Reply {
     if qp.config.qp_type.is_reliable() {
@@ -291,7 +291,7 @@ fn allow<M: Memory>(
 }
 
 /// [`allow`] for a message in progress: the rights of a queue pair may have been revoked since, and the rest of a
-/// message can be 4 GiB and arrive as slowly as the peer likes.
+/// message can be 4 GiB that arrive as slowly as the peer likes.
 #[inline]
 pub(crate) fn still_allowed<M: Memory>(
     x: &mut Context<M>,

@@ -40,7 +40,7 @@ pub(super) fn no_receive(qp: &Qp, header: &Header) -> Reply {
     Reply::nak_with(header, Nak::ReceiverNotReady as u32 | delay)
 }
 
-/// Completes the receive that is held.
+/// Completes the held receive.
 #[inline(always)]
 pub(crate) fn complete_receive<M>(
     x: &mut Context<M>,

@@ -1,4 +1,4 @@
-//! Refusals: a message that is not executed, for good.
+//! Final refusals of messages.
 //!
 //! The peer gets the reason, the local program a report, and the queue pair goes to the error state unless its policy
 //! is to survive.
@@ -24,7 +24,7 @@ pub(crate) fn failed<M: Memory>(
 ) -> Reply {
     match trouble {
         AccessError::Denied(denial) if header.op == Op::Send => {
-            // Our own receive named memory that it may not use.
+            // Our receive named memory that it may not use.
             let work = qp.resp.recv.id;
             let vendor = x.report(Side::Local, qp, node, Some(work), *denial);
             x.fail_receive(qp, Status::LocalProtection, vendor);
@@ -49,7 +49,7 @@ pub(crate) fn failed<M: Memory>(
             let denial = Denial::fault(attempt, key, header.addr, len, fault.address);
             refuse(x, qp, node, header, Nak::RemoteOperation, Some(denial))
         }
-        // The caller has handled what a pull could not access.
+        // The caller has already handled a failed pull.
         AccessError::Pull(_) => refuse(x, qp, node, header, Nak::RemoteOperation, None),
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn refuse<M: Memory>(
     if let Some(denial) = denial {
         let origin = x.serving;
         x.count_guess(&origin, &denial);
-        // A peer that does not get the reason gets the status only, the same for every reason.
+        // A peer that may not know the reason gets only the status, which is the same for every reason.
         let told = origin.explain.then(|| denial.to_wire());
         let id = x.report(Side::Target, qp, node, None, *denial);
         if let Some(told) = told {

@@ -1,4 +1,4 @@
-//! Replies: what becomes of a request, and the responses that go back for it.
+//! Replies: the outcomes of a request, and the responses to it.
 
 use crate::bulk::Bulk;
 use crate::nak::Nak;
@@ -14,13 +14,13 @@ pub(crate) struct Answer {
 
 /// The outcome of a request.
 pub(crate) enum Reply {
-    /// Nothing more.
+    /// It is done.
     Done,
-    /// Send this, then it is done.
+    /// It is done after this response.
     Answer(Answer),
-    /// Work through this, then it is done.
+    /// It is done after these steps.
     Bulk(Bulk),
-    /// Undecided: leave it, and everything after it, on the link.
+    /// Not decided yet: it stays on the link, with everything after it.
     Hold,
 }
 
@@ -30,7 +30,7 @@ impl Reply {
         Self::nak_with(header, code as u32)
     }
 
-    /// Memory that the requester named could not be touched, from `address` on.
+    /// Memory that the requester named could not be accessed, from `address` on.
     pub(crate) fn fault_of_requester(header: &Header, address: u64) -> Self {
         let mut answer = Answer {
             header: back(header, Op::Nak),
@@ -41,7 +41,7 @@ impl Reply {
         Self::Answer(answer)
     }
 
-    /// As [`Self::nak`], with what else belongs into the code.
+    /// As [`Self::nak`], with more bits in the code.
     pub(crate) fn nak_with(header: &Header, imm: u32) -> Self {
         let mut answer = Answer {
             header: back(header, Op::Nak),

@@ -1,4 +1,4 @@
-//! The owner's side: granting leases and taking them back.
+//! The owner's side: granting and revoking leases.
 
 use super::announced;
 use super::offer::{LeaseId, LeaseOffer};
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long to spin before sleeping while a copy of the peer ends: most last less.
+/// How long to spin for the end of a peer's copy before sleeping: most copies take less.
 const SPIN: Duration = Duration::from_micros(2);
 /// The first sleep, and the longest one.
 const BACKOFF: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
-/// The peer is still copying: it has been stopped, or it does not keep to the protocol.
+/// The peer is still copying: it has been stopped, or it breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer is still using lease {}", .0.index())]
 pub struct StillInUse(pub LeaseId);
@@ -38,11 +38,11 @@ pub(crate) struct Board {
 
 #[derive(Debug)]
 struct State {
-    /// Used in turn, so that an index is reused as late as possible.
+    /// Indexes are used in turn, so that each is reused as late as possible.
     free: VecDeque<u16>,
-    /// Abandoned while the peer was copying: free when that copy has ended.
+    /// Abandoned while the peer was copying: free once that copy has ended.
     abandoned: Vec<u16>,
-    /// The generation of each lease that is out (also if already withdrawn), 0 for the others.
+    /// The generation of each granted lease (also if withdrawn), 0 for the others.
     out: [u64; LEASES],
     last_generation: u64,
 }
@@ -64,7 +64,7 @@ impl Board {
         }
     }
 
-    /// The link is closing and no request can arrive any more: let no new copy begin.
+    /// The link is closing and no request can arrive any more: prevents new copies.
     pub(crate) fn withdraw_all(&self) {
         for index in 0..LEASES {
             if let Some(word) = self.own.generation(index) {
@@ -89,8 +89,8 @@ impl LeaseBoard {
         Self(board)
     }
 
-    /// Grants a lease of `len` bytes at `offset` of a segment. `None` if all 256 of the link are
-    /// out, or the range is empty or wraps around.
+    /// Grants a lease of `len` bytes at `offset` of a segment. `None` if all 256 leases of the link are granted, or if
+    /// the range is empty or wraps around.
     pub fn grant(&self, offset: u64, len: u64, writable: bool) -> Option<LeaseOffer> {
         if len == 0 || offset.checked_add(len).is_none() {
             return None;
@@ -118,8 +118,8 @@ impl LeaseBoard {
         })
     }
 
-    /// First step of revoking leases: no copy that begins after the next heavy barrier will take place. Leases that
-    /// are not granted (any more) are skipped.
+    /// First step of revoking leases: no copy that begins after the next heavy barrier will take place. Leases that are
+    /// not granted, or no longer, are skipped.
     pub fn withdraw(&self, leases: &[LeaseId]) {
         let state = self.0.state();
         for lease in leases {
@@ -161,8 +161,8 @@ impl LeaseBoard {
         announced(self.0.peer.in_use(lease.index())?.load(Ordering::Acquire))
     }
 
-    /// Stops waiting for a withdrawn lease. The caller has made sure that the peer's copy does no harm. The lease's
-    /// index is reused only when the peer has ended its copy.
+    /// Stops waiting for a withdrawn lease. The caller has made the peer's copy harmless. The lease's index is reused
+    /// only when the peer has ended its copy.
     pub fn abandon(&self, lease: LeaseId) {
         let mut state = self.0.state();
         if state.out.get(lease.index()) == Some(&lease.generation) {
@@ -176,8 +176,7 @@ impl LeaseBoard {
     /// Costs 0.2 to 20 microseconds plus the copy that is in progress, if any.
     ///
     /// # Errors
-    /// One of them was still in use after `patience`. It stays withdrawn (no new copy begins); calling again waits
-    /// again.
+    /// A lease was still in use after `patience`. It stays withdrawn (no new copy begins); another call waits again.
     #[expect(clippy::disallowed_methods, reason = "waits for a copy of the peer")]
     pub fn revoke(&self, leases: &[LeaseId], patience: Duration) -> Result<(), StillInUse> {
         self.withdraw(leases);

@@ -1,4 +1,4 @@
-//! The initiator's side: a peer's memory, mapped, and copies that respect its lease.
+//! The initiator's side: a peer's mapped memory, and copies that respect its lease.
 // UNSAFETY: copies between the program's memory and a mapping, by address.
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ pub enum DirectError {
     /// The owner has revoked the lease for good; request a new one.
     #[error("the owner revoked the lease")]
     Revoked,
-    /// The link to the owner is gone.
+    /// The link to the owner is down.
     #[error("the owner is gone")]
     Gone,
     /// The range is not inside the lease.
@@ -37,13 +37,13 @@ pub enum DirectError {
         /// How many bytes are leased.
         leased: u64,
     },
-    /// The lease is for reading.
+    /// The lease is for reading only.
     #[error("the lease is for reading only")]
     ReadOnly,
     /// Atomics need an offset that is a multiple of 8.
     #[error("an atomic at offset {0}, which is not a multiple of 8")]
     Misaligned(u64),
-    /// Local memory could not be touched.
+    /// Local memory could not be accessed.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// This process is a forked child; the lease belongs to its parent.
@@ -54,8 +54,7 @@ pub enum DirectError {
     Open(#[from] io::Error),
 }
 
-/// The requester of a link, as far as leases are concerned: opens what the owner grants. Cheap to
-/// clone; usable from any thread.
+/// A requester's access to leases: opens those that the owner grants. Cheap to clone; usable from any thread.
 #[derive(Clone, Debug)]
 pub struct LeaseClient(Arc<Client>);
 
@@ -66,7 +65,7 @@ pub(crate) struct Client {
     /// Both processes take part in heavy barriers.
     light: bool,
     line: Arc<Line>,
-    /// In-use words that a [`DirectMap`] has. Two maps never share one, so that neither clears the other's
+    /// The in-use words that a [`DirectMap`] uses. No two maps share one, so that neither clears the other's
     /// announcement.
     taken: Box<[AtomicBool]>,
     _keep: KeepMapped,
@@ -97,7 +96,7 @@ impl LeaseClient {
         Self(client)
     }
 
-    /// Maps the memory of a lease. `fd` came with the offer.
+    /// Maps the memory of a lease. `fd` arrived with the offer.
     ///
     /// # Errors
     /// [`DirectError::Open`] if the memory does not match the offer or is not sealed as required; with `ResourceBusy`
@@ -142,7 +141,7 @@ impl LeaseClient {
     }
 }
 
-/// Memory of a peer, mapped, with a lease.
+/// A peer's memory, mapped under a lease.
 ///
 /// All methods are synchronous: when they return, the bytes have been copied. They are ordered
 /// like plain loads and stores of this thread. The peer (and others it shares the memory with)
@@ -153,7 +152,7 @@ pub struct DirectMap {
     len: u64,
     writable: bool,
     light: bool,
-    /// Found revoked; the in-use word may already belong to another map.
+    /// The lease was found revoked; its in-use word may already belong to another map.
     lost: bool,
     id: LeaseId,
     generation: NonNull<AtomicU64>,
@@ -187,7 +186,7 @@ impl DirectMap {
         self.id
     }
 
-    /// Whether the lease was good a moment ago.
+    /// Whether the lease was valid just now.
     pub fn is_live(&self) -> bool {
         !self.lost && self.current() && !self.client.line.is_gone()
     }
@@ -227,7 +226,7 @@ impl DirectMap {
         Ok(result?)
     }
 
-    /// The lease is gone: another map may use the index from now on, but not this one.
+    /// The lease is revoked: from now on another map may use the index, but not this one.
     #[cold]
     fn lose(&mut self) {
         self.in_use().store(0, Ordering::Release);
@@ -306,7 +305,7 @@ impl DirectMap {
         })
     }
 
-    /// Reads bytes of the peer's memory.
+    /// Reads bytes from the peer's memory.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -361,8 +360,8 @@ impl DirectMap {
         })
     }
 
-    /// Writes `swap` to the 8 bytes at `offset` if they equal `compare`; returns the old value. Atomic for all who
-    /// share the memory.
+    /// Writes `swap` to the 8 bytes at `offset` if they equal `compare`; returns the old value. Atomic for every
+    /// process that shares the memory.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -379,7 +378,7 @@ impl DirectMap {
         })
     }
 
-    /// Adds to the 8 bytes at `offset`; returns the old value. Atomic for all who share the memory.
+    /// Adds to the 8 bytes at `offset`; returns the old value. Atomic for every process that shares the memory.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -407,7 +406,7 @@ impl DirectMap {
 impl Drop for DirectMap {
     fn drop(&mut self) {
         if !self.lost {
-            // Between two calls the in-use word is clear already.
+            // The in-use word is clear between two calls.
             self.give_index_back();
         }
     }

@@ -1,4 +1,4 @@
-//! Direct leases: the initiator maps the owner's memory and copies by itself.
+//! Direct leases: the initiator maps the owner's memory and copies directly.
 //!
 //! No request travels and the owner's processor does nothing, so an 8-byte write costs a few nanoseconds and a large
 //! one what `memcpy` costs. It is a *lease* because the owner can revoke it and knows when the last copy has ended:
@@ -6,21 +6,21 @@
 //! * The owner keeps a *generation word* for each lease in its half of the link. The initiator keeps an *in-use word*
 //!   for each lease in its own half.
 //! * The initiator announces a copy (in-use word = where the copy begins), then reads the generation word, and copies
-//!   only if it is that of its lease; then it clears the in-use word. Long copies repeat that every 256 KiB.
-//! * The owner revokes by clearing the generation word, issues a heavy barrier (`rkey_base::barrier`), and waits
-//!   until the in-use word is clear. After the barrier, every copy either is visibly announced or will see that the
-//!   lease is gone.
+//!   only if that is its lease's; then it clears the in-use word. Long copies repeat that every 256 KiB.
+//! * The owner revokes by clearing the generation word, issues a heavy barrier (`rkey_base::barrier`), and waits until
+//!   the in-use word is clear. After the barrier, every copy either is visibly announced or will see that the lease is
+//!   revoked.
 //!
-//! The barrier makes the announcement a plain store (7.5 ns less than an atomic exchange per operation). If one of
-//! the two processes could not register for it, the initiator issues a full fence instead. A process that has ended
-//! does not copy any more: it counts as idle. One that is stopped during a copy does not end it, and revoking runs
-//! into its time limit. Then the owner detaches the pages: the in-use word says which 512 KiB the copy can touch at
-//! most, the owner takes private copies of those ([`rkey_base::segment::Arena::detach`]), and abandons the lease
+//! The barrier makes the announcement a plain store (7.5 ns less than an atomic exchange per operation). If one of the
+//! two processes could not register for it, the initiator issues a full fence instead. A process that has ended no
+//! longer copies and counts as idle. A process that is stopped during a copy does not finish it, and revoking reaches
+//! its time limit. Then the owner detaches the pages: the in-use word says which 512 KiB the copy can touch at most,
+//! the owner takes private copies of those ([`rkey_base::segment::Arena::detach`]), and abandons the lease
 //! ([`LeaseBoard::abandon`]). The peer finishes its copy in pages that are no longer the owner's.
 //!
-//! A lease covers shared memory of the owner that cannot shrink; a read lease also needs memory that is sealed
-//! against writable mappings (`rkey_base::segment::Sharing::ReadOnly`), because a descriptor by itself protects
-//! nothing. Use one segment per group of peers with that much trust in each other: the descriptor maps all of it.
+//! A lease covers shared memory of the owner that cannot shrink; a read lease also needs memory that is sealed against
+//! writable mappings (`rkey_base::segment::Sharing::ReadOnly`), because a descriptor by itself protects nothing. Use
+//! one segment per group of peers that trust each other that much: the descriptor maps all of it.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ pub use offer::{LeaseId, LeaseOffer};
 pub(crate) use board::Board;
 pub(crate) use map::Client;
 
-/// Bytes per announcement: the longest copy that a revocation waits for.
+/// How many bytes one announcement covers: the longest copy that a revocation waits for.
 const CHUNK: u64 = 256 << 10;
 
 /// The in-use word for a copy that begins `offset` bytes into the lease.

@@ -12,14 +12,14 @@ pub struct LeaseId {
 }
 
 impl LeaseId {
-    /// Which of the link's words belong to it.
+    /// The index of its words in the link.
     pub fn index(self) -> usize {
         usize::from(self.index)
     }
 }
 
-/// A lease as its owner grants it. Send it with [`to_bytes`](Self::to_bytes) over the control
-/// socket, together with the descriptor of the memory.
+/// A lease offer. Send it with [`to_bytes`](Self::to_bytes) over the control socket, together with
+/// the descriptor of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseOffer {
     /// The lease.
@@ -47,7 +47,7 @@ impl LeaseOffer {
     /// Parses the bytes of a peer's control message.
     ///
     /// # Errors
-    /// They are not a lease offer, or an impossible one.
+    /// They are not a lease offer, or not a possible one.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; 27] = bytes
             .try_into()

@@ -20,9 +20,9 @@ use std::sync::atomic::{Ordering, fence};
 /// What this side of the link does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Sends requests, takes responses.
+    /// Sends requests and takes responses.
     Requester,
-    /// Takes requests, sends responses.
+    /// Takes requests and sends responses.
     Responder,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct End {
     announced: Cell<AckCounts>,
     /// An ack word whose responses have not been taken yet.
     waiting: Cell<Option<AckCounts>>,
-    /// Something was published since the peer's sleep word was looked at.
+    /// Something was published since the peer's sleep word was last read.
     dirty: Cell<bool>,
     /// Set once the peer broke the protocol.
     broken: Cell<Option<Malformed>>,
@@ -71,7 +71,7 @@ impl End {
         self.role
     }
 
-    /// The most payload of one of our fragments.
+    /// The maximum payload of our fragments.
     pub(crate) fn fragment_max(&self) -> u32 {
         self.own.geometry().fragment_max
     }
@@ -82,7 +82,7 @@ impl End {
         self.broken.get()
     }
 
-    /// Sends nothing more.
+    /// Stops sending.
     pub(crate) fn stop(&self) {
         self.sender.stop();
     }
@@ -106,7 +106,7 @@ impl End {
 
     // ---- sending
 
-    /// Sends a fragment; `Full` also when the link is down (the caller knows).
+    /// Sends a fragment; `Full` also when the link is down (the caller knows the difference).
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -161,7 +161,7 @@ impl End {
         self.peer.geometry().room()
     }
 
-    /// Reads the peer's ack word and believes what can be believed; gives what is acknowledged.
+    /// Reads and checks the peer's ack word; returns the ticket up to which requests are acknowledged.
     #[inline]
     pub(crate) fn refresh(&self) -> Result<Ticket, Malformed> {
         if let Some(malformed) = self.broken.get() {
@@ -221,7 +221,7 @@ impl End {
         Ok(())
     }
 
-    /// Whether something was sent that is not acknowledged yet, as far as we have looked.
+    /// Whether something was sent that is not acknowledged yet, according to the last ack word that we read.
     #[inline]
     pub(crate) fn has_unacked(&self) -> bool {
         self.sender.acked() != self.sender.produced()
@@ -229,7 +229,7 @@ impl End {
 
     // ---- receiving
 
-    /// The next fragment of the peer.
+    /// The peer's next fragment.
     #[inline(always)]
     pub(crate) fn next(&self) -> Result<Option<Incoming<'_>>, Malformed> {
         if let Some(malformed) = self.broken.get() {
@@ -253,7 +253,7 @@ impl End {
         }
     }
 
-    /// The fragment is consumed.
+    /// Consumes the current fragment.
     #[inline]
     pub(crate) fn done(&mut self) {
         if self.receiver.done() {
@@ -275,7 +275,7 @@ impl End {
         self.dirty.set(true);
     }
 
-    /// Writes our ack word if it does not say all.
+    /// Writes our ack word if it is not up to date.
     #[inline]
     pub(crate) fn report_all(&mut self) {
         if self.receiver.is_unreported() {
@@ -330,7 +330,7 @@ impl End {
         self.peer.sleep().load(Ordering::Relaxed)
     }
 
-    /// Pretends that that many fragments have gone by: for tests of counters that wrap.
+    /// Pretends that `count` fragments have been sent: for tests of counters that wrap.
     #[cfg(test)]
     pub(crate) fn start_at(&mut self, count: u64) {
         self.announced.set((count, 0));
@@ -354,10 +354,10 @@ impl End {
     }
 }
 
-/// A view of a link without its lock: is there something to do?
+/// A view of a link without its lock, which says whether there is work.
 ///
-/// Any thread may use it while another one works with the link; the result may be outdated when it is read. It keeps
-/// the shared memory mapped.
+/// Any thread may use it while another one uses the link; results may be outdated at once. It keeps the shared memory
+/// mapped.
 #[derive(Clone)]
 pub struct Peek {
     cursor: Arc<CachePadded<Cursor>>,
@@ -369,9 +369,9 @@ pub struct Peek {
 impl Peek {
     /// Tells the peer to ring the doorbell from now on.
     ///
-    /// To sleep without missing anything: announce it on every link, issue one `rkey_base::barrier::heavy`, check
-    /// [`pending`](Self::pending) of every link once more, and only then wait. One thread of a process does this for
-    /// a link.
+    /// To sleep without missing anything: announce the sleep on every link, issue one `rkey_base::barrier::heavy`,
+    /// check [`pending`](Self::pending) of every link once more, and only then wait. One thread of a process does this
+    /// for a link.
     pub fn announce_sleep(&self) {
         // The word is ours alone; the read-modify-write is the fence that a peer without
         // membarrier relies on.
@@ -389,7 +389,7 @@ impl Peek {
         }
     }
 
-    /// Whether a fragment has arrived, an acknowledgement has changed, or one of ours is due.
+    /// Whether a fragment has arrived, an acknowledgement has changed, or our own is due.
     #[inline]
     pub fn pending(&self) -> bool {
         self.has_arrived() || self.owes()
@@ -404,8 +404,8 @@ impl Peek {
                 != self.cursor.ack_seen.load(Ordering::Relaxed)
     }
 
-    /// Whether an acknowledgement of ours is delayed. A thread that polls without holding the link
-    /// publishes it after a few unsuccessful polls ([`crate::Link::publish`]).
+    /// Whether our acknowledgement is delayed. A thread that polls without holding the link publishes it after a few
+    /// unsuccessful polls ([`crate::Link::publish`]).
     #[inline]
     pub fn owes(&self) -> bool {
         self.cursor.consumed.load(Ordering::Relaxed) != self.cursor.reported.load(Ordering::Relaxed)

@@ -11,7 +11,7 @@ pub(crate) const VERSION: u32 = 3;
 /// "rkeyhalf", read as a little-endian number.
 const MAGIC: u64 = u64::from_le_bytes(*b"rkeyhalf");
 
-/// Bytes of one slot.
+/// The size of a slot, in bytes.
 pub(crate) const SLOT: usize = 256;
 /// The number of leases (and of in-use words) of a link.
 pub(crate) const LEASES: usize = 256;
@@ -25,12 +25,12 @@ const IN_USE: usize = 4096;
 const IN_USE_STRIDE: usize = 64;
 const SLOTS: usize = IN_USE + LEASES * IN_USE_STRIDE;
 
-/// The sizes of one half. Chosen by its owner, checked by the other side.
+/// The sizes of one half. The owner chooses them and the other side checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Slots, a power of two.
+    /// The number of slots, a power of two.
     pub(crate) slots: u32,
-    /// Bytes of the payload ring, a power of two.
+    /// The size of the payload ring in bytes, a power of two.
     pub(crate) payload: u32,
     /// The maximum payload of one fragment; at most half of `payload`.
     pub(crate) fragment_max: u32,
@@ -56,18 +56,18 @@ impl Geometry {
         Ok(())
     }
 
-    /// Bytes of the whole half.
+    /// The size of the whole half, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         SLOTS + self.slots as usize * SLOT + self.payload as usize
     }
 
-    /// Slots that may be filled and not yet acknowledged. Half of the ring, so that the slots
-    /// just ahead of the producer have long been read and may be prefetched for writing.
+    /// How many slots may be unacknowledged: half of the ring, so that the slots just ahead of the producer were read
+    /// long ago and may be prefetched for writing.
     pub(crate) fn window(&self) -> u64 {
         u64::from(self.slots / 2)
     }
 
-    /// Bytes that whole fragments can have together before any of them is acknowledged.
+    /// How many payload bytes whole fragments can have in total before any is acknowledged.
     pub(crate) fn room(&self) -> u64 {
         let fragment = u64::from(self.fragment_max);
         self.window().min(u64::from(self.payload) / fragment) * fragment
@@ -102,9 +102,9 @@ impl std::fmt::Debug for KeepMapped {
 
 /// Pointers into one half.
 ///
-/// Invariant: `base` is aligned to 128 bytes and valid for `geometry.bytes()` bytes (for writing,
-/// if it is the own half) as long as the [`KeepMapped`] that travels with it lives, and `geometry`
-/// has passed [`Geometry::check`]. Other processes may change a foreign half at any time.
+/// Invariant: `base` is aligned to 128 bytes and valid for `geometry.bytes()` bytes (for writing, if it is the own
+/// half) as long as the [`KeepMapped`] that travels with it lives, and `geometry` has passed [`Geometry::check`]. Other
+/// processes may change a peer's half at any time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Half {
     base: *mut u8,
@@ -118,7 +118,7 @@ unsafe impl Send for Half {}
 unsafe impl Sync for Half {}
 
 impl Half {
-    /// Takes over memory as a half.
+    /// Uses memory as a half.
     ///
     /// # Safety
     /// The invariant of the type.
@@ -148,13 +148,12 @@ impl Half {
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.geometry.bytes());
-        // SAFETY: all callers pass offsets of the layout above, inside `bytes()` and multiples of
-        // 8, and the base is aligned and valid (invariant). An atomic may be read while a peer
-        // writes it; foreign halves are only loaded from.
+        // SAFETY: all callers pass offsets of the layout above, inside `bytes()` and multiples of 8, and the base is
+        // aligned and valid (invariant). An atomic may be read while a peer writes it; a peer's half is only read.
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
 
-    /// Writes the identity (own half only).
+    /// Writes the identity (only in the own half).
     pub(crate) fn identify(&self) {
         for (i, word) in self.geometry.words().into_iter().enumerate() {
             self.word(i * 8).store(word, Ordering::Relaxed);
@@ -183,7 +182,7 @@ impl Half {
         Ok(())
     }
 
-    /// What the owner has consumed, and how many responses it had sent by then.
+    /// The ack word: how many fragments the owner has consumed, and how many responses it had sent by then.
     #[inline]
     pub(crate) fn ack(&self) -> &AtomicU64 {
         self.word(ACK)
@@ -195,12 +194,12 @@ impl Half {
         self.word(SLEEP)
     }
 
-    /// Requester: whether no peer may access the owner's memory any more.
+    /// Requester: whether peers may no longer access the owner's memory.
     pub(crate) fn revoked(&self) -> &AtomicU64 {
         self.word(REVOKED)
     }
 
-    /// Responder: whether the owner is copying from or to the other side's memory.
+    /// Responder: whether the owner is copying to or from the other side's memory.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.word(BUSY)
     }
@@ -243,7 +242,7 @@ impl Half {
         })
     }
 
-    /// Bytes of the payload ring for the peer that reads them.
+    /// Bytes of the payload ring, for the reading peer.
     #[inline]
     pub(crate) fn payload_foreign(&self, offset: usize, len: usize) -> Option<PeerBytes<'_>> {
         let start = self.payload(offset, len)?;
@@ -251,7 +250,7 @@ impl Half {
         Some(unsafe { PeerBytes::new(start, len) })
     }
 
-    /// Bytes of the payload ring for the owner that fills them.
+    /// Bytes of the payload ring, for the writing owner.
     #[inline]
     pub(crate) fn payload_place(&self, offset: usize, len: usize) -> Option<OwnBytes<'_>> {
         let start = self.payload(offset, len)?;

@@ -1,4 +1,4 @@
-//! The rings of loopback and shared memory.
+//! The rings of the loopback and shared-memory links.
 //!
 //! Each side of a link owns a block of memory, its *half*, that only it writes. A half holds the
 //! owner's slots and payload, the owner's acknowledgement of the other half's slots, and the

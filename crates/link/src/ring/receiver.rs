@@ -1,7 +1,7 @@
 //! The consuming side of a ring: slots and payload of the peer's half, mapped read-only.
 //!
-//! One private index says which slot is next. It is readable by other threads of this process ([`Cursor`]), so that a
-//! poller needs no lock.
+//! A private index says which slot is next. Other threads of this process can read it ([`Cursor`]), so that a poller
+//! needs no lock.
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};
@@ -13,25 +13,25 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Acknowledge at the latest when this many fragments are unreported.
+/// The number of unreported fragments at which to acknowledge.
 const ACK_EVERY: u64 = 16;
-/// After this many fragments without waiting, the peer is ahead of us and prefetching slots pays off. (If it is not,
-/// prefetching takes lines away from it that it is about to write.)
+/// After this many fragments without waiting, the peer is ahead of us and prefetching slots pays off. (Otherwise
+/// prefetching takes lines from it that it is about to write.)
 const BEHIND: u64 = 8;
-/// How many slots ahead.
+/// How many slots ahead to prefetch.
 const AHEAD: u64 = 4;
-/// Or after this many polls that found nothing. Long enough that our own write does not delay a prompt response (some
-/// 300 ns).
+/// The number of polls without success after which to acknowledge: long enough that our write does not delay a prompt
+/// response (some 300 ns).
 const ACK_AFTER_EMPTY: u32 = 24;
 
-/// What the owner of the link writes and a peeking thread reads.
+/// What the link's owner writes and other threads read.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
-    /// Fragments consumed.
+    /// How many fragments have been consumed.
     pub(crate) consumed: AtomicU64,
-    /// Fragments that our ack word reports as consumed.
+    /// How many fragments our ack word reports as consumed.
     pub(crate) reported: AtomicU64,
-    /// The peer's ack word as last seen.
+    /// The peer's ack word when last read.
     pub(crate) ack_seen: AtomicU64,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct Receiver {
     peer: Half,
     rules: Rules,
     cursor: Arc<CachePadded<Cursor>>,
-    /// The slot at the index has been read and was good (`done` may move on).
+    /// The slot at the index has been read and was valid (`done` may advance).
     taken: Cell<bool>,
     /// The current fragment asked for an immediate acknowledgement.
     ack_now: Cell<bool>,
-    /// Payload ring bytes of the taken fragment.
+    /// How many payload ring bytes the current fragment has.
     taken_bytes: Cell<u32>,
-    /// Payload ring bytes consumed since the last report.
+    /// How many payload ring bytes were consumed since the last report.
     unreported_bytes: u32,
     /// The index of the last poll that found nothing.
     waited_at: Cell<u64>,
@@ -75,18 +75,18 @@ impl Receiver {
         }
     }
 
-    /// What peeking threads look at.
+    /// What other threads read.
     pub(crate) fn cursor(&self) -> &Arc<CachePadded<Cursor>> {
         &self.cursor
     }
 
-    /// Fragments consumed so far.
+    /// How many fragments have been consumed.
     #[inline]
     pub(crate) fn consumed(&self) -> u64 {
         self.cursor.consumed.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer does not yet know all that we consumed.
+    /// Whether our ack word lags behind what we have consumed.
     #[inline]
     pub(crate) fn is_unreported(&self) -> bool {
         self.consumed() != self.cursor.reported.load(Ordering::Relaxed)

@@ -14,30 +14,30 @@ use std::cell::Cell;
 
 /// Payload is aligned to cache lines so that two fragments never share one.
 const LINE: u64 = 64;
-/// How much of the payload ring ahead is prefetched: more costs more than it brings.
+/// How much of the payload ring is prefetched: more costs more than it gains.
 const PREFETCH_PAYLOAD: u64 = 1024;
-/// The same at the start of the ring once it is empty, which needs nothing else.
+/// The same at the start of an empty ring, where nothing else is needed.
 const PREFETCH_EMPTY: u32 = 4096;
 
-/// Puts fragments into our half.
+/// Writes fragments to our half.
 #[derive(Debug)]
 pub(crate) struct Sender {
     own: Half,
-    /// Fragments sent.
+    /// How many fragments have been sent.
     produced: u64,
-    /// Fragments that may be sent with what we know: acknowledged + window; 0 once we are down.
+    /// How many fragments may have been sent in total: acknowledged + window; 0 once the link is down.
     limit: Cell<u64>,
-    /// Set when the link is down for sending.
+    /// Set once nothing can be sent any more.
     stopped: Cell<bool>,
-    /// Fragments acknowledged and usable (see `End::refresh`).
+    /// How many fragments are acknowledged, with their responses taken (see `End::refresh`).
     acked: Cell<u64>,
-    /// Bytes of the payload ring used since the beginning, gaps included.
+    /// How many payload ring bytes have been used in total, including gaps.
     head: u64,
-    /// The same, freed by the peer.
+    /// How many of them the peer has freed.
     tail: Cell<u64>,
-    /// Bytes of the last fragment there, until the ring is empty.
+    /// The length of the last fragment in the payload ring, until the ring is empty.
     last_len: Cell<u32>,
-    /// `head` after each of the last fragments, by slot.
+    /// The value of `head` after each recent fragment, by slot.
     ends: Box<[u64]>,
 }
 
@@ -65,19 +65,19 @@ impl Sender {
         self.limit.set(count + self.own.geometry().window());
     }
 
-    /// Fragments sent so far.
+    /// How many fragments have been sent.
     #[inline]
     pub(crate) fn produced(&self) -> u64 {
         self.produced
     }
 
-    /// Fragments acknowledged so far.
+    /// How many fragments have been acknowledged.
     #[inline]
     pub(crate) fn acked(&self) -> u64 {
         self.acked.get()
     }
 
-    /// Takes note that everything below `acked` (which is at most `produced`) has been consumed.
+    /// Records that everything below `acked` (which is at most `produced`) has been consumed.
     #[inline]
     pub(crate) fn set_acked(&self, acked: u64) {
         debug_assert!(acked <= self.produced && acked >= self.acked.get());
@@ -98,36 +98,36 @@ impl Sender {
         }
     }
 
-    /// No fragment may be sent any more.
+    /// Stops sending fragments.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         self.limit.set(0);
     }
 
-    /// Whether a slot is free, as far as we know.
+    /// Whether a slot is free, according to the last ack word.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.produced < self.limit.get()
     }
 
-    /// Whether a slot and payload room for any fragment are free, as far as we know.
+    /// Whether a slot and payload room for any fragment are free, according to the last ack word.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.has_slot() && self.reserve(self.own.geometry().fragment_max).is_some()
     }
 
-    /// The position of a fragment of `len` bytes: (start, new head), counted from the beginning.
+    /// The position of a fragment of `len` bytes: (start, new head), counted in total.
     #[inline]
     fn reserve(&self, len: u32) -> Option<(u64, u64)> {
         let size = u64::from(self.own.geometry().payload);
         let need = u64::from(len).next_multiple_of(LINE);
         let at = self.head & (size - 1);
         if self.head == self.tail.get() {
-            // The ring is empty: start at its beginning, with lines that are in the caches.
+            // The ring is empty: start at its beginning, where the lines are in the caches.
             let start = (self.head + (size - 1)) & !(size - 1);
             return (need <= size).then_some((start, start + need));
         }
-        // A fragment is contiguous; the rest of the ring before its end is skipped.
+        // A fragment is contiguous; the remaining bytes before the end of the ring are skipped.
         let start = if at + need > size {
             self.head + (size - at)
         } else {
@@ -189,7 +189,7 @@ impl Sender {
         unsafe { slot::put_extension(slot, 0, offset) };
         self.last_len.set(header.len);
         if self.head == self.tail.get() {
-            // What was skipped is free.
+            // The skipped bytes are free.
             self.tail.set(start);
         } else {
             self.prefetch_ahead(end, header.len);
@@ -269,8 +269,8 @@ impl Sender {
         let at = index as usize & (self.ends.len() - 1);
         self.ends[at] = self.head;
         self.produced = index + 1;
-        // The slot after next has long been read (the window is half the ring): own its lines
-        // before they are needed. Measured: 55 ns per fragment without, 18 with.
+        // The slot after the next was read long ago (the window is half the ring): own its lines before they are
+        // needed. Measured: 55 ns per fragment without, 18 with.
         let ahead = self.own.slot(index + 2);
         prefetch_write(ahead);
         if extension > 16 && extension != BOUNCED {
@@ -281,7 +281,7 @@ impl Sender {
         }
     }
 
-    /// Compares an acknowledged count of 32 bits with what we know, and extends it.
+    /// Extends an acknowledged count of 32 bits to 64, and checks it.
     #[inline]
     pub(crate) fn extend(&self, from: u64, low: u32) -> Result<u64, Malformed> {
         let count = from + u64::from(low.wrapping_sub(from as u32));

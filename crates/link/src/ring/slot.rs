@@ -1,4 +1,4 @@
-//! One slot: how a header is written into 256 bytes, and how a peer's 256 bytes are read.
+//! One slot: how a header is written to 256 bytes, and how a peer's 256 bytes are read.
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -10,10 +10,10 @@
 //! | 40 | 8 | `imm: u32`, `total: u32` |
 //! | 48 | 208 | payload, or operands, or a payload offset, or a remote iovec |
 //!
-//! A message with nothing to say from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there: with
-//! its header it mostly fits into one cache line, and the reader has one cache miss.
+//! A message that needs no header fields from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there:
+//! header and payload then usually fit into one cache line, so the reader has one cache miss.
 //!
-//! `extension` is the number of bytes used from offset 48 on (of a short send: from 24 on). The value [`BOUNCED`] says that
+//! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value [`BOUNCED`] says that
 //! the payload is in the payload ring, at the offset stored at 48. All numbers are little-endian.
 
 use super::half::SLOT;
@@ -28,9 +28,9 @@ compile_error!("slots are little-endian words; another byte order needs swaps he
 pub(crate) const PAYLOAD: usize = 48;
 /// The offset of the payload of a short send.
 const SHORT_PAYLOAD: usize = 24;
-/// The operation of a message whose header ends there.
+/// The operation of a message with a short header.
 const SHORT_SEND: u8 = 7;
-/// Payload that fits into a slot.
+/// The maximum payload in a slot.
 pub(crate) const INLINE_MAX: u32 = (SLOT - PAYLOAD) as u32;
 /// The value of `extension` for payload in the payload ring.
 pub(crate) const BOUNCED: u16 = u16::MAX;
@@ -51,7 +51,7 @@ pub(crate) enum Body {
 pub(crate) struct Rules {
     /// Whether the ring carries responses.
     pub(crate) responses: bool,
-    /// Bytes of the payload ring.
+    /// The size of the payload ring, in bytes.
     pub(crate) payload: u32,
     /// The maximum payload of one fragment.
     pub(crate) fragment_max: u32,
@@ -87,8 +87,8 @@ pub(crate) fn payload_at(header: &Header) -> usize {
 ///
 /// # Safety
 /// `slot` is a slot of the own half, aligned to 8, and only this thread writes it.
-// Always inlined, like everything from here to the code that builds the header: a header in memory, written field by
-// field and read by words, would stall the processor.
+// Always inlined, as is everything between this and the code that builds the header: a header in memory that is written by
+// fields and read by words would stall the processor.
 #[inline(always)]
 pub(crate) unsafe fn write(slot: *mut u8, index: u64, header: &Header, extension: u16) -> u64 {
     let words = slot.cast::<AtomicU64>();
@@ -139,7 +139,7 @@ pub(crate) fn is_current(first: u64, index: u64) -> bool {
 /// `slot` is readable for 256 bytes and aligned to 8.
 ///
 /// # Errors
-/// Any rule of the table above is broken.
+/// The header breaks a rule of the table above.
 #[inline(always)]
 pub(crate) unsafe fn read(
     slot: *const u8,
@@ -330,7 +330,7 @@ pub(crate) fn read_bytes(
 mod tests {
     use super::*;
 
-    /// Words of a slot that is good, as (op, flags, extension, len).
+    /// The words of a valid slot with this (op, flags, extension, len).
     fn slot(op: u8, flags: HeaderFlags, extension: u16, len: u32) -> [u8; SLOT] {
         let mut bytes = [0; SLOT];
         bytes[4] = op;
@@ -536,7 +536,7 @@ mod tests {
             for at in (0..SLOT).step_by(8) {
                 put(&mut bytes, at, next());
             }
-            // Often something that looks right at the first glance.
+            // Often something that is nearly valid.
             if next() % 4 != 0 {
                 bytes[4] = [1, 2, 3, 4, 5, 6, 7, 64, 65, 66][next() as usize % 10];
                 bytes[5] &= 0xb7;

@@ -1,4 +1,4 @@
-//! Making a link, as the responder; and everything else that may arrive at the same listening socket.
+//! Making a link, as the responder; and everything else that can arrive at the listening socket.
 
 use super::cma::PeerProcess;
 use super::connect::{HandshakeError, Step, check_user, expect_packet, map_segment};
@@ -29,8 +29,8 @@ impl Listener {
         })
     }
 
-    /// Takes the next connection, or `None` if there is none now. A connection of a user who is not allowed is closed
-    /// at once; that error concerns no other connection.
+    /// Accepts the next connection, or returns `None` if none is waiting. A connection from a user who is not allowed
+    /// is closed at once; that error concerns no other connection.
     ///
     /// # Errors
     /// Errors of the kernel (for example: too many open files); `NotAllowed`.
@@ -54,7 +54,7 @@ impl AsFd for Listener {
     }
 }
 
-/// A connection whose first packet has not come yet.
+/// A connection whose first packet has not arrived yet.
 #[derive(Debug)]
 pub struct Acceptor {
     local: LocalNode,
@@ -62,7 +62,7 @@ pub struct Acceptor {
     socket: Option<Socket>,
 }
 
-/// What a connection wants.
+/// What a connection requests.
 #[derive(Debug)]
 pub enum Greeting {
     /// A link.
@@ -139,7 +139,7 @@ impl Acceptor {
             }
             Frame::Known(..) => Err(Malformed::new("a first packet of the wrong kind").into()),
             Frame::OtherVersion(version) => {
-                // Its header tells the other side our version.
+                // The packet's header tells the other side our version.
                 refuse(socket, "the versions of rkey differ");
                 Err(HandshakeError::Version(version))
             }
@@ -173,7 +173,7 @@ impl LinkRequest {
         self.who
     }
 
-    /// What the other device said with it.
+    /// The other device's data.
     pub fn purpose(&self) -> &[u8] {
         &self.hello.purpose
     }
@@ -181,7 +181,7 @@ impl LinkRequest {
     /// Makes the link, as its responder.
     ///
     /// # Errors
-    /// There is no link; the other side has been told if possible.
+    /// No link was made; the other side has been told if possible.
     pub fn accept(self) -> Result<ShmLink, HandshakeError> {
         let Self {
             local,
@@ -238,7 +238,7 @@ impl LinkRequest {
         Ok(link)
     }
 
-    /// Refuses it, with a reason that people can read.
+    /// Refuses it, with a reason in words.
     pub fn refuse(self, why: &str) {
         refuse(&self.socket, why);
     }
@@ -276,7 +276,7 @@ impl Stranger {
         self.who
     }
 
-    /// What the other side said first (empty on the side that connected).
+    /// The other side's first message (empty on the side that connected).
     pub fn first(&self) -> &[u8] {
         &self.first
     }
@@ -301,7 +301,7 @@ impl Stranger {
         self.socket.send(&hello::frame(Kind::Other, bytes), fds)
     }
 
-    /// Takes the next packet; `Pending` if there is none now.
+    /// Takes the next packet; `Pending` if none has arrived.
     ///
     /// # Errors
     /// `Closed` when the other side is gone; anything that is not a packet of this protocol; a

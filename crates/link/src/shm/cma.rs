@@ -1,9 +1,9 @@
 //! The other process's memory, copied directly with `process_vm_readv` and `process_vm_writev`.
 //!
-//! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and the target's
-//! dumpable flag, it differs by direction, and no file tells. So each side sends the address of a random number in
-//! the handshake, and the other one tries to read it. A permission can be lost later: then the call returns `Refused`
-//! and the message is sent in fragments.
+//! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and the target's dumpable
+//! flag, it differs by direction, and no file says it. So each side sends the address of a random number in the
+//! handshake, and the other one tries to read it. A permission can be lost later: then the call returns `Refused` and
+//! the message is sent in fragments.
 // UNSAFETY: process_vm_* copies to and from raw addresses.
 #![allow(unsafe_code)]
 
@@ -18,9 +18,9 @@ use rkey_base::segment::PeerPermit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-/// Bytes per system call: measured best, and the time between two looks at a revocation.
+/// How many bytes one system call copies. Measured to be fastest; also decides how often a revocation is checked.
 const CHUNK: u64 = 256 << 10;
-/// Buffer on the stack for memory that is not the process's own.
+/// The size of the stack buffer for memory that is not the process's own.
 const STEP: usize = 4096;
 
 /// The process at the other end.
@@ -45,9 +45,9 @@ impl PeerProcess {
             .is_some_and(|process| !process.is_alive())
     }
 
-    /// Whether no thread of it is in a call that copies any more which began before the watch did.
+    /// Whether none of its threads is still in a copying call that began before the watch.
     pub(crate) fn is_clear(&self, watch: &mut CallWatch, deadline: Instant) -> bool {
-        // If the process has ended meanwhile, its PID may be another one's: check afterwards.
+        // If the process has ended meanwhile, its PID may belong to another one: check afterwards.
         let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {
             return false;
         };
@@ -59,7 +59,7 @@ impl PeerProcess {
         self.pid
     }
 
-    /// A descriptor of the process (a pidfd): readable once it has ended. `None` if the kernel gives none.
+    /// A descriptor of the process (a pidfd): readable once it has ended. `None` if the kernel does not offer one.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.alive.as_ref().map(AsFd::as_fd)
     }
@@ -83,7 +83,7 @@ impl PeerProcess {
         self.pid.ok_or(PullError::Refused)
     }
 
-    /// Copies `len` bytes at `src` of the peer to `dst` of `mem`.
+    /// Copies `len` bytes at the peer's `src` to `dst` of `mem`.
     pub(crate) fn pull<M: Memory>(
         &self,
         (peer_access, permit): (&PeerAccess, &PeerPermit),
@@ -120,11 +120,11 @@ impl PeerProcess {
                 mem.store_bytes(dst, &step[..len]).map_err(PullError::Local)
             })?;
         }
-        // If the process ended in between, its PID may already be another process's.
+        // If the process ended meanwhile, its PID may already belong to another process.
         self.check_alive().map(|_| ())
     }
 
-    /// Copies `len` bytes at `src` of `mem` to `dst` of the peer.
+    /// Copies `len` bytes at `src` of `mem` to the peer's `dst`.
     pub(crate) fn push<M: Memory>(
         &self,
         (peer_access, permit): (&PeerAccess, &PeerPermit),
@@ -136,7 +136,7 @@ impl PeerProcess {
         if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 let _inside = peer_access.enter()?;
-                // A process number that is used again must not be written to: ask each time.
+                // A process that reuses the PID must not be written to: check each time.
                 let pid = self.check_alive()?;
                 // SAFETY: as in `pull`.
                 unsafe {

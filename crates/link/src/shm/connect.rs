@@ -1,4 +1,4 @@
-//! Making a link, as the side that has something to ask.
+//! Making a link, as the requester.
 
 use super::cma::PeerProcess;
 use super::hello::{self, Frame, Hello, Kind, PURPOSE_MAX, Welcome};
@@ -11,10 +11,10 @@ use rkey_base::segment::{OwnPermit, OwnSegment, PeerPermit, PeerSegment};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Why a link did not come about.
+/// Why a link could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The kernel refused something.
+    /// The kernel refused a call.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     /// The process at the other end belongs to another user.
@@ -29,7 +29,7 @@ pub enum HandshakeError {
     /// The other side closed the connection during the handshake.
     #[error("the other side closed the connection")]
     Closed,
-    /// The other side said something that makes no sense.
+    /// The other side sent something invalid.
     #[error(transparent)]
     Malformed(#[from] Malformed),
 }
@@ -66,7 +66,7 @@ pub(crate) fn check_user(
     }
 }
 
-/// Maps the other side's segment, the first descriptor of the packet, and its permit, if there is a second one.
+/// Maps the other side's segment, the first descriptor of the packet, and its permit, if a second one came with it.
 pub(crate) fn map_segment(
     fds: Vec<OwnedFd>,
     geometry: Geometry,
@@ -89,7 +89,7 @@ pub struct Connector {
     local: LocalNode,
     socket: Option<Socket>,
     own: Option<OwnSegment>,
-    /// For the peer, to reach our memory with.
+    /// The peer's permit to copy from and to our memory.
     permit: Option<OwnPermit>,
 }
 
@@ -98,8 +98,8 @@ impl Connector {
     /// `purpose` is passed to the other device unchanged.
     ///
     /// # Errors
-    /// `Io` with `ConnectionRefused` if the name does not exist, with `WouldBlock` if too many connections are
-    /// waiting there; the other side's user is not allowed.
+    /// `Io` with `ConnectionRefused` if the name does not exist, with `WouldBlock` if its queue of connections is full;
+    /// the other side's user is not allowed.
     pub fn start(name: &[u8], local: &LocalNode, purpose: &[u8]) -> Result<Self, HandshakeError> {
         if purpose.len() > PURPOSE_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "purpose too long").into());
@@ -162,7 +162,7 @@ impl Connector {
         };
         let process = PeerProcess::of(&socket);
         let credentials = socket.credentials()?;
-        // If we could not see that the peer has ended, it might seem to copy forever.
+        // If we could not detect the peer's end, it might seem to copy forever.
         let remote_iovec = self.local.config.remote_iovec
             && credentials.is_our_user()
             && process.descriptor().is_some();

@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the whole protocol: packets, segment layout, slots.
 pub const PROTOCOL_VERSION: u16 = 3;
-/// The most bytes of [`Hello::purpose`].
+/// The maximum length of [`Hello::purpose`], in bytes.
 pub const PURPOSE_MAX: usize = 1024;
 
 const MAGIC: [u8; 4] = *b"rkey";
 const HEADER: usize = 8;
 
-/// The most bytes that a control packet or another first packet can carry.
+/// The maximum length of the contents of a control packet, or of another first packet, in bytes.
 pub const CONTROL_MAX: usize = PACKET_MAX - HEADER;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
     /// Requests a link; carries the requester's segment, and the permit to access its memory.
     Hello = 1,
-    /// Gives the link; brings the responder's segment.
+    /// Grants the link; carries the responder's segment.
     Welcome = 2,
     /// The reason of a refusal, as text.
     Refusal = 3,
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Control = 5,
 }
 
-/// Sizes of a segment, as said in a packet.
+/// The sizes of a segment, as a packet gives them.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Sizes {
     slots: u32,
@@ -74,7 +74,7 @@ impl TryFrom<Sizes> for Geometry {
 pub(crate) struct Probe {
     /// The probe's address; 0 if the sender does not allow access to its memory.
     pub(crate) address: u64,
-    /// What they are.
+    /// Their value.
     pub(crate) nonce: [u8; 16],
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Hello {
     pub(crate) purpose: Vec<u8>,
 }
 
-/// The responder agrees.
+/// The responder accepts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Welcome {
     pub(crate) node: NodeId,
@@ -168,7 +168,7 @@ pub(crate) fn refusal_text(body: &[u8]) -> String {
         .collect()
 }
 
-/// Reads arbitrary bytes as a packet, exactly as a link does with a peer's; returns whether they are one.
+/// Reads arbitrary bytes as a packet, exactly as a link does with a peer's; returns whether they are valid.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let sizes_fit = |sizes: Sizes| Geometry::try_from(sizes).is_ok();
     match parse(bytes) {

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// An event on a control socket.
 #[derive(Debug)]
 pub enum Event {
-    /// The peer rang: look at the rings.
+    /// The peer rang the doorbell: check the rings.
     Wake,
-    /// A message of the peer's device.
+    /// A message from the peer's device.
     Control(Control),
-    /// The peer process ended or closed the link. Nothing comes after this.
+    /// The peer process ended or closed the link. This is the last event.
     Gone,
     /// The peer sent something that is not a packet of this protocol. Treat it as gone.
     Malformed(Malformed),
@@ -48,13 +48,13 @@ impl Line {
         }
     }
 
-    /// Whether this is a forked child, to whom the link does not belong.
+    /// Whether this is a forked child, which does not own the link.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.fork.is_child()
     }
 
-    /// Takes the next event, or `None` if there is none now. Call it when the socket is readable, until it returns
+    /// Takes the next event, or `None` if none is waiting. Call it when the socket is readable, until it returns
     /// `None`, [`Event::Gone`] or [`Event::Malformed`]; limit the packets per call to `patience`, because a peer can
     /// send without end.
     pub fn next_event(&self) -> Option<Event> {
@@ -91,7 +91,7 @@ impl Line {
         event
     }
 
-    /// Whether the peer is known to be gone.
+    /// Whether the peer is known to have ended or closed the link.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -117,10 +117,10 @@ impl Line {
         self.socket.send(packet, fds)
     }
 
-    /// Ends the connection: the peer sees it now, even if the link or this line is still held.
+    /// Ends the connection: the peer notices at once, even if the link or this line is still held.
     pub fn close(&self) {
-        // A forked child of ours may hold a copy of the socket, so closing is not enough to tell the peer now that
-        // the link has ended. If we are that child ourselves, the link is our parent's.
+        // A forked child of ours may hold a copy of the socket, so closing it would not tell the peer that the link has
+        // ended. If we are such a child, the link belongs to our parent.
         if !self.fork.is_child() {
             self.gone.store(true, Ordering::Relaxed);
             self.socket.shutdown();

@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// What a finished handshake knows.
+/// The results of a finished handshake.
 pub(crate) struct Parts {
     pub(crate) role: Role,
     pub(crate) node: NodeId,
@@ -36,9 +36,9 @@ pub(crate) struct Parts {
     pub(crate) own_geometry: Geometry,
     pub(crate) peer: PeerSegment,
     pub(crate) peer_geometry: Geometry,
-    /// The requester's, by which the responder may reach its memory.
+    /// The requester's permit, by which the responder may access its memory.
     pub(crate) own_permit: Option<OwnPermit>,
-    /// The same at the responder.
+    /// The same permit, at the responder.
     pub(crate) peer_permit: Option<PeerPermit>,
     /// Both sides are registered for heavy barriers.
     pub(crate) light: bool,
@@ -57,7 +57,7 @@ fn own_half(own: &PublishedSegment, geometry: Geometry) -> Result<Half, Malforme
     unsafe { Half::new(own.as_ptr(), own.len(), geometry) }
 }
 
-/// Creates a segment of ours, ready to be passed to a peer.
+/// Creates our segment, ready to be passed to a peer.
 pub(crate) fn create_segment(geometry: Geometry) -> Result<OwnSegment, HandshakeError> {
     let own = OwnSegment::create("rkey-link", geometry.bytes())?;
     // SAFETY: as in `own_half`; the half does not outlive this line.
@@ -65,7 +65,7 @@ pub(crate) fn create_segment(geometry: Geometry) -> Result<OwnSegment, Handshake
     Ok(own)
 }
 
-/// The two mappings; every pointer into them is accompanied by one of these.
+/// The two mappings; every pointer into them is stored with one of these.
 struct Segments {
     own: PublishedSegment,
     peer: PeerSegment,
@@ -73,7 +73,7 @@ struct Segments {
 
 /// A link to a device in another process of this host, in one role.
 ///
-/// It belongs to one thread at a time. Other threads may use its [`Line`] (the control socket) and its [`Peek`].
+/// One thread at a time uses it. Other threads may use its [`Line`] (the control socket) and its [`Peek`].
 #[derive(Debug)]
 pub struct ShmLink {
     node: NodeId,
@@ -81,7 +81,7 @@ pub struct ShmLink {
     end: End,
     capabilities: Capabilities,
     down: Cell<Option<DownReason>>,
-    /// The sleeper at the other end issues heavy barriers, so a light one is enough here.
+    /// The sleeping side issues heavy barriers, so a light one is enough here.
     light: bool,
     /// We can reach the peer's memory.
     reachable: bool,
@@ -91,7 +91,7 @@ pub struct ShmLink {
     line: Arc<Line>,
     leases: Leases,
     peer_access: PeerAccess,
-    /// With this we reach the requester's memory.
+    /// The permit for our access to the requester's memory.
     permit: Option<PeerPermit>,
 }
 
@@ -100,7 +100,7 @@ pub struct ShmLink {
 enum Leases {
     /// The responder grants them.
     Board(Arc<Board>),
-    /// The requester uses them.
+    /// The requester opens them.
     Client(Arc<Client>),
 }
 
@@ -166,7 +166,7 @@ impl ShmLink {
         })
     }
 
-    /// A look at the link from other threads, and its sleep word.
+    /// A view of the link for other threads, and its sleep word.
     pub fn peek(&self) -> Peek {
         self.end.peek()
     }
@@ -193,7 +193,7 @@ impl ShmLink {
         self.reachable
     }
 
-    /// The peer process. It can be kept when the link has gone.
+    /// The peer process. It may outlive the link.
     pub fn process(&self) -> &Arc<PeerProcess> {
         &self.process
     }
@@ -239,7 +239,7 @@ impl ShmLink {
         self.line.send_control(bytes, fds)
     }
 
-    /// Takes the link down: nothing is sent from now on. What the peer has already sent can still be taken.
+    /// Takes the link down: nothing more is sent. What the peer has already sent can still be taken.
     pub fn go_down(&mut self, reason: DownReason) {
         if self.down.get().is_none() {
             self.down.set(Some(reason));
@@ -282,14 +282,14 @@ impl ShmLink {
 
 impl Drop for ShmLink {
     fn drop(&mut self) {
-        // The last acknowledgements: what has been executed is not to look lost.
+        // The last acknowledgements, so that executed requests do not seem lost.
         self.end.report_all();
         if let Leases::Board(board) = &self.leases {
             board.withdraw_all();
         } else {
             self.peer_access.forbid();
         }
-        // Others may still hold the line; the peer is to know now.
+        // Others may still hold the line, but the peer must learn of the end now.
         self.line.close();
     }
 }
@@ -359,7 +359,7 @@ impl Link for ShmLink {
     #[inline]
     fn acked(&mut self) -> Result<Ticket, Malformed> {
         let acked = self.end.refresh()?;
-        // What the peer has taken of a responder's responses says nothing about requests.
+        // How many responses the peer has taken says nothing about requests.
         Ok(if self.is_requester() { acked } else { 0 })
     }
 

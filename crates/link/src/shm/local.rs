@@ -1,4 +1,4 @@
-//! What this process brings to every link: its identity, the sizes of its rings, and the allowed users.
+//! What every link of this process has: its identity, the sizes of its rings, and the allowed users.
 
 use super::hello::Probe;
 use super::socket::Policy;
@@ -9,22 +9,22 @@ use rkey_base::process::ForkMark;
 use std::io;
 use std::sync::Arc;
 
-/// Sizes and habits of the links of a device.
+/// The configuration of a device's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
     /// Slots of the request ring: a power of two, 16 to 16384. Half of them may be outstanding.
     pub request_slots: u32,
     /// Slots of the response ring: a power of two, 16 to 16384.
     pub response_slots: u32,
-    /// Bytes of a payload ring: a power of two, 4 KiB to 256 MiB.
+    /// Size of a payload ring in bytes: a power of two, 4 KiB to 256 MiB.
     pub payload_ring: u32,
     /// The maximum payload of one fragment in bytes: 256 to half of the ring.
     pub fragment_max: u32,
     /// Whether peers may access this process's memory, and we theirs, with `process_vm_*` (if the kernel permits it).
     pub remote_iovec: bool,
-    /// From this size in bytes on, payload that does not fit into the ring is sent as a remote iovec.
+    /// The size in bytes from which payload that does not fit into the ring is sent as a remote iovec.
     pub remote_iovec_min: u32,
-    /// Whom to talk to.
+    /// Which peers are allowed.
     pub policy: Policy,
 }
 
@@ -46,7 +46,7 @@ impl LinkConfig {
     /// Checks that the sizes are within their bounds.
     ///
     /// # Errors
-    /// Which one is not.
+    /// Which size is not.
     pub fn check(&self) -> Result<(), Malformed> {
         self.requests().check()?;
         self.responses().check()
@@ -68,13 +68,13 @@ impl LinkConfig {
     }
 }
 
-/// This device, as its links introduce it. Cheap to clone.
+/// The identity of this device on its links. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LocalNode {
     pub(crate) id: NodeId,
     pub(crate) config: LinkConfig,
     pub(crate) membarrier: bool,
-    /// On the heap, at the address where a peer's probe reads.
+    /// On the heap, at the address that a peer's probe reads.
     nonce: Arc<[u8; 16]>,
     /// Tells whether we are a forked child, which must leave its parent's links alone.
     fork: ForkMark,

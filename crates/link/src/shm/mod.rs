@@ -1,4 +1,4 @@
-//! Shared memory between two processes of one host.
+//! Shared memory between two processes on one host.
 //!
 //! # Protocol, version 2
 //!
@@ -18,13 +18,12 @@
 //! | 4 other | either, first or instead of a link | the devices' | the devices' |
 //! | 5 control | either, later | the devices' | the devices', at most 4 |
 //!
-//! A packet of one byte, any time after the handshake, is the doorbell. The end of the connection
-//! is the end of the link, also when the process dies.
+//! A packet of one byte, any time after the handshake, is the doorbell. The end of the connection is the end of the link, and so
+//! is the end of the process.
 //!
-//! **Probe.** A probe is the address of 16 random bytes and their value. The other side tries to
-//! read them with `process_vm_readv`; if they match, the kernel permits it, and it is the
-//! right process. The responder's result is in the welcome: it decides whether remote iovecs
-//! can be used.
+//! **Probe.** A probe is the address of 16 random bytes and their value. The other side tries to read them with
+//! `process_vm_readv`; if they match, the kernel permits it, and this is the right process. The responder's result is in the
+//! welcome: it decides whether remote iovecs can be used.
 //!
 //! **Segments.** Each side creates one memfd, maps it, and seals it so that no other mapping, not even its own,
 //! can write or resize it; the other side maps it read-only. So everything
@@ -42,21 +41,19 @@
 //! | 20480 | slots of 256 bytes | each fragment |
 //! | after them | payload ring | fragments of more than 208 bytes |
 //!
-//! **Slots.** The n-th fragment (from 0) goes to slot n modulo the number of slots; its first word is
-//! stored last and begins with n + 1 (u32), by which the reader knows it. Fields: see
-//! `ring/slot.rs`. At most half of the slots are unacknowledged at a time. Payload of more than
-//! 208 bytes is contiguous in the payload ring, aligned to 64 bytes; the rest at the end
-//! of the ring is skipped. It is freed by the acknowledgement of its slot.
+//! **Slots.** The n-th fragment (from 0) goes to slot n modulo the number of slots; its first word is stored last and begins with
+//! n + 1 (u32), by which the reader recognises it. Fields: see `ring/slot.rs`. At most half of the slots are unacknowledged at a
+//! time. Payload of more than 208 bytes is contiguous in the payload ring, aligned to 64 bytes; the rest at the end of the ring
+//! is skipped. It is freed by the acknowledgement of its slot.
 //!
-//! **Acknowledgements.** The ack word is written when 16 fragments or a quarter of the payload ring
-//! are unreported, when the reader has polled 24 times without success, when a fragment asks for it
-//! (`ACK_NOW`), and before sleeping. A requester uses the count only after it has taken all the
-//! responses that the same word announces.
+//! **Acknowledgements.** The ack word is written when 16 fragments or a quarter of the payload ring are unreported, after 24
+//! polls without success, when a fragment asks for it (`ACK_NOW`), and before sleeping. A requester uses the count only after it
+//! has taken all the responses that the same word announces.
 //!
-//! **Sleeping.** The sleeper makes its epoch odd, issues `membarrier(GLOBAL_EXPEDITED)`, checks
-//! everything once more, and waits for its sockets. A sender, after storing its slots or its ack
-//! word, loads the epoch, and rings the doorbell if it is odd and has not been rung yet. If one of the two
-//! processes cannot take part in membarrier, the sender issues a full fence before it loads.
+//! **Sleeping.** The sleeper makes its epoch odd, issues `membarrier(GLOBAL_EXPEDITED)`, checks everything once more, and waits
+//! on its sockets. A sender, after storing its slots or its ack word, loads the epoch, and rings the doorbell if it is odd and
+//! has not been rung yet. If one of the two processes cannot take part in membarrier, the sender issues a full fence before it
+//! loads.
 //!
 //! **Remote iovecs.** The responder sets its busy word, issues a full fence, checks the
 //! requester's revoked word, and only then pulls or pushes; then it clears its word. A requester
@@ -70,14 +67,12 @@
 //! requester need not wait for it: when busy is set and all threads of the responder are stopped,
 //! none is in a call.
 //!
-//! Between two users remote iovecs are not used, whatever the kernel permits: a privileged
-//! responder would write where a less privileged process tells it to, and that process may be
-//! running another program by then.
+//! Between two users remote iovecs are never used, whatever the kernel permits: a privileged responder would write where a less
+//! privileged process tells it to, and by then that process may be running another program.
 //!
-//! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid
-//! value (unknown operation, inconsistent lengths, offsets outside, acknowledgements of what
-//! was never sent) is a [`Malformed`](crate::Malformed), and the link is dead. A wrong epoch only
-//! rings doorbells for nothing. Payload may change while it is copied: it is the peer's own data.
+//! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown operation,
+//! inconsistent lengths, offsets outside, acknowledgements of what was never sent) is a [`Malformed`](crate::Malformed), and the
+//! link is dead. A wrong epoch only causes useless doorbells. Payload may change while it is copied: it is the peer's own data.
 
 mod accept;
 mod cma;

@@ -7,14 +7,14 @@
 //! * responder, for each system call: busy = 1, full fence, check revoked, copy, busy = 0;
 //! * requester: revoked = 1, full fence, check busy.
 //!
-//! At least one sees the other. Next to a system call two fences cost nothing.
+//! At least one sees the other. Compared with a system call, two fences cost nothing.
 //!
-//! A responder that is stopped while it is busy may be just before its system call. So the call needs a permit
+//! A responder that is stopped while it is busy may be right before its system call. So the call needs a permit
 //! (`rkey_base::segment::OwnPermit`), which the requester revokes at the same time: a call that begins later fails. A
-//! call that has begun ends by itself, because a process is not stopped inside one. So when the permit is gone, only
-//! threads matter that were in such a call at that moment, and each of them only until it was seen stopped, asleep in
-//! another call, or after more processor time than a call takes ([`CallWatch`]). There is no need to wait until they
-//! continue, and a busy word that stays set delays nothing.
+//! call that has begun runs to its end, because a process is not stopped inside one. So once the permit is revoked,
+//! only threads matter that were in such a call at that moment, and each of them only until it has been seen stopped,
+//! asleep in another call, or after more processor time than a call takes ([`CallWatch`]). There is no need to wait
+//! until they continue, and a busy word that stays set delays nothing.
 
 use super::cma::PeerProcess;
 use crate::PullError;
@@ -69,17 +69,17 @@ impl PeerAccess {
         self.withdraw();
     }
 
-    /// Whether no call can begin any more.
+    /// Whether calls can no longer begin.
     fn withdraw(&self) -> bool {
         self.permit.as_ref().is_none_or(|permit| permit.withdraw())
     }
 
-    /// Requester, after [`forbid`](Self::forbid): whether no copy is in progress any more, so that the memory may be
-    /// reused. A dead peer does not copy, a stopped one will not, and a peer whose word holds a value that the
-    /// protocol does not allow promises nothing worth waiting for.
+    /// Requester, after [`forbid`](Self::forbid): whether no copy is in progress, so that the memory may be reused. A
+    /// dead peer does not copy, a stopped one will not, and a peer whose word holds a value that the protocol does not
+    /// allow promises nothing worth waiting for.
     ///
-    /// The threads are visible only in PID namespaces that we see, and a thread counts as asleep or frozen only if
-    /// the kernel tells us its current call. Checking many threads ends at `deadline`, without a result.
+    /// Threads are visible only in PID namespaces that we see, and a thread counts as asleep or frozen only if the
+    /// kernel tells us its current call. Checking many threads ends at `deadline`, without a result.
     pub fn is_at_rest(&self, deadline: Instant) -> bool {
         fence(Ordering::SeqCst);
         if self.peer.busy().load(Ordering::Acquire) != BUSY || self.process.is_dead() {
@@ -89,7 +89,7 @@ impl PeerAccess {
             return false;
         }
         let Some(mut watch) = self.watch.try_lock() else {
-            // Another thread is looking, perhaps for long.
+            // Another thread is checking, perhaps for a long time.
             return false;
         };
         let watch = watch.get_or_insert_with(CallWatch::begin);
@@ -113,7 +113,7 @@ impl PeerAccess {
     }
 }
 
-/// While it lives, the responder is reaching into the requester's memory.
+/// While it lives, the responder is accessing the requester's memory.
 pub(crate) struct Inside<'a>(&'a PeerAccess);
 
 impl Drop for Inside<'_> {

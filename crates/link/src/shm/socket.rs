@@ -1,4 +1,4 @@
-//! The control socket: packets with file descriptors between two processes of one host, and the credentials of the
+//! The control socket: packets with file descriptors between two processes on one host, and the credentials of the
 //! other process.
 //!
 //! The names are abstract Unix addresses: they belong to a network namespace, vanish with the process and leave no
@@ -43,7 +43,7 @@ impl Credentials {
     }
 }
 
-/// Whom we talk to.
+/// Which processes are allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// Only processes of the same effective user.
@@ -54,7 +54,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Whether a process with these credentials may be talked to.
+    /// Whether a process with these credentials is allowed.
     pub fn allows(self, who: &Credentials) -> bool {
         match self {
             Self::SameUser => who.is_our_user(),
@@ -70,11 +70,11 @@ pub(crate) struct Packet {
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// What a look at the socket gave.
+/// The result of reading the socket.
 #[derive(Debug)]
 pub(crate) enum Received {
     Packet(Packet),
-    /// Nothing has arrived.
+    /// No packet has arrived.
     Nothing,
     /// The other side closed the connection or died.
     End,
@@ -104,7 +104,7 @@ pub(crate) fn listen(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Takes the next connection, if there is one.
+/// Takes the next connection, if one is waiting.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<Socket>> {
     loop {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -120,8 +120,8 @@ impl Socket {
     /// Connects to an abstract name (without the leading NUL).
     ///
     /// # Errors
-    /// `ConnectionRefused` if the name does not exist; `WouldBlock` if too many connections are waiting there (try
-    /// again later); other errors of the kernel.
+    /// `ConnectionRefused` if the name does not exist; `WouldBlock` if its queue of connections is full (try again
+    /// later); other errors of the kernel.
     pub(crate) fn connect(name: &[u8]) -> io::Result<Self> {
         let fd = new_socket()?;
         rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -180,8 +180,8 @@ impl Socket {
         }
     }
 
-    /// Rings the doorbell: a packet of one byte. If it cannot be sent because others wait already, the peer has been
-    /// rung; if the peer is gone, that is detected elsewhere.
+    /// Rings the doorbell: a packet of one byte. If the socket's queue is full, the peer's doorbell has been rung
+    /// already; if the peer is gone, that is detected elsewhere.
     pub(crate) fn ring(&self) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = rustix::net::send(&self.0, &[0], flags);
@@ -229,7 +229,7 @@ impl Socket {
         Ok(Received::Packet(Packet { bytes, fds }))
     }
 
-    /// The credentials of the other side.
+    /// The other side's credentials.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -257,8 +257,7 @@ impl Socket {
             // SAFETY: the kernel has just given us this descriptor.
             return Some(PidFd::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
         }
-        // An older kernel: the number may be used again between the two calls, which the nonce of
-        // the probe would show.
+        // An older kernel: the PID may be reused between the two calls, which the nonce of the probe would show.
         PidFd::open(self.credentials().ok()?.pid?).ok()
     }
 }
