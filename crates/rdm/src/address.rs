@@ -1,5 +1,5 @@
-//! The text form of an endpoint's address, which is what endpoints call themselves towards peers. It is the one of
-//! libfabric (`fi_av(3)`).
+//! The text form of an endpoint's address, by which endpoints name themselves to peers. It is
+//! libfabric's (`fi_av(3)`).
 
 use core::net::SocketAddr;
 
@@ -12,7 +12,7 @@ pub fn to_text(address: SocketAddr) -> String {
     }
 }
 
-/// The address that a text names: of [`to_text`], or with `fi_sockaddr://` in front.
+/// The address in a text: one from [`to_text`], or one that starts with `fi_sockaddr://`.
 #[must_use]
 pub fn from_text(text: &str) -> Option<SocketAddr> {
     let rest = ["fi_sockaddr_in://", "fi_sockaddr_in6://", "fi_sockaddr://"]

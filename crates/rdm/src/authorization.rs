@@ -1,35 +1,36 @@
-//! Proves to a peer that we have an authorization key (FI-119), without telling the key.
+//! Proves to a peer that we have an authorization key (FI-119), without disclosing the key.
 //!
-//! The side that asks for a connection shows a code that only the key makes out of its device and the port that it asks
-//! at; the answer is a code that only the key makes out of the device there and the first code. The kernel says
-//! whose device that is. So a code is of no use to another device, or at another port, and an answer without the
-//! key is refused. A code does not tell the key, but a key can be guessed from it: keys should not be words.
+//! The side that requests a connection sends a code that can only be computed with the key, over its device and its
+//! port; the other side answers with a code over its own device and the first code. The kernel confirms which device
+//! each side is. So a code cannot be reused by another device or at another port, and an answer computed without the
+//! key is refused. A code does not disclose the key, but lets an attacker test guesses: keys should not be words.
 //!
-//! The code is HMAC-SHA-256; the key of it is the hash of the authorization key, so that keys of all lengths differ.
+//! The code is HMAC-SHA-256. Its key is the hash of the authorization key, so that keys of any length can be used and
+//! differ.
 
 use hmac_sha256::{HMAC, Hash};
 use rkey_link::NodeId;
 
-/// What one side shows.
+/// The proof of one side.
 pub type Proof = [u8; 32];
 
-/// The two sides use different texts, so that a question is never a valid answer.
+/// The two sides use different texts, so that a request is never a valid answer.
 const ASKS: &[u8] = b"rkey fabric asks";
 const ANSWERS: &[u8] = b"rkey fabric answers";
 
-/// What a device shows that asks for a connection at a port.
+/// The proof of a device that requests a connection from a port.
 #[must_use]
 pub fn ask(key: &[u8], device: NodeId, port: u16) -> Proof {
     asking(key, device, port).finalize()
 }
 
-/// Whether a device that asks here has the key.
+/// Whether a device that requests a connection has the key.
 #[must_use]
 pub fn may_ask(key: &[u8], device: NodeId, port: u16, proof: &Proof) -> bool {
     asking(key, device, port).finalize_verify(proof)
 }
 
-/// What a device shows that answers.
+/// The proof of a device that answers.
 #[must_use]
 pub fn answer(key: &[u8], device: NodeId, asked: &Proof) -> Proof {
     answering(key, device, asked).finalize()
@@ -68,7 +69,7 @@ mod tests {
         proof.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Other builds say the same.
+    /// Other builds compute the same.
     #[test]
     fn codes_are_what_they_always_were() {
         let asked = ask(b"a key", DEVICE, 7471);

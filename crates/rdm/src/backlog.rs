@@ -1,25 +1,26 @@
-//! What waits for room on a connection: answers to the peer, and reads of payloads by rendezvous. A peer that
-//! keeps the rules can make only so much wait.
+//! What waits for room on a connection: answers to the peer, and reads of rendezvous payloads. A peer that follows the
+//! protocol can only make a limited amount wait.
 
 use crate::limits::OPERATIONS_MAX;
 use crate::{atomic, header};
 use std::collections::VecDeque;
 
-/// Answers that may wait for room on one connection, and their bytes: no peer that keeps the rules needs so many.
+/// How many answers may wait for room on one connection, and their total bytes: more than any peer needs that follows
+/// the protocol.
 const ANSWERS_MAX: usize = 4 * OPERATIONS_MAX;
 const ANSWERS_BYTES: usize = ANSWERS_MAX * header::MAX_LEN + OPERATIONS_MAX * atomic::BYTES_MAX;
 
-/// What is posted when there is room.
+/// A request to post when the connection has room.
 #[derive(Debug)]
 pub enum Later {
-    /// A message, and the operation that is told of its completion.
+    /// A message, and the operation that its completion belongs to.
     Message(Vec<u8>, u64),
-    /// The read of a payload, by its operation.
+    /// The read of a payload for this operation.
     Read(u64),
 }
 
 impl Later {
-    /// Bytes that it keeps.
+    /// How many bytes it keeps.
     fn len(&self) -> usize {
         match self {
             Self::Message(bytes, _) => bytes.len(),
@@ -27,7 +28,7 @@ impl Later {
         }
     }
 
-    /// The operation that it is of.
+    /// The operation that it belongs to.
     #[must_use]
     pub fn operation(&self) -> u64 {
         let (Self::Message(_, id) | Self::Read(id)) = self;
@@ -35,7 +36,7 @@ impl Later {
     }
 }
 
-/// What waits for room on a connection, the oldest first.
+/// The requests that wait for room on a connection, oldest first.
 #[derive(Debug, Default)]
 pub struct Backlog {
     list: VecDeque<Later>,
@@ -43,13 +44,13 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Adds something behind what waits.
+    /// Appends a request.
     pub fn push_back(&mut self, later: Later) {
         self.bytes += later.len();
         self.list.push_back(later);
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest request.
     pub fn pop_front(&mut self) -> Option<Later> {
         let later = self.list.pop_front()?;
         self.bytes -= later.len();
@@ -63,12 +64,12 @@ impl Backlog {
         self.list.is_empty()
     }
 
-    /// All that waits, the oldest first.
+    /// All waiting requests, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Later> {
         self.list.iter()
     }
 
-    /// Whether it is more than a peer that keeps the rules can make wait.
+    /// Whether it is more than a peer that follows the protocol can cause.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
         self.list.len() > ANSWERS_MAX || self.bytes > ANSWERS_BYTES

@@ -1,16 +1,18 @@
-//! Requests to make durable what was written before: the payload of [`Kind::Commit`](crate::header::Kind::Commit).
+//! Requests to make earlier writes durable: the payload of
+//! [`Kind::Commit`](crate::header::Kind::Commit).
 
 use rkey_core::{Key, WireKey};
 
-/// Bytes of one range in a request: address, length, key, and whether the device chose the key.
+/// The size of one range in a request, in bytes: address, length, key, and whether the device chose
+/// the key.
 const RANGE_LEN: usize = 32;
-/// Places of one request.
+/// The maximum number of ranges in one request.
 pub const RANGES_MAX: usize = 8;
 
-/// Memory of the peer that is to be durable.
+/// Memory of the peer to make durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitRange {
-    /// Where it begins, in the memory that the key names.
+    /// Its start, as the key addresses it.
     pub addr: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -18,18 +20,18 @@ pub struct CommitRange {
     pub key: WireKey,
 }
 
-/// Why a request cannot be carried out.
+/// Why a request cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// It is no list of ranges, or one that is too long.
+    /// It is not a list of ranges, or the list is too long.
     #[error("the request is no list of ranges")]
     Malformed,
-    /// A key that no device chooses names nothing.
+    /// The request has a key that no device issues.
     #[error("no device chooses such a key")]
     UnknownKey,
 }
 
-/// The payload of a request.
+/// Encodes the payload of a request.
 #[must_use]
 pub fn encode(ranges: &[CommitRange]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ranges.len() * RANGE_LEN);
@@ -45,11 +47,11 @@ pub fn encode(ranges: &[CommitRange]) -> Vec<u8> {
     bytes
 }
 
-/// The ranges of a request.
+/// Decodes the ranges of a request.
 ///
 /// # Errors
 /// [`CommitError::Malformed`]: not a whole number of ranges, or more than [`RANGES_MAX`];
-/// [`CommitError::UnknownKey`]: a key of a device that is no number of 32 bits.
+/// [`CommitError::UnknownKey`]: a device key of more than 32 bits.
 pub fn decode(payload: &[u8]) -> Result<Vec<CommitRange>, CommitError> {
     let ranges = payload.chunks_exact(RANGE_LEN);
     if !ranges.remainder().is_empty() || ranges.len() > RANGES_MAX {

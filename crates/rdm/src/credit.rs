@@ -1,17 +1,17 @@
-//! How much one peer may have in our memory that the program has not asked for.
+//! Credit: how much memory one peer may use here with messages that the program has not received.
 //!
-//! A sender has credit for so many messages and bytes with each peer, and gets it back as the peer's
-//! program takes them. What goes beyond stays at the sender until a receive matches (rendezvous), so that
-//! every receive is served, whatever waits before it. A peer that takes more than its credit breaks the protocol.
+//! A sender has credit for a number of messages and bytes with each peer, and gets it back as the peer's program takes
+//! them. Messages beyond that stay at the sender until a receive matches (rendezvous), so that every receive is served,
+//! whatever is queued before it. A peer that exceeds its credit violates the protocol.
 
 use crate::limits::EAGER_MAX;
 
-/// Messages that one peer may have here.
+/// How many messages one peer may have here.
 pub const MESSAGES: u32 = 4096;
-/// Bytes of them.
+/// Their total size, in bytes.
 pub const BYTES: u32 = 4 << 20;
 
-/// What we may send.
+/// What we may send to a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Credit {
     messages: u32,
@@ -28,7 +28,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Takes what a message of this length needs; `false` if there is not so much.
+    /// Spends the credit for a message of this length; `false` if there is not enough.
     #[inline]
     pub fn spend(&mut self, len: u32) -> bool {
         if self.messages == 0 || self.bytes < len {
@@ -39,38 +39,38 @@ impl Credit {
         true
     }
 
-    /// Whether it is enough for a message of this length.
+    /// Whether there is enough for a message of this length.
     #[inline]
     #[must_use]
     pub fn has(mut self, len: u32) -> bool {
         self.spend(len)
     }
 
-    /// What is left: messages and bytes.
+    /// What is left: messages, bytes.
     #[must_use]
     pub fn left(self) -> (u32, u32) {
         (self.messages, self.bytes)
     }
 
-    /// Whether it may be too little for the next message.
+    /// Whether it may be insufficient for the next message.
     #[must_use]
     pub fn is_used_up(self) -> bool {
         !self.has(EAGER_MAX as u32)
     }
 
-    /// The peer gives back. It cannot give more than there is.
+    /// Adds credit that the peer returned, up to the maximum.
     pub fn add(&mut self, messages: u32, bytes: u32) {
         self.messages = self.messages.saturating_add(messages).min(MESSAGES);
         self.bytes = self.bytes.saturating_add(bytes).min(BYTES);
     }
 }
 
-/// What a peer has here.
+/// A peer's use of its credit here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
-    /// That the program has not taken.
+    /// Messages and bytes that the program has not taken.
     held: (u32, u32),
-    /// That it has taken, and the peer does not know.
+    /// Messages and bytes that it has taken, and whose credit has not been returned.
     returnable: (u32, u32),
 }
 
@@ -83,7 +83,7 @@ impl Window {
         then.charge(len)
     }
 
-    /// A message has come; `false` if the peer had no credit for it.
+    /// Charges a message that arrived; `false` if the peer had no credit for it.
     #[inline]
     pub fn charge(&mut self, len: u32) -> bool {
         let bytes = self.held.1.saturating_add(len);
@@ -92,7 +92,7 @@ impl Window {
             && bytes.saturating_add(self.returnable.1) <= BYTES
     }
 
-    /// The program has taken it.
+    /// Releases a message that the program has taken.
     #[inline]
     pub fn release(&mut self, len: u32) {
         self.held = (
@@ -102,7 +102,7 @@ impl Window {
         self.returnable = (self.returnable.0 + 1, self.returnable.1 + len);
     }
 
-    /// Whether it is worth a message to give back: half of all that the peer could use.
+    /// Whether returning credit is worth a message: it is half of all that the peer could have.
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
@@ -111,13 +111,13 @@ impl Window {
             || half(self.returnable.1, self.held.1, BYTES)
     }
 
-    /// Bytes that the program has not taken.
+    /// How many bytes the program has not taken.
     #[must_use]
     pub fn unread(&self) -> u64 {
         self.held.1.into()
     }
 
-    /// Messages and bytes of the peer that are here, or that the peer does not know to be taken.
+    /// Messages and bytes for which the peer has no credit at present.
     #[must_use]
     pub fn used(&self) -> (u32, u32) {
         (
@@ -126,7 +126,7 @@ impl Window {
         )
     }
 
-    /// What is given back: messages and bytes.
+    /// Takes the credit to return: messages, bytes.
     #[must_use]
     pub fn take_returnable(&mut self) -> (u32, u32) {
         std::mem::take(&mut self.returnable)
@@ -147,7 +147,7 @@ mod tests {
         }
         assert_eq!(sent, BYTES / 8192);
         assert!(!window.is_due(), "nothing was taken");
-        // All is held but one: that one is half of what the peer could use.
+        // All but one message is held: that one is half of what the peer could use.
         window.release(8192);
         assert!(window.is_due());
         let (messages, bytes) = window.take_returnable();

@@ -1,28 +1,28 @@
-//! Operations that are over, but name memory that a peer may still touch: a peer that was stopped in the
-//! middle of reaching for it, when the time of the operation was over. The program is told of their end
-//! when its memory is its own again. A peer that takes too long loses its link.
+//! Ended operations whose memory a peer may still touch: the peer was stopped in the middle of an access, and the
+//! operation has timed out or failed. The program learns of their end when it owns its memory again. A peer that takes too
+//! long loses its link.
 
 use std::time::{Duration, Instant};
 
-/// So long a peer may keep memory of an operation that is over.
+/// How long a peer may keep memory of an ended operation.
 pub const STUCK: Duration = Duration::from_secs(1);
-/// Pause between two looks.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An operation that is over, and the queue pair that it was posted to.
+/// An ended operation, and the queue pair that it was posted to.
 #[derive(Debug)]
 pub struct Ended<T, Q> {
     /// The operation.
     pub operation: T,
     /// Its queue pair.
     pub qp: Option<Q>,
-    /// When it was first looked at.
+    /// When it was first checked.
     since: Option<Instant>,
     cut: bool,
 }
 
 impl<T, Q> Ended<T, Q> {
-    /// The queue pair whose link is cut now, because the peer has kept the memory for too long: told once.
+    /// The queue pair whose link must be cut now, because the peer has kept the memory for too long. Returned once.
     pub fn cut_off(&mut self, now: Instant) -> Option<&Q> {
         let since = *self.since.get_or_insert(now);
         let late = now.saturating_duration_since(since) > STUCK;
@@ -51,18 +51,18 @@ impl<T, Q> Default for Draining<T, Q> {
 }
 
 impl<T, Q> Draining<T, Q> {
-    /// Whether there are none.
+    /// Whether the list is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// All of them.
+    /// All operations in the list.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.list.iter().map(|ended| &ended.operation)
     }
 
-    /// Adds an operation that is over. Its time begins with the next look.
+    /// Adds an ended operation. Its time starts at the next check.
     pub fn push(&mut self, operation: T, qp: Option<Q>) {
         self.list.push(Ended {
             operation,
@@ -72,8 +72,8 @@ impl<T, Q> Draining<T, Q> {
         });
     }
 
-    /// All of them if it is time to look, which it is after a pause: the caller puts those that are not free yet back with
-    /// [`Self::put_back`].
+    /// Takes all of them if a check is due, which is the case after a pause. The caller returns those that are not free
+    /// yet with [`Self::put_back`].
     pub fn take_due(&mut self, now: Instant) -> Vec<Ended<T, Q>> {
         if self.next_check.is_some_and(|at| now < at) {
             return Vec::new();
@@ -82,12 +82,12 @@ impl<T, Q> Draining<T, Q> {
         std::mem::take(&mut self.list)
     }
 
-    /// Puts one back whose memory has not been let go.
+    /// Returns an operation whose memory the peer has not released.
     pub fn put_back(&mut self, ended: Ended<T, Q>) {
         self.list.push(ended);
     }
 
-    /// All of them, to be taken apart with their endpoint.
+    /// Takes all of them, for the teardown of their endpoint.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.list.drain(..).map(|ended| ended.operation)
     }

@@ -1,5 +1,6 @@
-//! Why an operation failed. Peers tell each other errors as numbers of 12 bits: `errno` of Linux, and two more that
-//! libfabric added. Every error has such a number, so that a peer's error comes out as it went in.
+//! Why an operation failed. Peers exchange errors as numbers of 12 bits: Linux's `errno`, and two
+//! more that libfabric added. Every error has such a number, so a peer's error is reported
+//! unchanged.
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
@@ -7,12 +8,12 @@ macro_rules! errors {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Error {
             $($(#[$doc])* $name,)*
-            /// An error that has no name here, by its number.
+            /// An error without a name here, by its number.
             Other(u16),
         }
 
         impl Error {
-            /// Its number, which peers tell each other. Never 0.
+            /// Its number in messages. Never 0.
             #[must_use]
             pub const fn number(self) -> u16 {
                 match self {
@@ -35,23 +36,23 @@ macro_rules! errors {
 }
 
 errors! {
-    /// There is no room now: call again.
+    /// There is no room now: retry.
     Again = 11,
     /// There is no memory for it.
     NoMemory = 12,
-    /// The memory does not allow it.
+    /// The memory's rights do not allow it.
     Denied = 13,
-    /// The memory cannot be touched.
+    /// The memory cannot be accessed.
     Fault = 14,
-    /// The arguments make no sense, or differ from those of the peer.
+    /// The arguments are invalid, or differ from the peer's.
     Invalid = 22,
-    /// No such message is here.
+    /// There is no such message.
     NoMessage = 42,
     /// The message is too long.
     TooLong = 90,
     /// There is no such operation.
     Unsupported = 95,
-    /// The connection failed, or the peer has gone.
+    /// The connection failed, or the peer closed it or ended.
     ConnectionReset = 104,
     /// There is no connection.
     NotConnected = 107,
@@ -61,7 +62,7 @@ errors! {
     TimedOut = 110,
     /// The peer failed and did not say how.
     Remote = 121,
-    /// The program took it back.
+    /// The program canceled it.
     Canceled = 125,
     /// The message is longer than its receive.
     Truncated = 265,
@@ -93,12 +94,12 @@ impl From<crate::atomic::AtomicError> for Error {
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed, and what there is to say about it.
+/// Why an operation failed, with details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The error.
     pub error: Error,
-    /// A text for people; may be empty.
+    /// A message for the log and the program; may be empty.
     pub detail: String,
 }
 

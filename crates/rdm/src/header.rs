@@ -1,62 +1,61 @@
-//! What two endpoints say to each other in front of every message: 32 bytes, and up to 40 more for
-//! some kinds. What comes from a peer is read here and nowhere else; what makes no sense is no header.
+//! The header that two endpoints put in front of every message: 32 bytes, and up to 40 more for some kinds. A peer's
+//! bytes are parsed here and nowhere else; invalid ones are rejected.
 
-/// Bytes of a header.
+/// The length of a header, in bytes.
 pub const LEN: usize = 32;
-/// The most bytes that a header has with what belongs to its kind.
+/// The maximum length of a header with the fields of its kind, in bytes.
 pub const MAX_LEN: usize = LEN + ATOMIC_LEN;
-/// Bytes that follow the header of an RTS: the key under which the payload can be read.
+/// How many bytes follow the header of an RTS: the key under which the payload can be read.
 const RTS_LEN: usize = 8;
-/// Bytes that follow the header of a chunk of a collective operation: its signature, and the key of an RTS.
+/// How many bytes follow the header of a chunk of a collective operation: its signature, and the key of an RTS.
 const CHUNK_LEN: usize = 8;
-/// Bytes that follow the header of an atomic operation.
+/// How many bytes follow the header of an atomic operation.
 const ATOMIC_LEN: usize = 40;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A message with its payload.
     Message,
     /// Ready to send: a message whose payload the receiver reads from the sender's memory (rendezvous).
     Rts {
-        /// The key of the region at the sender.
+        /// The key of the sender's region.
         key: u32,
     },
-    /// The operation `id` of the receiver of this is finished: its message was delivered, or its write is
-    /// durable. `data` is 0 or an
+    /// The receiver's operation `id` is finished: its message was delivered, or its write is durable. `data` is 0 or an
     /// error number.
     Fin,
-    /// Remote completion data of an RMA write that came before on the same connection.
+    /// Remote completion data of an earlier RMA write on the same connection.
     WriteData,
-    /// An atomic operation on memory of the receiver; operands follow.
+    /// An atomic operation on the receiver's memory; operands follow.
     Atomic(Atomic),
     /// The result of atomic operation `id`; `data` is 0 or an error number, old values follow.
     AtomicResult,
-    /// The peer goes.
+    /// The peer's endpoint is closing.
     Bye,
-    /// The receiver of this may send `data` messages and `len` bytes more without being asked.
+    /// Credit: the receiver may send `data` more messages and `len` more bytes.
     Credit,
-    /// Asks to make durable what operation `id` wrote before; the places follow. The answer is `Fin`.
+    /// Asks to make the writes of operation `id` durable; the ranges follow. The answer is `Fin`.
     Commit,
     /// A chunk of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
     /// half numbers the operation in it.
     Chunk {
-        /// What the members have to agree on.
+        /// The signature, which the members must agree on.
         signature: u32,
     },
     /// A chunk whose payload the receiver reads from the sender's memory.
     ChunkRts {
-        /// What the members have to agree on.
+        /// The signature, which the members must agree on.
         signature: u32,
-        /// The key of the region at the sender.
+        /// The key of the sender's region.
         key: u32,
     },
-    /// The sender has left a group, or cannot go on in it: the lower half of `data` is 0 or an error number.
+    /// The sender has left a group, or has failed in it: the lower half of `data` is 0 or an error number.
     Leave,
 }
 
 impl Kind {
-    /// The same without its payload, which is read under this key.
+    /// The same kind without its payload, which is read under this key.
     #[must_use]
     pub fn rendezvous(self, key: u32) -> Self {
         match self {
@@ -66,43 +65,43 @@ impl Kind {
     }
 }
 
-/// What an atomic operation does, and where.
+/// The operation and the target of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
-    /// Where, in the memory that the key names.
+    /// The target address, as the key addresses it.
     pub addr: u64,
     /// The key of the memory.
     pub key: u64,
-    /// The key is one that the receiver's device chose.
+    /// Whether the receiver's device chose the key.
     pub device_key: bool,
-    /// The type of the numbers.
+    /// The data type.
     pub datatype: u8,
-    /// What is done to them.
+    /// The operation.
     pub op: u8,
     /// 0: no result, 1: old values, 2: old values of a comparison.
     pub form: u8,
-    /// How many numbers.
+    /// How many elements.
     pub count: u32,
 }
 
-/// The fields that all kinds have.
+/// The fields of all kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: Kind,
-    /// Matches receives by tag.
+    /// Whether it matches tagged receives.
     pub tagged: bool,
-    /// `data` is remote completion data.
+    /// Whether `data` is remote completion data.
     pub has_data: bool,
-    /// The sender wants to be told when the message is delivered.
+    /// Whether the sender wants a FIN when the message is delivered.
     pub confirm: bool,
-    /// The sender's operation, or that of the receiver which this answers.
+    /// The sender's operation, or the receiver's operation that this answers.
     pub id: u64,
     /// The tag that receives are matched by.
     pub tag: u64,
-    /// Remote completion data, an error number, or what the kind says.
+    /// Remote completion data, an error number, or as the kind says.
     pub data: u64,
-    /// Bytes of the message (also when the payload is not here).
+    /// The length of the message in bytes (also if the payload is not included).
     pub len: u32,
 }
 
@@ -113,13 +112,13 @@ const CONFIRM: u8 = 4;
 /// The number of [`Kind::Bye`].
 const BYE: u8 = 7;
 
-/// Whether a message is the last one of its sender.
+/// Whether a message is the last from its sender.
 #[must_use]
 pub fn is_last(message: &[u8]) -> bool {
     message.first() == Some(&BYE)
 }
 
-/// Writes what follows the header of a chunk.
+/// Writes the bytes after the header of a chunk.
 fn chunk(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
     into[LEN..LEN + 4].copy_from_slice(&signature.to_le_bytes());
     into[LEN + 4..LEN + 8].copy_from_slice(&key.to_le_bytes());
@@ -143,7 +142,7 @@ impl Header {
         }
     }
 
-    /// Writes it; the answer is its length.
+    /// Encodes it; returns its length.
     #[inline]
     pub fn encode(&self, into: &mut [u8; MAX_LEN]) -> usize {
         let (number, more) = match self.kind {
@@ -190,14 +189,14 @@ impl Header {
         LEN + more
     }
 
-    /// The header of a message that comes with a payload of this length; nothing if it is something else.
+    /// Parses the header of an eager message with a payload of this length; `None` for anything else.
     #[inline]
     pub fn of_message(head: &[u8; LEN], payload: usize) -> Option<Self> {
         let header = Self::fields(head, Kind::Message);
         (head[0] == 1 && header.len as usize == payload).then_some(header)
     }
 
-    /// The fields that all kinds have.
+    /// Parses the fields of all kinds.
     #[inline]
     fn fields(head: &[u8; LEN], kind: Kind) -> Self {
         let word = |at: usize| {
@@ -217,7 +216,7 @@ impl Header {
         }
     }
 
-    /// Reads what a peer sent: the header, and the payload behind it.
+    /// Parses a peer's message: the header, and the payload after it.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = bytes.split_first_chunk::<LEN>()?;

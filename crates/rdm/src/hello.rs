@@ -1,48 +1,48 @@
-//! What the two sides of a connection tell each other before anything else.
+//! The hello that the two sides of a connection exchange first.
 
 use crate::address::{from_text, to_text};
 use crate::authorization::Proof;
 use core::net::SocketAddr;
 
-/// What one side tells.
+/// One side's hello.
 #[derive(Clone, Debug)]
 pub struct Hello {
-    /// The type of its endpoint: only endpoints of the same type talk.
+    /// The type of its endpoint: only endpoints of the same type connect.
     pub ep_type: u8,
-    /// Keys of its regions are chosen by its device.
+    /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
-    /// That it has the authorization key.
+    /// The proof that it has the authorization key.
     pub proof: Proof,
-    /// The address where it takes connections.
+    /// The address where it accepts connections.
     pub name: SocketAddr,
-    /// What its program says to the peer's.
+    /// Its program's data for the peer's program.
     pub data: Vec<u8>,
 }
 
 /// The digit is the version.
 const HELLO: [u8; 3] = *b"fi3";
 
-/// What a peer is told whose hello cannot be read: with our version, whatever its own is.
+/// The refusal for a peer whose hello cannot be parsed: it has our version, whatever the peer's is.
 pub const NOT_UNDERSTOOD: &str = "the peer there speaks version 3 of the libfabric protocol of rkey, and was asked something else";
 
-/// Why something is not the hello of an endpoint of this version.
+/// Why some bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
-    /// It is one of another version.
+    /// It is the hello of another version.
     #[error("the peer speaks version {there} of the protocol, this process version {here}")]
     Version {
-        /// The version there.
+        /// The peer's version.
         there: u32,
-        /// The version here.
+        /// Our version.
         here: u32,
     },
-    /// It is none at all.
+    /// It is not a hello.
     #[error("the peer is no endpoint")]
     NoEndpoint,
 }
 
 impl HelloError {
-    /// Why these bytes cannot be read.
+    /// Why these bytes cannot be parsed.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let version = |hello: &[u8]| {
@@ -70,7 +70,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads what a peer sent; nothing if it cannot be read, and [`HelloError::of`] says why.
+    /// Parses what a peer sent; `None` if that is impossible, and [`HelloError::of`] says why.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(&HELLO)?;

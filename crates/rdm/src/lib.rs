@@ -1,12 +1,12 @@
-//! Reliable datagrams over queue pairs: what two endpoints say to each other, and the state machines behind it.
+//! Reliable datagrams over queue pairs: the protocol between two endpoints, and its state machines.
 //!
-//! An endpoint talks to any number of peers, over one connection (a reliable queue pair) for each. Messages are
-//! matched with receives by sender and tag; short ones travel with their payload as far as the sender has credit,
-//! long ones by rendezvous, read from the sender's memory once they have a receive. Atomics, durable writes and
-//! collective operations are messages of kinds of their own.
+//! An endpoint exchanges messages with any number of peers, over one connection (a reliable queue pair) for each.
+//! Messages are matched with receives by sender and tag. Short ones carry their payload as long as the sender has
+//! credit; long ones go by rendezvous and are read from the sender's memory once they have a receive. Atomics, durable
+//! writes and collective operations have their own kinds of messages.
 //!
-//! Like the engine, this crate has no surroundings: no thread, no clock, no socket, no log. Time comes in as an
-//! argument, and the host that drives it owns the queue pairs and the threads ([`endpoint::Host`]).
+//! Like the engine, this crate has no thread, clock, socket or log. Time is an argument, and the host that drives it
+//! owns the queue pairs and the threads ([`endpoint::Host`]).
 //!
 //! | module | what it is |
 //! | --- | --- |

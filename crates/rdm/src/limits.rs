@@ -1,22 +1,22 @@
-//! The sizes that both sides of a connection count on, and what one endpoint may have under way.
+//! The sizes that both sides of a connection rely on, and the limits of an endpoint.
 
 use crate::header;
 
-/// Payloads up to this length travel with their message, in bytes.
+/// Messages up to this length carry their payload, in bytes.
 pub const EAGER_MAX: usize = 8192;
-/// Buffers for messages that arrive, which all connections of an endpoint share.
+/// How many buffers for arriving messages all connections of an endpoint share.
 pub const BUFFERS: u32 = 256;
-/// Bytes of a buffer: the longest message with its header.
+/// The size of a buffer in bytes: the longest message with its header.
 pub const BUFFER_LEN: usize = EAGER_MAX + header::MAX_LEN;
-/// Requests that one connection can have under way.
+/// How many requests one connection can have in flight.
 pub const SENDS: u32 = 256;
-/// So many of them are kept for answers.
+/// How many of them are reserved for answers.
 pub const RESERVE: u32 = 32;
-/// Payload and header up to this length are copied into the request, in bytes.
+/// Header and payload up to this total length are copied into the request, in bytes.
 pub const INLINE_MAX: usize = 512;
-/// Operations that an endpoint may have under way.
+/// How many operations an endpoint may have in flight.
 pub const OPERATIONS_MAX: usize = 4096;
-/// Datagrams that are kept for a receive; more are dropped.
+/// How many datagrams are kept for a receive; more are dropped.
 pub const DATAGRAMS_MAX: usize = 1024;
-/// Messages by rendezvous that one peer may have here; no sender has so many under way.
+/// How many rendezvous messages one peer may have here; no correct sender has that many in flight.
 pub const RENDEZVOUS_MAX: u32 = 2 * OPERATIONS_MAX as u32;

@@ -1,5 +1,5 @@
-//! Which receive a message goes to: posted receives and unexpected messages, each in the
-//! order in which they came. No memory is touched here.
+//! Matching: posted receives and unexpected messages, each in the order of arrival. This file
+//! touches no memory.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub struct Pattern<P> {
 }
 
 impl<P: PartialEq> Pattern<P> {
-    /// Whether it accepts a message of this sender with this tag.
+    /// Whether it accepts a message from this sender with this tag.
     #[inline]
     pub fn accepts(&self, source: &P, tag: u64) -> bool {
         (self.tag ^ tag) & !self.ignore == 0
@@ -39,7 +39,8 @@ impl<P, R, M> Default for Matching<P, R, M> {
 }
 
 impl<P: PartialEq, R, M> Matching<P, R, M> {
-    /// The oldest receive that accepts a message. With [`AfterMatch::Keep`] it stays for the next.
+    /// Takes the oldest receive that accepts a message, unless `take` returns [`AfterMatch::Keep`]:
+    /// then the receive stays for the next message.
     #[inline]
     pub fn receive_for<T>(
         &mut self,
@@ -55,20 +56,20 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         let (result, then) = take(receive);
         match (then, index) {
             (AfterMatch::Keep, _) => {}
-            // Mostly it is the first one, and nothing has to move.
+            // Usually it is the first one, and nothing has to move.
             (AfterMatch::Remove, 0) => drop(self.posted.pop_front()),
             (AfterMatch::Remove, _) => drop(self.posted.remove(index)),
         }
         Some(result)
     }
 
-    /// Keeps a message until a receive asks for it.
+    /// Keeps a message until a receive accepts it.
     pub fn push_unexpected(&mut self, source: P, tag: u64, message: M) {
         self.unexpected.push_back((source, tag, message));
     }
 
-    /// Offers the kept messages, oldest first, to receives that are elsewhere. What `take` has an answer for
-    /// is kept no longer.
+    /// Offers the unexpected messages, oldest first, to receives outside this queue. Messages for
+    /// which `take` returns a value leave the queue.
     pub fn offer<T>(&mut self, mut take: impl FnMut(&P, u64, &M) -> Option<T>) -> Vec<(T, M)> {
         let mut taken = Vec::new();
         for (source, tag, message) in std::mem::take(&mut self.unexpected) {
@@ -80,7 +81,8 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         taken
     }
 
-    /// The oldest kept message that a receive accepts: its sender, its tag, and what it is.
+    /// Takes the oldest unexpected message that a receive accepts: its sender, its tag, and the
+    /// message.
     pub fn message_for(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
         if self.unexpected.is_empty() {
             return None;
@@ -89,7 +91,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.unexpected.remove(index)
     }
 
-    /// The same, without taking it.
+    /// The same message, without taking it.
     pub fn peek(&self, pattern: &Pattern<P>) -> Option<&(P, u64, M)> {
         self.unexpected.get(self.position(pattern)?)
     }
@@ -100,12 +102,12 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
             .position(|(source, tag, _)| pattern.accepts(source, *tag))
     }
 
-    /// Adds a receive behind those that are posted.
+    /// Appends a receive.
     pub fn post(&mut self, pattern: Pattern<P>, receive: R) {
         self.posted.push_back((pattern, receive));
     }
 
-    /// Takes the oldest receive for which `wanted` says so.
+    /// Takes the oldest receive for which `wanted` is true.
     pub fn cancel(&mut self, wanted: impl Fn(&R) -> bool) -> Option<R> {
         let index = self
             .posted
@@ -120,13 +122,13 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.posted.len()
     }
 
-    /// How many messages are kept.
+    /// How many unexpected messages are kept.
     #[must_use]
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
 
-    /// The senders of receives that name one, once for each receive.
+    /// The senders that posted receives name, once for each receive.
     pub fn wanted(&self) -> impl Iterator<Item = &P> {
         self.posted
             .iter()
@@ -140,21 +142,21 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
             .map(|(pattern, _)| (pattern.tag, pattern.ignore))
     }
 
-    /// The tags of the kept messages, oldest first.
+    /// The tags of the unexpected messages, oldest first.
     pub fn unexpected_tags(&self) -> impl Iterator<Item = u64> {
         self.unexpected.iter().map(|(_, tag, _)| *tag)
     }
 
-    /// The senders of the kept messages, once for each message.
+    /// The senders of the unexpected messages, once for each message.
     pub fn sources(&self) -> impl Iterator<Item = &P> {
         self.unexpected.iter().map(|(source, _, _)| source)
     }
 }
 
-/// Whether a receive takes more than one message.
+/// What happens to a receive after a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterMatch {
-    /// It is used up.
+    /// It is complete and leaves the queue.
     Remove,
     /// It stays for the next message.
     Keep,

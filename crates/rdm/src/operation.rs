@@ -1,35 +1,36 @@
-//! Operations that are under way, by number. A peer may answer with the number of an operation; one of before is
-//! refused. The number of the simplest operations says all about them.
+//! Operations in flight, by number. A peer may answer with the number of an operation; the number of an earlier one is
+//! refused. The simplest operations are stored in their number itself.
 
-/// In place of an operation: no operation is told of the completion.
+/// Used instead of an operation's number: the completion belongs to no operation.
 pub const UNTRACKED: u64 = u64::MAX;
 
-/// An operation whose whole state fits into the 64-bit id of its work request, so nothing is stored until it completes.
+/// An operation whose whole state fits into the 64-bit id of its work request, so nothing else is stored until it
+/// completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
-    /// What the program knows it by.
+    /// The program's context.
     pub context: usize,
-    /// What it does.
+    /// The kind of operation.
     pub form: Form,
     /// Whether success is reported with an entry.
     pub report: bool,
 }
 
-/// What a plain operation does.
+/// The kinds of plain operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Sends a message without a tag.
     Message,
     /// Sends a message with a tag.
     Tagged,
-    /// Reads memory of the peer.
+    /// Reads the peer's memory.
     Read,
-    /// Writes memory of the peer.
+    /// Writes the peer's memory.
     Write,
 }
 
 impl Form {
-    /// All forms, by number.
+    /// All kinds, by number.
     pub const ALL: [Self; 4] = [Self::Message, Self::Tagged, Self::Read, Self::Write];
 }
 
@@ -38,7 +39,7 @@ const PLAIN_REPORT: u64 = 1 << 62;
 const CONTEXT_BITS: u32 = 56;
 
 impl Plain {
-    /// Its number; none if its context is longer than addresses are.
+    /// Its number; `None` if its context has more bits than addresses have.
     #[inline]
     #[must_use]
     pub fn number(self) -> Option<u64> {
@@ -80,7 +81,7 @@ impl<T> Default for Operations<T> {
 }
 
 impl<T> Operations<T> {
-    /// Adds an operation; the answer is its number.
+    /// Adds an operation; returns its number.
     #[inline]
     pub fn add(&mut self, operation: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -109,7 +110,7 @@ impl<T> Operations<T> {
             return None;
         }
         let operation = place.take()?;
-        // The highest bit is that of `Plain`.
+        // The highest bit marks a `Plain`.
         *generation = generation.wrapping_add(1) & (u32::MAX >> 1);
         self.free.push(id as u32);
         Some(operation)
@@ -121,7 +122,7 @@ impl<T> Operations<T> {
         places.filter_map(|(_, place)| place).collect()
     }
 
-    /// The numbers of all operations that are wanted.
+    /// The numbers of all operations for which `wanted` is true.
     pub fn all(&self, wanted: impl Fn(&T) -> bool) -> Vec<u64> {
         let numbered = self.places.iter().enumerate();
         numbered

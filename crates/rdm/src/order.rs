@@ -1,15 +1,15 @@
 //! Results in the order in which their transfers began: the completions of a connected endpoint.
 //!
-//! A short message is there at once, a long one is read from its sender's memory first, and some transfers wait
-//! for an answer of the peer. The queues of hardware do not show that: what began later does not complete
-//! earlier. Programs of connected endpoints rely on it (libfabric's `ofi_rxm` cuts messages into segments,
-//! and takes the last one for the end).
+//! A short message is complete at once, a long one must first be read from its sender's memory, and some transfers wait
+//! for the peer's answer. Hardware queues hide that: later operations do not complete earlier. Programs of connected
+//! endpoints rely on it (libfabric's `ofi_rxm` cuts messages into segments, and takes the last segment for the end of
+//! the message).
 
 use std::collections::VecDeque;
 
-/// Turns that are taken in order, and results that leave in the order of their turns.
+/// Turns, which are taken in order, and results, which leave in the order of their turns.
 pub struct InOrder<T> {
-    /// The oldest turn that is not over.
+    /// The oldest turn that has not ended.
     first: u64,
     turns: VecDeque<Turn<T>>,
 }
@@ -17,7 +17,7 @@ pub struct InOrder<T> {
 enum Turn<T> {
     Open,
     Over(T),
-    /// It led to nothing.
+    /// It ended without a result.
     Empty,
 }
 
@@ -31,7 +31,7 @@ impl<T> Default for InOrder<T> {
 }
 
 impl<T> InOrder<T> {
-    /// Whether nothing is under way, so that a result needs no turn.
+    /// Whether no turn is open, so that a result needs none.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -44,12 +44,12 @@ impl<T> InOrder<T> {
         self.first + self.turns.len() as u64 - 1
     }
 
-    /// A turn is over.
+    /// Ends a turn with a result.
     pub fn finish(&mut self, turn: u64, result: T) {
         self.set(turn, Turn::Over(result));
     }
 
-    /// A turn led to nothing that the program is told.
+    /// Ends a turn without a result.
     pub fn abandon(&mut self, turn: u64) {
         self.set(turn, Turn::Empty);
     }
@@ -61,7 +61,7 @@ impl<T> InOrder<T> {
         }
     }
 
-    /// The next result whose turn it is; nothing while that one is under way.
+    /// The next result in order; `None` while its turn is open.
     pub fn pop(&mut self) -> Option<T> {
         loop {
             if matches!(self.turns.front()?, Turn::Open) {
@@ -97,7 +97,7 @@ mod tests {
         order.abandon(turns[3]);
         assert_eq!(order.pop(), Some("fifth"));
         assert!(order.is_empty());
-        // A turn of before means nothing any more.
+        // An earlier turn is ignored.
         order.finish(turns[0], "again");
         assert_eq!(order.pop(), None);
     }

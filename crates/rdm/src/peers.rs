@@ -1,34 +1,34 @@
-//! Peers: by address, by the number that the program knows them by, and how messages to each of them go.
+//! Peers: by address, by the program's number, and by the route of messages to each of them.
 
 use core::net::SocketAddr;
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
-/// How long a failure is told to a program that comes again.
+/// How long a failure is reported to a program that retries.
 pub const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// A peer. `E` is why it cannot be reached, `C` names a caller that was asked to come again.
+/// A peer. `E` is why it cannot be reached, `C` identifies a caller that was told to retry.
 #[derive(Debug)]
 pub struct Peer<E, C> {
-    /// Where it takes connections.
+    /// The address where it accepts connections.
     pub address: SocketAddr,
-    /// How messages to it go.
+    /// The route of messages to it.
     pub route: Route,
-    /// Why it could not be reached, until the program has heard of it.
+    /// Why it could not be reached, until the program has been told.
     pub failed: Option<(E, Instant)>,
-    /// Callers that were asked to come again. It has not been decided since whether there is a way.
+    /// Callers that were told to retry, and for which the result of the connection attempt is not known yet.
     pub retrying: Vec<C>,
 }
 
-/// How messages to a peer go.
+/// The route of messages to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// There is no connection.
     None,
-    /// One is being made.
+    /// A connection is being made.
     Connecting,
-    /// Over this connection.
+    /// Messages go over this connection.
     Open(usize),
 }
 
@@ -37,11 +37,11 @@ pub enum Route {
 pub struct Peers<E, C> {
     list: Vec<Peer<E, C>>,
     by_address: HashMap<SocketAddr, usize>,
-    /// By their number in the address vector, plus one.
+    /// Index of the peer with each number in the address vector, plus one; 0 is none.
     by_number: Vec<u32>,
-    /// Removals from the address vector that `by_number` knows of.
+    /// The count of removals from the address vector for which `by_number` is valid.
     removals: u64,
-    /// Places of peers that were forgotten.
+    /// Free entries of `list`.
     free: Vec<usize>,
 }
 
@@ -58,7 +58,7 @@ impl<E, C> Default for Peers<E, C> {
 }
 
 impl<E, C> Peers<E, C> {
-    /// The peer at an address, which is noted if it is new.
+    /// The peer at an address, which is added if it is new.
     pub fn at(&mut self, address: SocketAddr) -> usize {
         if let Some(peer) = self.find(address) {
             return peer;
@@ -88,8 +88,7 @@ impl<E, C> Peers<E, C> {
         self.by_address.get(&address).copied()
     }
 
-    /// The peer with this number in the address vector, from which so many were removed by now; nothing if that is not
-    /// known any more.
+    /// The peer with this number in the address vector; `None` if it is not known, or no longer.
     #[inline]
     pub fn numbered(&self, number: u64) -> Option<usize> {
         let number = usize::try_from(number).ok()?;
@@ -97,7 +96,7 @@ impl<E, C> Peers<E, C> {
         Some(peer as usize)
     }
 
-    /// Forgets all numbers if more were removed from the address vector than when they were noted.
+    /// Forgets all numbers if addresses have been removed from the address vector since they were noted.
     #[inline]
     pub fn see_removals(&mut self, removals: u64) {
         if removals != self.removals {
@@ -106,7 +105,7 @@ impl<E, C> Peers<E, C> {
         }
     }
 
-    /// Notes the number of a peer in the address vector.
+    /// Records the number of a peer in the address vector.
     pub fn set_number(&mut self, number: usize, peer: usize) {
         if self.by_number.len() <= number {
             self.by_number.resize(number + 1, 0);
@@ -114,7 +113,7 @@ impl<E, C> Peers<E, C> {
         self.by_number[number] = peer as u32 + 1;
     }
 
-    /// Forgets a peer to whom there is no way.
+    /// Forgets a peer without a route or a failure to report.
     pub fn forget(&mut self, address: SocketAddr) {
         let Some(peer) = self.find(address) else {
             return;
@@ -136,7 +135,7 @@ impl<E, C> Peers<E, C> {
 }
 
 impl<E, C> Peer<E, C> {
-    /// Why it could not be reached, for a program that comes again: told once, and not for ever.
+    /// Takes the reason why it could not be reached, for a program that retries. Reported once, and only for [`REMEMBERED`].
     pub fn take_failure(&mut self, now: Instant) -> Option<E> {
         let (error, at) = self.failed.take()?;
         (now.saturating_duration_since(at) < REMEMBERED).then_some(error)
@@ -159,13 +158,13 @@ impl<E, C> IndexMut<usize> for Peers<E, C> {
     }
 }
 
-/// Callers that were asked to come again, and for whom it has been decided since whether there is a way. They have
-/// neither come nor been told yet.
+/// Callers that were told to retry, and for which the result of the connection attempt is known now. They have neither retried
+/// nor been woken yet.
 #[derive(Debug)]
 pub struct Callers<C> {
-    /// By peer, and since when.
+    /// Peer, caller, and since when.
     list: Vec<(usize, C, Instant)>,
-    /// No caller has been told of the last decision. The caller that waits may be another than the one that was asked to come again.
+    /// No caller has been woken for the last result. The caller that waits may be another than the one that was told to retry.
     untold: bool,
 }
 
@@ -179,28 +178,28 @@ impl<C> Default for Callers<C> {
 }
 
 impl<C: Copy + PartialEq> Callers<C> {
-    /// Whether there are none.
+    /// Whether there are no such callers.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether this caller, which is about to wait, is told now that a call may come again.
+    /// For a caller that is about to wait: whether a call may be retried now, so that it should not wait.
     pub fn may_retry(&mut self, caller: C, now: Instant) -> bool {
         let before = self.list.len();
-        // Some may never look again.
+        // Some callers may never check again.
         self.list
             .retain(|it| it.1 != caller && now.saturating_duration_since(it.2) < REMEMBERED);
         std::mem::take(&mut self.untold) || self.list.len() < before
     }
 
-    /// This caller comes again for a peer: it need not be woken for that.
+    /// Records that this caller retried for a peer: it need not be woken for that.
     pub fn retried(&mut self, peer: usize, caller: C) {
         self.list.retain(|it| (it.0, it.1) != (peer, caller));
         self.untold &= !self.is_empty();
     }
 
-    /// It is decided whether there is a way to a peer: calls that were asked to come again for it may do so.
+    /// Records that the result of an attempt to reach a peer is known: callers that were told to retry may do so.
     pub fn decided<E>(&mut self, peers: &mut Peers<E, C>, peer: usize, now: Instant) {
         let retrying = std::mem::take(&mut peers[peer].retrying);
         self.untold |= !retrying.is_empty();

@@ -1,4 +1,4 @@
-//! Local memory of an operation: mostly one element, which needs no list of its own.
+//! The local memory of an operation: usually one element, which is stored without a list.
 
 use rkey_engine::Sge;
 use smallvec::SmallVec;
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 /// Elements of local memory, in order.
 pub type Sges = SmallVec<[Sge; 1]>;
 
-/// So many bytes of some local memory, without the first `skip`.
+/// `len` bytes of some local memory, from byte `skip` on.
 #[must_use]
 pub fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Sges {
     let part = |sge: &Sge| {

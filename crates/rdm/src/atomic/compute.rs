@@ -1,16 +1,16 @@
-//! What atomic operations do to numbers: whole ones of 8 to 128 bits, floating point numbers, and pairs of these.
+//! What atomic operations do to numbers: integers of 8 to 128 bits, floating point numbers, and pairs of these.
 
 use super::{AtomicError, DataType, Op};
 #[cfg(target_arch = "x86_64")]
 use rkey_base::long_double::LongDouble;
 
-/// What all numbers can do.
+/// The operations of every number.
 trait Number: Copy + PartialEq {
     const ZERO: Self;
     const ONE: Self;
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
-    /// Below, equal, above; nothing for numbers that are not ordered.
+    /// Below, equal or above; `None` for numbers that are not ordered.
     fn order(self, other: Self) -> Option<std::cmp::Ordering>;
     fn bits(self, other: Self, how: fn(u128, u128) -> u128) -> Self;
 }
@@ -57,7 +57,7 @@ floating!(f32: 0.0, 1.0; f64: 0.0, 1.0;);
 #[cfg(target_arch = "x86_64")]
 floating!(LongDouble: LongDouble::ZERO, LongDouble::ONE;);
 
-/// A number as bytes of the machine.
+/// A number as bytes in the machine's order.
 trait Bytes: Number {
     fn read(from: &[u8]) -> Option<Self>;
     fn write(self, into: &mut [u8]);

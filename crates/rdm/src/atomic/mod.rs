@@ -1,6 +1,6 @@
-//! Atomic operations on numbers in a peer's memory: which there are, what they do, and what a peer may ask for.
+//! Atomic operations on numbers in a peer's memory: their types and operations, and the requests that a peer may send.
 //!
-//! An atomic travels as a message, with its operands behind the header. Types and operations have the numbers of
+//! An atomic is sent as a message, with its operands after the header. Types and operations have the numbers of
 //! libfabric (`enum fi_datatype`, `enum fi_op`), on the wire as well.
 
 mod compute;
@@ -9,16 +9,16 @@ mod request;
 pub use compute::apply;
 pub use request::Request;
 
-/// Bytes of one operand list.
+/// The maximum length of an operand list, in bytes.
 pub const BYTES_MAX: usize = 4096;
 
 /// Why an atomic operation is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicError {
-    /// There is no such operation on such numbers.
+    /// The operation does not exist for this type.
     #[error("there is no such operation on numbers of this type")]
     Unsupported,
-    /// Its operands are too few or too many, or its form is unknown.
+    /// The number of operands is wrong, or the form is unknown.
     #[error("the operands do not fit the operation")]
     Malformed,
 }
@@ -28,9 +28,9 @@ pub enum AtomicError {
 pub enum Kind {
     /// Changes memory.
     Base = 0,
-    /// Gives the old values as well.
+    /// Also returns the old values.
     Fetch = 1,
-    /// Compares first, and gives the old values.
+    /// Compares first, and returns the old values.
     Compare = 2,
 }
 
@@ -51,41 +51,41 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DataType {
-    /// An integer of 8 bits with a sign.
+    /// A signed integer of 8 bits.
     Int8 = 0,
-    /// One without.
+    /// An unsigned integer of 8 bits.
     Uint8 = 1,
-    /// 16 bits.
+    /// A signed integer of 16 bits.
     Int16 = 2,
-    /// 16 bits without a sign.
+    /// An unsigned integer of 16 bits.
     Uint16 = 3,
-    /// 32 bits.
+    /// A signed integer of 32 bits.
     Int32 = 4,
-    /// 32 bits without a sign.
+    /// An unsigned integer of 32 bits.
     Uint32 = 5,
-    /// 64 bits.
+    /// A signed integer of 64 bits.
     Int64 = 6,
-    /// 64 bits without a sign.
+    /// An unsigned integer of 64 bits.
     Uint64 = 7,
     /// A floating point number of 32 bits.
     Float = 8,
-    /// One of 64 bits.
+    /// A floating point number of 64 bits.
     Double = 9,
-    /// A pair of numbers of 32 bits.
+    /// A complex number: a pair of 32-bit floating point numbers.
     FloatComplex = 10,
-    /// A pair of numbers of 64 bits.
+    /// A complex number: a pair of 64-bit floating point numbers.
     DoubleComplex = 11,
     /// The machine's `long double`; only x86-64 has one.
     LongDouble = 12,
-    /// A pair of them.
+    /// A complex number: a pair of `long double`s.
     LongDoubleComplex = 13,
-    /// An integer of 128 bits with a sign.
+    /// A signed integer of 128 bits.
     Int128 = 14,
-    /// One without.
+    /// An unsigned integer of 128 bits.
     Uint128 = 15,
 }
 
-/// What is done to a number. What memory holds then is:
+/// An operation on a number. It leaves in memory:
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
@@ -101,31 +101,31 @@ pub enum Op {
     Lor = 4,
     /// 1 if neither is 0, else 0.
     Land = 5,
-    /// Or, bit for bit.
+    /// Bitwise or.
     Bor = 6,
-    /// And, bit for bit.
+    /// Bitwise and.
     Band = 7,
     /// 1 if exactly one of them is not 0, else 0.
     Lxor = 8,
-    /// Exclusive or, bit for bit.
+    /// Bitwise exclusive or.
     Bxor = 9,
-    /// Nothing: the old value is read.
+    /// The old value: a read.
     Read = 10,
     /// The operand.
     Write = 11,
-    /// The operand, if the value to compare with equals the old one.
+    /// The operand, if the compare value equals the old value.
     Cswap = 12,
-    /// The same, if it differs.
+    /// The operand, if the compare value differs from the old value.
     CswapNe = 13,
-    /// The same, if it is at most the old one.
+    /// The operand, if the compare value is at most the old value.
     CswapLe = 14,
-    /// The same, if it is less.
+    /// The operand, if the compare value is less than the old value.
     CswapLt = 15,
-    /// The same, if it is at least the old one.
+    /// The operand, if the compare value is at least the old value.
     CswapGe = 16,
-    /// The same, if it is more.
+    /// The operand, if the compare value is greater than the old value.
     CswapGt = 17,
-    /// The bits of the operand where the mask has them, the others stay.
+    /// The operand's bits where the mask has ones, the old bits elsewhere.
     Mswap = 18,
 }
 
@@ -156,7 +156,7 @@ impl DataType {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Bytes of a number; none where the machine has no such type.
+    /// The size of a number in bytes; `None` if the machine has no such type.
     #[must_use]
     pub fn size(self) -> Option<usize> {
         Some(match self {
@@ -171,7 +171,7 @@ impl DataType {
         })
     }
 
-    /// Whether numbers are ordered.
+    /// Whether numbers of this type are ordered.
     fn is_real(self) -> bool {
         !matches!(
             self,
@@ -214,7 +214,7 @@ impl Op {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether it makes one number of two, so that a collective operation may reduce with it.
+    /// Whether it combines two numbers into one, so that a collective operation may reduce with it.
     #[must_use]
     pub fn reduces(self) -> bool {
         (self as u8) <= Self::Bxor as u8
@@ -224,7 +224,7 @@ impl Op {
 /// How many numbers one operation takes, and their size.
 ///
 /// # Errors
-/// [`AtomicError::Unsupported`]: there is no such operation on such numbers.
+/// [`AtomicError::Unsupported`]: the operation does not exist for this type.
 pub fn limits(kind: Kind, datatype: DataType, op: Op) -> Result<(usize, usize), AtomicError> {
     let size = datatype.size().ok_or(AtomicError::Unsupported)?;
     let (real, integer) = (datatype.is_real(), datatype.is_integer());

@@ -1,26 +1,27 @@
-//! An atomic operation that a peer asks for, read from its message.
+//! A peer's request for an atomic operation, read from its message.
 
 use super::{AtomicError, DataType, Kind, Op, apply, limits};
 use crate::header;
 
-/// What a peer asks for: an operation that exists, with as many operands as it takes.
+/// A valid request: an operation that exists, with the right number of operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     kind: Kind,
     datatype: DataType,
     op: Op,
-    /// Bytes of memory.
+    /// The length of the memory, in bytes.
     len: usize,
     operands: &'a [u8],
     compare: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// Reads what a peer sent.
+    /// Parses a peer's request.
     ///
     /// # Errors
-    /// [`AtomicError::Malformed`]: an unknown form, no numbers, more than one operation takes, or operands of another
-    /// length; [`AtomicError::Unsupported`]: there is no such operation on such numbers.
+    /// [`AtomicError::Malformed`]: an unknown form, no numbers, more than one operation takes, or
+    /// operands of another length; [`AtomicError::Unsupported`]: the operation does not exist for
+    /// this type.
     pub fn read(it: &header::Atomic, payload: &'a [u8]) -> Result<Self, AtomicError> {
         let kind = Kind::from_wire(it.form).ok_or(AtomicError::Malformed)?;
         let datatype = DataType::of(it.datatype).ok_or(AtomicError::Unsupported)?;
@@ -50,14 +51,14 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Bytes of memory that it is about.
+    /// The length of the memory that it accesses, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it changes nothing.
+    /// Whether it only reads.
     #[must_use]
     pub fn reads_only(&self) -> bool {
         self.op == Op::Read
@@ -69,7 +70,7 @@ impl<'a> Request<'a> {
         self.kind != Kind::Base
     }
 
-    /// Puts the new values in the place of the old ones.
+    /// Replaces the old values with the new ones.
     ///
     /// # Errors
     /// As [`apply`].

@@ -1,6 +1,6 @@
-//! Chunks of collective operations that came before their operation began here. A peer is ahead by what it has under
-//! way at most: nothing of it is complete there before we have taken our part. What exceeds that is refused, and what
-//! a connection has brought goes with it.
+//! Chunks of collective operations that arrived before their operation began here. A peer can be ahead only by its
+//! operations in flight, because none of them completes there before we have done our part. Chunks beyond that are
+//! refused, and the connection's other chunks are dropped with them.
 
 use super::names::Name;
 use super::{RUNS_MAX, WINDOW};
@@ -8,14 +8,14 @@ use crate::limits::EAGER_MAX;
 use core::net::SocketAddr;
 use std::collections::{HashMap, VecDeque};
 
-/// Chunks that one connection may have here.
+/// How many chunks one connection may have here.
 const CHUNKS: u32 = 4096;
-/// Bytes of them.
+/// Their total size, in bytes.
 const BYTES: usize = RUNS_MAX * WINDOW as usize * EAGER_MAX;
-/// In place of the number of an operation: the sender is no longer with the group.
+/// Used instead of an operation number: the sender has left the group.
 pub const LEFT: u32 = u32::MAX;
 
-/// Whose chunk it is, and of what.
+/// The sender and the operation of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The member that sent it.
@@ -29,29 +29,29 @@ pub struct Key {
 /// A chunk.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The connection that it came over.
+    /// The connection that it arrived on.
     pub connection: usize,
-    /// The operation of the sender that waits for our answer.
+    /// The sender's operation that waits for our answer.
     pub id: u64,
-    /// What the sender takes the operation for.
+    /// The signature of the operation at the sender.
     pub signature: u32,
-    /// What it brings.
+    /// Its contents.
     pub body: Body,
 }
 
-/// What a chunk brings.
+/// The contents of a chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
-    /// These bytes.
+    /// Its bytes.
     Here(Vec<u8>),
-    /// The receiver reads so many bytes under this key.
+    /// Bytes that the receiver reads from the sender's memory.
     There {
-        /// The key of the region at the sender.
+        /// The key of the sender's region.
         key: u32,
-        /// Bytes there.
+        /// The length, in bytes.
         len: u32,
     },
-    /// None at all: the sender has left, or failed with this error.
+    /// None: the sender has left, or has failed with this error.
     Left(u32),
 }
 
@@ -64,16 +64,16 @@ impl Body {
     }
 }
 
-/// The chunks that wait.
+/// The waiting chunks.
 #[derive(Debug, Default)]
 pub struct Inbox {
     chunks: HashMap<Key, VecDeque<Chunk>>,
-    /// Chunks and bytes by connection, also of those that have brought some before.
+    /// How many chunks and bytes each connection has here; also connections that had some before.
     held: HashMap<usize, (u32, usize)>,
 }
 
 impl Inbox {
-    /// Keeps a chunk; `false` if its connection has more here than it may.
+    /// Keeps a chunk; `false` if its connection exceeds its limit.
     #[must_use]
     pub fn keep(&mut self, key: Key, chunk: Chunk) -> bool {
         let (chunks, bytes) = self.held.entry(chunk.connection).or_default();
@@ -97,7 +97,7 @@ impl Inbox {
         Some(chunk)
     }
 
-    /// What the oldest chunk is, without taking it.
+    /// The oldest chunk, without taking it.
     #[must_use]
     pub fn look(&self, key: &Key) -> Option<&Chunk> {
         self.chunks.get(key)?.front()
@@ -126,7 +126,7 @@ impl Inbox {
         }
     }
 
-    /// A connection is over; whether it has brought anything.
+    /// Drops the chunks of a lost connection; returns whether it ever had any.
     pub fn forget_connection(&mut self, connection: usize) -> bool {
         let used = self.held.remove(&connection).is_some();
         if used {
@@ -135,7 +135,7 @@ impl Inbox {
         used
     }
 
-    /// A group is closed.
+    /// Drops the chunks of a closed group.
     pub fn forget_group(&mut self, group: Name) {
         self.keep_only(|key, _| key.group != group);
     }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((inbox.chunks.len(), inbox.held.len()), (1, 1));
         inbox.forget_group(key(2, 0).group);
         assert!(inbox.chunks.is_empty());
-        // Nothing of it is left, and still it was used.
+        // The connection's chunks are gone, but it did have some.
         assert!(inbox.forget_connection(1) && inbox.held.is_empty());
         for seq in 0..CHUNKS {
             assert!(inbox.keep(key(1, seq), chunk(0, 0, 0)));

@@ -1,29 +1,29 @@
-//! Collective operations, and what each is like.
+//! Collective operations and their properties.
 
 /// A collective operation, numbered as in `enum fi_collective_op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// No member goes on before all have come.
+    /// No member continues before all have arrived.
     Barrier,
-    /// What the root has goes to all.
+    /// The root's data goes to all members.
     Broadcast,
-    /// Each member has a block for each member.
+    /// Each member has a block for each other member.
     AllToAll,
-    /// One value of all, for each.
+    /// The reduction of all members' values, for every member.
     AllReduce,
-    /// The blocks of all, for each.
+    /// All members' blocks, for every member.
     AllGather,
-    /// One value of all for each member, which gets its own.
+    /// The reduction of all members' values, of which each member gets its own block.
     ReduceScatter,
-    /// One value of all, for the root.
+    /// The reduction of all members' values, for the root.
     Reduce,
-    /// The root has a block for each member.
+    /// Each member gets its block from the root.
     Scatter,
-    /// The blocks of all, for the root.
+    /// All members' blocks, for the root.
     Gather,
 }
 
-/// All of them, by number.
+/// All operations, by number.
 const KINDS: [Kind; 9] = [
     Kind::Barrier,
     Kind::Broadcast,
@@ -46,13 +46,14 @@ impl Kind {
             .copied()
     }
 
-    /// Whether values of members become one.
+    /// Whether it combines members' values.
     #[must_use]
     pub fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// Blocks that the source and the result have, each as many elements as the call counts.
+    /// How many blocks the source and the result have; a block has as many elements as the call's
+    /// count.
     #[must_use]
     pub fn blocks(self, n: usize, at_root: bool) -> (usize, usize) {
         let only = |yes: bool, blocks: usize| if yes { blocks } else { 0 };

@@ -1,4 +1,5 @@
-//! Collective operations: who sends what to whom, and chunks that came before their operation began here.
+//! Collective operations: who sends what to whom, and chunks that arrived before their operation
+//! began here.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -13,11 +14,11 @@ pub mod names;
 pub mod plan;
 mod tree;
 
-/// Operations that an endpoint may have under way.
+/// How many operations an endpoint may have in flight.
 pub const RUNS_MAX: usize = 64;
-/// Chunks of one operation that may wait for their answers.
+/// How many chunks of one operation may be unanswered.
 pub const WINDOW: u32 = 8;
-/// Members of a group.
+/// The maximum number of members of a group.
 pub const MEMBERS_MAX: usize = 65_536;
-/// Bytes of an operation: those of all members together where each has its own.
+/// The maximum size of an operation in bytes, over all members if each has its own data.
 pub const BYTES_MAX: usize = 1 << 30;

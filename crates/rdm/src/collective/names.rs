@@ -1,5 +1,6 @@
-//! What members call their group and an operation in it. Each works it out alone, and programs of other builds come to
-//! the same: the hash is SipHash-1-3 with a key of zeros, over bytes that are fixed here.
+//! The names that members derive for their group and for an operation in it. Each member computes them alone, and
+//! programs of other builds get the same result: the hash is SipHash-1-3 with a zero key, over bytes that are fixed
+//! here.
 
 use super::kind::Kind;
 use crate::address::to_text;
@@ -7,16 +8,16 @@ use crate::atomic::{DataType, Op};
 use core::net::SocketAddr;
 use siphasher::sip::SipHasher13;
 
-/// What all members call a group: its members, and how many groups of the same members there were before.
+/// The name of a group: its members, and how many earlier groups had the same members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// The members, as one number.
+    /// The hash of the members.
     pub members: u64,
-    /// How many groups of the same members there were before.
+    /// How many earlier groups had the same members.
     pub instance: u32,
 }
 
-/// The members of a group, in their order, as one number.
+/// The hash of a group's members, in their order.
 #[must_use]
 pub fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
     let mut bytes = Vec::new();
@@ -27,8 +28,8 @@ pub fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
     SipHasher13::new().hash(&bytes)
 }
 
-/// What an operation is, so that members notice a different call: the bytes of a block belong to it, and what is
-/// done to which type, if anything is.
+/// The signature of an operation, by which members notice a different call: it includes the size of a block and, for
+/// reductions, the type and the operation.
 #[must_use]
 pub fn signature(kind: Kind, root: usize, block: usize, reduction: Option<(DataType, Op)>) -> u32 {
     let numbers = |(datatype, op): (DataType, Op)| (datatype as i32, op as i32);
@@ -50,7 +51,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Other builds say the same.
+    /// Other builds compute the same.
     #[test]
     fn names_are_what_they_always_were() {
         let (v4, v6) = (address("127.0.0.1:7471"), address("[::1]:7472"));

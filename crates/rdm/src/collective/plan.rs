@@ -1,5 +1,5 @@
-//! Who sends what to whom in a collective operation. A plan is what one member does, round after round, on blocks of
-//! its working memory; no memory is touched here.
+//! Who sends what to whom in a collective operation. A plan is what one member does, round by round, with blocks of its
+//! working memory. This file touches no memory.
 //!
 //! | operation | how |
 //! | --- | --- |
@@ -16,40 +16,40 @@ use std::ops::Range;
 /// What a member sends in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Send {
-    /// The member that it goes to.
+    /// The destination member.
     pub to: usize,
-    /// The blocks that it is.
+    /// The blocks to send.
     pub blocks: Range<usize>,
 }
 
-/// What it receives in a round, when everything of the round is sent.
+/// What it receives in a round, after it has sent everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// The member that it comes from.
+    /// The source member.
     pub from: usize,
-    /// The blocks where it goes.
+    /// The blocks that receive it.
     pub blocks: Range<usize>,
-    /// What becomes of it there.
+    /// How it is stored.
     pub how: How,
 }
 
-/// What becomes of something that was received.
+/// How received data is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It replaces what is there.
+    /// It replaces the blocks.
     Put,
-    /// It is the second operand of the reduction.
+    /// It is the second operand of a reduction with the blocks.
     Reduce,
-    /// It is the first: so that two members who exchange values come to the same result, bit for bit.
+    /// It is the first operand: so two members that exchange values get the same result, bit for bit.
     ReduceBehind,
 }
 
 /// A round of a plan.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// What is sent, in this order.
+    /// The blocks to send, in this order.
     pub sends: Vec<Send>,
-    /// What is received after that.
+    /// What it receives after that.
     pub receive: Option<Receive>,
 }
 
@@ -75,16 +75,16 @@ impl Round {
     }
 }
 
-/// What one member does.
+/// The plan of one member.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Blocks of working memory.
+    /// How many blocks of working memory it needs.
     pub blocks: usize,
-    /// Where each block of the source goes.
+    /// The working block for each block of the source.
     pub load: Vec<usize>,
-    /// Where each block of the result is in the end.
+    /// The working block of each block of the result.
     pub store: Vec<usize>,
-    /// What is done, one after the other.
+    /// The rounds, in order.
     pub rounds: Vec<Round>,
 }
 
@@ -163,7 +163,7 @@ fn dissemination(n: usize, me: usize) -> Vec<Round> {
         .collect()
 }
 
-/// Each block goes to its member; `place` says where that of a member goes here.
+/// Each block goes to its member; `place` gives the working block for a member's data.
 fn pairwise(n: usize, me: usize, place: impl Fn(usize) -> (Range<usize>, How)) -> Vec<Round> {
     (1..n)
         .map(|distance| {
@@ -187,7 +187,7 @@ fn ring(n: usize, me: usize) -> Vec<Round> {
 
 fn doubling(n: usize, me: usize) -> Vec<Round> {
     let pairs = n - (1 << n.ilog2());
-    // Of the first members every other one leaves its values to its neighbour, and is told the result.
+    // Of the first members, every other one passes its values to its neighbour and gets the result from it.
     let paired = me < 2 * pairs;
     if paired && me.is_multiple_of(2) {
         let neighbour = me + 1;
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use std::collections::{HashMap, VecDeque};
 
-    /// One block of a member: a text, so that a reduction shows its order.
+    /// A member's block: a text, so that a reduction shows its order.
     type Block = String;
 
     struct Member {
@@ -235,7 +235,7 @@ mod tests {
         sent: bool,
     }
 
-    /// Lets all members follow their plans; the results.
+    /// Runs the plans of all members; returns the results.
     fn run(kind: Kind, n: usize, root: usize) -> Vec<Vec<Block>> {
         let mut members: Vec<Member> = (0..n)
             .map(|me| {
@@ -300,7 +300,7 @@ mod tests {
             .collect()
     }
 
-    /// Every operand of a reduction is there once.
+    /// Every operand is in the reduction once.
     fn sums(text: &str, block: usize, n: usize) -> bool {
         let mut parts: Vec<&str> = text.split(['(', '+', ')']).collect();
         parts.retain(|part| !part.is_empty());
@@ -350,7 +350,8 @@ mod tests {
         }
     }
 
-    /// No member leaves a barrier before all have come: each member hears, directly or through others, of all.
+    /// No member leaves a barrier before all have arrived: messages reach each member, directly or through others, from
+    /// all.
     #[test]
     fn a_barrier_waits_for_everybody() {
         for n in 1..=19usize {

@@ -1,4 +1,5 @@
-//! Binomial trees around a root. Members count from it: the number of a member is how far it is behind the root.
+//! Binomial trees around a root. Members are numbered from the root: a member's number is its
+//! distance from the root in rank order.
 
 use super::plan::{How, Round, Send};
 use std::ops::Range;
@@ -31,7 +32,7 @@ impl Tree {
             .collect()
     }
 
-    /// How many numbers a subtree may have.
+    /// The maximum size of a subtree.
     fn span(&self, of: usize) -> usize {
         match of {
             0 => self.n.next_power_of_two(),
@@ -44,14 +45,14 @@ impl Tree {
         of..(of + self.span(of)).min(self.n)
     }
 
-    /// The same, counted from our own number.
+    /// The same, relative to our own number.
     pub(super) fn relative(&self, of: usize) -> Range<usize> {
         let below = self.below(of);
         let first = below.start.saturating_sub(self.at);
         first..first + below.len()
     }
 
-    /// Our children, the nearest first.
+    /// Our children, nearest first.
     fn children(&self) -> Vec<usize> {
         let distances = std::iter::successors(Some(1), |distance| Some(distance << 1));
         distances
@@ -65,14 +66,14 @@ impl Tree {
         (self.at > 0).then(|| self.at & (self.at - 1))
     }
 
-    /// From the root to all: to each member the blocks of its subtree.
+    /// From the root to all: each member gets the blocks of its subtree.
     pub(super) fn down(&self, blocks: impl Fn(usize) -> Range<usize>) -> Vec<Round> {
         let mut rounds = Vec::new();
         if let Some(parent) = self.parent() {
             let from = self.member(parent);
             rounds.push(Round::receive(from, blocks(self.at), How::Put));
         }
-        // The member with most to pass on comes first.
+        // The member with the most to pass on is first.
         let children = self.children().into_iter().rev();
         rounds.push(Round {
             sends: children

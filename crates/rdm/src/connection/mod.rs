@@ -1,4 +1,4 @@
-//! Connections: what an endpoint knows of each, and all of them by queue pair number.
+//! Connections: the state of each, and the table of all by queue pair number.
 
 pub mod state;
 mod table;
@@ -11,10 +11,10 @@ use crate::credit::{Credit, Window};
 use crate::limits::{RESERVE, SENDS};
 use core::net::SocketAddr;
 
-/// A connection. `Q` is the handle of its queue pair, `I` what else its host keeps for the peer.
+/// A connection. `Q` is the handle of its queue pair, `I` is what else its host keeps for the peer.
 #[derive(Debug)]
 pub struct Connection<Q, I> {
-    /// Its queue pair, until that is taken apart.
+    /// Its queue pair, until that is destroyed.
     pub qp: Option<Q>,
     /// The address of the peer.
     pub peer: SocketAddr,
@@ -23,33 +23,34 @@ pub struct Connection<Q, I> {
     state: State,
     /// Messages from the peer that no receive has taken yet, and FINs that are owed to it.
     pub pending: u32,
-    /// Those of them of which only the RTS has arrived.
+    /// How many of those messages have only sent their RTS.
     pub rendezvous: u32,
-    /// What we may send.
+    /// Our credit: what we may send.
     pub credit: Credit,
-    /// What the peer has sent.
+    /// The peer's use of its credit.
     pub window: Window,
-    /// Requests that were posted and not completed.
+    /// How many posted requests have not completed.
     pub outstanding: u32,
-    /// Answers that found no room.
+    /// Answers that wait for room.
     pub backlog: Backlog,
-    /// Keys of regions there are chosen by the device.
+    /// The peer's device chooses the keys of its regions.
     pub device_keys: bool,
 }
 
-/// What taking a connection apart needs next.
+/// The next step of a connection's teardown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Teardown {
-    /// Nothing yet: it is in use, or something still refers to it.
+    /// Wait: the connection is in use, or something still refers to it.
     Wait,
-    /// Its queue pair is put into the error state.
+    /// Move its queue pair to the error state.
     End,
-    /// Its queue pair goes as soon as no peer touches memory through it, and its place when all is read.
+    /// Destroy its queue pair as soon as no peer touches memory through it, and free its slot when all its messages are
+    /// read.
     Release,
 }
 
 impl<Q, I> Connection<Q, I> {
-    /// A connection that is being made.
+    /// A new connection that is being made.
     pub fn new(qp: Q, peer: SocketAddr, identity: I) -> Self {
         Self {
             qp: Some(qp),
@@ -72,30 +73,31 @@ impl<Q, I> Connection<Q, I> {
         self.state
     }
 
-    /// Whether the program can post this many more requests. The remaining places are reserved for answers.
+    /// Whether the program can post this many more requests. The rest of the room is reserved for answers.
     #[inline]
     pub fn has_room(&self, requests: u32) -> bool {
         self.outstanding + requests + RESERVE <= SENDS
     }
 
-    /// Whether an answer can be posted now: there is room, and none waits that came before.
+    /// Whether an answer can be posted now: there is room, and no earlier answer is waiting.
     #[inline]
     pub fn takes_answers(&self) -> bool {
         self.outstanding < SENDS && self.backlog.is_empty()
     }
 
-    /// Whether something that was posted has not arrived yet.
+    /// Whether a posted request or a waiting answer has not arrived yet.
     pub fn is_busy(&self) -> bool {
         !self.state.is_lost() && (self.outstanding > 0 || !self.backlog.is_empty())
     }
 
-    /// What taking it apart needs next. `referred` says whether an operation still refers to it.
+    /// The next step of its teardown. `referred` says whether an operation still refers to it.
     pub fn teardown(&self, referred: bool) -> Teardown {
         let at_rest = self.outstanding == 0 && self.backlog.is_empty() && !referred;
         if !self.state.awaits_teardown() || !at_rest {
             return Teardown::Wait;
         }
-        // Nothing comes from the next look on after the end: then the queue pair can go, and loses nothing.
+        // After the end, the next poll finds nothing more from the queue pair, so it can be destroyed without losing
+        // anything.
         match self.qp.is_some() && !self.state.is_draining() {
             true => Teardown::End,
             false => Teardown::Release,

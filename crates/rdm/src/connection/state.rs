@@ -1,4 +1,4 @@
-//! The states of a connection, and the one table of what leads from one to another.
+//! The states of a connection, and the table of its transitions.
 //!
 //! ```text
 //!   Connecting ──made──► Open ──lost──► Lost ──ended──► Draining ──released──► Free
@@ -6,54 +6,54 @@
 //!       └──lost──► Aborted ──made, given up, refused──┘
 //! ```
 //!
-//! An event that does not fit a state changes nothing. A peer that violates the protocol loses its connection and is
-//! not heard any more: the state remembers that until its place is free.
+//! An event that does not fit a state changes nothing. A peer that violates the protocol loses its connection, and its
+//! messages are ignored: the state records that until the slot is free.
 
 use std::fmt;
 
-/// Where a connection is in its life.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// A thread is making it. The peer may be ready before we know: what it says is heard and answered, and no operation
-    /// of ours begins.
+    /// A thread is making it. The peer may be ready before we know: its messages are handled and answered, but no
+    /// operation of ours begins.
     Connecting,
     /// Both sides are ready: operations may begin.
     Open,
-    /// It was not made, and its endpoint has no other (connected endpoints only).
+    /// It could not be made, and its endpoint has no other (connected endpoints only).
     Refused,
-    /// It is lost, and the thread that is making it does not know yet.
+    /// It is lost, but the thread that is making it does not know yet.
     Aborted,
-    /// It failed, or the peer has gone.
+    /// It failed, or the peer has closed it or ended.
     Lost,
-    /// Its queue pair has ended, and a peer may still touch memory through it.
+    /// Its queue pair is in the error state, and a peer may still touch memory through it.
     Draining,
-    /// Nothing refers to it any more: its place is for the next one.
+    /// Nothing refers to it: its slot is free.
     Free,
 }
 
-/// What happens to a connection.
+/// The events of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Both sides are ready.
     Made,
     /// It could not be made.
     GivenUp,
-    /// It could not be made, and the endpoint keeps it to remember that.
+    /// It could not be made, and the endpoint keeps it as a record of that.
     Refused,
-    /// It failed, or the peer has gone.
+    /// It failed, or the peer has closed it or ended.
     Lost,
     /// The peer violated the protocol.
     Violated,
     /// Its queue pair was put into the error state.
     Ended,
-    /// Nothing refers to it any more.
+    /// Nothing refers to it.
     Released,
     /// Its endpoint is closed.
     Closed,
 }
 
 impl Phase {
-    /// All of them, in the order of a life.
+    /// All phases, in the order of normal use.
     pub const ALL: [Self; 7] = [
         Self::Connecting,
         Self::Open,
@@ -64,7 +64,7 @@ impl Phase {
         Self::Free,
     ];
 
-    /// The table: where an event leads, if it fits.
+    /// The table: the next phase after an event; `None` if the event does not fit.
     #[must_use]
     pub const fn after(self, event: Event) -> Option<Self> {
         Some(match (self, event) {
@@ -85,7 +85,7 @@ impl Phase {
 }
 
 impl Event {
-    /// All of them.
+    /// All events.
     pub const ALL: [Self; 8] = [
         Self::Made,
         Self::GivenUp,
@@ -115,7 +115,7 @@ impl Default for State {
     }
 }
 
-/// What an event has changed.
+/// What an event changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     from: State,
@@ -123,21 +123,21 @@ pub struct Change {
 }
 
 impl Change {
-    /// The connection is lost now, and was not before.
+    /// The event lost the connection.
     #[inline]
     #[must_use]
     pub fn lost(self) -> bool {
         self.to.is_lost() && !self.from.is_lost()
     }
 
-    /// The peer is not heard any more, and was before.
+    /// From now on the peer's messages are ignored.
     #[inline]
     #[must_use]
     pub fn cut(self) -> bool {
         self.from.hears() && !self.to.hears()
     }
 
-    /// Operations could use the connection before.
+    /// Operations could use the connection before the event.
     #[inline]
     #[must_use]
     pub fn was_open(self) -> bool {
@@ -146,7 +146,7 @@ impl Change {
 }
 
 impl State {
-    /// Takes what has happened. An event that does not fit changes nothing.
+    /// Applies an event. One that does not fit changes nothing.
     pub fn apply(&mut self, event: Event) -> Change {
         let from = *self;
         if let Some(phase) = from.phase.after(event) {
@@ -156,27 +156,27 @@ impl State {
         Change { from, to: *self }
     }
 
-    /// Where it is in its life.
+    /// The current phase.
     #[must_use]
     pub fn phase(self) -> Phase {
         self.phase
     }
 
-    /// Whether operations of ours may begin.
+    /// Whether our operations may begin.
     #[inline]
     #[must_use]
     pub fn is_open(self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// Whether what the peer says is heard.
+    /// Whether the peer's messages are handled.
     #[inline]
     #[must_use]
     pub fn hears(self) -> bool {
         !self.cut
     }
 
-    /// Whether it is over: nothing more can be sent.
+    /// Whether it has ended: nothing more can be sent.
     #[inline]
     #[must_use]
     pub fn is_lost(self) -> bool {
@@ -193,21 +193,21 @@ impl State {
         matches!(self.phase, Phase::Connecting | Phase::Aborted)
     }
 
-    /// Whether it is over, and still has its place.
+    /// Whether it has ended and still has its slot.
     #[inline]
     #[must_use]
     pub fn awaits_teardown(self) -> bool {
         matches!(self.phase, Phase::Lost | Phase::Draining)
     }
 
-    /// Whether its queue pair has ended.
+    /// Whether its queue pair is in the error state for teardown.
     #[inline]
     #[must_use]
     pub fn is_draining(self) -> bool {
         self.phase == Phase::Draining
     }
 
-    /// Whether its place is for the next one.
+    /// Whether its slot is free.
     #[inline]
     #[must_use]
     pub fn is_free(self) -> bool {
@@ -229,7 +229,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The whole table as text, for people and for the snapshot in the tests.
+/// The whole table as text, for readers and for the snapshot in the tests.
 #[must_use]
 pub fn table_text() -> String {
     let mut text = String::new();
@@ -256,7 +256,7 @@ mod tests {
         state
     }
 
-    /// The table as a whole is a snapshot: a change of a rule has to be made in two places.
+    /// A snapshot of the whole table: changing a rule takes two edits.
     #[test]
     fn the_whole_table_is_as_recorded() {
         let recorded = include_str!("state.snapshot.txt");
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// The thread that makes a connection refers to it until it has told how that went.
+    /// The thread that makes a connection refers to it until it has reported the result.
     #[test]
     fn a_connection_is_not_torn_down_while_it_is_made() {
         let mut state = after(&[Event::Lost]);

@@ -1,4 +1,4 @@
-//! All connections of an endpoint. The place of one that is over serves the next.
+//! All connections of an endpoint. The slot of an ended connection is reused.
 
 use super::{Change, Connection, Event};
 use core::net::SocketAddr;
@@ -7,21 +7,21 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
-/// Pause between two looks at connections that are over.
+/// The pause between two scans for ended connections.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Unread messages of peers that have gone, and their bytes: with more of them no new peer is let in.
+/// How many unread messages of departed peers, and bytes, an endpoint keeps: above either limit it admits no new peer.
 const LEFT_MESSAGES: u64 = 16 * 1024;
 const LEFT_BYTES: u64 = 64 << 20;
 
-/// The connections of an endpoint, by place and by the number of the queue pair.
+/// The connections of an endpoint, by slot and by queue pair number.
 #[derive(Debug)]
 pub struct Connections<Q, I> {
     list: Vec<Connection<Q, I>>,
-    /// Free places.
+    /// Free slots.
     free: Vec<usize>,
     by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
-    /// Connections that are over and still have their place.
+    /// How many ended connections still have their slot.
     over: usize,
     look: Option<Instant>,
 }
@@ -39,7 +39,7 @@ impl<Q, I> Default for Connections<Q, I> {
 }
 
 impl<Q, I> Connections<Q, I> {
-    /// Adds a connection whose queue pair has this number; the answer is its place.
+    /// Adds a connection whose queue pair has this number; returns its slot.
     pub fn add(&mut self, qpn: u32, connection: Connection<Q, I>) -> usize {
         let index = match self.free.pop() {
             Some(index) => {
@@ -55,30 +55,30 @@ impl<Q, I> Connections<Q, I> {
         index
     }
 
-    /// The place of the connection whose queue pair has this number.
+    /// The slot of the connection whose queue pair has this number.
     #[inline]
     pub fn find(&self, qpn: u32) -> Option<usize> {
         self.by_qpn.get(&qpn).copied()
     }
 
-    /// How many connections have a place.
+    /// How many slots are in use.
     pub fn count(&self) -> usize {
         self.list.len() - self.free.len()
     }
 
-    /// How many places there are, taken or free.
+    /// How many slots there are, used or free.
     #[inline]
     pub fn slots(&self) -> usize {
         self.list.len()
     }
 
-    /// The connection in the first place: the only one of a connected endpoint.
+    /// The connection in the first slot: the only one of a connected endpoint.
     #[inline]
     pub fn first(&self) -> Option<&Connection<Q, I>> {
         self.list.first()
     }
 
-    /// All places, also those that are free.
+    /// All slots, including free ones.
     pub fn iter(&self) -> impl Iterator<Item = &Connection<Q, I>> {
         self.list.iter()
     }
@@ -88,7 +88,7 @@ impl<Q, I> Connections<Q, I> {
         *self = Self::default();
     }
 
-    /// Takes what has happened to a connection.
+    /// Applies an event to a connection.
     pub fn apply(&mut self, index: usize, event: Event) -> Change {
         let it = &mut self.list[index];
         let change = it.state.apply(event);
@@ -96,13 +96,13 @@ impl<Q, I> Connections<Q, I> {
         change
     }
 
-    /// Whether some connection is over and still has its place.
+    /// Whether any ended connection still has its slot.
     #[inline]
     pub fn awaits_teardown(&self) -> bool {
         self.over > 0
     }
 
-    /// Whether it is time to look at the connections that are over; if so, the next time is a moment later.
+    /// Whether a scan for ended connections is due; if so, schedules the next one.
     pub fn is_teardown_due(&mut self, now: Instant) -> bool {
         if self.look.is_some_and(|at| now < at) {
             return false;
@@ -111,19 +111,18 @@ impl<Q, I> Connections<Q, I> {
         true
     }
 
-    /// Lets the next look be at any time.
+    /// Makes the next scan due at once.
     pub fn hurry_teardown(&mut self) {
         self.look = None;
     }
 
-    /// Takes the queue pair of a connection that is over, which has this number.
+    /// Takes the queue pair with this number out of an ended connection.
     pub fn take_qp(&mut self, index: usize, qpn: u32) -> Option<Q> {
         self.by_qpn.remove(&qpn);
         self.list[index].qp.take()
     }
 
-    /// Gives the place of a connection that is over to the next one, unless messages of it are unread; the address of its
-    /// peer.
+    /// Frees the slot of an ended connection, unless messages of it are unread; returns its peer's address.
     pub fn release(&mut self, index: usize) -> Option<SocketAddr> {
         let it = &mut self.list[index];
         if it.pending > 0 || !it.state.awaits_teardown() {
@@ -135,7 +134,7 @@ impl<Q, I> Connections<Q, I> {
         Some(it.peer)
     }
 
-    /// Whether departed peers have left so much unread that no new peer is admitted.
+    /// Whether departed peers have left too many unread messages to admit a new peer.
     pub fn is_littered(&self) -> bool {
         let gone = |it: &&Connection<Q, I>| it.state.is_lost() && !it.state.is_free();
         let sum = |(messages, bytes): (u64, u64), it: &Connection<Q, I>| {
@@ -162,7 +161,7 @@ impl<Q, I> IndexMut<usize> for Connections<Q, I> {
     }
 }
 
-/// Spreads numbers of queue pairs, which the device has chosen: no peer can make them collide.
+/// A hasher for queue pair numbers. The device chooses them, so no peer can cause collisions.
 #[derive(Default)]
 struct NumberHasher(u64);
 
@@ -180,7 +179,7 @@ impl Hasher for NumberHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The table looks at the highest bits and at the lowest ones.
+        // The table uses the highest and the lowest bits.
         self.0 ^ self.0 >> 32
     }
 }

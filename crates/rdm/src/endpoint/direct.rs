@@ -1,7 +1,7 @@
-//! Messages straight from the ring to where they belong: a message that is short, asks for no answer and finds its receive
-//! (or finds none, and is kept) needs no buffer in between. All others come through a buffer.
+//! Messages straight from the ring to their receive. A message that is short, needs no answer and finds its receive (or
+//! finds none, and is kept) needs no buffer in between. All others go through a buffer.
 //!
-//! This runs while the device is locked. Nothing here posts to it, or asks it anything.
+//! This runs while the device is locked. Nothing here posts to it or calls it.
 
 use super::{Endpoint, Host};
 use crate::error::Error;
@@ -12,16 +12,16 @@ use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, NamedKey, Reason};
 use rkey_engine::{Inbox, Message, Sge};
 
-/// The inbox of an endpoint during one look at its completion queue.
+/// The inbox of an endpoint during one poll of its completion queue.
 pub struct Direct<'a, H: Host> {
     endpoint: &'a mut Endpoint<H>,
     host: &'a H,
-    /// Receives into memory that may not be written: told when the device is no longer locked.
+    /// Denials of receives into memory that may not be written, reported when the device is unlocked.
     refused: Vec<Denial>,
 }
 
 impl<H: Host> Direct<'_, H> {
-    /// The look is over, and the device no longer locked.
+    /// Ends the poll. The device is unlocked.
     #[inline]
     pub fn finish(self) {
         for denial in self.refused {
@@ -49,7 +49,7 @@ impl<H: Host, M: Memory> Inbox<M> for Direct<'_, H> {
 /// Why memory could not be written.
 #[cold]
 fn why_not<H: Host>(host: &H, denial: Denial, refused: &mut Vec<Denial>) -> Error {
-    // What the program names without a region is there or is not.
+    // Memory that the program names without a region is either mapped or not.
     let unnamed = matches!(denial.key, NamedKey::Local(key) if key == host.everything());
     if unnamed || matches!(denial.reason, Reason::Fault { .. }) {
         return Error::Fault;
@@ -59,7 +59,7 @@ fn why_not<H: Host>(host: &H, denial: Denial, refused: &mut Vec<Denial>) -> Erro
 }
 
 impl<H: Host> Endpoint<H> {
-    /// An inbox for one look at the completion queue.
+    /// An inbox for one poll of the completion queue.
     #[inline]
     pub fn inbox<'a>(&'a mut self, host: &'a H) -> Direct<'a, H> {
         Direct {
@@ -69,8 +69,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Takes a message that is for this queue pair; `place` copies a part of it to local memory. `None` leaves the message,
-    /// and the endpoint, as it is.
+    /// Takes a message that is for this queue pair; `place` copies a part of it to local memory. `None`: the message and
+    /// the endpoint are unchanged.
     #[inline]
     pub fn take_directly(
         &mut self,
@@ -79,7 +79,7 @@ impl<H: Host> Endpoint<H> {
         bytes: PeerBytes<'_>,
         place: impl FnOnce(&[Sge], PeerBytes<'_>) -> Result<(), Error>,
     ) -> Option<()> {
-        // Receives that are shared are matched together with messages of other endpoints.
+        // Shared receives are matched together with the messages of other endpoints.
         if host.shared_posts().is_some() {
             return None;
         }
@@ -93,7 +93,7 @@ impl<H: Host> Endpoint<H> {
         if !it.state().hears() {
             return None;
         }
-        // An answer has to be posted, and a peer without credit loses its connection.
+        // An answer would have to be posted, and a peer without credit would lose its connection.
         if header.confirm || limited && !it.window.has_room(header.len) {
             return None;
         }
@@ -118,7 +118,7 @@ impl<H: Host> Endpoint<H> {
         if limited {
             let window = &mut self.connections[connection].window;
             window.release(header.len);
-            // It is given back when the device can be used again.
+            // The credit is returned when the device can be used again.
             self.owing |= window.is_due();
         }
         Some(())

@@ -1,7 +1,7 @@
-//! Credit and answers: how much peers may send, and when they are told.
+//! Credit and answers: how much peers may send, and when they get credit back.
 //!
-//! A peer that takes more than its credit loses the connection. Messages by rendezvous are bounded by what a sender may
-//! have under way. While the program does not read its completions, peers get neither credit nor answers.
+//! A peer that exceeds its credit loses the connection. Rendezvous messages are limited by how many a sender may have
+//! in flight. While the program does not read its completions, peers get neither credit nor answers.
 
 use super::receive::Unexpected;
 use super::{Endpoint, Host};
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::header::{Header, Kind};
 
 impl<H: Host> Endpoint<H> {
-    /// A message of a peer has come; without credit for it, the connection ends.
+    /// Charges a peer's message to its credit; without credit, ends the connection.
     #[inline]
     pub(super) fn admit(&mut self, host: &H, connection: usize, len: u32) -> bool {
         let admitted = self.connections[connection].window.charge(len);
@@ -19,13 +19,13 @@ impl<H: Host> Endpoint<H> {
         admitted
     }
 
-    /// A peer sends more than it may.
+    /// Ends the connection of a peer that sends more than it may.
     #[cold]
     pub(super) fn exceeded(&mut self, host: &H, connection: usize) {
         self.cut_off(host, connection, "it sends more than it may");
     }
 
-    /// The program has taken a message of a peer.
+    /// Releases the credit of a message that the program has taken, and returns credit if due.
     #[inline]
     pub(super) fn message_taken(&mut self, host: &H, connection: usize, len: u32) {
         let it = &mut self.connections[connection];
@@ -50,7 +50,7 @@ impl<H: Host> Endpoint<H> {
         self.say(host, connection, &header, &[]);
     }
 
-    /// A message that was kept goes to its receive.
+    /// Releases an unexpected message that goes to its receive.
     pub(super) fn release_unexpected(&mut self, host: &H, message: &Unexpected) {
         let connection = message.connection();
         let limited = self.is_limited();
@@ -84,7 +84,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Gives peers what had to wait until the program reads its completions, if it has.
+    /// Sends credit and answers that waited for the program to read its completions, if it has.
     #[cold]
     pub fn send_owed(&mut self, host: &H) {
         if !self.owing || host.holds_answers_back() {
@@ -100,7 +100,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Gives the answers that were held back.
+    /// Sends the answers that were held back.
     pub(super) fn answer_owed(&mut self, host: &H) {
         for (connection, fin) in std::mem::take(&mut self.owed) {
             self.connections[connection].pending -= 1;

@@ -1,5 +1,5 @@
-//! Connections that fail, and how they are taken apart: when nothing refers to them any more, no request, no operation, no
-//! message that waits for a receive.
+//! Connections that fail, and their teardown, which starts when no request, no operation and no waiting message refers to
+//! them.
 
 use super::operation::{Operation, Retained};
 use super::{Endpoint, Host, Note, Service};
@@ -10,7 +10,7 @@ use crate::peers::Route;
 use core::net::SocketAddr;
 use std::time::Instant;
 
-/// What is left of an endpoint that was closed. Memory in it may be in use until its queue pairs are quiet.
+/// The remains of a closed endpoint. Their memory may be in use until the queue pairs are quiet.
 #[must_use]
 pub struct Remains<H: Host> {
     /// Its queue pairs.
@@ -19,7 +19,7 @@ pub struct Remains<H: Host> {
 }
 
 impl<H: Host> Remains<H> {
-    /// Ends the keys of messages that peers never fetched. The queue pairs are quiet.
+    /// Withdraws the keys of messages that peers never fetched. The queue pairs are quiet.
     pub fn withdraw(self, host: &H) {
         for operation in self.operations {
             if let Retained::Exposed(exposed) = &operation.retained {
@@ -30,7 +30,7 @@ impl<H: Host> Remains<H> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Something happened to a connection. If it is lost by that, what waits on it fails.
+    /// Applies an event to a connection. If that loses the connection, its waiting operations fail.
     pub fn happened(&mut self, host: &H, connection: usize, event: Event) {
         let change = self.connections.apply(connection, event);
         if change.lost() {
@@ -38,19 +38,19 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A connection failed: what waits for the peer's answer gets none.
+    /// Handles a failed connection: its operations get no answer from the peer any more.
     pub fn lose(&mut self, host: &H, connection: usize) {
         self.happened(host, connection, Event::Lost);
     }
 
-    /// A peer violates the protocol: nothing that it says is heard any more.
+    /// Cuts off a peer that violated the protocol: its messages are ignored from now on.
     #[cold]
     pub(super) fn cut_off(&mut self, host: &H, connection: usize, why: &str) {
         let change = self.connections.apply(connection, Event::Violated);
         if change.cut() {
             let it = &self.connections[connection];
             host.note(Note::Violation { peer: it.peer, why });
-            // It need not take what we have sent: then that would never end.
+            // End the queue pair, because a peer that never takes our requests would keep it open forever.
             if let Some(qp) = &it.qp {
                 host.end(qp);
             }
@@ -60,7 +60,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A connection on which something failed is lost if its queue pair is.
+    /// After a failure on a connection: the connection is lost if its queue pair has failed.
     #[cold]
     pub fn check(&mut self, host: &H, connection: usize) {
         if self.is_broken(host, connection) {
@@ -73,9 +73,9 @@ impl<H: Host> Endpoint<H> {
         qp.is_some_and(|qp| host.is_broken(qp))
     }
 
-    /// The connections whose queue pair has failed without a word of the peer. The last messages of such a peer are there
-    /// already, and may have come since completions were last taken: the host takes them, then calls [`Self::lose`] for
-    /// each. A connection that is being made is checked when it is made.
+    /// The connections whose queue pair has failed without a message from the peer. The peer's last messages have already
+    /// arrived, perhaps since completions were last taken: the host takes completions, then calls [`Self::lose`] for each
+    /// connection. A connection that is being made is checked once it is made.
     #[cold]
     #[must_use]
     pub fn broken(&self, host: &H) -> Vec<usize> {
@@ -86,7 +86,7 @@ impl<H: Host> Endpoint<H> {
         (0..self.connections.slots()).filter(is_over).collect()
     }
 
-    /// A connection was just lost, which had been open or not.
+    /// The consequences of a loss. `was_open` says whether the connection was in use.
     #[cold]
     fn after_loss(&mut self, host: &H, connection: usize, was_open: bool) {
         let address = self.connections[connection].peer;
@@ -117,15 +117,15 @@ impl<H: Host> Endpoint<H> {
                 self.step(host, id);
             }
         }
-        // The program hears of the end after it has heard of the beginning.
+        // The program learns of the end only after it has learned that the connection was made.
         let connecting = self.connections[connection].state().is_connecting();
         if self.service == Service::Connected && !connecting {
             self.tell_shut(host);
         }
     }
 
-    /// The way to a peer to whom our own connection was not made, or has ended: over one that it has made, if there is one
-    /// (both sides may ask at the same time).
+    /// The remaining route to a peer when our own connection could not be made or has ended: a connection that the peer
+    /// made, if any (both sides may connect at the same time).
     #[cold]
     pub fn remaining_route(&self, host: &H, address: SocketAddr) -> Route {
         let index = self.connections.iter().position(|it| {
@@ -135,10 +135,10 @@ impl<H: Host> Endpoint<H> {
         index.map_or(Route::None, Route::Open)
     }
 
-    /// The way to a peer; without one the host begins to connect. [`Error::Again`] while it does.
+    /// The connection to a peer. If there is none, the host starts to connect. [`Error::Again`] meanwhile.
     ///
     /// # Errors
-    /// Why the peer cannot be reached, told once.
+    /// Why the peer cannot be reached; reported once.
     pub fn route_to(&mut self, host: &H, peer: usize, now: Instant) -> crate::error::Result<usize> {
         let it = &mut self.peers[peer];
         match it.route {
@@ -155,10 +155,10 @@ impl<H: Host> Endpoint<H> {
         Err(Error::Again)
     }
 
-    /// A connection that the host has made to a peer: it is used from now on.
+    /// Starts to use a connection that the host has made to a peer.
     ///
     /// # Errors
-    /// [`Error::ConnectionReset`]: the peer has gone since.
+    /// [`Error::ConnectionReset`]: it has been lost since.
     pub fn made(&mut self, host: &H, connection: usize) -> crate::error::Result<()> {
         self.check(host, connection);
         self.connections.apply(connection, Event::Made);
@@ -168,8 +168,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// It is decided whether there is a way to a peer: over this connection, which has been made, or none because of this
-    /// error, unless the peer has connected to us meanwhile. Callers that were asked to call again may do so.
+    /// Reports the result of an attempt to reach a peer: the new connection, or the error. After an error, a connection
+    /// that the peer made meanwhile is used. Callers that were told to retry may do so now.
     pub fn decided(
         &mut self,
         host: &H,
@@ -191,7 +191,7 @@ impl<H: Host> Endpoint<H> {
         self.callers.decided(&mut self.peers, peer, now);
     }
 
-    /// A peer that has connected to us is ready.
+    /// Starts to use a connection that a peer made to us.
     pub fn accepted(&mut self, host: &H, connection: usize) {
         if self.made(host, connection).is_err() {
             return;
@@ -203,7 +203,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Gives the receives of a connected endpoint back, whose connection ended, and tells the program, once.
+    /// Cancels the receives of a connected endpoint whose connection has ended, and tells the program, once.
     pub fn tell_shut(&mut self, host: &H) {
         if !std::mem::replace(&mut self.shut, true) {
             self.flush_receives(host);
@@ -211,7 +211,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Takes connections apart that are over. The completion queue has just been found empty.
+    /// Tears down ended connections. The completion queue was just found empty.
     #[cold]
     pub(super) fn tear_down(&mut self, host: &H, now: Instant) {
         if !self.connections.is_teardown_due(now) {
@@ -246,7 +246,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells all peers that the endpoint goes, after what they still have to be told.
+    /// Tells all peers that the endpoint is closing, after the answers that are still owed.
     pub fn say_goodbye(&mut self, host: &H) {
         self.answer_owed(host);
         for connection in 0..self.connections.slots() {
@@ -254,14 +254,14 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells one peer, if there is a connection.
+    /// Tells one peer, if its connection is open.
     pub fn say_bye(&mut self, host: &H, connection: usize) {
         if self.connections[connection].state().is_open() {
             self.say(host, connection, &Header::new(Kind::Bye), &[]);
         }
     }
 
-    /// Ends all connections and operations at once; the program is told nothing.
+    /// Ends all connections and operations at once; nothing is reported to the program.
     pub fn close(&mut self, host: &H) -> Remains<H> {
         self.collective = None;
         let kept = self.messages.unexpected() + self.tagged.unexpected();

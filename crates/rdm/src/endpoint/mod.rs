@@ -1,11 +1,11 @@
 //! The state machine of an endpoint.
 //!
-//! [`Endpoint`] decides, its [`Host`] acts: it owns the queue pairs, the memory and the program's objects. The host
-//! calls the endpoint when the program asks for something, when the device has completed something, and now and then with
-//! the time ([`Endpoint::progress`]). The endpoint calls the host with what is to happen. No call waits.
+//! [`Endpoint`] decides, and its [`Host`] acts: the host owns the queue pairs, the memory and the program's objects. It calls the
+//! endpoint when the program requests something, when the device has completed something, and periodically with the time
+//! ([`Endpoint::progress`]). The endpoint calls the host to have things done. No call waits.
 //!
-//! A host takes the completions of its device and hands each to [`Endpoint::receive_completed`] or [`Endpoint::request_completed`]. Short messages
-//! can come straight from the ring, through [`Endpoint::inbox`].
+//! A host takes the completions of its device and hands each to [`Endpoint::receive_completed`] or
+//! [`Endpoint::request_completed`]. Short messages can be taken straight from the ring, through [`Endpoint::inbox`].
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -68,45 +68,45 @@ pub type Connection<H> = crate::connection::Connection<<H as Host>::Qp, <H as Ho
 /// The connections of an endpoint.
 pub type Connections<H> = crate::connection::Connections<<H as Host>::Qp, <H as Host>::Identity>;
 
-/// What an endpoint offers.
+/// The service of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Messages to any number of peers, none of which is lost.
+    /// Reliable messages to any number of peers.
     ReliableDatagram,
-    /// The same for one peer, with completions in the order of the operations.
+    /// Reliable messages to one peer, with completions in the order of the operations.
     Connected,
-    /// Messages to any number of peers, which a slow receiver loses.
+    /// Messages to any number of peers; a slow receiver loses some.
     Datagram,
 }
 
 /// An endpoint.
 pub struct Endpoint<H: Host> {
     service: Service,
-    /// Whom it talks to.
+    /// The peers that it knows.
     pub peers: Peers<Error, H::Caller>,
     /// Its connections.
     pub connections: Connections<H>,
-    /// Callers that may call again.
+    /// Callers that may retry.
     pub callers: Callers<H::Caller>,
-    /// Peers get credit or answers when the program has read completions.
+    /// Credit or answers are owed to peers until the program has read completions.
     owing: bool,
     owed: Vec<(usize, Header)>,
-    /// The host watches what waits for room on connections.
+    /// The host watches the requests that wait for room on connections.
     backlog_watched: bool,
     operations: Operations<Operation<H>>,
-    /// Results of a connected endpoint that wait for their turn: of its own transfers, and of what arrived.
+    /// Results of a connected endpoint that wait for their turn: of its own transfers, and of arrivals.
     sends: InOrder<Outcome<H>>,
     arrivals: InOrder<Arrival<H>>,
     draining: Draining<Operation<H>, H::Qp>,
-    /// There are groups, or a peer has spoken of one.
+    /// Present once there is a group, or a peer has named one.
     collective: Option<Box<Collective<H>>>,
     messages: Matching<SocketAddr, Receive<H>, Unexpected>,
     tagged: Matching<SocketAddr, Receive<H>, Unexpected>,
-    /// How many shared receives had been posted when messages that wait were last offered to them.
+    /// How many shared receives had been posted when waiting messages were last offered to them.
     settled: u64,
-    /// Messages that the program has claimed, by the context of the claim: the oldest is received first.
+    /// Messages that the program has claimed, by the context of the claim: oldest first.
     claimed: HashMap<usize, VecDeque<Found>>,
-    /// The connection of a connected endpoint has ended, and the program knows.
+    /// The connection of a connected endpoint has ended, and the program has been told.
     shut: bool,
 }
 
@@ -147,7 +147,7 @@ impl<H: Host> Endpoint<H> {
         self.service == Service::Connected
     }
 
-    /// Receives and messages with tags, or without.
+    /// The tagged receives and messages, or the others.
     #[inline]
     fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, Unexpected> {
         match tagged {
@@ -156,7 +156,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Receives and messages with tags, or without, for people.
+    /// The tagged receives and messages, or the others, for inspection.
     #[must_use]
     pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, Unexpected> {
         match tagged {
@@ -171,19 +171,19 @@ impl<H: Host> Endpoint<H> {
         self.shut
     }
 
-    /// Operations that are under way, but for the plain ones.
+    /// How many operations are in flight, without plain ones.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.operations.len()
     }
 
-    /// Collective operations that are under way.
+    /// How many collective operations are in flight.
     #[must_use]
     pub fn collectives(&self) -> usize {
         self.collective.as_ref().map_or(0, |it| it.under_way())
     }
 
-    /// Operations that wait for an answer of their peer, by the place of their connection.
+    /// How many operations wait for an answer from their peer, by connection slot.
     #[must_use]
     pub fn unanswered(&self) -> Vec<usize> {
         let mut unanswered = vec![0; self.connections.slots()];
@@ -195,15 +195,15 @@ impl<H: Host> Endpoint<H> {
         unanswered
     }
 
-    /// Whether a connection takes so many more requests of the program.
+    /// Whether a connection has room for this many more requests of the program.
     #[inline]
     #[must_use]
     pub fn has_room(&self, connection: usize, requests: u32) -> bool {
         self.operations.len() < OPERATIONS_MAX && self.connections[connection].has_room(requests)
     }
 
-    /// Whether something waits that no descriptor tells of: memory that peers have not let go of, and members of groups
-    /// that may have gone.
+    /// Whether it waits for something that no descriptor signals: memory that peers have not released, or members of groups that
+    /// may have ended.
     #[must_use]
     pub fn needs_looks(&self) -> bool {
         !self.draining.is_empty() || self.collective.as_ref().is_some_and(|it| !it.is_idle())

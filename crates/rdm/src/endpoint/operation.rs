@@ -1,4 +1,4 @@
-//! Operations that are under way: what is still to come before one is complete, and what it needs until then.
+//! Operations in flight: what each still waits for, and what it holds until then.
 
 use super::receive::Landing;
 use super::{Endpoint, Host};
@@ -9,62 +9,62 @@ use crate::sges::Sges;
 
 /// An operation.
 pub(super) struct Operation<H: Host> {
-    /// Completions and answers that have not come.
+    /// How many completions and answers are still missing.
     pub(super) left: u32,
-    /// The first thing that went wrong.
+    /// The first error.
     pub(super) failure: Option<Box<Failure>>,
     pub(super) what: What<H>,
-    /// What the program is told with; without it the program is told nothing.
+    /// The host's data for the report to the program; without it, nothing is reported.
     pub(super) attached: Option<H::Operation>,
     /// The connection that it uses.
     pub(super) connection: usize,
-    /// An answer of the peer is among what is left.
+    /// One of the missing parts is an answer from the peer.
     pub(super) awaits_answer: bool,
-    /// Its turn to be told to the program, if there is an order.
+    /// Its turn in the order of reports to the program, if they are ordered.
     pub(super) turn: Option<u64>,
     pub(super) retained: Retained<H>,
 }
 
-/// What kind of operation it is.
+/// The kind of an operation.
 pub(super) enum What<H: Host> {
     /// A transmission.
     Transmit,
-    /// A payload that is being read into a receive by this key; then operation `id` of the peer is answered.
+    /// The read of a payload into a receive under this key; at its end, the peer's operation `id` is answered.
     Fetch {
         landing: Box<Landing<H>>,
         id: u64,
         key: u32,
     },
-    /// A write of so many bytes. When they are there, the peer is told these data.
+    /// A write of `len` bytes. When it is complete, a message takes `data` to the peer.
     Write { data: u64, len: u32 },
-    /// A write that takes its data along.
+    /// A write that carries its data.
     WriteTold,
     /// An atomic with a result.
     AtomicFetch { result: Sges },
-    /// A chunk of a collective operation, sent or read; then operation `taken` of the peer is answered.
+    /// A chunk of a collective operation, sent or read; at its end, the peer's operation `taken` is answered.
     Chunk { run: u64, taken: Option<u64> },
 }
 
-/// What stays until the operation is complete.
+/// What an operation keeps until it is complete.
 pub(super) enum Retained<H: Host> {
     Nothing,
-    /// Bytes that are being sent, or read.
+    /// Bytes that are being sent or read.
     Bytes(Box<[u8]>),
     /// Memory that the peer reads.
     Exposed(Box<H::Exposed>),
 }
 
-/// An operation that is over, as the program is told of it.
+/// The result of an operation, for the program.
 pub(super) struct Outcome<H: Host> {
     attached: Option<H::Operation>,
     failure: Option<Box<Failure>>,
 }
 
-/// What the program is told about something that arrived.
+/// An arrival, for the program.
 pub(super) enum Arrival<H: Host> {
-    /// A message is in its receive, or why not.
+    /// A message in its receive, or why it failed.
     Message(Landing<H>, Option<Error>),
-    /// The data of a write, and its bytes.
+    /// The data of a write, and its length.
     Data { len: u32, data: u64 },
 }
 
@@ -84,7 +84,7 @@ impl<H: Host> Operation<H> {
         }
     }
 
-    /// The same, which the peer answers as well.
+    /// The same operation, which also waits for the peer's answer.
     pub(super) fn awaiting_answer(self) -> Self {
         Self {
             left: self.left + 1,
@@ -93,13 +93,13 @@ impl<H: Host> Operation<H> {
         }
     }
 
-    /// Notes why it fails. The first reason counts.
+    /// Records why it fails. The first reason counts.
     #[cold]
     pub(super) fn fail(&mut self, why: impl Into<Failure>) {
         self.failure.get_or_insert_with(|| Box::new(why.into()));
     }
 
-    /// The plain operation that it amounts to, if it does.
+    /// The equivalent plain operation, if there is one.
     #[inline]
     pub(super) fn plain(&self) -> Option<Plain> {
         let one = self.left == 1 && !self.awaits_answer && self.turn.is_none();
@@ -111,12 +111,12 @@ impl<H: Host> Operation<H> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Numbers an operation, and gives it its turn where completions are ordered. What it holds is known by then: it
-    /// may be a plain one.
+    /// Assigns an operation its number, and its turn if completions are ordered. It must be complete by then, because
+    /// it may turn out to be a plain one.
     #[inline]
     pub(super) fn begin(&mut self, mut operation: Operation<H>) -> u64 {
         if self.is_ordered() {
-            // What waits only for the device completes in order by itself.
+            // Operations that wait only for the device complete in order anyway.
             let waits = operation.awaits_answer || matches!(operation.what, What::Write { .. });
             if waits || !self.sends.is_empty() {
                 operation.turn = Some(self.sends.enter());
@@ -126,7 +126,7 @@ impl<H: Host> Endpoint<H> {
         plain.unwrap_or_else(|| self.operations.add(operation))
     }
 
-    /// An operation that could not begin: the program is told nothing.
+    /// Forgets an operation that could not begin; nothing is reported to the program.
     pub(super) fn forget(&mut self, id: u64) -> Option<Operation<H>> {
         let operation = self.operations.take(id)?;
         if let Some(turn) = operation.turn {
@@ -141,7 +141,7 @@ impl<H: Host> Endpoint<H> {
             .all(|operation| operation.connection == connection)
     }
 
-    /// One thing that an operation waited for has come.
+    /// Counts off one missing part of an operation.
     #[inline]
     pub(super) fn step(&mut self, host: &H, id: u64) {
         let Some(operation) = self.operations.get(id) else {
@@ -167,7 +167,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// What an operation waited for will not come. There may be none.
+    /// Fails an operation, and counts off the part that will not arrive. The operation may not exist.
     #[cold]
     pub(super) fn fail_with(&mut self, host: &H, id: u64, error: Error) {
         if let Some(operation) = self.operations.get(id) {
@@ -176,7 +176,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// The peer answered an operation of ours. An answer to something else is ignored.
+    /// Handles the peer's answer to our operation. Any other answer is ignored.
     pub(super) fn answer_arrived(
         &mut self,
         host: &H,
@@ -197,7 +197,7 @@ impl<H: Host> Endpoint<H> {
         self.step(host, id);
     }
 
-    /// Whether no peer can touch the memory of an operation that is over. Never waits.
+    /// Whether no peer can touch the memory of an ended operation. Never waits.
     #[inline]
     fn is_free(host: &H, operation: &mut Operation<H>, qp: Option<&H::Qp>) -> bool {
         if operation.failure.is_some() && !qp.is_none_or(|qp| host.is_quiet(qp)) {
@@ -212,7 +212,7 @@ impl<H: Host> Endpoint<H> {
         true
     }
 
-    /// Ends an operation that is over, as soon as its memory is the program's alone.
+    /// Reports an ended operation as soon as no peer can touch its memory.
     #[inline]
     fn end(&mut self, host: &H, mut operation: Operation<H>) {
         let qp = self.connections[operation.connection].qp.as_ref();
@@ -223,7 +223,7 @@ impl<H: Host> Endpoint<H> {
         self.draining.push(operation, qp);
     }
 
-    /// Ends those whose memory has been let go.
+    /// Reports the ended operations whose memory peers have released.
     #[cold]
     pub(super) fn drain(&mut self, host: &H, now: std::time::Instant) {
         for mut ended in self.draining.take_due(now) {
@@ -238,7 +238,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// An operation is complete, and its memory the program's.
+    /// Finishes an operation: the program owns its memory again.
     pub(super) fn finish(&mut self, host: &H, operation: Operation<H>) {
         match operation.what {
             What::Fetch { landing, id, .. } => {
@@ -265,7 +265,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells the program that an operation is complete.
+    /// Reports to the program that an operation is complete.
     #[inline]
     fn tell(host: &H, outcome: Outcome<H>) {
         if let Some(attached) = outcome.attached {
@@ -273,21 +273,21 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// The peer was not told of a write: the credit for that was not used.
+    /// Refunds the credit for a write's data that was never sent.
     pub(super) fn refund(&mut self, operation: &Operation<H>) {
         if matches!(operation.what, What::Write { .. } | What::WriteTold) {
             self.connections[operation.connection].credit.add(1, 0);
         }
     }
 
-    /// The turn of something that arrived; `None` where it can be told at once.
+    /// The turn of an arrival; `None` if it can be reported at once.
     #[inline]
     pub(super) fn turn(&mut self, takes_time: bool) -> Option<u64> {
         let waits = takes_time || !self.arrivals.is_empty();
         (self.is_ordered() && waits).then(|| self.arrivals.enter())
     }
 
-    /// Tells the program what arrived, and what waited for that to be told.
+    /// Reports an arrival to the program, and the later ones that waited for it.
     pub(super) fn in_turn(&mut self, host: &H, turn: Option<u64>, arrival: Arrival<H>) {
         let tell = |arrival| match arrival {
             Arrival::Message(landing, error) => Self::complete(host, landing, error),

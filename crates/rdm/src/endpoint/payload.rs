@@ -1,4 +1,4 @@
-//! Payload into its place: copied out of a message, or read from the sender's memory when it comes by rendezvous.
+//! Payloads of receives: copied out of a message, or read from the sender's memory (rendezvous).
 
 use super::operation::{Operation, What};
 use super::receive::Landing;
@@ -11,14 +11,14 @@ use rkey_core::{Key, LocalUse, WireKey};
 use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 
 impl<H: Host> Endpoint<H> {
-    /// Copies a payload to where it goes, and completes the receive.
+    /// Copies a payload to its receive, and completes the receive.
     pub(super) fn place(&mut self, host: &H, landing: Landing<H>, payload: &[u8]) {
         self.place_with(host, landing, payload.len(), |sges, fits| {
             host.store(sges, &payload[..fits], LocalUse::Recv)
         });
     }
 
-    /// The same for a payload of this length, of which `copy` brings as much as fits.
+    /// The same for a payload of this length; `copy` copies as much as fits.
     #[inline]
     pub(super) fn place_with(
         &mut self,
@@ -49,7 +49,7 @@ impl<H: Host> Endpoint<H> {
         landing.turn = self.turn(true);
         let len = header.len as usize;
         let fits = len.min(landing.room);
-        // What does not fit is not read; the sender is done with it.
+        // Nothing fits, so nothing is read, and the sender's part is done.
         landing.len = fits;
         landing.overflow = len - fits;
         landing.sges = part(&landing.sges, 0, fits);
@@ -91,14 +91,14 @@ impl<H: Host> Endpoint<H> {
         let all = landing.sges.iter().copied();
         let sges: Sges = all.filter(|sge| sge.len > 0).collect();
         let request = SendRequest {
-            // Until the last byte is there the region is checked as that of a receive: it may be deregistered meanwhile.
+            // The region is checked as a receive's until the last byte has arrived: it may be deregistered meanwhile.
             flags: SendFlags::RECEIVES | SendFlags::SIGNALED,
             ..SendRequest::new(id, Work::Read { remote }, &sges)
         };
         if let Err(error) = self.post(host, connection, &request)
             && let Some(mut operation) = self.operations.take(id)
         {
-            // The sender is told.
+            // The sender gets the error.
             operation.fail(error);
             self.finish(host, operation);
         }

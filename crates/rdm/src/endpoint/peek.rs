@@ -1,5 +1,5 @@
-//! Messages that the program looks for: it may see one without receiving it, claim it for a later receive, or throw it
-//! away.
+//! Peeking at messages: the program may find one without receiving it, claim it for a later
+//! receive, or discard it.
 
 use super::receive::{Receive, Unexpected};
 use super::{Endpoint, Host};
@@ -7,7 +7,7 @@ use crate::header::Header;
 use crate::matching::Pattern;
 use core::net::SocketAddr;
 
-/// A message that the program has found. It has to be claimed, received or discarded.
+/// A message that the program has found. It must be claimed, received or discarded.
 #[must_use]
 pub struct Found {
     source: SocketAddr,
@@ -29,7 +29,7 @@ impl Found {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// The oldest message that a receive of this pattern would get, and its sender.
+    /// The oldest message that a receive with this pattern would match, and its sender.
     #[must_use]
     pub fn peek(
         &self,
@@ -62,7 +62,7 @@ impl<H: Host> Endpoint<H> {
         first
     }
 
-    /// Puts a message back that was claimed and cannot be received now.
+    /// Returns a claimed message that cannot be received now.
     pub fn unclaimed(&mut self, context: usize, found: Found) {
         self.claimed.entry(context).or_default().push_front(found);
     }
@@ -73,7 +73,7 @@ impl<H: Host> Endpoint<H> {
         self.deliver(host, landing, found.message);
     }
 
-    /// Throws a message away that was found.
+    /// Discards a message that was found.
     pub fn discard(&mut self, host: &H, found: &Found) {
         self.release_unexpected(host, &found.message);
         self.confirm(host, found.message.connection(), found.message.header());

@@ -1,4 +1,5 @@
-//! Posting to a connection: requests that have room, and messages of our own that are sent when there is some.
+//! Posting to a connection: requests if it has room, and the endpoint's own messages, which can
+//! wait for room.
 
 use super::operation::{Operation, Retained, What};
 use super::{Endpoint, Host};
@@ -9,13 +10,13 @@ use crate::limits::{INLINE_MAX, SENDS};
 use crate::operation::UNTRACKED;
 use rkey_engine::{SendFlags, SendRequest, Sge, Work};
 
-/// The work of a message.
+/// The work request of a message.
 pub(super) const SEND: Work = Work::Send {
     imm: None,
     invalidate: None,
 };
 
-/// A message that is copied when it is posted.
+/// A message whose bytes are copied when it is posted.
 #[inline]
 pub(super) fn copied(id: u64, bytes: &[u8]) -> SendRequest<'_> {
     SendRequest {
@@ -25,7 +26,7 @@ pub(super) fn copied(id: u64, bytes: &[u8]) -> SendRequest<'_> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Posts a request; its id is that of the operation that is told of its completion.
+    /// Posts a request; its id is the number of the operation that its completion belongs to.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -40,12 +41,12 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Sends a message of our own, now or when there is room.
+    /// Sends one of the endpoint's own messages, now or when the connection has room.
     pub(super) fn say(&mut self, host: &H, connection: usize, header: &Header, payload: &[u8]) {
         self.say_for(host, connection, header, payload, UNTRACKED);
     }
 
-    /// The same for an operation, which is told of its completion.
+    /// The same for an operation, to which the completion belongs.
     pub(super) fn say_for(
         &mut self,
         host: &H,
@@ -70,12 +71,12 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn say_now(&mut self, host: &H, connection: usize, bytes: Vec<u8>, operation: u64) {
-        // A program that waits for nothing but the end of the connection hears of this.
+        // This wakes a program that waits only for the end of the connection.
         let flags = match header::is_last(&bytes) {
             true => SendFlags::SIGNALED | SendFlags::SOLICITED,
             false => SendFlags::SIGNALED,
         };
-        // A connection that fails meanwhile loses what it was to carry.
+        // A connection that fails meanwhile loses its waiting requests.
         if bytes.len() <= INLINE_MAX {
             let request = SendRequest {
                 flags,
@@ -106,7 +107,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Posts what waited for room on a connection.
+    /// Posts requests that waited for room on a connection.
     pub(super) fn catch_up(&mut self, host: &H, connection: usize) {
         while self.connections[connection].outstanding < SENDS {
             match self.connections[connection].backlog.pop_front() {
@@ -119,7 +120,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Lets the host watch what waits for room.
+    /// Asks the host to watch requests that wait for room.
     #[cold]
     fn watch_backlog(&mut self, host: &H) {
         if !self.backlog_watched {
@@ -127,16 +128,16 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// For a host that watches: whether something still waits for room. If not, it stops watching.
+    /// For a host that watches: whether requests still wait for room. If not, it stops watching.
     pub fn still_waits(&mut self) -> bool {
         self.backlog_watched = self.connections.iter().any(|it| !it.backlog.is_empty());
         self.backlog_watched
     }
 
-    /// Operations and other requests that are under way.
+    /// Operations and other requests in flight.
     #[must_use]
     pub fn under_way(&self) -> usize {
-        // Completions that operations wait for are of requests that were posted, or will be.
+        // Operations wait for completions of requests that are posted or will be.
         let awaited =
             |it: &Operation<H>| (it.left as usize).saturating_sub(it.awaits_answer.into());
         let awaited: usize = self.operations.iter().map(awaited).sum();
@@ -146,11 +147,11 @@ impl<H: Host> Endpoint<H> {
             .iter()
             .map(|it| it.outstanding as usize + it.backlog.iter().filter(of_operation).count())
             .sum();
-        // The rest is of plain operations, which are nowhere else, and of answers.
+        // The other requests are plain operations, which are recorded nowhere else, and answers.
         self.operations.len() + requests.saturating_sub(awaited)
     }
 
-    /// Whether something that was posted has not arrived yet.
+    /// Whether a posted request has not arrived yet.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.connections.iter().any(|it| it.is_busy())

@@ -1,4 +1,4 @@
-//! Completions of the device, and what follows from them; and what the endpoint does as time passes.
+//! Completions of the device and their consequences, and what the endpoint does as time passes.
 
 use super::operation::{Arrival, Operation, What};
 use super::{Endpoint, Host, Service};
@@ -17,8 +17,8 @@ fn number_of<T>(result: &Result<T>) -> u64 {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// A receive of the device is complete: a message of a peer is in one of the host's buffers, with these bytes, or a peer
-    /// has written something with data. The host posts the buffer again after that.
+    /// Handles a completed receive of the device: one of the host's buffers has a peer's message with these bytes, or a peer
+    /// has written with data. The host posts the buffer again afterwards.
     #[inline]
     pub fn receive_completed(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
         let Some(connection) = self.connections.find(completion.qpn) else {
@@ -36,7 +36,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A peer has written so many bytes, and these data come with them.
+    /// Handles a peer's write of `len` bytes with this data.
     fn write_arrived(&mut self, host: &H, connection: usize, len: u32, data: u64) {
         if !self.admit(host, connection, 0) {
             return;
@@ -46,7 +46,7 @@ impl<H: Host> Endpoint<H> {
         self.in_turn(host, turn, Arrival::Data { len, data });
     }
 
-    /// A peer said something.
+    /// Handles a peer's message.
     #[inline]
     fn handle_message(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
         match header.kind {
@@ -102,7 +102,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A request of ours is complete.
+    /// Handles the completion of our request.
     #[inline]
     pub fn request_completed(&mut self, host: &H, completion: &Completion) {
         let Some(connection) = self.connections.find(completion.qpn) else {
@@ -140,11 +140,11 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Notes why a request failed. No answer will come to one that did not arrive.
+    /// Records why a request failed. A request that did not arrive gets no answer.
     #[cold]
     fn fail(&mut self, host: &H, completion: &Completion, connection: usize, id: u64) {
         if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
-            // A message whose memory could not be read: it has not left, and needed no credit.
+            // The memory of the message could not be read: it was not sent, and needs no credit.
             let len = completion.bytes.saturating_sub(header::LEN as u32);
             self.connections[connection].credit.add(1, len);
         }
@@ -158,7 +158,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether there is nothing that [`Self::progress`] would do.
+    /// Whether [`Self::progress`] would have nothing to do.
     #[inline]
     #[must_use]
     pub fn is_at_rest(&self, host: &H) -> bool {
@@ -171,8 +171,8 @@ impl<H: Host> Endpoint<H> {
                 .is_none_or(|posts| posts == self.settled)
     }
 
-    /// Does what is to be done besides the completions of the device, which have just been taken. Whether the host is to look
-    /// for peers that have gone ([`Self::broken`]), because a group waits for its members.
+    /// Does the work that no completion triggers. Completions of the device have just been taken. Returns whether the host
+    /// must check for ended peers ([`Self::broken`]), because a group waits for its members.
     #[cold]
     pub fn progress(&mut self, host: &H, now: Instant) -> bool {
         if !self.draining.is_empty() {

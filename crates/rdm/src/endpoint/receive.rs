@@ -1,4 +1,4 @@
-//! Messages in: receives that are posted and taken back, and messages that find theirs or are kept.
+//! Receiving messages: receives are posted and canceled, messages match a receive or are kept.
 
 use super::operation::Arrival;
 use super::{Arrived, Endpoint, Host};
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub struct Receive<H: Host> {
     sges: Sges,
     room: usize,
-    /// What the program is told with.
+    /// The host's data for reports to the program.
     pub attached: H::Receive,
-    /// The buffer takes several messages: bytes that are used, and what the messages share.
+    /// For a buffer that takes several messages: how many bytes are used, and what the messages share.
     multi: Option<(usize, Arc<Buffer>)>,
 }
 
 impl<H: Host> Receive<H> {
-    /// A receive into so many bytes, of one message or of several.
+    /// A receive into `room` bytes, for one message or several.
     #[must_use]
     pub fn new(sges: Sges, room: usize, several: bool, attached: H::Receive) -> Self {
         Self {
@@ -33,12 +33,12 @@ impl<H: Host> Receive<H> {
         }
     }
 
-    /// It was taken back: tells the program.
+    /// Cancels it: tells the program.
     pub fn cancel(self, host: &H, tagged: bool) {
         host.canceled(self.attached, tagged, self.multi.is_some());
     }
 
-    /// Where in it a message goes, and whether it takes more.
+    /// The landing of a message in it, and whether it takes more.
     pub(super) fn landing(
         &mut self,
         host: &H,
@@ -82,29 +82,29 @@ impl<H: Host> Receive<H> {
 /// What messages in the same buffer share. Endpoints that share receives share it, too.
 #[derive(Default)]
 pub(super) struct Buffer {
-    /// Messages whose payload is not there yet.
+    /// How many messages still wait for their payload.
     pending: AtomicU32,
-    /// No more messages go there.
+    /// Whether the buffer takes no more messages.
     full: AtomicBool,
 }
 
-/// Where a message goes.
+/// The destination of a message in its receive.
 pub(super) struct Landing<H: Host> {
     pub(super) sges: Sges,
-    /// Bytes that there is room for.
+    /// How many bytes fit.
     pub(super) room: usize,
-    /// Bytes that are received.
+    /// How many bytes were received.
     pub(super) len: usize,
-    /// Bytes that do not fit.
+    /// How many bytes do not fit.
     pub(super) overflow: usize,
     attached: H::Landing,
-    /// Other messages go to the same buffer.
+    /// Set if other messages share the buffer.
     buffer: Option<Arc<Buffer>>,
-    /// Its turn to be told to the program, if there is an order.
+    /// Its turn in the order of reports to the program, if they are ordered.
     pub(super) turn: Option<u64>,
 }
 
-/// A message that waits for its receive; an RTS also while it goes to the receive that it has just matched.
+/// A message without a receive; also an RTS that has just matched its receive.
 pub enum Unexpected {
     /// With its payload.
     Eager {
@@ -112,16 +112,16 @@ pub enum Unexpected {
         header: Header,
         /// Its payload.
         payload: Vec<u8>,
-        /// The connection that it came over.
+        /// The connection that it arrived on.
         connection: usize,
     },
-    /// An RTS: the payload is read under this key.
+    /// An RTS: the payload will be read under this key.
     Rts {
         /// Its header.
         header: Header,
-        /// The key of the region at the sender.
+        /// The key of the sender's region.
         key: u32,
-        /// The connection that it came over.
+        /// The connection that it arrived on.
         connection: usize,
     },
 }
@@ -142,7 +142,7 @@ impl Unexpected {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Gives a receive the messages that wait for it, then lets it wait for more.
+    /// Posts a receive: first gives it the messages that wait for it.
     pub fn receive(
         &mut self,
         host: &H,
@@ -167,7 +167,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A message arrived over a connection.
+    /// Handles a message or an RTS.
     #[inline]
     pub(super) fn arrived(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
         let key = match header.kind {
@@ -207,7 +207,7 @@ impl<H: Host> Endpoint<H> {
                 if !self.is_limited()
                     && self.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
             {
-                // It was counted as kept before it was known that there is no room.
+                // It was counted as unexpected before the limit was checked.
                 host.shared(|pool| pool.forget(1));
             }
             (None, Some(key)) => {
@@ -243,7 +243,7 @@ impl<H: Host> Endpoint<H> {
         self.queue(tagged).push_unexpected(source, tag, message);
     }
 
-    /// Brings a message to its receive: copies it, or starts to read it.
+    /// Delivers a message to its receive: copies it, or starts to read it.
     pub(super) fn deliver(&mut self, host: &H, landing: Landing<H>, message: Unexpected) {
         self.release_unexpected(host, &message);
         match message {
@@ -263,7 +263,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells the sender that a message was delivered, if it wants to know.
+    /// Confirms to the sender that a message was delivered, if it asked for that.
     pub(super) fn confirm(&mut self, host: &H, connection: usize, header: &Header) {
         if header.confirm || matches!(header.kind, Kind::Rts { .. }) {
             self.send_fin(host, connection, header.id, None);
@@ -282,7 +282,7 @@ impl<H: Host> Endpoint<H> {
     /// Completes a receive.
     #[inline]
     pub(super) fn complete(host: &H, landing: Landing<H>, error: Option<Error>) {
-        // The last message of a buffer that takes no more says so.
+        // The last message of a full buffer is marked as such.
         let last = landing.buffer.is_some_and(|buffer| {
             let last = buffer.pending.fetch_sub(1, Ordering::AcqRel) == 1;
             last && buffer.full.load(Ordering::Acquire)
@@ -297,7 +297,7 @@ impl<H: Host> Endpoint<H> {
         host.received(landing.attached, how);
     }
 
-    /// Takes back the oldest receive for which `wanted` says so, and tells the program; whether there was one.
+    /// Cancels the oldest receive for which `wanted` is true, and tells the program; returns whether there was one.
     pub fn cancel(&mut self, host: &H, wanted: impl Fn(&H::Receive) -> bool) -> bool {
         for tagged in [false, true] {
             let queue = self.queue(tagged);
@@ -309,7 +309,7 @@ impl<H: Host> Endpoint<H> {
         false
     }
 
-    /// The connection of a connected endpoint has ended: nothing will come any more.
+    /// Cancels all receives: the connection of a connected endpoint has ended.
     pub(super) fn flush_receives(&mut self, host: &H) {
         while self.cancel(host, |_| true) {}
     }

@@ -1,4 +1,4 @@
-//! Messages out: with their payload when they are short and there is credit, by rendezvous otherwise.
+//! Sending messages: with their payload if they are short and have credit, by rendezvous otherwise.
 
 use super::operation::{Operation, Retained, What};
 use super::post::{SEND, copied};
@@ -9,7 +9,7 @@ use crate::limits::{EAGER_MAX, INLINE_MAX};
 use crate::operation::Plain;
 use rkey_engine::{SendRequest, Sge};
 
-/// A message of this length fits behind any header into what is copied when a request is posted.
+/// The maximum length of a message that fits, with any header, into the inline data of a request.
 const SHORT: usize = INLINE_MAX - MAX_LEN;
 
 /// A message of the program, without its bytes.
@@ -17,31 +17,31 @@ const SHORT: usize = INLINE_MAX - MAX_LEN;
 pub struct Outgoing {
     /// The connection to the peer, which has room.
     pub connection: usize,
-    /// What the message says; `len` is its length.
+    /// The header; its `len` is the length of the message.
     pub header: Header,
     /// The bytes are copied before the call returns.
     pub inject: bool,
-    /// The plain operation that an eager message amounts to, if the program needs to be told no more than that.
+    /// The equivalent plain operation of an eager message, if that is enough for the report to the program.
     pub plain: Option<Plain>,
 }
 
-/// The bytes of a message, as the program has them.
+/// The bytes of a message in the program's memory.
 pub trait Body<H: Host> {
-    /// Where they are read when the message is on its way. Not used if they are copied.
+    /// The memory from which they are sent. Not used if they are copied.
     fn sges(&self) -> &[Sge];
     /// Copies them.
     ///
     /// # Errors
     /// [`Error::Fault`](crate::error::Error::Fault).
     fn copy(&self, into: &mut [u8]) -> Result<()>;
-    /// Lets a peer read them. The key by which it does.
+    /// Lets a peer read them; returns the key for that.
     ///
     /// # Errors
     /// As [`Host::expose`].
     fn expose(&self) -> Result<(H::Exposed, u32)>;
 }
 
-/// Bytes of our own, which are copied.
+/// The endpoint's own bytes, which are copied.
 pub(super) struct Own<'a>(pub(super) &'a [u8]);
 
 impl<H: Host> Body<H> for Own<'_> {
@@ -63,7 +63,7 @@ impl<H: Host> Endpoint<H> {
     /// Sends a message of the program. `attached` is called unless the message is a plain operation.
     ///
     /// # Errors
-    /// What posting or copying gives; nothing has happened then.
+    /// Errors of posting or copying; the message was not sent.
     #[inline]
     pub fn send(
         &mut self,
@@ -80,7 +80,7 @@ impl<H: Host> Endpoint<H> {
             let operation = Operation::new(it.connection, What::Transmit, Some(attached()));
             return self.send_rts(host, it, body, operation);
         }
-        // Most messages amount to a plain operation, and need none to be made.
+        // Most messages are plain operations, for which no operation need be allocated.
         let remembered = self.is_ordered() || it.header.confirm || it.inject && len > SHORT;
         let sent = match it.plain.and_then(Plain::number).filter(|_| !remembered) {
             Some(id) => self.post_message(host, it, body, id),
@@ -128,7 +128,7 @@ impl<H: Host> Endpoint<H> {
         posted.inspect_err(|_| drop(self.forget(id)))
     }
 
-    /// Posts a message with its header in front. One that is injected is short, and copied now.
+    /// Posts a message behind its header. An injected message is short, and is copied now.
     #[inline]
     fn post_message(
         &mut self,
@@ -166,7 +166,7 @@ impl<H: Host> Endpoint<H> {
         self.post(host, it.connection, &copied(id, &bytes[..len]))
     }
 
-    /// Tells the peer where it can read the payload. The key is good until the peer has answered.
+    /// Tells the peer where it can read the payload. The key is valid until the peer has answered.
     fn send_rts(
         &mut self,
         host: &H,
@@ -186,7 +186,7 @@ impl<H: Host> Endpoint<H> {
         self.rendezvous(host, it.header, exposed, operation)
     }
 
-    /// The same for a payload that can be read already; without one the message is empty.
+    /// The same for a payload that is exposed already; without one the message is empty.
     pub(super) fn rendezvous(
         &mut self,
         host: &H,

@@ -1,5 +1,5 @@
-//! Receives that several endpoints share. Messages without a receive stay with the endpoint at which they arrived; each
-//! receive that is posted makes the endpoints offer theirs again.
+//! Receives that several endpoints share. Messages without a receive stay with the endpoint at which they arrived;
+//! after each posted receive the endpoints offer theirs again.
 
 use super::receive::{Landing, Receive};
 use super::{Endpoint, Host};
@@ -7,11 +7,11 @@ use crate::header::Header;
 use crate::matching::{Matching, Pattern};
 use core::net::SocketAddr;
 
-/// The receives. The host has them under a lock, which it takes while it has an endpoint, never the other way round.
+/// The shared receives. The host guards them with a lock, which it takes after an endpoint's lock, never before.
 pub struct Pool<H: Host> {
     messages: Matching<SocketAddr, Receive<H>, ()>,
     tagged: Matching<SocketAddr, Receive<H>, ()>,
-    /// Messages without a receive, at all endpoints.
+    /// How many messages at all endpoints have no receive.
     unexpected: usize,
 }
 
@@ -33,7 +33,7 @@ impl<H: Host> Pool<H> {
         }
     }
 
-    /// The receives with tags, or without, for people.
+    /// The tagged receives, or the others, for inspection.
     #[must_use]
     pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, ()> {
         match tagged {
@@ -42,13 +42,13 @@ impl<H: Host> Pool<H> {
         }
     }
 
-    /// Adds a receive; whether messages wait that it may match.
+    /// Adds a receive; returns whether messages wait that it may match.
     pub fn post(&mut self, tagged: bool, pattern: Pattern<SocketAddr>, it: Receive<H>) -> bool {
         self.queue(tagged).post(pattern, it);
         self.unexpected > 0
     }
 
-    /// Takes back the oldest receive for which `wanted` says so, and whether it is one with a tag.
+    /// Takes the oldest receive for which `wanted` is true; also returns whether it is tagged.
     pub fn cancel(&mut self, wanted: impl Fn(&H::Receive) -> bool) -> Option<(Receive<H>, bool)> {
         [false, true].into_iter().find_map(|tagged| {
             let receive = self.queue(tagged).cancel(|it| wanted(&it.attached));
@@ -56,15 +56,15 @@ impl<H: Host> Pool<H> {
         })
     }
 
-    /// So many messages are kept no longer.
+    /// Counts off messages that are no longer unexpected.
     pub fn forget(&mut self, messages: usize) {
         self.unexpected = self.unexpected.saturating_sub(messages);
     }
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Gives messages that wait to receives that were posted since. `newcomer`, a message that arrived just now, comes
-    /// after them; the receive for it.
+    /// Offers waiting messages to receives that were posted since. `newcomer`, a message that arrived just now, comes
+    /// last; returns its landing.
     fn settle_with(
         &mut self,
         host: &H,
@@ -91,7 +91,7 @@ impl<H: Host> Endpoint<H> {
                     receive.landing(host, source, header)
                 })
             });
-            // Counted before the pool is unlocked: a thread that posts a receive after that looks here.
+            // Count it before unlocking the pool: a thread that posts a receive afterwards checks this count.
             pool.unexpected += usize::from(newcomer.is_some() && landing.is_none());
             landing
         });
@@ -101,7 +101,7 @@ impl<H: Host> Endpoint<H> {
         landing.flatten()
     }
 
-    /// The shared receive for a message that arrived just now; without one the message is counted as kept.
+    /// The shared receive for a message that arrived just now; without one the message is counted as unexpected.
     pub(super) fn shared_receive_for(
         &mut self,
         host: &H,
@@ -111,7 +111,7 @@ impl<H: Host> Endpoint<H> {
         self.settle_with(host, Some((source, header)))
     }
 
-    /// Gives messages that wait to shared receives that were posted since.
+    /// Offers waiting messages to shared receives that were posted since.
     #[inline]
     pub fn settle(&mut self, host: &H) {
         if host

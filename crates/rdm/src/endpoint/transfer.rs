@@ -1,8 +1,9 @@
-//! One-sided operations of the program: reads and writes of a peer's memory, atomics, and writes that are to be durable.
+//! One-sided operations of the program: reads and writes of a peer's memory, atomics, and durable writes.
 //!
-//! Reads and writes are requests of the connection; the peer's device carries them out. Remote completion data is the
-//! write's immediate data if it is short enough. Otherwise, and with several places to write to, it is a message of its
-//! own that is sent when everything has been written: data arrives only with its bytes. An atomic travels as a message.
+//! Reads and writes are requests of the connection; the peer's device executes them. Remote completion data is the
+//! write's immediate data if it is short enough. Otherwise, and if there are several remote ranges, it is a separate
+//! message that is sent when everything has been written: data never arrives before its bytes. An atomic is sent as a
+//! message.
 
 use super::operation::{Operation, Retained, What};
 use super::post::{SEND, copied};
@@ -19,7 +20,7 @@ use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 pub enum Memory {
     /// Memory of the program, without empty elements.
     There(Sges),
-    /// A copy of it, to be written.
+    /// A copy of it, for a write.
     Copy(Box<[u8]>),
 }
 
@@ -28,38 +29,38 @@ pub enum Memory {
 pub struct Transfer<'a> {
     /// The connection to the peer, which has room.
     pub connection: usize,
-    /// The peer's memory is read, otherwise written.
+    /// True for a read, false for a write.
     pub reads: bool,
-    /// The memory here.
+    /// The local memory.
     pub local: Memory,
-    /// The memory there, as long in all.
+    /// The remote memory, of the same total length.
     pub remote: &'a [CommitRange],
     /// Data for the peer's program, with a write.
     pub data: Option<u64>,
-    /// Begins after everything that was begun before is complete.
+    /// Starts only when all earlier operations are complete.
     pub fence: bool,
-    /// Is complete when the bytes are durable (a write).
+    /// A write completes only when its bytes are durable.
     pub durable: bool,
 }
 
 impl Transfer<'_> {
-    /// Requests of the connection that it needs.
+    /// How many requests of the connection it needs.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.remote.len() as u32 + u32::from(self.durable)
     }
 }
 
-/// An atomic operation on memory of a peer.
+/// An atomic operation on a peer's memory.
 #[derive(Debug)]
 pub struct AtomicCall {
     /// The connection to the peer, which has room.
     pub connection: usize,
-    /// What is done, and where.
+    /// The operation and its target.
     pub what: Atomic,
-    /// The operands, then those to compare with.
+    /// The operands, then the compare operands.
     pub operands: Vec<u8>,
-    /// Where old values go, if they are asked for.
+    /// The destination of the old values, if requested.
     pub result: Option<Sges>,
 }
 
@@ -67,7 +68,7 @@ impl<H: Host> Endpoint<H> {
     /// Begins a transfer.
     ///
     /// # Errors
-    /// What posting gives, [`Error::Again`] without credit for data; nothing has happened then.
+    /// Errors of posting; [`Error::Again`] without credit for the data. Nothing was sent then.
     #[inline]
     pub fn transfer(&mut self, host: &H, it: Transfer<'_>, attached: H::Operation) -> Result<()> {
         let connection = it.connection;
@@ -75,7 +76,7 @@ impl<H: Host> Endpoint<H> {
         let imm = it.data.filter(|_| it.remote.len() == 1);
         let imm = imm.and_then(|data| u32::try_from(data).ok());
         let len: u64 = it.remote.iter().map(|place| place.len).sum();
-        // The data are an entry in the peer's completion queue, which has to have room.
+        // The data becomes an entry of the peer's completion queue, which must have room.
         if it.data.is_some() && !self.connections[connection].credit.spend(0) {
             return Err(Error::Again);
         }
@@ -139,7 +140,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// A transfer of several requests of which only some could be posted: it fails when these are complete.
+    /// Only some requests of a transfer could be posted: it fails when these are complete.
     #[cold]
     fn cut_short(&mut self, id: u64, posted: u32, error: Error) -> Result<()> {
         if posted == 0 {
@@ -156,7 +157,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Asks the peer to make durable what an operation has written.
+    /// Asks the peer to make an operation's writes durable.
     fn ask_to_commit(
         &mut self,
         host: &H,
@@ -178,7 +179,7 @@ impl<H: Host> Endpoint<H> {
     /// Begins an atomic operation.
     ///
     /// # Errors
-    /// What posting gives; nothing has happened then.
+    /// Errors of posting; nothing was sent then.
     pub fn atomic(&mut self, host: &H, mut it: AtomicCall, attached: H::Operation) -> Result<()> {
         let connection = it.connection;
         let what = match it.result {

@@ -1,4 +1,4 @@
-//! Chunks of collective operations, out and in.
+//! Sending and receiving chunks of collective operations.
 
 use super::super::operation::{Operation, Retained, What};
 use super::super::send::{Outgoing, Own};
@@ -17,7 +17,7 @@ use rkey_core::{Key as DeviceKey, WireKey};
 use rkey_engine::{SendRequest, Sge, Target, Work};
 use std::time::Instant;
 
-/// The group that a message is about, and the number in the lower half of its data.
+/// The group that a message names, and the number in the lower half of its data.
 pub(super) fn named(header: &Header) -> (Name, u32) {
     let name = Name {
         members: header.tag,
@@ -27,7 +27,7 @@ pub(super) fn named(header: &Header) -> (Name, u32) {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// The address of a member that chunks can be sent to and waited for.
+    /// The address of a member that is still in the group.
     fn member(&mut self, host: &H, group: u64, rank: usize) -> Result<SocketAddr> {
         let it = self.collective.as_mut();
         let group = it.and_then(|it| it.group(group)).ok_or(Error::Shutdown)?;
@@ -39,7 +39,7 @@ impl<H: Host> Endpoint<H> {
         Ok(member.address)
     }
 
-    /// The connection to a member; [`Error::Again`] while there is none yet.
+    /// The connection to a member; [`Error::Again`] until there is one.
     fn way_to_member(&mut self, host: &H, address: SocketAddr, now: Instant) -> Result<usize> {
         let peer = self.peers.at(address);
         self.route_to(host, peer, now)
@@ -55,7 +55,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<()> {
         let address = self.member(host, run.group, send.to)?;
         let connection = match self.way_to_member(host, address, now) {
-            // It may be stopped, which is no reason to give up.
+            // The member may be stopped, which is no reason to give up.
             Err(Error::TimedOut) => return Err(Error::Again),
             way => way?,
         };
@@ -95,7 +95,7 @@ impl<H: Host> Endpoint<H> {
         self.rendezvous(host, header, Some(exposed), operation)
     }
 
-    /// Looks for the chunk that a run waits for: its bytes, if they are here.
+    /// Takes the chunk that a run waits for; returns its bytes if they are here.
     pub(super) fn take_chunk(
         &mut self,
         host: &H,
@@ -200,7 +200,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A chunk of ours has been answered, or one of a peer is read.
+    /// Our chunk has been answered, or the read of a peer's chunk is complete.
     #[cold]
     pub(in crate::endpoint) fn chunk_over(&mut self, host: &H, operation: Operation<H>) {
         let What::Chunk { run, taken } = operation.what else {
@@ -222,7 +222,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A chunk has come.
+    /// Handles a chunk that arrived.
     #[cold]
     pub(in crate::endpoint) fn chunk_arrived(
         &mut self,
@@ -288,7 +288,8 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Sends the queued messages to members that have a connection, keeps those whose connection is being made, and drops
-    /// the rest. A member that waits for a chunk of ours has a connection; the others learn of it from the answer to theirs.
+    /// the rest. A member that waits for our chunk has a connection; the others learn that we have left from the answer to
+    /// their own chunk.
     pub(super) fn tell_members(&mut self, host: &H) {
         let telling = match &mut self.collective {
             Some(it) if !it.telling.is_empty() => std::mem::take(&mut it.telling),

@@ -1,4 +1,4 @@
-//! Groups: joining one, leaving it, and its end.
+//! Groups: joining, leaving and ending.
 
 use super::super::{Endpoint, Host, Note};
 use super::chunks::named;
@@ -13,41 +13,41 @@ use crate::peers::Route;
 use core::net::SocketAddr;
 use std::time::Instant;
 
-/// The members of a group, and our place among them.
+/// The members of a group, and our rank.
 #[derive(Clone, Debug)]
 pub struct Members {
-    /// Their addresses, in the order that all members agree on. None is there twice.
+    /// Their addresses, in the order that all members agree on, without duplicates.
     pub addresses: Vec<SocketAddr>,
-    /// Our place.
+    /// Our rank.
     pub rank: usize,
 }
 
 /// A group that the endpoint is in.
 pub(super) struct Group<G> {
-    /// By which the program knows it.
+    /// The program's number for it.
     pub(super) address: u64,
     pub(super) name: Name,
     pub(super) members: Vec<Member>,
-    /// Our place among them.
+    /// Our rank.
     pub(super) rank: usize,
     /// The number of the next operation.
     pub(super) next: u32,
-    /// All members have joined.
+    /// Whether all members have joined.
     pub(super) joined: bool,
-    /// Why nothing works any more.
+    /// Why the group has ended.
     pub(super) broken: Option<Error>,
-    /// What the program is told with.
+    /// The host's data for reports to the program.
     pub(super) attached: G,
 }
 
 pub(super) struct Member {
     pub(super) address: SocketAddr,
-    /// It has left, or its connection is lost.
+    /// Whether it has left, or its connection is lost.
     pub(super) left: bool,
 }
 
 impl<G> Group<G> {
-    /// A group that only we have joined.
+    /// A group that only we have joined so far.
     pub(super) fn new(
         address: u64,
         name: Name,
@@ -82,7 +82,7 @@ impl<G> Group<G> {
     }
 }
 
-/// What a member is told of another that has left (no error), or of a failure.
+/// Tells a member that another one has left (no error), or that the group failed.
 fn leave(name: Name, error: Option<Error>) -> Header {
     let error = error.map_or(0, |error| u64::from(error.number()));
     Header {
@@ -114,7 +114,8 @@ impl<H: Host> Endpoint<H> {
         self.collective.as_mut()?.group(group)?.rank_of(address)
     }
 
-    /// Enters a group, and waits for the others to do so, unless the program has seen to that (`by_itself`).
+    /// Joins a group, and waits for the other members to join, unless the program has arranged that
+    /// (`by_itself`).
     pub fn join(
         &mut self,
         host: &H,
@@ -135,7 +136,7 @@ impl<H: Host> Endpoint<H> {
         };
         *instance += 1;
         let mut group = Group::new(address, name, addresses, rank, attached);
-        // Members that were here before us, and could not go on.
+        // Members that joined before us and have failed since.
         let mut early = None;
         for member in &mut group.members {
             let key = Key {
@@ -166,7 +167,7 @@ impl<H: Host> Endpoint<H> {
         self.carry_on(host, now);
     }
 
-    /// Whether a group is being joined, or has members that have not heard of its end.
+    /// Whether a group is being joined, or has members that do not know of its end.
     #[must_use]
     pub fn is_joining(&mut self, address: u64) -> bool {
         let Some(it) = &mut self.collective else {
@@ -177,7 +178,7 @@ impl<H: Host> Endpoint<H> {
             .is_some_and(|group| !group.joined && (group.broken.is_none() || !told))
     }
 
-    /// All members have joined, or why they will not.
+    /// Reports that all members have joined, or why they will not.
     pub(super) fn joined(&mut self, host: &H, address: u64, result: Result<()>) {
         let it = self.collective.as_mut();
         if let Some(group) = it.and_then(|it| it.group(address)) {
@@ -186,7 +187,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Leaves a group. What is under way in it ends.
+    /// Leaves a group. Its operations in flight end.
     pub fn leave(&mut self, host: &H, address: u64, now: Instant) {
         let Some(it) = &mut self.collective else {
             return;
@@ -215,7 +216,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// A group cannot go on: tells all members, once.
+    /// Ends a group after a failure; tells all members, once.
     pub(super) fn break_up(&mut self, host: &H, address: u64, error: Error) {
         let Some(it) = &mut self.collective else {
             return;
@@ -233,7 +234,7 @@ impl<H: Host> Endpoint<H> {
         it.telling.extend(others);
     }
 
-    /// A member has left a group, or failed in it.
+    /// Handles a member that has left a group, or failed in it.
     pub(super) fn heard_leave(&mut self, host: &H, connection: usize, header: &Header) {
         let from = self.connections[connection].peer;
         let (name, error) = named(header);
@@ -266,7 +267,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Answers a chunk of a group that is over.
+    /// Answers a chunk of an ended group.
     pub(super) fn refuse_chunk(&mut self, host: &H, connection: usize, name: Name, error: Error) {
         if !self.connections[connection].state().is_lost() {
             self.say(host, connection, &leave(name, Some(error)), &[]);

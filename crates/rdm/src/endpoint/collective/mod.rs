@@ -1,12 +1,12 @@
-//! Operations of groups of endpoints.
+//! Collective operations of groups of endpoints.
 //!
-//! Members send each other chunks, which are messages of a kind of their own: no receive of the program ever matches
-//! one. A chunk names its group by its members and a count of the earlier groups with the same members, so members need
-//! not agree on a number; it names the operation by its position in the group. Short chunks carry their payload, long
-//! ones are read from the sender's memory. Each is answered when it is taken, and an operation ends when its chunks are
+//! Members send each other chunks, which are a separate kind of message: no receive of the program ever matches one. A
+//! chunk names its group by its members and a count of the earlier groups with the same members, so members need not
+//! agree on a number; it names the operation by its position in the group. Short chunks carry their payload, long ones
+//! are read from the sender's memory. Each is answered when it is used, and an operation ends when its chunks are
 //! answered: a chunk that is still in flight when its sender leaves belongs to an operation that failed.
 //!
-//! When an operation cannot go on, the whole group ends: each member is told, and tells the others.
+//! When an operation fails, the whole group ends: each member that learns of it tells the others.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | `run` | operations under way |
 //! | `chunks` | chunks out and in |
 //!
-//! Plans, names and chunks that wait are in [`crate::collective`].
+//! Plans, names and waiting chunks are in [`crate::collective`].
 
 mod chunks;
 mod group;
@@ -34,37 +34,37 @@ use run::{Finished, Run};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Room for so many bytes, which may be more than there are.
+/// A buffer with capacity for `len` bytes, unless memory is short.
 fn reserved(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reserved = bytes.try_reserve_exact(len);
     reserved.map_err(|_| Error::NoMemory).map(|()| bytes)
 }
 
-/// The same, filled with zeros.
+/// The same, filled with zeroes.
 fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = reserved(len)?;
     bytes.resize(len, 0);
     Ok(bytes)
 }
 
-/// What an endpoint has of groups.
+/// An endpoint's groups and collective operations.
 pub(super) type Collective<H> = Groups<<H as Host>::Group, <H as Host>::Operation>;
 
-/// The same for what belongs to a group and to an operation of the program.
+/// As [`Collective`], with the host's data for a group and for an operation as type parameters.
 pub(super) struct Groups<G, O> {
     groups: Vec<Group<G>>,
-    /// How many groups of the same members were joined.
+    /// How many groups with the same members were joined.
     instances: HashMap<u64, u32>,
     inbox: Inbox,
     runs: Vec<Run<O>>,
-    /// Messages of runs that are over, one way or the other.
+    /// How many messages of ended runs are still unanswered.
     finished: Vec<Finished>,
-    /// Messages for members, which wait for a way.
+    /// Messages that wait for a connection to their member.
     telling: Vec<(SocketAddr, Header)>,
-    /// How many runs there were.
+    /// How many runs have been started.
     started: u64,
-    /// When peers are looked after the next time.
+    /// When peers are checked next.
     look: Option<Instant>,
 }
 
@@ -84,19 +84,19 @@ impl<G, O> Default for Groups<G, O> {
 }
 
 impl<G, O> Groups<G, O> {
-    /// Whether there is nothing to do.
+    /// Whether it has no work.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.runs.is_empty() && self.finished.is_empty() && self.telling.is_empty()
     }
 
-    /// Operations that are not complete.
+    /// How many operations are not complete.
     pub(super) fn under_way(&self) -> usize {
         self.runs.len()
     }
 
-    /// A connection is over. If it was in use, its peer is no longer with any group: what the two had for each other
-    /// may be lost.
+    /// Handles a lost connection. If it was in use, its peer counts as having left all groups, because messages between
+    /// the two may be lost.
     pub(super) fn forget_connection(&mut self, connection: usize, peer: SocketAddr, was_up: bool) {
         if !self.inbox.forget_connection(connection) && !was_up {
             return;
@@ -118,7 +118,7 @@ impl<G, O> Groups<G, O> {
         self.groups.iter_mut().find(|group| group.name == name)
     }
 
-    /// Whether a group was here and is no longer.
+    /// Whether a group existed here and has ended.
     fn was(&self, name: Name) -> bool {
         let joined = self.instances.get(&name.members);
         joined.is_some_and(|&joined| name.instance < joined)
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::collective::inbox::{Body, Chunk, Key};
 
-    /// A peer that was accepted may send chunks before we know that it is ready.
+    /// A peer that we accepted may send chunks before we know that it is ready.
     #[test]
     fn a_member_is_gone_whose_connection_was_used_before_it_was_up() {
         let [ours, theirs] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));

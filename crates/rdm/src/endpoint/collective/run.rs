@@ -1,4 +1,4 @@
-//! Operations under way: each follows its plan, round after round, whenever the endpoint makes progress.
+//! Operations in flight: each follows its plan, round by round, whenever the endpoint makes progress.
 
 use super::super::operation::What;
 use super::super::{Endpoint, Host};
@@ -15,13 +15,13 @@ use rkey_engine::Sge;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How often peers are looked after while something waits for them.
+/// How often peers are checked while an operation waits for them.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A collective operation, as the program asks for it.
+/// A collective operation, as the program requests it.
 #[derive(Debug)]
 pub struct Call {
-    /// The group, by the number that the program knows it by.
+    /// The program's number for the group.
     pub group: u64,
     /// How many members the group has, and our rank ([`Endpoint::seat`]).
     pub seat: (usize, usize),
@@ -29,11 +29,11 @@ pub struct Call {
     pub kind: Kind,
     /// The rank of the root.
     pub root: usize,
-    /// Bytes of a block.
+    /// The size of a block, in bytes.
     pub block: usize,
-    /// Type and operation, if it reduces.
+    /// Type and operation of a reduction.
     pub reduction: Option<(DataType, Op)>,
-    /// Where the result goes.
+    /// The destination of the result.
     pub result: Vec<Sge>,
 }
 
@@ -46,10 +46,10 @@ pub struct Loaded {
 }
 
 impl Call {
-    /// Copies the source, by `gather`. This may take a while, and needs no endpoint.
+    /// Copies the source with `gather`. This may take a while, and does not need the endpoint.
     ///
     /// # Errors
-    /// What `gather` gives; [`Error::NoMemory`].
+    /// Errors of `gather`; [`Error::NoMemory`].
     pub fn load(self, gather: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Loaded> {
         let (n, me) = self.seat;
         let plan = Plan::new(self.kind, n, me, self.root);
@@ -68,39 +68,39 @@ pub(super) struct Run<O> {
     pub(super) group: u64,
     /// Its number in the group.
     pub(super) seq: u32,
-    /// What all members have to agree about.
+    /// The signature, which all members must agree on.
     pub(super) signature: u32,
     plan: Plan,
-    /// Bytes of a block.
+    /// The size of a block, in bytes.
     block: usize,
     reduction: Option<(DataType, Op)>,
     pub(super) work: Vec<u8>,
     round: usize,
-    /// Sends of the round that are posted.
+    /// How many sends of the round are posted.
     sent: usize,
-    /// Chunks that are not answered.
+    /// How many chunks are not answered.
     open: u32,
-    /// A chunk is being read, or was.
+    /// Whether a chunk is being read, or has been.
     pub(super) fetching: bool,
     pub(super) fetched: Option<Box<[u8]>>,
     error: Option<Error>,
     end: End<O>,
 }
 
-/// What comes at the end.
+/// The result and the report at its end.
 pub(super) enum End<O> {
     Join,
     Completion { attached: O, result: Vec<Sge> },
 }
 
-/// A chunk that is answered, or read.
+/// A chunk that has been answered or read.
 pub(super) struct Finished {
     pub(super) run: u64,
     pub(super) fetched: Option<Box<[u8]>>,
     pub(super) error: Option<Error>,
 }
 
-/// The working memory of a plan, with the source in it, which `gather` copies.
+/// The working memory of a plan; `gather` copies the source to it.
 fn load(
     plan: &Plan,
     block: usize,
@@ -145,12 +145,12 @@ impl<O> Run<O> {
         }
     }
 
-    /// Where some blocks are.
+    /// The byte range of some blocks.
     pub(super) fn bytes(&self, blocks: &Range<usize>) -> Range<usize> {
         blocks.start * self.block..blocks.end * self.block
     }
 
-    /// A chunk of it is over.
+    /// Records that one of its chunks has ended.
     fn hear(&mut self, finished: Finished) {
         self.error = self.error.or(finished.error);
         match finished.fetched {
@@ -162,7 +162,7 @@ impl<O> Run<O> {
         }
     }
 
-    /// Puts what was received to its place.
+    /// Stores what was received.
     fn put(&mut self, receive: &Receive, mut bytes: Box<[u8]>) -> Result<()> {
         let place = self.bytes(&receive.blocks);
         let place = self.work.get_mut(place).ok_or(Error::Invalid)?;
@@ -178,7 +178,7 @@ impl<O> Run<O> {
         Ok(())
     }
 
-    /// The bytes of the result.
+    /// Returns the bytes of the result.
     fn result(&self) -> Result<Vec<u8>> {
         let mut bytes = reserved(self.plan.store.len() * self.block)?;
         for &block in &self.plan.store {
@@ -207,8 +207,8 @@ impl<H: Host> Endpoint<H> {
     /// Begins a collective operation.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: there is no such group; [`Error::NotConnected`]: not all members have joined;
-    /// or why the group has ended.
+    /// [`Error::Invalid`]: unknown group; [`Error::NotConnected`]: not all members have joined; or why the group has
+    /// ended.
     pub fn collective(
         &mut self,
         host: &H,
@@ -250,7 +250,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Lets operations go on as far as they can.
+    /// Advances all operations as far as possible.
     #[cold]
     pub(in crate::endpoint) fn carry_on(&mut self, host: &H, now: Instant) {
         loop {
@@ -281,7 +281,7 @@ impl<H: Host> Endpoint<H> {
                 return;
             };
             it.runs.append(&mut waiting);
-            // The end of one operation of a group is that of all.
+            // If one operation of a group fails, they all end.
             if !ended && it.finished.is_empty() {
                 break;
             }
@@ -289,7 +289,7 @@ impl<H: Host> Endpoint<H> {
         self.tell_members(host);
     }
 
-    /// Whether it is time to look for peers that went without a word.
+    /// Whether a check for peers that ended without a message is due.
     pub(in crate::endpoint) fn is_look_due(&mut self, now: Instant) -> bool {
         let Some(it) = &mut self.collective else {
             return false;
@@ -301,7 +301,7 @@ impl<H: Host> Endpoint<H> {
         due
     }
 
-    /// Follows the plan of an operation; whether it is at its end.
+    /// Advances an operation along its plan; returns whether it is complete.
     fn follow(&mut self, host: &H, run: &mut Run<H::Operation>, now: Instant) -> Result<bool> {
         let it = self.collective.as_mut();
         let group = it.and_then(|it| it.group(run.group));
@@ -335,7 +335,7 @@ impl<H: Host> Endpoint<H> {
                 run.sent += 1;
                 run.open += 1;
             }
-            // What is received may change what was to be sent: not before that.
+            // Received data may overwrite blocks that are still to be sent, so it must wait for the sends.
             if let Some(receive) = &round.receive {
                 match self.take_chunk(host, run, receive, now)? {
                     Some(bytes) => run.put(receive, bytes)?,
@@ -370,7 +370,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// No operation waits any more for answers to the chunks of a run.
+    /// Removes all waits for answers to the chunks of a run.
     fn give_up_chunks(&mut self, host: &H, run: u64) {
         let of_run = self
             .operations
