@@ -1,15 +1,14 @@
 //! One round of work: take what has arrived on each link, respond, send what is ready, check the timers.
 
-use crate::bulk::{self, Stepped};
 use crate::context::Context;
 use crate::id::Table;
 use crate::inbox::{Inbox, OpenInbox};
-use crate::link_state::LinkState;
+use crate::link_state::{Answer, LinkState};
 use crate::numbers::Numbers;
 use crate::qp::pair::Qp;
 use crate::requester::response::{on_acked, on_response};
 use crate::requester::{drop_datagram, pump};
-use crate::responder::{Answer, Reply, on_request};
+use crate::responder::{Reply, Stepped, on_request, step};
 use crate::silence::{Next, Silence};
 use crate::{AsyncEvent, CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
@@ -464,7 +463,7 @@ fn resume<L: Link, M: Memory>(
     let Some(mut bulk) = link_state.meta.bulk.take() else {
         return Resumed::Finished;
     };
-    match bulk::step(x, qps, link_state, &mut bulk) {
+    match step(x, qps, link_state, &mut bulk) {
         Stepped::Finished(reply) => {
             conclude(link_state, reply);
             Resumed::Finished

@@ -35,7 +35,6 @@
 )]
 
 mod bind;
-mod bulk;
 mod checked_memory;
 mod complete;
 mod context;
@@ -51,6 +50,7 @@ pub mod id;
 pub mod inbox;
 pub mod inspect;
 mod link_state;
+mod membership;
 mod nak;
 mod network;
 mod numbers;

@@ -1,22 +1,18 @@
 //! Receive side scaling: a raw queue pair without its own receive queue distributes frames over several, by a hash of
 //! the addresses in the frame.
 
-use crate::context::Context;
-use crate::qp::pair::Qp;
-use crate::xrc::turn_to;
 use crate::{
     Completion, CompletionOp, CqId, Engine, EngineError, QpId, QpState, QpType, SrqId, Status,
 };
 use bitflags::bitflags;
 use rkey_base::memory::Memory;
-use rkey_base::shared::PeerBytes;
 use rkey_core::DomainId;
 use rkey_link::Link;
 
 /// The length of a Toeplitz key, in bytes.
 pub const KEY_LEN: usize = 40;
 /// How many bytes of a frame can contain hashed fields (IPv6 and ports).
-const START_LEN: usize = 14 + 40 + 4;
+pub(crate) const START_LEN: usize = 14 + 40 + 4;
 
 bitflags! {
     /// The fields of a frame that are hashed, if the frame has them.
@@ -80,7 +76,7 @@ fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
 
 impl Rss {
     /// The hash of a frame that starts with these bytes.
-    fn hash(&self, frame: &[u8]) -> u32 {
+    pub(crate) fn hash(&self, frame: &[u8]) -> u32 {
         let mut input = [0; 36];
         let mut len = 0;
         let mut add = |fields: HashFields, at: usize, size: usize| {
@@ -116,26 +112,6 @@ impl Rss {
         }
         toeplitz(&self.key, &input[..len])
     }
-}
-
-/// Selects the receive queue for a frame of a queue pair with RSS; false if that queue takes no frames now.
-pub(crate) fn choose<M: Memory>(x: &mut Context<M>, qp: &mut Qp, frame: &PeerBytes<'_>) -> bool {
-    let Some(rss) = &qp.rss else {
-        return true;
-    };
-    let mut start = [0; START_LEN];
-    let len = frame.len().min(START_LEN);
-    frame.get(0, &mut start[..len]);
-    let place = rss.hash(&start[..len]) as usize & (rss.queues.len() - 1);
-    let Some(queue) = x.srqs.get(rss.queues[place]) else {
-        return false;
-    };
-    let (Some((_, cq)), true) = (queue.serves, queue.ready) else {
-        return false;
-    };
-    let (id, domain) = (queue.id, queue.domain);
-    turn_to(x, qp, id, domain, cq);
-    true
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {

@@ -5,22 +5,18 @@
 //! the domain of the queue that it names, and completes where that queue's receives complete (IBA annex A14). On a
 //! link the queue's number is in the upper half of the key, which is 0 for a device key.
 
-use crate::context::Context;
-use crate::nak::Nak;
 use crate::post::{accept_rare, aim, immediate};
 use crate::qp::pair::Qp;
-use crate::responder::{Reply, refuse};
 use crate::send_queue::WqeFlags;
 use crate::{
-    CompletionOp, CqId, Engine, EngineError, PostError, QpType, SendRequest, SrqId, Status, Work,
-    XrcdId,
+    CompletionOp, CqId, Engine, EngineError, PostError, QpType, SendRequest, SrqId, Work, XrcdId,
 };
 use rkey_base::memory::Memory;
 use rkey_core::{DomainId, WireKey};
-use rkey_link::{Header, HeaderFlags, Link, NodeId};
+use rkey_link::Link;
 
 /// How many bits the index and the generation have in the number of a shared receive queue.
-const INDEX_BITS: u32 = 16;
+pub(crate) const INDEX_BITS: u32 = 16;
 const GENERATION_MASK: u32 = 0xff;
 
 impl SrqId {
@@ -132,43 +128,4 @@ pub(crate) fn prepare(
     let to = request.ud.ok_or(PostError::NoAddress)?;
     wqe.key |= u64::from(to.qpn) << 32;
     Ok(())
-}
-
-/// Selects, for the receiving half, the shared receive queue that a request names. The sending half takes no requests.
-#[cold]
-pub(crate) fn find_queue<M: Memory>(
-    x: &mut Context<M>,
-    qp: &mut Qp,
-    node: NodeId,
-    header: &Header,
-) -> Result<(), Reply> {
-    if header.msn != qp.resp.msn {
-        return Ok(()); // it will be dropped, or asked for again
-    }
-    let number = (header.key >> 32) as u32;
-    let found = x
-        .srqs
-        .at(number & ((1 << INDEX_BITS) - 1))
-        .filter(|srq| srq.id.number() == number);
-    let named = found.and_then(|srq| Some((srq.id, srq.domain, srq.serves?)));
-    let ours = |xrcd| qp.config.qp_type == QpType::XrcRecv && xrcd == qp.config.xrcd;
-    let Some((srq, domain, (_, cq))) = named.filter(|(.., serves)| ours(serves.0)) else {
-        return Err(refuse(x, qp, node, header, Nak::InvalidRequest, None));
-    };
-    let goes_on = qp.resp.current.is_some() && !header.flags.contains(HeaderFlags::FIRST);
-    if goes_on && qp.config.srq != Some(srq) {
-        // A message is for one queue, so its receive cannot change halfway.
-        return Err(refuse(x, qp, node, header, Nak::InvalidRequest, None));
-    }
-    turn_to(x, qp, srq, domain, cq);
-    Ok(())
-}
-
-/// Makes a queue pair take its receives from another queue.
-pub(crate) fn turn_to<M>(x: &mut Context<M>, qp: &mut Qp, srq: SrqId, domain: DomainId, cq: CqId) {
-    if qp.config.srq != Some(srq) {
-        // A receive from the previous queue, whose message was abandoned.
-        x.fail_receive(qp, Status::Flushed, 0);
-        (qp.config.srq, qp.config.domain, qp.config.recv_cq) = (Some(srq), domain, cq);
-    }
 }

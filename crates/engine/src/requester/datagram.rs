@@ -2,19 +2,22 @@
 //!
 //! A connected queue pair has one link for all its requests. A datagram names its receiver, so the engine looks up a
 //! link for each one. A datagram waits if its receiver is not known yet, and is lost silently if it cannot be
-//! delivered, as on any network. `ud.rs` has the receiver's side, `groups.rs` the copies for a group.
+//! delivered, delivered, as on any network. `multicast.rs` has the copies for a group, `responder/datagram.rs` the receiver's
+//! side.
 
 use super::fragment::{header_of, keep, send_fragment};
+use super::multicast::{Copied, group_of, send_to_group};
 use super::{Start, hold, request_link, start};
 use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
-use crate::groups::{self, Copied};
 use crate::id::Table;
 use crate::link_state::LinkState;
 use crate::qp::pair::Qp;
 use crate::send_queue::{Detail, WqeFlags};
-use crate::{QpType, Status, UdAddress, ud};
+use crate::ud::GRH_LEN;
+use crate::{QpType, Status, UdAddress};
 use rkey_base::memory::Memory;
+use rkey_base::shared::OwnBytes;
 use rkey_core::LocalUse;
 use rkey_link::{HeaderFlags, Link, SendError, Ticket};
 
@@ -30,17 +33,17 @@ pub(super) fn pump_datagrams<L: Link, M: Memory>(
             Start::Wait => return,
         }
         if let Detail::Datagram(to) = *qp.sq.detail(qp.sq.next)
-            && let Some(group) = groups::group_of(qp, &to)
+            && let Some(group) = group_of(qp, &to)
         {
-            match groups::send(x, links, qp, &to, group) {
+            match send_to_group(x, links, qp, &to, group) {
                 Copied::Ended => continue,
-                Copied::Wait => return ud::take_payloads(x, qp),
+                Copied::Wait => return take_payloads(x, qp),
             }
         }
         let link_state = match datagram_path(x, links, qp) {
             Path::Link(link_state) => link_state,
             Path::Ended => continue,
-            Path::Wait => return ud::take_payloads(x, qp),
+            Path::Wait => return take_payloads(x, qp),
         };
         if let Err(error) = send_fragment(x, link_state, qp) {
             hold(link_state, qp, error);
@@ -70,7 +73,7 @@ fn datagram_path<'a, L: Link, M: Memory>(
         request_link(x, qp, to.qpn);
         return Path::Wait;
     };
-    let len = ud::GRH_LEN + qp.sq.wqe(seq).total;
+    let len = GRH_LEN + qp.sq.wqe(seq).total;
     if links.get(id).is_none_or(|link_state| {
         link_state.meta.down.is_some() || link_state.meta.caps.fragment_max < len
     }) {
@@ -143,4 +146,30 @@ pub(crate) fn send_datagram<L: Link, M: Memory>(
             .gather(qp.config.domain, queue.sges(seq), 0, rest, LocalUse::Send)
             .map_err(|found| keep(trouble, found))
     })
+}
+
+/// Copies the payloads of datagrams that wait for a link.
+///
+/// Programs know that a datagram leaves within microseconds, whatever its destination, and some (UCX) reuse its memory
+/// when the peer has responded, before they have seen the completion. Finding a peer takes longer than that.
+#[cold]
+fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
+    for seq in qp.sq.kept_to.max(qp.sq.next)..qp.sq.tail {
+        let wqe = qp.sq.wqe(seq);
+        let there_already = wqe.flags.contains(WqeFlags::INLINE) || wqe.total == 0;
+        if there_already || wqe.total > qp.settings.path_mtu {
+            continue;
+        }
+        let mut bytes = vec![0; wqe.total as usize].into_boxed_slice();
+        let domain = qp.config.domain;
+        let place = OwnBytes::from_slice(&mut bytes);
+        let taken = x
+            .checked
+            .gather(domain, qp.sq.sges(seq), 0, place, LocalUse::Send);
+        // Unreadable memory is reported when the datagram is sent.
+        if taken.is_ok() {
+            qp.sq.keep(seq, bytes);
+        }
+    }
+    qp.sq.kept_to = qp.sq.tail;
 }

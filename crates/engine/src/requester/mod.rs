@@ -6,6 +6,7 @@
 
 mod datagram;
 mod fragment;
+mod multicast;
 mod remote_iovec;
 pub(crate) mod response;
 
@@ -19,10 +20,10 @@ use crate::{CompletionOp, Event, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, SendError};
 
+pub(crate) use datagram::drop_datagram;
 use datagram::pump_datagrams;
-pub(crate) use datagram::{drop_datagram, send_datagram};
-pub(crate) use fragment::record;
-use fragment::send_fragment;
+use fragment::{record, send_fragment};
+pub(crate) use multicast::group_of;
 
 /// Sends as much as possible.
 pub(crate) fn pump<L: Link, M: Memory>(

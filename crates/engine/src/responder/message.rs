@@ -6,9 +6,9 @@
 
 use super::receive::{complete_receive, no_receive, take_receive};
 use super::{Reply, allow, count_access, failed, refuse, requested_range};
-use crate::bulk::Bulk;
 use crate::checked_memory::{AccessError, Counter};
 use crate::context::Context;
+use crate::link_state::Bulk;
 use crate::nak::Nak;
 use crate::qp::pair::{Inbound, MSN_MASK, Qp};
 use crate::{CompletionFlags, QpType, Status};

@@ -8,32 +8,37 @@
 //! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of
 //! their message got a response.
 
+mod bulk;
+mod datagram;
 mod message;
+mod multicast;
 mod receive;
 mod refusal;
 mod reply;
+mod rss;
+mod xrc;
 
-use crate::bulk::Bulk;
 use crate::checked_memory::{Counter, RequestedRange};
 use crate::context::Context;
-use crate::groups;
+use crate::groups::GROUP_QPN;
 use crate::id::Table;
 use crate::inbox::OpenInbox;
-use crate::link_state::Meta;
+use crate::link_state::{Answer, Bulk, Meta};
 use crate::nak::Nak;
 use crate::numbers::Numbers;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::{AsyncEvent, Event, QpState, ud, xrc};
+use crate::{AsyncEvent, Event, QpState};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
 use rkey_link::{Header, HeaderFlags, Incoming, NodeId, Op, Payload};
 
+pub(crate) use bulk::{Stepped, step};
 pub(crate) use message::arrived;
 use message::{begin, fragment, resynchronise};
 pub(crate) use receive::{complete_receive, take_receive};
 pub(crate) use refusal::{failed, refuse};
-pub(crate) use reply::{Answer, Reply, back};
+pub(crate) use reply::{Reply, back};
 
 /// Takes a request.
 #[inline(always)]
@@ -50,7 +55,7 @@ pub(crate) fn on_request<M: Memory>(
         return unaddressed(x, qps, incoming);
     };
     if qp.config.qp_type.is_datagram() {
-        ud::on_datagram(x, qp, incoming);
+        datagram::on_datagram(x, qp, incoming);
         return Reply::Done;
     }
     if (qp.inbound != Some(meta.id) && !recognise(qp, meta))
@@ -157,8 +162,8 @@ fn unaddressed<M: Memory>(
     qps: &mut Table<Qp>,
     incoming: &Incoming<'_>,
 ) -> Reply {
-    if incoming.header.dst_qp == groups::GROUP_QPN {
-        return groups::deliver(x, qps, incoming);
+    if incoming.header.dst_qp == GROUP_QPN {
+        return multicast::deliver_to_group(x, qps, incoming);
     }
     not_ready(&incoming.header)
 }

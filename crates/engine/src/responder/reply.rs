@@ -1,16 +1,9 @@
 //! Replies: the outcomes of a request, and the responses to it.
 
-use crate::bulk::Bulk;
+use crate::link_state::{Answer, Bulk};
 use crate::nak::Nak;
 use rkey_core::WIRE_LEN;
 use rkey_link::{Header, Op};
-
-/// A response to send.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
-    pub(crate) header: Header,
-    pub(crate) wire: [u8; WIRE_LEN],
-}
 
 /// The outcome of a request.
 pub(crate) enum Reply {

@@ -1,10 +1,13 @@
 //! A link, and the engine's state for it.
 
-use crate::bulk::Bulk;
-use crate::responder::Answer;
+mod bulk;
+
 use crate::{LinkId, Origin};
-use rkey_link::{Capabilities, DownReason, Link, NodeId, Ticket};
+use rkey_core::WIRE_LEN;
+use rkey_link::{Capabilities, DownReason, Header, Link, NodeId, Ticket};
 use std::collections::VecDeque;
+
+pub(crate) use bulk::Bulk;
 
 /// A request fragment on the link that is not acknowledged. Tickets are consecutive, so the ticket is the index in
 /// the list.
@@ -76,6 +79,13 @@ impl Records {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
         (self.acked..self.sent).map(|ticket| &self.ring[self.place(ticket)])
     }
+}
+
+/// A response to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) header: Header,
+    pub(crate) wire: [u8; WIRE_LEN],
 }
 
 /// Everything about a link except the link.

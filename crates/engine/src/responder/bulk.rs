@@ -4,37 +4,20 @@
 //! is the order of execution. Each step moves at most [`STEP`] bytes and checks the access again, so that deregistering
 //! a region, or waiting for the engine, never waits for a gigabyte to be copied.
 
+use super::{Reply, arrived, back, count_access, failed, requested_range, still_allowed};
 use crate::checked_memory::{AccessError, CheckedMemory, Counter, RequestedRange};
 use crate::context::Context;
 use crate::id::Table;
-use crate::link_state::LinkState;
+use crate::link_state::{Answer, Bulk, LinkState};
 use crate::nak::Nak;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::responder::{
-    Answer, Reply, arrived, back, count_access, failed, requested_range, still_allowed,
-};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, Operation, WIRE_LEN};
-use rkey_link::{
-    DownReason, Header, HeaderFlags, Link, Op, Payload, PullError, RemoteIovec, SendError,
-};
+use rkey_link::{DownReason, Header, HeaderFlags, Link, Op, PullError, RemoteIovec, SendError};
 
 /// The most bytes that one step moves.
 const STEP: u64 = 256 << 10;
-
-/// A request in progress. The header and the list have been copied: the peer cannot change them.
-#[derive(Debug)]
-pub(crate) struct Bulk {
-    qp: u32,
-    life: u32,
-    header: Header,
-    list: Option<Box<RemoteIovec>>,
-    /// How many bytes of this fragment have been moved.
-    done: u64,
-    /// How many bytes of a read the requester knows to be complete.
-    told: u64,
-}
 
 /// A push notifies the requester each time it has passed a multiple of this, so that a long read shows progress.
 const TELL: u64 = 16 << 20;
@@ -49,35 +32,6 @@ pub(crate) enum Stepped {
     Full,
     /// The link broke.
     Down(DownReason),
-}
-
-impl Bulk {
-    pub(crate) fn pull(qp: &Qp, header: &Header, list: &RemoteIovec) -> Self {
-        let list = Some(Box::new(*list));
-        Self {
-            qp: qp.id.index,
-            life: qp.life,
-            header: *header,
-            list,
-            done: 0,
-            told: 0,
-        }
-    }
-
-    pub(crate) fn read(qp: &Qp, header: &Header, payload: &Payload<'_>) -> Self {
-        let list = match payload {
-            Payload::RemoteIovec(list) => Some(list.clone()),
-            Payload::Bytes(_) => None,
-        };
-        Self {
-            qp: qp.id.index,
-            life: qp.life,
-            header: *header,
-            list,
-            done: 0,
-            told: 0,
-        }
-    }
 }
 
 /// Executes one step.

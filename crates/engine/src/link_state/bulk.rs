@@ -1,0 +1,46 @@
+//! A request at the front of a link that takes the responder several steps.
+
+use crate::qp::pair::Qp;
+use rkey_link::{Header, Payload, RemoteIovec};
+
+/// A request in progress. The header and the list have been copied: the peer cannot change them.
+#[derive(Debug)]
+pub(crate) struct Bulk {
+    pub(crate) qp: u32,
+    pub(crate) life: u32,
+    pub(crate) header: Header,
+    pub(crate) list: Option<Box<RemoteIovec>>,
+    /// How many bytes of this fragment have been moved.
+    pub(crate) done: u64,
+    /// How many bytes of a read the requester knows to be complete.
+    pub(crate) told: u64,
+}
+
+impl Bulk {
+    pub(crate) fn pull(qp: &Qp, header: &Header, list: &RemoteIovec) -> Self {
+        let list = Some(Box::new(*list));
+        Self {
+            qp: qp.id.index,
+            life: qp.life,
+            header: *header,
+            list,
+            done: 0,
+            told: 0,
+        }
+    }
+
+    pub(crate) fn read(qp: &Qp, header: &Header, payload: &Payload<'_>) -> Self {
+        let list = match payload {
+            Payload::RemoteIovec(list) => Some(list.clone()),
+            Payload::Bytes(_) => None,
+        };
+        Self {
+            qp: qp.id.index,
+            life: qp.life,
+            header: *header,
+            list,
+            done: 0,
+            told: 0,
+        }
+    }
+}

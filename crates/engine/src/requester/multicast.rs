@@ -1,0 +1,132 @@
+//! Datagrams to groups: a copy for every device that has members.
+//!
+//! A copy that finds its link full waits for room, as other datagrams do, but not forever, because the other members
+//! are waiting. After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until it has
+//! taken one.
+
+use super::datagram::send_datagram;
+use super::{fail, hold, record};
+use crate::context::Context;
+use crate::groups::{Copies, GROUP_QPN, Group, WIRE_KEY};
+use crate::id::Table;
+use crate::link_state::LinkState;
+use crate::qp::pair::{MSN_MASK, Qp};
+use crate::send_queue::WqeFlags;
+use crate::{Event, QpType, Status, UdAddress};
+use rkey_base::memory::Memory;
+use rkey_core::LocalUse;
+use rkey_link::{Link, SendError};
+
+/// How often a copy waits for room on its link, and how long each time, in nanoseconds. A clock that jumps, because
+/// the time was not updated for a while, only makes one wait shorter.
+const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
+/// The group that a datagram is for, if it is for one.
+pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
+    if qp.config.qp_type == QpType::Raw {
+        Some(Group::Wire)
+    } else if to.qpn == GROUP_QPN {
+        Some(Group::Gid(to.route.target))
+    } else {
+        None
+    }
+}
+
+/// The result of sending a datagram to a group.
+pub(super) enum Copied {
+    Ended,
+    /// Its destinations are not known yet, or one has no room.
+    Wait,
+}
+
+/// Sends a copy of the datagram at `next` to every device that has members.
+#[cold]
+pub(super) fn send_to_group<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &mut Table<LinkState<L>>,
+    qp: &mut Qp,
+    to: &UdAddress,
+    group: Group,
+) -> Copied {
+    let begun = qp.req.copies.take();
+    let begun = begun.filter(|begun| begun.seq == qp.sq.next && begun.life == qp.life);
+    let (left, mut waited) = begun.map_or((None, None), |begun| {
+        (Some(begun.links), Some((begun.until, begun.waits)))
+    });
+    let known = x.destinations.get(&group).filter(|to| x.now < to.until);
+    let Some(ids) = left.or_else(|| known.map(|to| to.links.clone())) else {
+        if !qp.req.link_requested {
+            qp.req.link_requested = true;
+            x.events.push_back(Event::GroupNeeded { qp: qp.id, group });
+        }
+        return Copied::Wait;
+    };
+    let seq = qp.sq.next;
+    let (sges, total) = (qp.sq.sges(seq), u64::from(qp.sq.wqe(seq).total));
+    // These errors do not depend on whether the group has members.
+    let domain = qp.config.domain;
+    let taken = WqeFlags::INLINE.union(WqeFlags::KEPT);
+    let mut trouble = if qp.sq.wqe(seq).flags.intersects(taken) {
+        None
+    } else {
+        x.checked
+            .check_sges(domain, sges, total, LocalUse::Send)
+            .err()
+    };
+    let key = if group == Group::Wire { WIRE_KEY } else { 0 };
+    for (place, &id) in ids.iter().enumerate() {
+        let Some(link_state) = links
+            .get_mut(id)
+            .filter(|link_state| link_state.meta.down.is_none())
+        else {
+            continue;
+        };
+        if trouble.is_some() {
+            break;
+        }
+        match send_datagram(&x.checked, link_state, qp, to, key, &mut trouble) {
+            Ok(_) => {
+                link_state.meta.no_room = false;
+                record(link_state, qp, seq, true);
+                link_state.link.flush();
+            }
+            Err(SendError::Full) if !link_state.meta.no_room => {
+                // The remaining links have not been waited for yet.
+                let (until, waits) = match waited.take().filter(|_| place == 0) {
+                    Some((until, waits)) if x.now < until => (until, waits),
+                    Some((_, 0)) => {
+                        link_state.meta.no_room = true;
+                        continue;
+                    }
+                    earlier => {
+                        let waits = earlier.map_or(ROOM_WAITS.0, |(_, waits)| waits);
+                        let until = x.now + ROOM_WAITS.1;
+                        x.timers.at(until, (qp.id.index, qp.life));
+                        (until, waits - 1)
+                    }
+                };
+                hold(link_state, qp, SendError::Full);
+                qp.req.copies = Some(Copies {
+                    seq,
+                    life: qp.life,
+                    links: ids[place..].to_vec(),
+                    until,
+                    waits,
+                });
+                return Copied::Wait;
+            }
+            Err(SendError::Fault(_) | SendError::Full | SendError::Down) => {}
+        }
+    }
+    if let Some(trouble) = trouble {
+        let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+        fail(x, qp, seq, Status::LocalProtection, vendor);
+        return Copied::Ended;
+    }
+    let wqe = qp.sq.wqe_mut(seq);
+    wqe.msn = qp.req.msn;
+    wqe.end(Status::Success, 0);
+    qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
+    qp.sq.next = seq + 1;
+    x.retire(qp);
+    Copied::Ended
+}
