@@ -14,7 +14,7 @@ use rkey_link::NodeId;
 
 use crate::config::{Config, DirectCopy, Share};
 use crate::error::DeviceError;
-use crate::objects::channel::EventQueue;
+use crate::objects::event_queue::EventQueue;
 use crate::peers::handshake::{LinkConfig, LocalNode, Policy};
 use crate::peers::names::Scope;
 use crate::progress::engine_thread::EngineThread;

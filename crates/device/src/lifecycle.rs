@@ -111,7 +111,7 @@ impl Lifecycle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::channel::EventQueue;
+    use crate::objects::event_queue::EventQueue;
     use rkey_engine::CqId;
 
     fn lifecycle() -> Lifecycle {

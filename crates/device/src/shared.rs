@@ -13,7 +13,7 @@ use crate::error::DeviceError;
 use crate::inspect::denials::Denials;
 use crate::inspect::describe::Descriptions;
 use crate::lifecycle::Lifecycle;
-use crate::objects::channel::EventQueue;
+use crate::objects::event_queue::EventQueue;
 use crate::objects::{Adverts, Counters, CqTable, QpTable};
 use crate::peers::identity::Identities;
 use crate::peers::names::Scope;

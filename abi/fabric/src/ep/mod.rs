@@ -206,7 +206,7 @@ struct Live {
     name: Mutex<SocketAddr>,
     serving: Mutex<Option<Serving>>,
     /// Shows it to people, until it is closed.
-    description: Mutex<Option<rkey_device::describe::Description>>,
+    description: Mutex<Option<rkey_device::Description>>,
     state: Mutex<State>,
 }
 

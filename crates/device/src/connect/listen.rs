@@ -16,7 +16,7 @@ use super::socket::listener;
 use super::{Deadline, PRIVATE_DATA_MAX, Peer, QPS_MAX};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::objects::channel::wait_readable;
+use crate::objects::event_queue::wait_readable;
 use crate::objects::qp::Qp;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::names::{self, Scope};

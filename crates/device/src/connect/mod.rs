@@ -19,11 +19,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rkey_link::NodeId;
-use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::objects::qp::Qp;
+use crate::objects::qp::{Qp, QpAddress};
 use crate::peers::names;
 use packet::{Packet, Side, printable, receive, send};
 use socket::{Reached, dial};
@@ -35,15 +34,6 @@ pub const QPS_MAX: usize = 64;
 /// How often to dial a listener again that drops us without reading the request, and the pause before that.
 const REDIALS: u32 = 32;
 const REDIAL_PAUSE: Duration = Duration::from_millis(10);
-
-/// What a peer needs to know about a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QpAddress {
-    /// Its number.
-    pub qpn: u32,
-    /// The number of the first message that it will send.
-    pub msn: u32,
-}
 
 /// The other side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,7 +258,7 @@ mod tests {
 
     fn wait_for(socket: &OwnedFd) {
         use std::os::fd::AsFd;
-        crate::objects::channel::wait_readable(socket.as_fd(), None).unwrap();
+        crate::objects::event_queue::wait_readable(socket.as_fd(), None).unwrap();
     }
 
     /// Dials listeners that behave like this, one after the other, the last one again and again. Returns how often it dialled,

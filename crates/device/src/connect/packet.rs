@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Deadline, QpAddress};
 use crate::error::DeviceError;
-use crate::objects::channel::wait_readable;
+use crate::objects::event_queue::wait_readable;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
 const MAGIC: &[u8; 8] = b"rkeyCON1";

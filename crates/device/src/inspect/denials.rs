@@ -22,7 +22,7 @@ use rkey_engine::{DenialReport, Guesser, Reports, Side};
 use rkey_link::NodeId;
 
 use crate::config::Config;
-use crate::inspect::command;
+use crate::peers::process::own_command;
 
 /// The kind of messages that [`limited`] counts here.
 const REFUSALS: &str = "refusals";
@@ -211,7 +211,7 @@ impl Watcher {
         if self.count > KEPT + 1 {
             return;
         }
-        let who = format!("process {} ({})", std::process::id(), command());
+        let who = format!("process {} ({})", std::process::id(), own_command());
         let text = if self.count > KEPT {
             format!("{who}: further refusals are not listed\n")
         } else {

@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::device::Device;
-
 /// The most endpoints that are described.
-const ENDPOINTS: usize = 256;
+pub(super) const ENDPOINTS: usize = 256;
 /// The most peers that a description lists.
 pub const PEERS: usize = 64;
 /// The most tags that a description lists.
@@ -90,7 +88,7 @@ pub struct PeerView {
     pub unexpected: usize,
 }
 
-type Describe = dyn Fn(Instant) -> EndpointView + Send;
+pub(super) type Describe = dyn Fn(Instant) -> EndpointView + Send;
 
 /// The descriptions that a device knows.
 #[derive(Default)]
@@ -103,6 +101,20 @@ struct Known {
 }
 
 impl Descriptions {
+    /// Adds one; returns the number by which it is removed.
+    pub(super) fn add(&self, describe: Box<Describe>) -> u64 {
+        let mut known = self.0.lock();
+        known.next += 1;
+        let number = known.next;
+        known.by_number.insert(number, describe);
+        number
+    }
+
+    /// When this returns, the function is not running and will not be called again.
+    pub(super) fn remove(&self, number: u64) {
+        self.0.lock().by_number.remove(&number);
+    }
+
     /// The first descriptions, and how many there are.
     pub(crate) fn collect(&self) -> (Vec<EndpointView>, usize) {
         let until = Instant::now() + PATIENCE;
@@ -112,42 +124,6 @@ impl Descriptions {
             described.map(|describe| describe(until)).collect(),
             known.by_number.len(),
         )
-    }
-}
-
-/// Registers a description until it is dropped. When the drop returns, the function is not running and will not be called again.
-#[derive(Debug)]
-#[must_use = "the description ends with it"]
-pub struct Description {
-    device: Device,
-    number: u64,
-}
-
-impl Device {
-    /// Registers the description of a front end's endpoint. `describe` runs in the engine thread or in [`Device::inspect`]; it must
-    /// return by the time that it gets, must not call the device, and must not drop the last handle of one of its objects.
-    pub fn describe(
-        &self,
-        describe: impl Fn(Instant) -> EndpointView + Send + 'static,
-    ) -> Description {
-        let mut known = self.shared().descriptions.0.lock();
-        known.next += 1;
-        let number = known.next;
-        known.by_number.insert(number, Box::new(describe));
-        Description {
-            device: self.clone(),
-            number,
-        }
-    }
-}
-
-impl Drop for Description {
-    fn drop(&mut self) {
-        // In a forked child the lock may be held by a thread that does not exist there.
-        if !self.device.is_forked() {
-            let mut known = self.device.shared().descriptions.0.lock();
-            known.by_number.remove(&self.number);
-        }
     }
 }
 
@@ -167,37 +143,6 @@ pub fn lock_until<T>(lock: &Mutex<T>, until: Instant) -> Option<parking_lot::Mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
-
-    #[test]
-    fn endpoints_are_shown_while_their_description_is_there() {
-        let device = Device::open(Config::default()).unwrap();
-        let view = |number| {
-            move |_| EndpointView {
-                number,
-                ep_type: "test".to_owned(),
-                name: None,
-                traffic: None,
-            }
-        };
-        let shown = || {
-            let all = device.inspect().unwrap();
-            let numbers: Vec<u32> = all.endpoints.iter().map(|ep| ep.number).collect();
-            (numbers, all.endpoint_count)
-        };
-        let one = device.describe(view(1));
-        let two = device.describe(view(2));
-        assert_eq!(shown(), (vec![1, 2], 2));
-        drop(one);
-        assert_eq!(shown(), (vec![2], 1));
-        let many: Vec<Description> = (0..ENDPOINTS as u32)
-            .map(|number| device.describe(view(number)))
-            .collect();
-        let (numbers, count) = shown();
-        assert_eq!((numbers.len(), count), (ENDPOINTS, ENDPOINTS + 1));
-        drop((two, many));
-        assert_eq!(shown(), (vec![], 0));
-    }
 
     #[test]
     fn locking_gives_up_in_time() {

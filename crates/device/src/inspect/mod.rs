@@ -7,6 +7,7 @@ pub mod copy_paths;
 pub mod denial_view;
 pub mod denials;
 pub mod describe;
+pub mod description;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,7 +26,7 @@ use crate::device::{Device, link_config};
 use crate::error::DeviceError;
 use crate::inspect::denial_view::{DenialView, GuesserView};
 use crate::inspect::describe::EndpointView;
-use crate::objects::channel::wait_readable;
+use crate::objects::event_queue::wait_readable;
 use crate::peers::handshake::{HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger};
 use crate::peers::names::{self, Scope};
 use crate::peers::process::{self, Departed};
@@ -347,7 +348,7 @@ fn inspect(shared: &Shared) -> Inspection {
         node: shared.node,
         pid: shared.node.pid,
         uid: rustix::process::geteuid().as_raw(),
-        command: command(),
+        command: process::own_command(),
         blocks: shared.qp_numbers.numbers(),
         driver: shared.driver.schedule.mode().to_string(),
         protection,
@@ -442,12 +443,4 @@ fn role_of(link: &AnyLink) -> &'static str {
         LinkRole::Requester => "requester",
         LinkRole::Responder => "responder",
     }
-}
-
-/// The command line of this process, shortened.
-pub(crate) fn command() -> String {
-    let raw = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let text = String::from_utf8_lossy(&raw);
-    let words: Vec<&str> = text.split('\0').filter(|w| !w.is_empty()).collect();
-    words.join(" ").chars().take(200).collect()
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex};
 use rkey_engine::CqId;
 
-use super::channel::EventQueue;
+use super::event_queue::EventQueue;
 use crate::lifecycle::WaitPoint;
 use crate::progress::DeviceEngine;
 

@@ -5,6 +5,7 @@ pub mod channel;
 pub(crate) mod counters;
 pub mod cq;
 mod cq_notify;
+pub(crate) mod event_queue;
 mod membership;
 mod null_region;
 pub mod qp;

@@ -9,8 +9,8 @@ use rkey_engine::{
     SendRequest, Side,
 };
 use rkey_link::NodeId;
+use serde::{Deserialize, Serialize};
 
-use crate::connect::QpAddress;
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::Membership;
@@ -21,6 +21,15 @@ use crate::progress::reactor::Token;
 /// The fixed attributes of a queue pair, with the device's queues. `endpoint` is the number passed to
 /// [`Device::bind_endpoint`], `peer` the one in a [`RegionSpec`](crate::core::RegionSpec).
 pub type QpOptions = QpConfig<Cq, Srq>;
+
+/// What a peer needs to know about a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpAddress {
+    /// Its number.
+    pub qpn: u32,
+    /// The number of the first message that it will send.
+    pub msn: u32,
+}
 
 /// A queue pair. Clones are the same queue pair; the last one destroys it.
 #[derive(Clone, Debug)]

@@ -108,6 +108,14 @@ pub(crate) fn innermost_pid(pid: u32) -> Option<u32> {
     line.split_ascii_whitespace().last()?.parse().ok()
 }
 
+/// The command line of this process, shortened.
+pub(crate) fn own_command() -> String {
+    let raw = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let text = String::from_utf8_lossy(&raw);
+    let words: Vec<&str> = text.split('\0').filter(|w| !w.is_empty()).collect();
+    words.join(" ").chars().take(200).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

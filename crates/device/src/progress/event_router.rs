@@ -6,7 +6,7 @@ use rkey_engine::{AsyncEvent, Event, QpAttributes, QpId, QpState};
 
 use super::Driver;
 use crate::inspect::denials::Denials;
-use crate::objects::channel::EventQueue;
+use crate::objects::event_queue::EventQueue;
 use crate::objects::{Counters, CqTable, QpTable};
 use crate::peers::names;
 use crate::peers::qp_numbers::QpNumbers;

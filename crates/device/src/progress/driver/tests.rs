@@ -8,7 +8,7 @@ use rkey_core::{Limits, Protection, Secrets};
 use rkey_engine::EngineConfig;
 
 use crate::inspect::denials::Denials;
-use crate::objects::channel::EventQueue;
+use crate::objects::event_queue::EventQueue;
 use crate::peers::names::Scope;
 use crate::peers::qp_numbers::QpNumbers;
 use crate::progress::reactor::{Reactor, Token};

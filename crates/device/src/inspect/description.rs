@@ -1,0 +1,74 @@
+//! Descriptions of endpoints, which front ends register with the device.
+
+use std::time::Instant;
+
+use super::describe::EndpointView;
+use crate::device::Device;
+
+/// Registers a description until it is dropped. When the drop returns, the function is not running and will not be called again.
+#[derive(Debug)]
+#[must_use = "the description ends with it"]
+pub struct Description {
+    device: Device,
+    number: u64,
+}
+
+impl Device {
+    /// Registers the description of a front end's endpoint. `describe` runs in the engine thread or in [`Device::inspect`]; it must
+    /// return by the time that it gets, must not call the device, and must not drop the last handle of one of its objects.
+    pub fn describe(
+        &self,
+        describe: impl Fn(Instant) -> EndpointView + Send + 'static,
+    ) -> Description {
+        Description {
+            device: self.clone(),
+            number: self.shared().descriptions.add(Box::new(describe)),
+        }
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held by a thread that does not exist there.
+        if !self.device.is_forked() {
+            self.device.shared().descriptions.remove(self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::inspect::describe::ENDPOINTS;
+
+    #[test]
+    fn endpoints_are_shown_while_their_description_is_there() {
+        let device = Device::open(Config::default()).unwrap();
+        let view = |number| {
+            move |_| EndpointView {
+                number,
+                ep_type: "test".to_owned(),
+                name: None,
+                traffic: None,
+            }
+        };
+        let shown = || {
+            let all = device.inspect().unwrap();
+            let numbers: Vec<u32> = all.endpoints.iter().map(|ep| ep.number).collect();
+            (numbers, all.endpoint_count)
+        };
+        let one = device.describe(view(1));
+        let two = device.describe(view(2));
+        assert_eq!(shown(), (vec![1, 2], 2));
+        drop(one);
+        assert_eq!(shown(), (vec![2], 1));
+        let many: Vec<Description> = (0..ENDPOINTS as u32)
+            .map(|number| device.describe(view(number)))
+            .collect();
+        let (numbers, count) = shown();
+        assert_eq!((numbers.len(), count), (ENDPOINTS, ENDPOINTS + 1));
+        drop((two, many));
+        assert_eq!(shown(), (vec![], 0));
+    }
+}
