@@ -1,10 +1,11 @@
 //! Hostile bytes for everything that reads a peer: on stable Rust in every run, and guided by coverage if cargo-fuzz is
 //! installed. Both start from `fuzz/seeds`, which `--record` replaces by what coverage found.
 
-use super::stages::{self, MINUTE, in_target, nightly};
+use super::steps::{MINUTE, nightly, succeeds, suite};
 use super::{Report, Session};
 use crate::process;
 use anyhow::{Context, Result, ensure};
+use rkey_harness::in_target;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -39,7 +40,7 @@ pub(super) fn mutated(session: &Session<'_>) -> Result<Report> {
     command.env("RKEY_FUZZ_SECONDS", seconds.to_string());
     let limit = 15 * MINUTE + 8 * Duration::from_secs(seconds);
     let note = format!("{seconds} s for each entry, mutated samples and seeds");
-    stages::suite(command, limit, &note)
+    suite(command, limit, &note)
 }
 
 /// Each target under libFuzzer, from a corpus that is kept in `fuzz/corpus`.
@@ -79,7 +80,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
         command.arg(format!("-max_len={LONGEST}"));
         // The first one builds.
         let limit = 30 * MINUTE + Duration::from_secs(seconds());
-        report.add(stages::succeeds(command, limit)?);
+        report.add(succeeds(command, limit)?);
         if session.record && report.failures.is_empty() {
             record(session, target, &corpus.join(target))?;
         }

@@ -4,6 +4,7 @@ mod failures;
 mod fresh;
 mod fuzz;
 mod stages;
+mod steps;
 mod summary;
 mod unprivileged;
 

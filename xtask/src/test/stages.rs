@@ -1,13 +1,13 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
-use super::{Report, Session, failures, fresh, fuzz, summary, unprivileged};
+use super::steps::{MINUTE, nightly, succeeds, suite};
+use super::{Report, Session, fresh, fuzz, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
-pub(super) use rkey_harness::in_target;
+use rkey_harness::in_target;
 use rkey_programs::{deny, fabric, mpi, rdma_core, transfer};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 /// A stage of the suite.
 pub(super) struct Stage {
@@ -114,31 +114,8 @@ pub(super) const ALL: &[Stage] = &[
 /// Stages that run only when they are named: too slow for every run, only for root, or with results that change without us.
 pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
 
-pub(super) const MINUTE: Duration = Duration::from_secs(60);
-
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(Ok(()), packages::ensure(session.install)?))
-}
-
-/// Runs a program as one check.
-pub(super) fn succeeds(command: Command, limit: Duration) -> Result<Result<(), String>> {
-    let described = process::describe(&command);
-    let outcome = process::run(command, limit)?;
-    Ok(match outcome.ok {
-        true => Ok(()),
-        false => Err(failures::of_program(&described, &outcome.output)),
-    })
-}
-
-/// A cargo of the nightly toolchain, in `root`.
-pub(super) fn nightly(root: &std::path::Path) -> Command {
-    let mut command = Command::new("cargo");
-    command.current_dir(root).arg("+nightly");
-    // They would select the toolchain that runs xtask.
-    for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
-        command.env_remove(name);
-    }
-    command
 }
 
 /// A check whose output was printed already.
@@ -166,35 +143,6 @@ fn clippy(session: &Session<'_>) -> Result<Report> {
 fn lint_stage(session: &Session<'_>) -> Result<Report> {
     let name = "cargo xtask lint";
     Ok(Report::check(told(lint::run(session.root)?, name), name))
-}
-
-/// Runs a test command and counts its tests; a run that fails without a failed test counts as one failure.
-pub(super) fn counted(command: Command, limit: Duration, note: &str) -> Result<Report> {
-    let described = process::describe(&command);
-    let outcome = process::run(command, limit)?;
-    let mut report = Report {
-        passed: summary::passed(&outcome.output),
-        failures: failures::of_tests(&outcome.output),
-        note: note.into(),
-        skipped: false,
-    };
-    if outcome.timed_out {
-        report.note.push_str("; stopped at its time limit");
-    }
-    if !outcome.ok && report.failures.is_empty() {
-        let said = failures::of_program(&described, &outcome.output);
-        report.failures.push(said);
-    }
-    Ok(report)
-}
-
-/// `counted` for a whole suite: a suite that runs no test fails.
-pub(super) fn suite(command: Command, limit: Duration, note: &str) -> Result<Report> {
-    let mut report = counted(command, limit, note)?;
-    if report.passed == 0 && report.failures.is_empty() {
-        report.failures.push("no test was run".into());
-    }
-    Ok(report)
 }
 
 fn has_nextest(session: &Session<'_>) -> bool {

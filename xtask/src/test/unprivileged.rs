@@ -1,7 +1,7 @@
 //! The process tests again, as an unprivileged user, who may not read the checkout: the programs are copied to a
 //! directory that every user can read.
 
-use super::{Report, Session, stages};
+use super::{Report, Session, steps};
 use crate::{process, testbin};
 use anyhow::{Context, Result};
 use rkey_harness::UID;
@@ -77,7 +77,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         if let Some(rkey) = &rkey {
             command.env("RKEY_BIN", rkey);
         }
-        let report = stages::counted(command, Duration::from_secs(600), "")?;
+        let report = steps::counted(command, Duration::from_secs(600), "")?;
         total.passed += report.passed;
         total.failures.extend(report.failures);
     }

@@ -3,11 +3,12 @@
 
 mod host;
 
-use super::stages::{self, MINUTE};
+use super::steps::MINUTE;
 use super::{Report, Session, failures};
 use crate::process;
 use anyhow::{Context, Result, ensure};
 use host::{CERTIFICATES, Host, NEW_HOME};
+use rkey_harness::in_target;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +34,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let readme = fs::read_to_string(session.root.join("README.md"))?;
     let commands = commands(&readme);
     ensure!(commands.len() == 2, "the README's commands: {commands:?}");
-    let root = stages::in_target(session, "fresh")?.join("root");
+    let root = in_target(session, "fresh")?.join("root");
     let mirror = mirror();
     debootstrap(&root, mirror.as_deref())?;
     let fresh = Fresh {
