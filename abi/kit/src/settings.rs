@@ -47,7 +47,7 @@ impl Setting {
 
 /// A value that a variable does not accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable}={value:?} is not allowed: it has to be {allowed}")]
+#[error("{variable}={value:?} is not allowed: it must be {allowed}")]
 pub struct BadValue {
     variable: &'static str,
     value: String,

@@ -316,7 +316,7 @@ fn every_variable_is_checked() {
             let err = text(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{err}");
             assert!(output.stdout.is_empty(), "{output:?}");
-            let told = format!("{variable}={bad:?} is not allowed: it has to be ");
+            let told = format!("{variable}={bad:?} is not allowed: it must be ");
             assert_eq!(err.matches(&told).count(), 1, "{err}");
         }
         let output = program().arg("info").env(variable, "").output().unwrap();

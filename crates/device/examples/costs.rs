@@ -21,7 +21,7 @@ fn measure(what: &str, count: u32, mut each: impl FnMut()) {
 }
 
 #[allow(unsafe_code)]
-// UNSAFETY: registering memory is unsafe by nature; nobody uses this memory.
+// UNSAFETY: registering memory is unsafe by nature; nothing uses this memory.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (near, far) = (
         Device::open(Config::default())?,
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let domain = near.create_domain()?;
     let cq = near.create_cq(256, None)?;
     let mut batch = [Completion::default(); 16];
-    measure("a poll in vain, no link", 1_000_000, || {
+    measure("a poll without success, no link", 1_000_000, || {
         black_box(cq.poll(&mut batch).unwrap_or(0));
     });
     let far_domain = far.create_domain()?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::thread::sleep(std::time::Duration::from_millis(50));
     let links = near.inspect()?.links.len();
     measure(
-        &format!("a poll in vain, {} links", links - 1),
+        &format!("a poll without success, {} links", links - 1),
         1_000_000,
         || {
             black_box(cq.poll(&mut batch).unwrap_or(0));
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ranges = [range];
     let spec = RegionSpec::new(domain, &ranges, Access::LOCAL_WRITE | Access::REMOTE);
     measure("register and close", 200_000, || {
-        // SAFETY: nobody uses the memory meanwhile.
+        // SAFETY: nothing uses the memory meanwhile.
         let region = unsafe { near.register(&spec) };
         if let Ok(region) = region {
             let _ = black_box(near.close_region(region));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rkey_core::{Api, Limits};
 use serde::Serialize;
 
-/// Which processes of the host may reach this device.
+/// Which processes on this host may connect to this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Share {
@@ -47,31 +47,31 @@ pub enum DirectCopy {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Limits of the protection table: regions, bytes, windows, domains, segments of a region.
+    /// The limits of the protection table: regions, bytes, windows, domains, segments per region.
     pub limits: Limits,
-    /// Queue pairs that may exist at once.
+    /// The maximum number of queue pairs.
     pub max_qps: u32,
-    /// Completion queues that may exist at once.
+    /// The maximum number of completion queues.
     pub max_cqs: u32,
-    /// Shared receive queues that may exist at once.
+    /// The maximum number of shared receive queues.
     pub max_srqs: u32,
-    /// Completions that one completion queue may hold.
+    /// The maximum depth of a completion queue.
     pub max_cq_depth: u32,
-    /// Requests that one send, receive or shared receive queue may hold.
+    /// The maximum depth of a send, receive or shared receive queue.
     pub max_queue_depth: u32,
-    /// Scatter/gather elements of one request.
+    /// The maximum number of scatter/gather elements of a request.
     pub max_sge: u32,
-    /// Bytes of inline data of one request.
+    /// The maximum inline data of a request, in bytes.
     pub max_inline: u32,
-    /// Links (peer processes, per direction) that may exist at once.
+    /// The maximum number of links (peer processes, per direction).
     pub max_links: u32,
-    /// Links that one other process may open.
+    /// The maximum number of links that one other process may open.
     pub max_links_per_process: u32,
-    /// Links that all processes of one other user may open together.
+    /// The maximum number of links that all processes of one other user may open together.
     pub max_links_per_user: u32,
-    /// Descriptors (of `RLIMIT_NOFILE`) that links leave to the program, at most half of them.
+    /// How many descriptors (of `RLIMIT_NOFILE`) links leave to the program; at most half.
     pub reserved_files: u32,
-    /// Which processes may reach this device.
+    /// Which processes may connect to this device.
     pub share: Share,
     /// Which peers learn why their requests were denied.
     pub explain: Explain,
@@ -80,8 +80,8 @@ pub struct Config {
     /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied straight between the
     /// processes. Smaller payloads wait for room.
     pub remote_iovec_min: u32,
-    /// Bytes of the payload ring of one direction of one link. Two processes copy in and out of the ring at the same time, which
-    /// is faster than one copy by one of them. Pages are allocated when they are first used.
+    /// The size of the payload ring of one direction of a link, in bytes. Two processes copy in and out of the ring at the same
+    /// time, which is faster than one copy by one of them. Pages are allocated when they are first used.
     pub ring_bytes: u32,
     /// Lets any process of this user read and write our memory where Yama would refuse it (`PR_SET_PTRACER_ANY`). Off by
     /// default.
@@ -94,11 +94,11 @@ pub struct Config {
     pub timeout: u8,
     /// Retries of a transport timeout for queue pairs that do not set them, 0 to 7.
     pub retry_count: u8,
-    /// Retries when the receiver has no receive posted, 0 to 6, 7 = for ever.
+    /// Retries when the receiver has no receive posted, 0 to 6, 7 = without limit.
     pub rnr_retry: u8,
     /// How long `connect` and the handshake of a connection may take when the caller gives no time.
     pub connect_timeout: Duration,
-    /// The file of a watcher (`rkey run --explain`): refusals are appended to it instead of to the log.
+    /// The watcher's file (`rkey run --explain`): refusals go there instead of to the log.
     pub report: Option<PathBuf>,
     /// The API of the program: denials name its access flags. Front ends set it; no variable does.
     pub api: Api,
@@ -197,11 +197,11 @@ impl Config {
 
 /// A value that a variable does not accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable}={value:?} is not allowed: it has to be {allowed}")]
+#[error("{variable}={value:?} is not allowed: it must be {allowed}")]
 pub struct ConfigError {
     /// The variable.
     pub variable: String,
-    /// The value that was given.
+    /// The given value.
     pub value: String,
     /// The allowed values, in words.
     pub allowed: String,

@@ -23,7 +23,7 @@ use crate::shared::Shared;
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
 ///
-/// A process may open several. After `fork` the child cannot use its parent's ([`crate::fork`]).
+/// A process may open several devices. After `fork` the child cannot use its parent's ([`crate::fork`]).
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Handle>);
 
@@ -99,7 +99,7 @@ impl Device {
         self.shared().scope
     }
 
-    /// Checks the device that a peer names as its own against the process that the kernel names.
+    /// Checks the device that a peer names as its own against the process that the kernel reports.
     ///
     /// # Errors
     /// [`DeviceError::Handshake`]: the device is another process's.
@@ -114,7 +114,7 @@ impl Device {
         shared.identities.check(node, uid, pid, in_use)
     }
 
-    /// Acknowledges to peers what has been executed, as far as that is possible at once. A program that ends without closing its
+    /// Acknowledges executed requests to peers, as far as possible without waiting. A program that ends without closing its
     /// device should call it before it exits.
     ///
     /// # Errors
@@ -158,8 +158,8 @@ impl Device {
     /// The memory of this process, as the device accesses it: a fault is an error, never a signal.
     ///
     /// # Safety
-    /// The caller passes only addresses of memory that it may read (or write) as the call does: its own, registered and not
-    /// deregistered, and not borrowed.
+    /// The caller passes only addresses that it may read (or write): its own memory, registered, not deregistered and not
+    /// borrowed.
     #[must_use]
     #[allow(unsafe_code)]
     // UNSAFETY: a memory by address is as safe as the addresses.
@@ -178,7 +178,7 @@ impl Device {
         Some(DenialReport::clone(&found))
     }
 
-    /// The last refused accesses, oldest first. A refusal of a peer's request is in the list before the peer learns of it.
+    /// The last refused accesses, oldest first. A refusal of a peer's request is added before the peer learns of it.
     #[must_use]
     pub fn denials(&self) -> Vec<DenialReport> {
         if self.is_forked() {
@@ -190,7 +190,7 @@ impl Device {
             .collect()
     }
 
-    /// Waits up to `timeout` (`None`: for ever) for the next asynchronous event.
+    /// Waits up to `timeout` (`None`: without limit) for the next asynchronous event.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], or waiting failed.
@@ -291,7 +291,7 @@ impl Drop for Handle {
     }
 }
 
-/// The configuration of our links.
+/// The configuration of this device's links.
 pub(crate) fn link_config(config: &Config) -> LinkConfig {
     LinkConfig {
         // The ring needs a power of two.

@@ -35,7 +35,7 @@ pub enum DeviceError {
         what: &'static str,
         /// How much was requested.
         wanted: u64,
-        /// The most that is allowed.
+        /// The maximum.
         limit: u64,
         /// The environment variable that sets the limit.
         variable: &'static str,
@@ -75,7 +75,7 @@ pub enum DeviceError {
     /// The engine of the device failed; nothing will complete any more.
     #[error("the device failed: {0}; close it and open a new one")]
     Failed(String),
-    /// The address is not one of this host.
+    /// The address is not on this host.
     #[error("{address} is not an address of this host; rkey reaches only processes on this host")]
     NotThisHost {
         /// The address.
@@ -86,7 +86,7 @@ pub enum DeviceError {
     NotListening {
         /// The address.
         address: SocketAddr,
-        /// How long connecting was tried.
+        /// How long it tried to connect.
         waited: Duration,
         /// A possible reason.
         hint: &'static str,
@@ -121,7 +121,7 @@ pub enum DeviceError {
         /// Its user id.
         uid: u32,
     },
-    /// The peer went away or violated the protocol.
+    /// The peer ended or violated the protocol.
     #[error("connecting failed: {0}")]
     Handshake(&'static str),
     /// The peer runs another version of rkey.
@@ -129,19 +129,19 @@ pub enum DeviceError {
         "the peer speaks version {there} of the {protocol}, this process version {here}: install the same rkey on both sides"
     )]
     Version {
-        /// Which protocol of rkey.
+        /// The protocol that differs.
         protocol: &'static str,
-        /// The version there.
+        /// The peer's version.
         there: u32,
-        /// The version here.
+        /// Our version.
         here: u32,
     },
-    /// Something did not happen in time.
+    /// A time limit has passed.
     #[error("{what} did not happen within {after:?}")]
     TimedOut {
-        /// What did not happen.
+        /// What did not happen in time.
         what: &'static str,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
     /// Private data or another value is longer than allowed.
@@ -151,7 +151,7 @@ pub enum DeviceError {
         what: &'static str,
         /// Its length.
         len: usize,
-        /// The longest allowed.
+        /// The maximum length.
         max: usize,
     },
     /// User memory could not be accessed.

@@ -1,4 +1,4 @@
-//! Entry points for fuzz targets: everything in this crate that parses bytes of another process. Each function returns whether the
+//! Entry points for fuzz targets: everything in this crate that parses another process's bytes. Each function returns whether the
 //! bytes are valid, and must not panic on any.
 
 /// A packet at a listener, or the answer to one.

@@ -1,4 +1,4 @@
-//! The software RDMA device: everything that the layers below leave out on purpose.
+//! The software RDMA device: everything that the layers below deliberately leave out.
 //!
 //! Core, engine and links are state machines without threads, clocks or sockets. This crate runs them in a process: it adds
 //! threads, clocks, sockets, configuration, discovery of other devices, waiting and inspection. It is the only crate with threads
@@ -19,7 +19,7 @@
 //!
 //! # Who drives the engine
 //!
-//! A program that polls drives the engine itself, on its own core; the engine thread then sleeps and checks now and then whether
+//! A program that polls drives the engine itself, on its own core; the engine thread then sleeps and checks periodically whether
 //! the program still polls. A program that waits or does other things leaves the engine to the thread, which sleeps until a peer
 //! rings the doorbell. `progress` has the details.
 
@@ -63,7 +63,7 @@ pub use rkey_engine::AsyncEvent;
 pub use inspect::{denial_view, denials, describe};
 pub use peers::names;
 
-// What front ends may name of the layers below: a name that is missing here is added here, where a review sees it.
+// The names of the layers below that front ends may use. A missing name is added here, where a review sees it.
 
 /// Copies that return a fault, ranges and locks.
 pub mod base {
@@ -101,7 +101,7 @@ pub mod engine {
     pub use rkey_engine::{Status, Target, UdAddress, Work, WqState, XrcdId};
 }
 
-/// Other processes, and memory of theirs that is mapped here.
+/// Other processes, and their memory that is mapped here.
 pub mod link {
     pub use rkey_link::NodeId;
     pub use rkey_link::direct::{DirectError, DirectMap};

@@ -9,9 +9,9 @@ use rkey_base::process::ForkMark;
 
 use crate::error::DeviceError;
 
-/// Something that threads of the program wait at.
+/// Something that program threads wait on.
 pub(crate) trait WaitPoint: Send + Sync {
-    /// The device failed: waiting threads return, now and from now on.
+    /// The device failed: threads that wait, now or later, return.
     fn device_failed(&self);
 }
 
@@ -22,7 +22,7 @@ impl WaitPoint for OwnedFd {
     }
 }
 
-/// The state of a device as a whole, and where threads wait that must return when it fails.
+/// The state of a device as a whole, and the places where threads wait that must return when it fails.
 pub(crate) struct Lifecycle {
     stopping: AtomicBool,
     fork: ForkMark,
@@ -84,7 +84,7 @@ impl Lifecycle {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The last handle is gone: the engine thread ends.
+    /// The last handle was dropped: the engine thread ends.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
@@ -99,7 +99,7 @@ impl Lifecycle {
         }
     }
 
-    /// Adds a place where threads of the program may wait, until it is dropped.
+    /// Registers a place where program threads may wait, until it is dropped.
     pub(crate) fn add_wait_point<T: WaitPoint + 'static>(&self, point: &Arc<T>) {
         let point: Weak<T> = Arc::downgrade(point);
         let mut wait_points = self.wait_points.lock();

@@ -1,4 +1,4 @@
-//! What the program's threads and the engine thread of one device have in common.
+//! What the program's threads and the engine thread of one device share.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) memory: ProcessMemory,
     /// Owns the engine and drives it.
     pub(crate) driver: Driver,
-    /// Gives memory that peers reach by themselves back to the program.
+    /// Gives memory that peers access directly back to the program.
     pub(crate) reclaim: Reclaim,
     pub(crate) reactor: Reactor,
     pub(crate) qp_numbers: Arc<QpNumbers>,

@@ -1,12 +1,13 @@
-//! Threads of the device and of its front ends: named, and closed to the program's signals.
+//! Threads of the device and of its front ends: named, with the program's signals blocked.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. Signals are the program's business: none is handled in it, except those that a fault raises there.
+/// Starts a thread. It blocks all signals, which are the program's business, except those that its
+/// own faults raise.
 ///
 /// # Errors
-/// The system has no room for another thread.
+/// The system cannot start another thread.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
@@ -14,10 +15,10 @@ pub fn spawn<T: Send + 'static>(
     spawn_by(Builder::new().name(name.to_owned()), body)
 }
 
-/// Starts a thread as [`spawn`] does, with a name and a size of stack that are the caller's choice.
+/// Starts a thread as [`spawn`] does, with a name and a stack size that the caller chooses.
 ///
 /// # Errors
-/// The system has no room for another thread.
+/// The system cannot start another thread.
 pub fn spawn_by<T: Send + 'static>(
     thread: Builder,
     body: impl FnOnce() -> T + Send + 'static,

@@ -385,8 +385,8 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
 
 /// A program's claim to listen at an address is believed if the kernel confirms it, or among programs of one user.
 #[test]
-fn an_address_that_somebody_claims_is_the_one_that_he_listens_at() {
-    let test = "an_address_that_somebody_claims_is_the_one_that_he_listens_at";
+fn a_claimed_address_is_the_one_that_the_peer_listens_at() {
+    let test = "a_claimed_address_is_the_one_that_the_peer_listens_at";
     if role().is_some() {
         let side = Side::open();
         let (mine, taken) = (side.listen(), common::address());

@@ -91,9 +91,9 @@ fn idle_after_everything() {
     write(&side, &qp, remote);
     assert_eq!(wake_ups_while_idle(), 0, "after polling");
     side.next_within(Duration::from_millis(20));
-    assert_eq!(wake_ups_while_idle(), 0, "after polling in vain");
+    assert_eq!(wake_ups_while_idle(), 0, "after polling without success");
     assert!(!side.cq.wait(Some(Duration::from_millis(20))).unwrap());
-    assert_eq!(wake_ups_while_idle(), 0, "after waiting in vain");
+    assert_eq!(wake_ups_while_idle(), 0, "after waiting without success");
     loop {
         std::thread::sleep(Duration::from_millis(300));
         side.run(

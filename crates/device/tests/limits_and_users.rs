@@ -265,15 +265,15 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A program of the user `nobody` (uid 65534), without a home, works like any other.
+/// A program of uid 65534, without a home, works like any other.
 #[test]
-fn as_nobody() {
+fn as_unprivileged() {
     match role().as_deref() {
-        Some("nobody") => {
+        Some("unprivileged") => {
             assert_eq!(rustix::process::geteuid().as_raw(), 65534);
             let side = Side::open();
             let listener = side.listen();
-            let peer = Peer::start("as_nobody", "target", listener.local_address());
+            let peer = Peer::start("as_unprivileged", "target", listener.local_address());
             let (qp, remote) = side.accept(&listener);
             side.set(0, 7);
             side.run(
@@ -307,10 +307,10 @@ fn as_nobody() {
         return;
     }
     let nowhere = "127.0.0.1:1".parse().unwrap();
-    let Some(mut nobody) = as_user(65534, "as_nobody", "nobody", nowhere) else {
+    let Some(mut unprivileged) = as_user(65534, "as_unprivileged", "unprivileged", nowhere) else {
         return;
     };
-    let status = nobody.command.env_remove("HOME").status().unwrap();
+    let status = unprivileged.command.env_remove("HOME").status().unwrap();
     assert!(status.success(), "{status}");
 }
 

@@ -34,11 +34,11 @@ fn ask_as(node: NodeId, name: &str) -> Outcome {
         let socket = connector.socket().unwrap();
         let readable = rustix::event::PollFlags::IN;
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(socket, readable)];
-        let nap = rustix::event::Timespec {
+        let pause = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 10_000_000,
         };
-        let _ = rustix::event::poll(&mut fds, Some(&nap));
+        let _ = rustix::event::poll(&mut fds, Some(&pause));
         match connector.advance() {
             Ok(Step::Pending) => {}
             Ok(Step::Done(link)) => return Outcome::Link(Box::new(link)),
@@ -205,8 +205,8 @@ fn squat() {
 
 /// A process that claims another process's device first is refused, and the owner is served.
 #[test]
-fn nobody_takes_the_identity_of_another_process() {
-    const TEST: &str = "nobody_takes_the_identity_of_another_process";
+fn no_process_takes_the_identity_of_another() {
+    const TEST: &str = "no_process_takes_the_identity_of_another";
     match role().as_deref() {
         Some("squatter") => return squat(),
         Some(_) => {
@@ -265,8 +265,8 @@ fn flood() {
 
 /// A process with ever new identities does not keep others from being served.
 #[test]
-fn a_flood_of_identities_keeps_nobody_waiting() {
-    const TEST: &str = "a_flood_of_identities_keeps_nobody_waiting";
+fn a_flood_of_identities_delays_no_other_client() {
+    const TEST: &str = "a_flood_of_identities_delays_no_other_client";
     match role().as_deref() {
         Some("flood") => return flood(),
         Some(_) => return client(),

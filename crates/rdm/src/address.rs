@@ -33,6 +33,6 @@ mod tests {
             assert_eq!(from_text(&format!("fi_sockaddr://{text}")), Some(address));
             assert_eq!(from_text(text), None, "without a prefix");
         }
-        assert_eq!(from_text("fi_sockaddr_in://nobody"), None);
+        assert_eq!(from_text("fi_sockaddr_in://name"), None);
     }
 }

@@ -24,10 +24,10 @@ pub struct CommitRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// It is not a list of ranges, or the list is too long.
-    #[error("the request is no list of ranges")]
+    #[error("the request is not a list of ranges")]
     Malformed,
     /// The request has a key that no device issues.
-    #[error("no device chooses such a key")]
+    #[error("no device issues such a key")]
     UnknownKey,
 }
 

@@ -23,7 +23,8 @@ pub struct Hello {
 const HELLO: [u8; 3] = *b"fi3";
 
 /// The refusal for a peer whose hello cannot be parsed: it has our version, whatever the peer's is.
-pub const NOT_UNDERSTOOD: &str = "the peer there speaks version 3 of the libfabric protocol of rkey, and was asked something else";
+pub const NOT_UNDERSTOOD: &str =
+    "the peer speaks version 3 of rkey's libfabric protocol, and the request has another version";
 
 /// Why some bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +38,7 @@ pub enum HelloError {
         here: u32,
     },
     /// It is not a hello.
-    #[error("the peer is no endpoint")]
+    #[error("the peer is not an endpoint")]
     NoEndpoint,
 }
 

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_forgotten_that_nobody_can_reach() {
+    fn an_unreachable_peer_is_forgotten() {
         let mut peers = Table::default();
         let it = peers.at(address(1));
         peers.set_number(0, it);

@@ -233,5 +233,5 @@ pub(crate) fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr> {
             Error::Object(format!("this is no address: {error}; write 127.0.0.1:7471"))
         })?
         .next()
-        .ok_or_else(|| Error::Object("this name stands for no address".into()))
+        .ok_or_else(|| Error::Object("this name has no address".into()))
 }

@@ -49,7 +49,7 @@ impl DirectMemory {
                     time::sleep(Duration::from_millis(1));
                 }
                 Err(DeviceError::NotConnected { .. }) => {
-                    let why = "the peer is this very device, or the connection is gone";
+                    let why = "the peer is this device, or the connection has ended";
                     return Err(Error::NotMappable(why.into()));
                 }
                 Err(DeviceError::Denied(denial)) => return Err(Error::Denied(denial)),

@@ -228,7 +228,7 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
         Ok(value) if same => Ok(value),
         // A description comes from the peer: it may hold anything.
         _ if sent != expected.title() => Err(format!(
-            "it is of the type `{}`, and the program asked for `{}`",
+            "it has the type `{}`, but the program expected `{}`",
             sent.escape_debug(),
             expected.title()
         )),
@@ -277,7 +277,7 @@ mod tests {
         let why = open::<u32>(&message("a string")).unwrap_err();
         assert_eq!(
             why,
-            "it is of the type `string`, and the program asked for `u32`"
+            "it has the type `string`, but the program expected `u32`"
         );
         let why = open::<(u8, u8)>(&message(&(1u32, 2u32))).unwrap_err();
         assert_eq!(

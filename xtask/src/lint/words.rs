@@ -81,6 +81,8 @@ const PLAIN: &[&str] = &[
     "crates/link/",
     "crates/rkey/",
     "crates/bench/",
+    "crates/rdm/",
+    "crates/device/",
     "abi/verbs/src/",
     "abi/fabric/tests/provider/",
     "testing/harness/",

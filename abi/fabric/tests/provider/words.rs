@@ -95,7 +95,7 @@ fn a_misspelt_level_does_not_silence_refusals() {
     for bad in ["banana", "-1"] {
         let lines: [String; 3] = log_with(test, &[("RKEY_LOG", bad)]);
         assert_eq!(refusals(&lines), 2, "{lines:#?}");
-        let told = format!("RKEY_LOG={bad:?} is not allowed: it has to be off, error, warn");
+        let told = format!("RKEY_LOG={bad:?} is not allowed: it must be off, error, warn");
         assert!(lines[0].contains(&told), "{lines:#?}");
     }
 }

@@ -82,7 +82,7 @@ impl PeerPermit {
         if seals.contains(SealFlags::SHRINK) || u64::try_from(size) != Ok(page as u64) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the peer's permit is none",
+                "the peer's descriptor is not a permit",
             ));
         }
         // The page can vanish at any time: a store must then give an error, not a signal.

@@ -51,7 +51,7 @@ fn a_bad_value_names_variable_value_and_what_is_allowed() {
     let error = Config::from_variables(lookup).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "RKEY_SHARE=\"everyone\" is not allowed: it has to be user or all"
+        "RKEY_SHARE=\"everyone\" is not allowed: it must be user or all"
     );
 }
 

@@ -21,7 +21,7 @@ use crate::objects::qp::Qp;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::names::{self, Scope};
 
-/// The most silent clients that one round drops to make room for others.
+/// The maximum number of silent clients that one round drops to make room for others.
 const EVICTIONS_MAX: usize = 16;
 /// How long a peer may take to be ready after our answer if the program does not wait for it: it may be short of processors.
 const READY_TIME: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ pub struct Listener {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) address: SocketAddr,
     pub(super) half_open: Mutex<HalfOpen<OwnedFd>>,
-    /// A client of another version was logged already.
+    /// Whether a client of another version has been logged already.
     pub(super) version_logged: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl Listener {
         self.address
     }
 
-    /// Waits for the next connection request (`None`: for ever).
+    /// Waits for the next connection request (`None`: without limit).
     ///
     /// Clients that are not allowed, stay silent or violate the protocol are dropped here. The caller does not notice them, and
     /// the others do not wait for them.
@@ -79,7 +79,7 @@ impl Listener {
         self.take()
     }
 
-    /// The descriptor that is readable when a client has come. For `poll` and its kin only.
+    /// The descriptor that is readable when a client has connected. Only for `poll` and similar calls.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -94,7 +94,7 @@ impl Listener {
     /// One round over the new and the half-open clients. Returns the first complete request.
     fn take(&self) -> Result<Option<Incoming>, DeviceError> {
         let mut half_open = self.half_open.lock();
-        // Clients that come later wait until the next call.
+        // Later clients wait until the next call.
         for _ in 0..EVICTIONS_MAX {
             let waiting = self.accept_new(&mut half_open)?;
             let incoming = self.first_request(&mut half_open);
@@ -210,7 +210,7 @@ impl Listener {
     }
 }
 
-/// A connection request of a peer, which waits for the answer.
+/// A peer's connection request, which waits for the answer.
 #[derive(Debug)]
 pub struct Incoming {
     device: Device,
@@ -232,18 +232,18 @@ impl Incoming {
         self.address
     }
 
-    /// Whether the peer has gone. Never blocks.
+    /// Whether the peer has closed the connection or ended. Never blocks.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         // It sends nothing before our answer, so a readable socket is a closed one.
         wait_readable(self.socket.as_fd(), Some(Instant::now())).unwrap_or(false)
     }
 
-    /// Connects queue pairs of ours (as many as the peer has, in the same order). When this returns they are in state RTS, and the
+    /// Connects our queue pairs (as many as the peer has, in the same order). When this returns they are in state RTS, and the
     /// peer's too.
     ///
     /// # Errors
-    /// The number differs, the peer went away, or the queue pairs could not be changed; the peer then gets an error, too. The queue
+    /// The number differs, the peer ended, or the queue pairs could not be changed; the peer then gets an error, too. The queue
     /// pairs may be in any state: destroy them.
     pub fn accept(self, qps: &[&Qp], private_data: &[u8]) -> Result<Peer, DeviceError> {
         let timeout = self.device.config().connect_timeout;
@@ -287,7 +287,7 @@ impl Incoming {
         if let Scope::User(_) = scope {
             return true;
         }
-        // 0 is a process that we do not see; then the user decides.
+        // 0 is a process that we do not see; then the user id decides.
         let same = |uid: u32, pid: Option<u32>| {
             let seen = pid.filter(|_| self.peer.pid != 0);
             uid == self.peer.uid && seen.is_none_or(|pid| pid == self.peer.pid)
@@ -321,7 +321,7 @@ impl Accepting {
         &self.peer
     }
 
-    /// Readable when the peer has answered or gone.
+    /// Readable when the peer has answered or closed the connection.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -330,7 +330,7 @@ impl Accepting {
     /// Whether the peer is ready. Never blocks.
     ///
     /// # Errors
-    /// The peer went away, or its time is over; the queue pairs may be in any state: destroy them.
+    /// The peer ended, or its time is over; the queue pairs may be in any state: destroy them.
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
         match try_receive(&self.socket)? {
             Some(Packet::Ready) => Ok(true),

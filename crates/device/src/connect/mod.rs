@@ -27,11 +27,11 @@ use crate::peers::names;
 use packet::{Packet, Side, printable, receive, send};
 use socket::{Reached, dial};
 
-/// The most private data that one side can send, in bytes.
+/// The maximum private data of one side, in bytes.
 pub const PRIVATE_DATA_MAX: usize = 4096;
-/// The most queue pairs that one connection can pair.
+/// The maximum number of queue pairs of one connection.
 pub const QPS_MAX: usize = 64;
-/// How often to dial a listener again that drops us without reading the request, and the pause before that.
+/// How often to dial a listener again that drops us without reading the request, and the pause before each retry.
 const REDIALS: u32 = 32;
 const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 
@@ -51,8 +51,7 @@ pub struct Peer {
 }
 
 impl Device {
-    /// Listens at an address of this host (port 0: any free port, see
-    /// [`Listener::local_address`]).
+    /// Listens at an address on this host (port 0: any free port, see [`Listener::local_address`]).
     ///
     /// # Errors
     /// [`DeviceError::NotThisHost`], [`DeviceError::AddressInUse`].
@@ -60,8 +59,8 @@ impl Device {
         self.reserve(address)?.listen()
     }
 
-    /// Connects queue pairs of ours with as many of the program that listens at `address`, waiting up to `timeout` for it to
-    /// appear and to accept. The queue pairs are in state RTS afterwards: those in state RESET get all remote rights, those in
+    /// Connects our queue pairs to as many queue pairs of the program that listens at `address`, and waits up to `timeout` for it
+    /// to appear and to accept. The queue pairs are in state RTS afterwards: those in state RESET get all remote rights, those in
     /// INIT keep theirs.
     ///
     /// # Errors
@@ -78,9 +77,9 @@ impl Device {
         self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()))
     }
 
-    /// As [`Device::connect`], with one time for finding the listener and another one, from then on, for its answer: a listener
-    /// that is busy, or short of processors, may be worth a longer wait. `admit` can refuse the peer before its requests can reach
-    /// the queue pairs.
+    /// As [`Device::connect`], with one time limit for finding the listener, and another, from then on, for its answer: a
+    /// listener that is busy, or short of processors, may be worth a longer wait. `admit` can refuse the peer before its requests
+    /// can reach the queue pairs.
     ///
     /// # Errors
     /// As [`Device::connect`], and the error of `admit`.
@@ -154,10 +153,11 @@ impl Device {
     }
 }
 
-/// Sends a request to the listener that `dial` reaches, and waits for the answer: until the deadline, or for the time `answer`.
+/// Sends a request to the listener that `dial` reaches, and waits for the answer: until the deadline, or for the duration
+/// `answer`.
 ///
-/// A listener drops clients that stay silent for a second, as we may if this thread gets no processor, and earlier when too many
-/// are waiting. The socket shows whether it has read our request; if not, we dial again.
+/// A listener drops clients that stay silent for a second, which can happen to us if this thread gets no processor; it drops them
+/// earlier if too many are waiting. The socket shows whether the listener has read our request; if not, we dial again.
 fn ask(
     dial: impl Fn(bool) -> Result<Reached, DeviceError>,
     request: &Packet,
@@ -189,7 +189,7 @@ fn ask(
     ))
 }
 
-/// A point in time, and what has to happen by then.
+/// A point in time, and what must happen by then.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     what: &'static str,
@@ -261,8 +261,8 @@ mod tests {
         crate::objects::event_queue::wait_readable(socket.as_fd(), None).unwrap();
     }
 
-    /// Dials listeners that behave like this, one after the other, the last one again and again. Returns how often it dialled,
-    /// and the answer.
+    /// Dials listeners that behave like this, one after the other, and the last one repeatedly. Returns how often it dialled, and
+    /// the answer.
     fn ask_them(listeners: &[Behaviour]) -> (usize, Result<Packet, DeviceError>) {
         let dials = Cell::new(0);
         let answer = std::thread::scope(|scope| {

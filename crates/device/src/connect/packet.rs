@@ -18,7 +18,7 @@ const MAGIC: &[u8; 8] = b"rkeyCON1";
 const ANY: &[u8] = b"rkeyCON";
 /// The peer has closed its socket.
 pub(super) const GONE: DeviceError = DeviceError::Handshake("the peer went away");
-/// No packet of the protocol is longer.
+/// The maximum length of a packet.
 const PACKET_MAX: usize = 8192;
 
 /// One side of a connection.
@@ -57,7 +57,7 @@ enum Received {
     Reset,
 }
 
-/// Waits for the next packet. `None`: the peer went away without reading what we sent.
+/// Waits for the next packet. `None`: the peer closed its socket without reading what we sent.
 pub(super) fn receive(
     socket: &OwnedFd,
     deadline: &Deadline,
@@ -74,7 +74,7 @@ pub(super) fn receive(
     }
 }
 
-/// The next packet, if there is one now.
+/// The next packet, if one has arrived.
 pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceError> {
     match read(socket)? {
         Received::Packet(packet) => Ok(Some(packet)),
@@ -129,7 +129,7 @@ fn other_version(bytes: &[u8]) -> Option<u32> {
     version_of(bytes).filter(|there| version_of(MAGIC) != Some(*there))
 }
 
-/// Text of a peer, made safe to print.
+/// A peer's text, made safe to print.
 pub(super) fn printable(text: &str) -> String {
     text.chars()
         .take(512)
@@ -195,7 +195,7 @@ mod tests {
         let mut bytes = encode(&Packet::Ready);
         bytes.push(0);
         assert_eq!(decode(&bytes), None);
-        // A length beyond the end.
+        // A length past the end of the packet.
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&[0, 1, 1, 0xff, 0xff, 0xff, 0xff, 0x0f]);
         assert_eq!(decode(&bytes), None);

@@ -56,7 +56,7 @@ pub(super) fn listener(
     loop {
         match rustix::net::connect(&socket, name) {
             Ok(()) => return peer_credentials(&socket),
-            // Its backlog is full.
+            // The listener's backlog is full.
             Err(Errno::AGAIN | Errno::INTR) if tries < LISTENER_TRIES => {
                 tries += 1;
                 std::thread::sleep(RETRY.0);
@@ -73,8 +73,8 @@ pub(super) struct Reached {
     pub(super) pid: Option<u32>,
 }
 
-/// Connects to the listener at an address, trying until the deadline. If there was one a moment ago (`again`), no listener now
-/// means that it has gone.
+/// Connects to the listener at an address, trying until the deadline. If there was a listener just now (`again`), its absence
+/// means that it has closed.
 pub(super) fn dial(
     scope: Scope,
     address: SocketAddr,
@@ -104,7 +104,7 @@ pub(super) fn dial(
                     });
                 }
                 Err(Errno::CONNREFUSED) => {}
-                // Its backlog is full.
+                // The listener's backlog is full.
                 Err(Errno::AGAIN | Errno::INTR) => busy = true,
                 Err(error) => return Err(DeviceError::io("connecting")(error)),
             }

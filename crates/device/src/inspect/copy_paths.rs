@@ -1,11 +1,11 @@
-//! The mechanisms for copying and waking that the kernel allows here, found by trying.
+//! The mechanisms for copying and waking that the kernel allows here, found by trial.
 //!
 //! Settings and container profiles only hint at the answer (a missing Yama file says nothing, and no file shows a seccomp profile),
 //! so each mechanism is tried, and the files only explain the result.
 
 use serde::{Deserialize, Serialize};
 
-/// One mechanism, whether it works, and why (not).
+/// One mechanism: whether it works, and why (not).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
     /// Its name.
@@ -31,8 +31,8 @@ pub fn copy_paths() -> CopyPaths {
     }
 }
 
-/// `process_vm_readv` and `process_vm_writev` on this process itself, which show what a seccomp profile forbids. Yama and other users
-/// matter only between two processes; each link tries that again.
+/// `process_vm_readv` and `process_vm_writev` on this process itself, which show what a seccomp profile forbids. Yama and other
+/// users matter only between two processes; each link tests them again.
 fn remote_iovec() -> Path {
     let mut from = [0u8; 16];
     let secret = [0x5au8; 16];
@@ -117,7 +117,7 @@ fn segments() -> Path {
     }
 }
 
-/// membarrier, which takes the fence out of every post.
+/// membarrier, which saves a fence in every post.
 fn barrier() -> Path {
     let works = rkey_base::barrier::register();
     Path {
@@ -132,7 +132,7 @@ fn barrier() -> Path {
     }
 }
 
-/// pidfds, which show the end of a peer reliably.
+/// pidfds, which report the end of a peer reliably.
 fn pidfd() -> Path {
     let result = rkey_base::process::PidFd::open(std::process::id());
     Path {

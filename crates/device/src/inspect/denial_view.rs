@@ -58,30 +58,30 @@ pub struct DenialView {
     pub id: u32,
     /// What was tried, in words.
     pub operation: String,
-    /// "target": this process denied a request of the peer; "initiator": the peer denied one of ours; "local": a request of ours
-    /// named memory of our own that it may not use.
+    /// "target": this process denied the peer's request; "initiator": the peer denied ours; "local": our own request named local
+    /// memory that it may not use.
     pub side: String,
     /// The address (or offset) of the request, in hexadecimal (`0x...`).
     pub address: String,
-    /// The bytes of the request.
+    /// The length of the request, in bytes.
     pub length: Count,
     /// The key (or region) of the request.
     pub key: String,
     /// The reason, as a stable word: see `rkey explain --reasons --json`.
     pub reason: String,
-    /// The rights that the operation needs; nothing for an invalidation.
+    /// The rights that the operation needs; `None` for an invalidation.
     pub needed: Option<String>,
     /// The granted rights, if one is missing.
     pub granted: Option<String>,
-    /// The memory, if the address is outside.
+    /// The memory, if the range is outside.
     pub memory: Option<MemoryView>,
     /// The process that owns the memory, as its device gives it.
     pub owner: u32,
-    /// The other side; nothing if no peer was involved.
+    /// The other side; `None` if no peer was involved.
     pub peer: Option<PeerView>,
     /// The queue pair here.
     pub queue_pair: u32,
-    /// The id that the program gave the request, if it is one of this process, in decimal digits.
+    /// The id that the program gave the request, if it is this process's, in decimal digits.
     pub work_id: Option<String>,
     /// What was tried and why it was denied, in a sentence.
     pub sentence: String,
@@ -191,13 +191,13 @@ pub struct GuesserView {
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
-    /// Different keys that gave it no access.
+    /// How many keys it tried that gave it no access.
     pub tried: Count,
-    /// Tried keys that were never issued.
+    /// How many of those were never issued.
     pub never_issued: Count,
     /// How often its requests were held back.
     pub pauses: Count,
-    /// How long they wait after the next such key, at least, in nanoseconds; 0 if it has tried none for a while.
+    /// How long they wait after the next such key, at least, in nanoseconds; 0 if its allowance is full again.
     pub pause_ns: Count,
     /// All this in a sentence.
     pub sentence: String,

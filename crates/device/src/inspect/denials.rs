@@ -1,8 +1,8 @@
 //! Refused accesses in the log.
 //!
-//! The engine keeps the last reports, for people and for completions that name them. Each refusal is also logged, one sentence at
-//! level `warn`. A peer can cause any number of them, so the log is limited to a burst and then a few per second; a later line says
-//! how many were left out.
+//! The engine keeps the last reports, for inspection and for completions that name them. Each refusal is also logged, one
+//! sentence at level `warn`. A peer can cause any number of them, so the log is limited to a burst and then a few per second; a
+//! later line says how many were left out.
 //!
 //! A program with a watcher (`rkey run --explain` sets `RKEY_REPORT`) appends the first [`KEPT`] refusals with their advice to a
 //! file instead. So does a front end for calls that it refuses by rules of its own ([`refused`]).
@@ -58,10 +58,10 @@ pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
 pub(crate) struct Denials {
     /// The engine adds its own reports here before their completions and NAKs are visible.
     reports: Arc<Reports>,
-    /// The watcher, if there is one.
+    /// The watcher's file, if any.
     watcher: Option<Mutex<Watcher>>,
     limit: Limit,
-    /// A front end logs refusals of its own requests.
+    /// Whether a front end logs refusals of its own requests.
     peers_only: AtomicBool,
 }
 
@@ -113,7 +113,7 @@ impl Denials {
             let advice = report.denial.advice();
             watcher.lock().tell(&format!("{report}\n  {advice}"));
         } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
-            // The front end logs it.
+            // The front end logs this one.
         } else {
             limited(&self.limit, REFUSALS, || {
                 tracing::warn!("{report}. {}", report.denial.advice());
@@ -161,7 +161,7 @@ impl Denials {
         (wire, if may_explain { id } else { 0 })
     }
 
-    /// Records a lease that a peer denied us, under the peer's id `report` if the peer `is_here`, in this process.
+    /// Records a lease that a peer denied us, under the peer's id `report` if the peer `is_here` (in this process).
     pub(crate) fn lease_was_denied(
         &self,
         peer: NodeId,
@@ -192,8 +192,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Opens the file, but does not create it: the watcher did, and may be gone. The empty line shows the watcher that a device was
-    /// opened.
+    /// Opens the file, but does not create it: the watcher created it, and may have ended. The empty line shows the watcher that
+    /// a device was opened.
     fn open(path: &Path) -> Option<Self> {
         let opened = OpenOptions::new().append(true).open(path);
         match opened.and_then(|mut file| file.write_all(b"\n").map(|()| file)) {

@@ -1,7 +1,7 @@
-//! Inspections: descriptions of devices for people, of this process and of others.
+//! Inspections: descriptions of devices, of this process and of others, for people.
 //!
-//! A device answers an inspection from its engine thread, so it also works while its program sleeps or computes. Every process that
-//! may connect may inspect, also of another user if devices are shared (`RKEY_SHARE=all`); another user sees no keys.
+//! A device answers an inspection from its engine thread, so it also works while its program sleeps or computes. Every process
+//! that may connect may inspect, also of another user if devices are shared (`RKEY_SHARE=all`); other users see no keys.
 
 pub mod copy_paths;
 pub mod denial_view;
@@ -34,11 +34,11 @@ use crate::shared::Shared;
 
 /// The request of a client that wants an inspection.
 pub(crate) const QUESTION: &[u8] = b"inspect";
-/// The first word of the answer; the second is the length, the inspection comes as a descriptor.
+/// The first word of the answer; the second is the length, and a descriptor carries the inspection.
 const ANSWER: &[u8] = b"inspection";
-/// Longer inspections are not read.
+/// The maximum length of an inspection that is read.
 const LONGEST: u64 = 64 << 20;
-/// The most regions, and windows, in one inspection.
+/// The maximum number of regions, and of windows, in an inspection.
 const LISTED: usize = 10_000;
 /// How long all devices together may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ pub struct Inspection {
     pub blocks: Vec<u16>,
     /// What drives its engine at the moment: "thread", "program", or "asleep" if it is idle.
     pub driver: String,
-    /// Domains, regions and windows; of many only the first 10,000 regions and windows each.
+    /// Domains, regions and windows; at most the first 10,000 regions and windows each.
     pub protection: Snapshot,
     /// How many regions there are.
     pub regions: usize,
@@ -73,18 +73,18 @@ pub struct Inspection {
     pub cqs: Vec<CqView>,
     /// Links to other devices and to itself.
     pub links: Vec<LinkView>,
-    /// Processes that have exited while queue pairs still name their devices as peers.
+    /// Processes that exited while queue pairs still named their devices as peers.
     #[serde(default)]
     pub departed: Vec<Departed>,
     /// Counters that are bound to regions.
     pub counters: Vec<CounterView>,
-    /// Endpoints of a front end; of many only the first ones.
+    /// Endpoints of a front end; at most the first ones.
     #[serde(default)]
     pub endpoints: Vec<EndpointView>,
     /// How many endpoints there are.
     #[serde(default)]
     pub endpoint_count: usize,
-    /// Refused accesses since it was opened.
+    /// How many accesses were refused since it was opened.
     pub denied: u64,
     /// The last of them, oldest first: what was denied, why, and what to do about it. They name keys, which may be valid for other
     /// accesses: other users do not see them.
@@ -109,13 +109,13 @@ pub struct QpView {
     pub peer_qpn: Option<u32>,
     /// The device of the connected queue pair, once it is known.
     pub peer: Option<NodeId>,
-    /// Sends that are posted and not complete.
+    /// How many posted sends are not complete.
     pub sends: u32,
-    /// Sends that have been started.
+    /// How many of those have been started.
     pub started: u32,
-    /// Receives that are posted and not complete.
+    /// How many posted receives are not complete.
     pub receives: u32,
-    /// Why nothing is sent although something is posted: "Link", "Room", "Delay", "Rewind" or "Order".
+    /// Why nothing is sent although sends are posted: "Link", "Room", "Delay", "Rewind" or "Order".
     pub waits_for: Option<String>,
 }
 
@@ -126,11 +126,11 @@ pub struct SrqView {
     pub number: u32,
     /// Its domain.
     pub domain: u32,
-    /// Receives that it can hold.
+    /// How many receives it can hold.
     pub depth: usize,
-    /// Receives in it.
+    /// How many receives it holds.
     pub used: usize,
-    /// Queue pairs that take them.
+    /// How many queue pairs use it.
     pub users: u32,
 }
 
@@ -139,9 +139,9 @@ pub struct SrqView {
 pub struct CqView {
     /// Its number within the device.
     pub number: u32,
-    /// Completions that it can hold.
+    /// How many completions it can hold.
     pub depth: usize,
-    /// Completions in it.
+    /// How many completions it holds.
     pub used: usize,
     /// Whether a completion was lost.
     pub overrun: bool,
@@ -152,14 +152,14 @@ pub struct CqView {
 pub struct LinkView {
     /// The device at the other end.
     pub node: NodeId,
-    /// "loopback", "requester" (ours are the requests) or "responder".
+    /// "loopback", "requester" (we send the requests) or "responder".
     pub role: String,
     /// Whether it works.
     pub up: bool,
-    /// Whether large payloads are copied straight between the processes, by a remote iovec.
+    /// Whether large payloads are copied directly between the processes, by remote iovecs.
     #[serde(alias = "by_reference")]
     pub remote_iovec: bool,
-    /// Fragments that were sent and not acknowledged.
+    /// How many sent fragments are not acknowledged.
     pub outstanding: u32,
 }
 
@@ -168,11 +168,11 @@ pub struct LinkView {
 pub struct CounterView {
     /// Its number.
     pub number: u32,
-    /// Writes and atomics of peers.
+    /// How many writes and atomics peers made.
     pub writes: u64,
-    /// Reads of peers.
+    /// How many reads peers made.
     pub reads: u64,
-    /// Bytes of both.
+    /// How many bytes both moved.
     pub bytes: u64,
 }
 
@@ -187,10 +187,10 @@ impl Device {
     }
 }
 
-/// The devices of a host that this process may inspect.
+/// The devices on a host that this process may inspect.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// Those that answered.
+    /// The inspections of those that answered.
     pub devices: Vec<Inspection>,
     /// Processes whose devices run another version of rkey.
     pub other_versions: Vec<OtherVersion>,
@@ -273,7 +273,7 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     })
 }
 
-/// The answer of a device. `None`: it is malformed, or did not come in time.
+/// The answer of a device. `None`: it is malformed, or did not arrive in time.
 fn receive(stranger: &Stranger, until: Instant) -> Result<Option<Inspection>, HandshakeError> {
     loop {
         match stranger.receive()? {
@@ -292,7 +292,7 @@ fn read_answer(Control { bytes, mut fds }: Control) -> Option<Inspection> {
         return None;
     }
     let file = File::from(fds.pop()?);
-    // Only a file of bounded length: reading a pipe could block for ever.
+    // Only a file of bounded length: reading a pipe could block forever.
     if !file
         .metadata()
         .is_ok_and(|m| m.is_file() && m.len() <= LONGEST)
@@ -304,7 +304,7 @@ fn read_answer(Control { bytes, mut fds }: Control) -> Option<Inspection> {
     decode(&text)
 }
 
-/// An inspection that another process wrote.
+/// Parses an inspection that another process wrote.
 pub(crate) fn decode(text: &[u8]) -> Option<Inspection> {
     serde_json::from_slice(text).ok()
 }
@@ -316,7 +316,7 @@ pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()
         inspection.denials.clear();
         inspection.guessers.clear();
         if shared.config.explain != Explain::All {
-            // Denials do not reveal to such a peer where memory is; neither must this.
+            // Denials do not disclose to such a peer where memory is, so this must not either.
             inspection.protection.regions.clear();
             inspection.protection.windows.clear();
         }

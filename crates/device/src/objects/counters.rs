@@ -1,4 +1,4 @@
-//! Counters of the accesses of peers to the regions that are bound to them.
+//! Counters of peers' accesses to the regions that are bound to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
@@ -7,22 +7,22 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::device::Device;
 
-/// The accesses of peers to the regions that are bound to one counter.
+/// Peers' accesses to the regions that are bound to one counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Writes and atomics of peers.
+    /// How many writes and atomics peers made.
     pub writes: u64,
-    /// Reads of peers.
+    /// How many reads peers made.
     pub reads: u64,
-    /// Bytes of both.
+    /// How many bytes both moved.
     pub bytes: u64,
 }
 
 /// Called when an access was counted ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
 pub trait CountListener: Send + Sync {
-    /// An access was counted, in a counter of the device or for an endpoint. Called in the thread that drove the engine, which may be
-    /// the engine thread, and under the locks that this thread holds. It must be short, call the device only for its counters, and
-    /// drop no device.
+    /// A listener for counted accesses, in a counter of the device or for an endpoint. Called in the thread that drove the
+    /// engine, which may be the engine thread, and under the locks that this thread holds. It must be short, call the device only
+    /// for its counters, and drop no device.
     fn counted(&self);
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts one access of a peer, and calls the listeners.
+    /// Counts one access by a peer, and calls the listeners.
     pub(crate) fn count(&self, counter: u32, endpoint: u32, bytes: u32, write: bool) {
         let mut counters = self.by_number.lock();
         counters.entry(counter).or_default().add(bytes, write);
@@ -61,7 +61,7 @@ impl Counters {
         }
     }
 
-    /// All counters that ever counted something.
+    /// All counters that have ever counted an access.
     pub(crate) fn all(&self) -> BTreeMap<u32, Counter> {
         self.by_number
             .lock()
@@ -97,7 +97,7 @@ impl Counters {
 }
 
 impl Device {
-    /// The accesses of peers to the regions that are bound to a counter.
+    /// Peers' accesses to the regions that are bound to a counter.
     #[must_use]
     pub fn counter(&self, counter: u32) -> Counter {
         if self.is_forked() {
@@ -106,8 +106,8 @@ impl Device {
         self.shared().counters.of(counter)
     }
 
-    /// Starts to count the accesses of peers through an endpoint ([`QpOptions::endpoint`](crate::QpOptions::endpoint)) to regions
-    /// that are bound to a counter.
+    /// Starts to count peers' accesses through an endpoint ([`QpOptions::endpoint`](crate::QpOptions::endpoint)) to regions that
+    /// are bound to a counter.
     pub fn count_endpoint(&self, endpoint: u32) {
         if !self.is_forked() {
             self.shared().counters.count_endpoint(endpoint);
@@ -123,7 +123,7 @@ impl Device {
         self.shared().counters.of_endpoint(endpoint)
     }
 
-    /// Stops counting for an endpoint, and returns what was counted.
+    /// Stops counting for an endpoint, and returns the counts.
     pub fn forget_endpoint_counter(&self, endpoint: u32) -> Counter {
         if self.is_forked() {
             return Counter::default();

@@ -112,7 +112,7 @@ impl Cq {
         self.0.channel.as_ref()
     }
 
-    /// The most completions that it can hold.
+    /// How many completions it can hold.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.0.entries.depth()
@@ -130,15 +130,15 @@ impl Cq {
         self.0.entries.is_empty()
     }
 
-    /// Whether a completion was lost because the queue was full. It stays broken.
+    /// Whether a completion was lost because the queue was full. The queue stays broken.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.0.entries.is_overrun()
     }
 
-    /// How many queue pairs that complete here have failed because the process of their peer is gone
-    /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue reports such a failure like a completion;
-    /// everything that came from that peer was in the queue before.
+    /// How many queue pairs that complete here have failed because their peer's process has ended
+    /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue reports such a failure like a
+    /// completion; everything that came from that peer was in the queue before.
     #[inline]
     #[must_use]
     pub fn peers_gone(&self) -> u32 {
@@ -158,13 +158,13 @@ impl Cq {
     }
 
     /// Yields the processor if [`Cq::poll_with`] has found nothing for a while. Call it without locks that other threads want.
-    /// [`Cq::poll`] does it by itself.
+    /// [`Cq::poll`] does this itself.
     #[inline]
     pub fn rest(&self) {
         self.0.device.shared().driver.rest();
     }
 
-    /// As [`Cq::poll`], but if there are no completions, messages of peers are offered to `inbox` before they go to receives; see
+    /// As [`Cq::poll`], but if there are no completions, peers' messages are offered to `inbox` before they go to receives; see
     /// [`Inbox`]. The inbox runs while the device is locked, and must not call it.
     ///
     /// # Errors
@@ -204,8 +204,8 @@ impl Cq {
         Ok(&inner.entries)
     }
 
-    /// Waits until there is a completion. Returns `false` if `timeout` passed first (`None`: for ever). It polls for a short while,
-    /// then sleeps and leaves the engine to its thread.
+    /// Waits until there is a completion. Returns `false` if `timeout` passed first (`None`: without limit). It polls for a short
+    /// while, then sleeps and leaves the engine to its thread.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -328,7 +328,7 @@ impl Cq {
         Ok(())
     }
 
-    /// How many sends that complete here are under way. The engine thread drives them meanwhile.
+    /// How many sends in flight complete here. The engine thread drives them meanwhile.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].

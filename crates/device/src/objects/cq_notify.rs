@@ -16,18 +16,18 @@ use crate::progress::DeviceEngine;
 #[derive(Debug)]
 pub(crate) struct CqNotify {
     pub(super) channel: Option<Arc<EventQueue<CqId>>>,
-    /// The program asked for an event on the channel.
+    /// Whether the program requested an event on the channel.
     pub(super) wants_event: AtomicBool,
-    /// Armed in the engine, for the channel or for a waiter.
+    /// Whether it is armed in the engine, for the channel or for a waiting thread.
     armed: AtomicBool,
     /// A channel for solicited completions and errors only.
     pub(super) watcher: OnceLock<Arc<EventQueue<CqId>>>,
-    /// Watched in the engine, for `watcher`.
+    /// Whether it is watched in the engine, for `watcher`.
     watched: AtomicBool,
     pub(super) waiters: AtomicU32,
     pub(super) times_ready: Mutex<u64>,
     pub(super) readiness: Condvar,
-    /// Queue pairs that complete here and failed because their peer is gone.
+    /// How many queue pairs that complete here have failed because their peer has ended.
     pub(super) peers_gone: AtomicU32,
 }
 
@@ -67,7 +67,7 @@ impl CqNotify {
 #[derive(Debug, Default)]
 pub(crate) struct CqTable {
     by_id: Mutex<HashMap<CqId, Arc<CqNotify>>>,
-    /// How many are armed or watched: threads are about to sleep.
+    /// How many are armed or watched, so that threads are about to sleep.
     armed: AtomicU32,
 }
 
@@ -97,14 +97,14 @@ impl CqTable {
         }
     }
 
-    /// Notes that a completion queue was armed in the engine, for its channel or for a waiting thread.
+    /// Records that a completion queue was armed in the engine, for its channel or for a waiting thread.
     pub(super) fn arm(&self, notify: &CqNotify) {
         if !notify.armed.swap(true, Ordering::AcqRel) {
             self.armed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a completion queue is watched in the engine.
+    /// Records that a completion queue is watched in the engine.
     pub(super) fn watch(&self, notify: &CqNotify) {
         if !notify.watched.swap(true, Ordering::AcqRel) {
             self.armed.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl CqTable {
         self.by_id.lock().get(&id).cloned()
     }
 
-    /// The engine has disarmed a completion queue because it became ready.
+    /// Handles a completion queue that became ready, which the engine has disarmed.
     pub(crate) fn ready(&self, id: CqId) {
         if let Some(notify) = self.find(id) {
             self.disarm(&notify);
@@ -154,7 +154,7 @@ impl CqTable {
         }
     }
 
-    /// The engine has ended the watch of a completion queue: a solicited completion or an error came.
+    /// Handles a watched completion queue that got a solicited completion or an error, which ended the watch.
     pub(crate) fn seen(&self, id: CqId) {
         if let Some(notify) = self.find(id)
             && self.unwatch(&notify)
@@ -165,7 +165,7 @@ impl CqTable {
 }
 
 impl WaitPoint for CqTable {
-    /// Threads that wait in [`Cq::wait`](super::cq::Cq::wait) look at the device's state again.
+    /// Makes threads in [`Cq::wait`](super::cq::Cq::wait) check the device's state again.
     fn device_failed(&self) {
         for notify in self.by_id.lock().values() {
             notify.wake_all();

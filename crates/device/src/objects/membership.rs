@@ -1,7 +1,7 @@
 //! Multicast groups and flows that a queue pair belongs to.
 //!
-//! A device with a member of a group advertises it by binding one more abstract name, which ends with one of its blocks of queue
-//! pair numbers ([`crate::peers::names::group_name`]).
+//! A device with a member of a group advertises that by binding one more abstract name, which ends with one of its blocks of
+//! queue pair numbers ([`crate::peers::names::group_name`]).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -139,7 +139,7 @@ impl Qp {
     /// Makes a raw queue pair receive the frames that match `flow`. Returns the number of the flow.
     ///
     /// # Errors
-    /// It is not a raw queue pair; the flow reaches too far into the frame.
+    /// The queue pair is not raw, or the flow matches bytes beyond the limit.
     pub fn add_flow(&self, flow: Flow) -> Result<u32, DeviceError> {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
@@ -187,7 +187,7 @@ impl Qp {
     /// Their number must be a power of two.
     ///
     /// # Errors
-    /// It is not a raw queue pair, or these are not such queues.
+    /// The queue pair is not raw, or these are not such queues.
     pub fn set_rss(
         &self,
         queues: &[Srq],

@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// Bytes of the zeros and of the sink. Longer accesses use them several times.
+/// The size of the zeros and of the sink, in bytes. Longer accesses use them several times.
 const BLOCK: usize = 256 << 10;
 
 /// The zeros, which are read-only, and the sink, which is never read. One of each serves all devices of the process, for its whole
@@ -56,7 +56,7 @@ impl Device {
     /// what they write. Peers cannot use it.
     ///
     /// # Errors
-    /// Limits; the domain is not open; no memory is left. [`DeviceError::Forked`], [`DeviceError::Failed`].
+    /// Limits; the domain is not open; no memory is available. [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn register_null(&self, domain: DomainId) -> Result<Region, DeviceError> {
         self.check()?;
         let [zeros, sink] = blocks().map_err(DeviceError::io("mapping memory for null regions"))?;

@@ -157,7 +157,8 @@ impl Qp {
         &self.0.device
     }
 
-    /// Changes its state or attributes. A queue pair that gets a peer starts to look for it at once; the peer need not exist yet.
+    /// Changes its state or attributes. A queue pair that gets a peer starts to search for it at once; the peer need not exist
+    /// yet.
     ///
     /// # Errors
     /// [`DeviceError::Modify`], [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -170,8 +171,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Records a refused operation that the peer requested in a message, for front ends that execute operations of their own. It
-    /// is kept, logged and counted like a denial of the engine. Returns whether the peer may learn the reason (`RKEY_EXPLAIN`).
+    /// Records a refused operation that the peer requested in a message, for front ends that execute their own operations. It is
+    /// kept, logged and counted like a denial of the engine. Returns whether the peer may learn the reason (`RKEY_EXPLAIN`).
     #[must_use = "whether the peer may learn the reason"]
     pub fn note_refusal(&self, denial: Denial) -> bool {
         let Ok(info) = self.query() else { return false };
@@ -205,7 +206,7 @@ impl Qp {
             .ok_or(DeviceError::Unknown { what: "queue pair" })
     }
 
-    /// Brings it from RESET (with all remote rights) or INIT to RTS, connected to a queue pair of this or another device, with the
+    /// Moves it from RESET (with all remote rights) or INIT to RTS, connected to a queue pair of this or another device, with the
     /// time-outs of the configuration.
     ///
     /// # Errors
@@ -214,7 +215,7 @@ impl Qp {
         let shared = self.0.device.shared();
         shared.lifecycle().check()?;
         let [init, rtr, rts] = self.steps_to_rts(node, peer);
-        // In one post: the news that the peer is gone, which fails the queue pair, must not come between two steps.
+        // In one command, so that the queue pair cannot fail between two steps because its peer has ended.
         shared.driver.post(|engine| {
             let state = engine.query_qp(self.0.id).map(|info| info.state);
             if state == Some(QpState::Reset) {

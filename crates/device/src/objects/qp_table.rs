@@ -33,7 +33,8 @@ impl QpTable {
         self.0.lock().get(&qpn).map(|entry| entry.id)
     }
 
-    /// Whether the queue pair goes to the error state when its peer ends. `false` if another one has the number by now.
+    /// Whether the queue pair goes to the error state when its peer ends. `false` if another queue pair has the number
+    /// by now.
     pub(crate) fn fails_with_peer(&self, qpn: u32, id: QpId) -> bool {
         let table = self.0.lock();
         table

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::progress::Backoff;
 
-/// How often to look at a region that is not drained before the first pause.
+/// How often to check a region that is not drained before the first pause.
 const SPINS: u32 = 1000;
 
 impl Device {
@@ -77,11 +77,11 @@ impl Device {
 
     /// Deregisters a region: its keys refuse at once, and when this returns no peer touches its memory.
     ///
-    /// It takes microseconds if no peer is using the memory, and about a second otherwise, even if a peer is stopped in the middle
-    /// of a copy. A peer that does not respond for a second to a request that names the memory loses its link to this device; see
-    /// [`crate::SharedMemory`] for leased memory. The device gives up on a peer that has lost its link and does not show within two
-    /// seconds that it has left our memory (its own side of the copy may be a file system that does not answer), and logs its
-    /// process as an error. Only regions that this peer was told about wait for it.
+    /// It takes microseconds if no peer is using the memory, and about a second otherwise, even if a peer is stopped in the
+    /// middle of a copy. A peer that does not respond for a second to a request that names the memory loses its link to this
+    /// device; see [`crate::SharedMemory`] for leased memory. The device gives up on a peer that has lost its link and is not
+    /// known, within two seconds, to have left our memory (its side of the copy may be on a file system that does not respond),
+    /// and logs the process as an error. Only regions that this peer was told about wait for it.
     ///
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (it has windows or bindings: nothing changed), or it does not exist.
@@ -132,8 +132,8 @@ impl Device {
         }
     }
 
-    /// Waits until neither a peer nor the engine accesses the memory of a region whose keys refuse already. `leasable` says that
-    /// peers may have leases on it.
+    /// Waits until neither a peer nor the engine accesses the memory of a region whose keys already refuse. `leasable`: peers may
+    /// have leases on it.
     #[inline]
     fn wait_until_unused<P: Pending>(
         &self,
@@ -149,9 +149,9 @@ impl Device {
     }
 }
 
-/// Waits until the last access under way has ended. An access lasts as long as one copy of one fragment (its thread may have been
-/// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock, whose guards
-/// never leave this crate.
+/// Waits until the last access has ended. An access lasts as long as one copy of one fragment (its thread may have been
+/// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock, whose
+/// guards never leave this crate.
 #[cold]
 fn wait_until_drained<P: Pending>(mut pending: P) -> P::Done {
     for _ in 0..SPINS {

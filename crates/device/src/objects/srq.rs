@@ -17,7 +17,7 @@ pub struct Srq(Arc<SrqInner>);
 struct SrqInner {
     device: Device,
     id: SrqId,
-    /// The completion queue of its receives, if it has one of its own, which must live as long.
+    /// The completion queue of its receives, if it has its own, which must live as long.
     _cq: Option<Cq>,
 }
 

@@ -1,6 +1,6 @@
 //! Memory windows, and the other objects of the protection table that a program changes directly.
 //!
-//! When a call that removes rights returns, no access by them is under way.
+//! When a call that removes rights returns, no access by them is in progress.
 
 use rkey_core::{
     BindRequest, DomainId, Key, Limits, Protection, RegionId, Snapshot, Window, WindowId,
@@ -75,7 +75,7 @@ impl Device {
         Ok(self.table().bind_endpoint(region, qpn)?)
     }
 
-    /// Makes a counter count the accesses of peers to a region ([`Device::counter`]).
+    /// Makes a counter count peers' accesses to a region ([`Device::counter`]).
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -93,7 +93,7 @@ impl Device {
         Ok(self.table().create_window(domain, kind)?)
     }
 
-    /// Closes a memory window. When this returns no access by it is under way.
+    /// Closes a memory window. When this returns, no access by it is in progress.
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -104,7 +104,7 @@ impl Device {
         Ok(())
     }
 
-    /// Binds a window now, without a queue pair. When this returns no access by its previous binding is under way.
+    /// Binds a window now, without a queue pair. When this returns, no access by its previous binding is in progress.
     ///
     /// # Errors
     /// [`DeviceError::Bind`]: nothing changed.
@@ -118,20 +118,20 @@ impl Device {
     /// The key that the next bind of a type 1 window will return.
     ///
     /// # Errors
-    /// The window is closed, or no key is left.
+    /// The window is closed, or no key is available.
     pub fn next_window_key(&self, window: WindowId) -> Result<Key, DeviceError> {
         self.check()?;
         Ok(self.table().next_window_key(window)?)
     }
 
-    /// Returns a key of [`Device::next_window_key`] whose bind will not happen.
+    /// Returns a key of [`Device::next_window_key`] whose bind will not execute.
     pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
         if !self.is_forked() {
             self.table().forfeit_window_key(window, key);
         }
     }
 
-    /// Waits until accesses that were granted before this call are over. The engine holds a grant only during one call, and so
+    /// Waits until accesses that were granted before this call have ended. The engine holds a grant only during one call, and so
     /// under its lock.
     fn drain(&self) {
         drop(self.shared().driver.lock());

@@ -1,8 +1,8 @@
 //! Finding the device behind a queue pair number, and connecting to it.
 //!
-//! When a queue pair gets a peer, the engine asks for a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns the
+//! When a queue pair gets a peer, the engine requests a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns the
 //! peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange numbers start in
-//! any order. So discovery tries again, with backoff, as long as a waiting queue pair is in a state that waits. A queue pair that
+//! any order. So discovery retries, with backoff, as long as a waiting queue pair is in a state that allows it. A queue pair that
 //! knows *which* device its peer is on does not wait: that device existed when it sent its numbers, so if its block is free now,
 //! or another device has it, the device is gone.
 
@@ -26,8 +26,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long discovery tries to reach a device that does not appear.
 const PERSISTENCE: Duration = Duration::from_secs(60);
-/// How long a datagram waits if no device has the number, and if one has it that does not answer yet, because its processor
-/// is busy. A datagram may be lost, but not for that alone.
+/// How long a datagram waits if no device has the number, and if one has it but does not answer yet because its processor is
+/// busy. Datagrams may be lost, but not for that reason alone.
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
@@ -40,7 +40,7 @@ pub(crate) struct Discovery {
     /// The link to the owner of each block that was reached.
     blocks: HashMap<u16, LinkId>,
     attempts: HashMap<u16, Attempt>,
-    /// When the owner of a block was last looked for in other scopes, where this device may not connect.
+    /// When the owner of a block was last searched for in other scopes, where this device may not connect.
     owner_lookup: Option<Instant>,
 }
 
@@ -49,9 +49,9 @@ struct Attempt {
     qps: Vec<WaitingQp>,
     state: State,
     pause: Duration,
-    /// The block has an owner, as far as we know.
+    /// Whether the block is known to have an owner.
     exists: bool,
-    /// The owner was looked for in other scopes, and logged if there is one.
+    /// Whether the owner was searched for in other scopes, and logged if found.
     owner_logged: bool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct WaitingQp {
 }
 
 enum State {
-    /// Try (again) at this time.
+    /// The time of the next try.
     Idle(Instant),
     /// The owner's socket is connected, and the owner has until this time to answer.
     Dialled(Box<Connector>, Token, Instant),
@@ -80,7 +80,7 @@ impl Discovery {
         }
     }
 
-    /// When [`Discovery::tidy`] has something to do at the latest.
+    /// When [`Discovery::tidy`] must be called at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.attempts
             .values()
@@ -109,8 +109,8 @@ impl Discovery {
         self.attempts.contains_key(&block)
     }
 
-    /// Starts attempts that queue pairs have asked for since the last call, and continues those that are due. Returns whether one
-    /// ended, in a link or not.
+    /// Starts the attempts that were requested since the last call, and continues those that are due. Returns whether one ended,
+    /// with or without a link.
     pub(crate) fn tidy(&mut self, shared: &Shared, links: &mut Links, now: Instant) -> bool {
         let mut connected = false;
         let wanted = shared.driver.requests.take_links();
@@ -160,7 +160,7 @@ impl Discovery {
         false
     }
 
-    /// Continues an attempt whose time has come: the pause is over, or the answer is overdue.
+    /// Continues an attempt whose timer expired: the pause is over, or the answer is overdue.
     fn resume(&mut self, shared: &Shared, block: u16, now: Instant) -> bool {
         let Some(attempt) = self.attempts.get_mut(&block) else {
             return false;
@@ -212,7 +212,7 @@ impl Discovery {
         let Some((block, connector)) = found else {
             return false;
         };
-        // Removed first: afterwards the socket belongs to the link.
+        // Remove it first: afterwards the socket belongs to the link.
         if let Some(fd) = connector.socket() {
             shared.reactor.remove(fd);
         }
@@ -278,7 +278,7 @@ impl Discovery {
                     ErrorKind::PermissionDenied | ErrorKind::InvalidInput
                 )
             }
-            // The owner may have closed it a moment before.
+            // The owner may have closed it just before.
             HandshakeError::Closed => true,
             HandshakeError::NotAllowed(_)
             | HandshakeError::Version(_)
@@ -332,7 +332,7 @@ fn log_owner_elsewhere(scope: Scope, block: u16, looked_at: &mut Option<Instant>
 }
 
 impl Attempt {
-    /// Gives up the queue pairs whose peer's device is known: no device has its block any more, so it is gone.
+    /// Gives up the queue pairs whose peer's device is known: no device has its block any more, so that device has closed.
     fn give_up_known_devices(&mut self, shared: &Shared) {
         let is_known = |waiting: &mut WaitingQp| node_of_peer(shared, waiting.qp).is_some();
         let gone: Vec<WaitingQp> = self.qps.extract_if(.., is_known).collect();
@@ -347,7 +347,7 @@ impl Attempt {
     }
 }
 
-/// Whether a queue pair goes on waiting for its peer. One that has waited too long fails.
+/// Whether a queue pair keeps waiting for its peer. One that has waited too long fails.
 fn keeps_waiting(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) -> bool {
     let Some(info) = shared.driver.command(|engine| engine.query_qp(waiting.qp)) else {
         return false;
@@ -376,7 +376,7 @@ fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
     info.attributes.peer?.node
 }
 
-/// Gives a queue pair its link, unless the queue pair is gone meanwhile.
+/// Gives a queue pair its link, unless the queue pair has been destroyed meanwhile.
 fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     let known = node_of_peer(shared, waiting.qp);
     let is_other = shared.driver.command(|engine| {
@@ -402,8 +402,8 @@ fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     }
 }
 
-/// The device of a connected queue pair ended before there was a link to it: outstanding requests fail, and the program gets
-/// the event that the end of a link would cause.
+/// The device of a connected queue pair closed before there was a link to it: outstanding requests fail, and the program gets the
+/// event that the end of a link would cause.
 fn peer_was_never_reached(shared: &Shared, qp: QpId, peer: u32) {
     let info = shared.driver.command(|engine| {
         engine.unreachable(qp, peer);

@@ -14,10 +14,10 @@ use super::names;
 use super::unresponsive::waits_for_a_processor;
 use crate::shared::Shared;
 
-/// How long the sender waits for the devices of a group. Those that are not connected by then miss what is sent meanwhile, and
-/// later datagrams do not wait for them.
+/// How long the sender waits for the devices of a group. Those that are not connected by then miss what is sent until they are,
+/// and later datagrams do not wait for them.
 const PERSISTENCE: Duration = Duration::from_millis(200);
-/// How long it waits for a device whose process waits for a processor: it could not answer.
+/// How long it waits for a device whose process waits for a processor, and so could not answer.
 const PERSISTENCE_BUSY: Duration = Duration::from_secs(5);
 /// Pauses between two attempts to reach a device that did not answer: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -38,14 +38,14 @@ struct Search {
     end: Instant,
 }
 
-/// Devices that did not answer in time, by their block: they may be stopped, or a process has bound names that mean nothing.
-/// They are tried again now and then, but no datagram waits for them.
+/// Devices that did not answer in time, by their block: they may be stopped, or a process has bound meaningless names. They are
+/// retried periodically, but no datagram waits for them.
 #[derive(Debug, Default)]
 struct Silent(HashMap<u16, Silence>);
 
 #[derive(Debug)]
 struct Silence {
-    /// The group of which the device was said to have members.
+    /// The group of which the device claims to have members.
     group: Group,
     again: Instant,
     pause: Duration,
@@ -70,8 +70,8 @@ impl Silent {
         self.0.remove(&block);
     }
 
-    /// A group has members in these blocks now. Forgets the others that had some, so that a device that claims such a block
-    /// later is waited for.
+    /// Records the blocks that have members of a group now. Forgets the others, so that a device that claims such a block later
+    /// is waited for.
     fn keep_members(&mut self, group: Group, blocks: &[u16]) {
         self.0
             .retain(|block, silence| silence.group != group || blocks.contains(block));
@@ -92,7 +92,7 @@ impl Silent {
 }
 
 impl GroupSearch {
-    /// Starts the searches that queue pairs have asked for since the last call.
+    /// Starts the searches that were requested since the last call.
     pub(crate) fn start(
         &mut self,
         shared: &Shared,
@@ -105,7 +105,7 @@ impl GroupSearch {
         }
     }
 
-    /// Looks for the devices of a group, for a queue pair that sends to it.
+    /// Searches for the devices of a group, for a queue pair that sends to it.
     fn look_for(
         &mut self,
         shared: &Shared,
@@ -228,7 +228,7 @@ mod tests {
         let mut gaps = Vec::new();
         for tenths in 0..5000u32 {
             let now = start + tenths * Duration::from_millis(100);
-            // A search that finds it missing again changes nothing.
+            // Another search that misses it changes nothing.
             silent.add(7, group, now);
             if silent.is_due(7, now) {
                 gaps.push((now - last).as_secs());

@@ -1,4 +1,4 @@
-//! Clients that have connected and not yet said what they want.
+//! Clients that have connected but not sent a request yet.
 //!
 //! Each of these untrusted clients has a second, and there are 64 of them at most. Their owner drops those that are overdue and, if
 //! there is no room for a new one, a client of the party that has most.
@@ -11,12 +11,12 @@ use rkey_link::peer::Credentials;
 
 use crate::peers::link_limits::Party;
 
-/// The most clients at a time.
+/// The maximum number of clients at a time.
 pub(crate) const MAX: usize = 64;
 /// How long a client may stay silent.
 const TIME: Duration = Duration::from_secs(1);
 
-/// The clients of one kind of socket, in the order in which they came.
+/// The clients of one kind of socket, in the order in which they connected.
 #[derive(Debug)]
 pub(crate) struct HalfOpen<C>(Vec<Entry<C>>);
 

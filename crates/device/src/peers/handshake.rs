@@ -1,6 +1,6 @@
-//! How links to other devices are made: the one place of this crate that names the kind of link. What a device says of
-//! itself, its listening and connecting sockets, and the steps of the handshake are those of the shared-memory link;
-//! once made, every link is an [`AnyLink`](rkey_link::AnyLink).
+//! How links to other devices are made: the only file of this crate that names the kind of link. The device's hello,
+//! its listening and connecting sockets, and the steps of the handshake are those of the shared-memory link; once made,
+//! every link is an [`AnyLink`](rkey_link::AnyLink).
 
 pub(crate) use rkey_link::shm::{
     Acceptor, Connector, Greeting, HandshakeError, LinkConfig, LinkRequest, Listener, LocalNode,

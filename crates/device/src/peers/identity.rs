@@ -1,10 +1,10 @@
 //! Which process a device belongs to.
 //!
-//! A device names itself: the PID of its process, and a random number that is printed in logs and known to every process that
-//! ever connected to it. Queue pairs recognise their peer's requests by that name, so another process must not be able to use it.
-//! The kernel says which process is at the other end of a socket, and that process must have the PID in the name ([`Claim`]). If we
-//! cannot see its PID (a peer in a process namespace around ours), the first process of our user that uses a name owns it, until
-//! the kernel confirms another one: links and connections under the same name from other processes are refused.
+//! A device names itself: the PID of its process, and a random number that logs contain, and that every process knows that ever
+//! connected to it. Queue pairs recognise their peer's requests by that name, so another process must not be able to use it. The
+//! kernel reports which process is at the other end of a socket, and that process must have the PID in the name ([`Claim`]). If
+//! we cannot see its PID (a peer in a process namespace around ours), the first process of our user that uses a name owns it,
+//! until the kernel confirms another one: links and connections under the same name from other processes are refused.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::config::Explain;
 use crate::error::DeviceError;
 use crate::peers::process::{self, Departed};
 
-/// When this many devices are known, those that are not needed any more are forgotten.
+/// When this many devices are known, those that are no longer needed are forgotten.
 const TIDY_AT: usize = 1024;
-/// A device that was seen this recently may be about to be needed.
+/// A device that was seen this recently may be needed soon.
 const RECENT: Duration = Duration::from_secs(60);
-/// The most devices of one process that are known. If it names more, its own oldest ones are forgotten.
+/// The maximum number of known devices of one process. If it names more, its oldest ones are forgotten.
 const MOST_OF_PROCESS: usize = 256;
 
 /// The devices that were seen, and the processes that own them.
@@ -39,7 +39,7 @@ struct Known {
     owners: HashMap<NodeId, Owner>,
     /// The devices of each process, oldest first.
     of_process: HashMap<Process, VecDeque<NodeId>>,
-    /// When this many are known, some are forgotten.
+    /// The number of known devices at which some are forgotten.
     tidy_at: usize,
 }
 
@@ -51,17 +51,17 @@ struct Owner {
     program: Option<String>,
 }
 
-/// A process as a socket's credentials name it.
+/// A process, as a socket's credentials identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Process {
     uid: u32,
     /// `None`: it has no PID in our process namespace.
     pid: Option<u32>,
-    /// When it was started, which tells it from a later process with the same PID; 0 if unknown.
+    /// Its start time, which distinguishes it from a later process with the same PID; 0 if unknown.
     started: u64,
 }
 
-/// What the kernel says about a process that claims a device.
+/// What the kernel reports about a process that claims a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     process: Process,
@@ -74,7 +74,7 @@ impl Claim {
     fn of(node: NodeId, uid: u32, pid: Option<u32>) -> Option<Self> {
         let ours = uid == rustix::process::geteuid().as_raw();
         let sure = pid == Some(node.pid);
-        // A process of our own user may be in a process namespace of its own, and give its PID there.
+        // A process of our own user may be in its own process namespace, and give its PID there.
         let inner = pid.filter(|_| ours && !sure).map(process::innermost_pid);
         let may_be = match inner {
             Some(Some(number)) => number == node.pid,
@@ -117,8 +117,8 @@ impl Identities {
         }
     }
 
-    /// Whether the device at the other end of a link may have the name that it gives. It is never this device, which reaches itself
-    /// by a loopback. `in_use` returns the devices that our links and queue pairs are connected to.
+    /// Whether the device at the other end of a link may use the name that it gives. It is never this device, which reaches
+    /// itself by a loopback. `in_use` returns the devices that our links and queue pairs are connected to.
     pub(crate) fn is_credible(
         &self,
         node: NodeId,
@@ -179,7 +179,7 @@ impl Identities {
         Claim::of(node, uid, pid).is_some_and(|claim| self.agree(node, claim, in_use))
     }
 
-    /// Whether the device belongs to this process, as far as we know.
+    /// Whether the device may belong to this process.
     fn agree(&self, node: NodeId, claim: Claim, in_use: impl FnOnce() -> HashSet<NodeId>) -> bool {
         let now = Instant::now();
         let mut known = self.known.lock();
@@ -234,7 +234,7 @@ impl Known {
     ) -> bool {
         let own = self.of_process.get(&process).map_or(0, VecDeque::len);
         if own >= MOST_OF_PROCESS {
-            // Half of them at once, so that a flood causes few lookups.
+            // Forget half of them at once, so that a flood causes few lookups.
             let in_use = in_use();
             let nodes = self.of_process.remove(&process).unwrap_or_default();
             let mut surplus = MOST_OF_PROCESS / 2;
@@ -260,7 +260,7 @@ impl Known {
                 nodes.retain(|node| owners.contains_key(node));
                 !nodes.is_empty()
             });
-            // Not again before their number has doubled.
+            // Not before their number has doubled again.
             self.tidy_at = 2 * self.owners.len();
         }
         true
@@ -312,7 +312,7 @@ mod tests {
         assert!(known.agree(node(1), owner, none));
         assert!(!known.agree(node(1), squatter, none));
         assert!(known.agree(node(1), owner, none));
-        // A later process of the same number.
+        // A later process with the same PID.
         let mut later = owner;
         later.process.started += 1;
         assert!(known.agree(node(1), later, none));
@@ -394,7 +394,7 @@ mod tests {
         assert!(told(Explain::None, uid, Some(std::process::id())));
     }
 
-    /// A process that names ever new devices costs bounded memory, and few lookups of our own queue pairs.
+    /// A process that keeps naming new devices costs bounded memory, and few lookups of our own queue pairs.
     #[test]
     fn a_flood_of_devices_is_bounded() {
         let known = identities();

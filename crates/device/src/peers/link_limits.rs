@@ -1,6 +1,6 @@
-//! How many links and descriptors other processes may take.
+//! How many links and descriptors other processes may use.
 //!
-//! Without limits, a process that may connect could open links until this process has no descriptor left. So there is a limit for
+//! Without limits, a process that may connect could open links until this process has no free descriptor. So there is a limit for
 //! the links of one process, one for those of another user, and one for the descriptors of all links together, which leaves some
 //! to the program. A refused process learns which limit it hit and how to raise it.
 
@@ -11,12 +11,12 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
 
-/// Descriptors of a link that a peer opened: the socket and the pidfd.
+/// How many descriptors a link uses that a peer opened: the socket and the pidfd.
 const FILES_OF_RESPONDER: usize = 2;
-/// Descriptors of a link that we opened: also the permit.
+/// How many descriptors a link uses that we opened: also the permit.
 const FILES_OF_REQUESTER: usize = 3;
 
-/// Descriptors of the links of all devices of this process.
+/// How many descriptors the links of all devices of this process use.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// The descriptors of one link, counted while it lives.
@@ -43,7 +43,7 @@ impl Drop for LinkFiles {
 /// Processes that share one limit: each process of our own user alone, and all processes of another user together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Party {
-    /// A process of our user; `None` if it has no number in our process namespace.
+    /// A process of our user; `None` if it has no PID in our process namespace.
     Process(Option<u32>),
     /// All processes of another user.
     User(u32),
@@ -62,18 +62,18 @@ impl Party {
 /// The limits of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkLimits {
-    /// Links of this device.
+    /// The maximum number of links of this device.
     links: usize,
-    /// Links that one process opened.
+    /// The maximum number of links that one process opened.
     per_process: usize,
-    /// Links that all processes of one other user opened.
+    /// The maximum number of links that all processes of one other user opened.
     per_user: usize,
-    /// Descriptors of the links of all devices of this process.
+    /// The maximum number of descriptors of the links of all devices of this process.
     files: usize,
 }
 
 impl LinkLimits {
-    /// The limits by a configuration and the current limit of descriptors.
+    /// The limits for a configuration and the current descriptor limit.
     pub(crate) fn now(config: &Config) -> Self {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self::of(config, usize::try_from(most).unwrap_or(usize::MAX))
@@ -91,10 +91,10 @@ impl LinkLimits {
         }
     }
 
-    /// Whether a process may open one more link, if the device has so many `links`, and the `opened` ones were opened by peers.
+    /// Whether a process may open one more link, if the device has `links` links, of which peers opened those in `opened`.
     ///
     /// # Errors
-    /// The limit that is reached, and how to raise it, for people.
+    /// The limit that is reached, and how to raise it, as text.
     pub(crate) fn admit(
         &self,
         who: Credentials,

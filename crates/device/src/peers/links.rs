@@ -1,7 +1,7 @@
 //! The links to and from other devices.
 //!
 //! [`Links`] attaches a link to the engine when it comes up, watches its control socket and the process at its other end, and
-//! detaches it when either is gone.
+//! detaches it when either ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;
 use crate::shared::Shared;
 
-/// Packets of one control socket that are handled in one turn.
+/// How many packets of one control socket are handled in one turn.
 const PACKETS_PER_TURN: usize = 64;
-/// How often the engine is driven before a link goes: acknowledgements may be delayed.
+/// How often the engine is driven before a link is detached: acknowledgements may be delayed.
 const LAST_DRIVES: u32 = 64;
-/// Pauses between two looks at what is left of lost links: the first, and the longest. A process that is being killed closes
-/// its sockets a moment before it has ended.
+/// Pauses between two checks of the remains of lost links: the first, and the longest. A process that is being killed closes
+/// its sockets shortly before it ends.
 const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 /// The links of a device, as the engine thread watches them.
@@ -29,14 +29,14 @@ const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration
 pub(crate) struct Links {
     links: HashMap<LinkId, Watched>,
     tokens: HashMap<Token, LinkId>,
-    /// Something is left of lost links: when to look again, and the pause after that.
+    /// If lost links have remains: when to check them again, and the pause after that.
     residue: Option<(Instant, Duration)>,
 }
 
 /// A link that is attached to the engine.
 struct Watched {
     line: Arc<Line>,
-    /// The process at the other end. Its end shows here even if a child of it keeps the socket.
+    /// The process at the other end. Its end is noticed even if a child of it keeps the socket.
     process: Arc<PeerProcess>,
     who: Credentials,
     /// The name of its program.
@@ -47,7 +47,7 @@ struct Watched {
 }
 
 impl Links {
-    /// How many there are.
+    /// How many links there are.
     pub(crate) fn len(&self) -> usize {
         self.links.len()
     }
@@ -58,7 +58,7 @@ impl Links {
         accepted.map(|link| link.who)
     }
 
-    /// The link on which we can send requests to a device.
+    /// The link for our requests to a device.
     pub(crate) fn link_to(&self, node: NodeId) -> Option<LinkId> {
         self.links
             .iter()
@@ -66,7 +66,7 @@ impl Links {
             .map(|(&id, _)| id)
     }
 
-    /// The process at the other end of a link, if it has a number in our namespace.
+    /// The process at the other end of a link, if it has a PID in our namespace.
     pub(crate) fn process_of(&self, link: LinkId) -> Option<u32> {
         self.links.get(&link)?.who.pid
     }
@@ -130,7 +130,7 @@ impl Links {
         Some(id)
     }
 
-    /// Handles what came over a control socket, and the end of the process at its other end. Returns whether the engine thread
+    /// Handles what arrived on a control socket, and the end of the process at its other end. Returns whether the engine thread
     /// should drive.
     fn hear(&mut self, shared: &Shared, link: LinkId) -> bool {
         let Some(watched) = self.links.get(&link) else {
@@ -167,8 +167,8 @@ impl Links {
 
     /// Detaches a link from the engine: outstanding requests fail, and the memory of the link is released.
     pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
-        // Takes what the peer sent before it went, and acknowledges to a live peer what was executed. The lock is released in
-        // between: other links may be busy for ever.
+        // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. The lock is
+        // released in between: other links may be busy without end.
         for _ in 0..LAST_DRIVES {
             if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;
@@ -229,7 +229,7 @@ impl Links {
         self.tokens.retain(|_, link| *link != id);
     }
 
-    /// Removes links that the engine or other threads have given up, and looks again at what is left of lost links.
+    /// Removes links that the engine or other threads have given up, and checks the remains of lost links again.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
         let lost = shared.driver.requests.take_broken();
         for id in lost {
@@ -250,12 +250,12 @@ impl Links {
         }
     }
 
-    /// When [`Links::tidy`] has something to do at the latest.
+    /// When [`Links::tidy`] must be called at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.residue.map(|(at, _)| at)
     }
 
-    /// Closes all links, so that peers see it.
+    /// Closes all links, so that peers notice.
     pub(crate) fn close(&mut self, shared: &Shared) {
         if shared.driver.has_failed() {
             // A failed engine may not release its links.

@@ -1,8 +1,8 @@
-//! Other devices: how links to and from them come up and go, and which processes they belong to.
+//! Other devices: how links to and from them come up and go down, and which processes they belong to.
 //!
-//! A link comes up in one of two ways: another device connects to a socket of ours ([`Reception`]), or a
-//! queue pair or group of ours needs one ([`Discovery`], [`GroupSearch`]). From
-//! then on [`Links`] watches it. The engine thread owns the four as [`Peers`].
+//! A link comes up in one of two ways: another device connects to one of our sockets ([`Reception`]), or one of our
+//! queue pairs or groups needs one ([`Discovery`], [`GroupSearch`]). From then on [`Links`] watches it. The engine
+//! thread owns the four as [`Peers`].
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -68,7 +68,7 @@ impl Peers {
             || self.discovery.handle(shared, &mut self.links, token)
     }
 
-    /// Does what other threads have asked for, and what is due at `now`. Returns whether the engine thread should drive.
+    /// Handles the requests of other threads, and what is due at `now`. Returns whether the engine thread should drive.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) -> bool {
         self.links.tidy(shared, now);
         self.reception.tidy(shared, now);
@@ -80,7 +80,7 @@ impl Peers {
         connected || found
     }
 
-    /// When [`Peers::tidy`] has something to do at the latest.
+    /// When [`Peers::tidy`] must be called at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let deadlines = [
             self.reception.next_deadline(),
@@ -91,7 +91,7 @@ impl Peers {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Closes everything, so that peers see the end of the device.
+    /// Closes everything, so that peers notice the end of the device.
     pub(crate) fn close(&mut self, shared: &Shared) {
         self.discovery.close(shared);
         self.reception.close(shared);

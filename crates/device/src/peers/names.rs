@@ -1,4 +1,4 @@
-//! How devices of one host find each other without a daemon and without files.
+//! How devices on one host find each other without a daemon and without files.
 //!
 //! A device owns queue pair numbers in blocks of 256. It claims a block by binding an abstract Unix socket whose name contains the
 //! block: the kernel makes the claim unique within the network namespace and releases it when the process ends, however it ends. To
@@ -83,7 +83,7 @@ fn group_prefix(scope: Scope, group: Group) -> String {
     }
 }
 
-/// A block of each device in this network namespace and scope that has members of a group.
+/// One block of each device, in this network namespace and scope, that has members of a group.
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.
@@ -101,7 +101,7 @@ pub fn block_of(qpn: u32) -> u16 {
 /// The socket address for an abstract name.
 ///
 /// # Errors
-/// The name is longer than the 107 bytes that the kernel takes.
+/// The name is longer than the 107 bytes that the kernel accepts.
 pub fn abstract_address(name: &str) -> std::io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
@@ -126,7 +126,7 @@ pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
     names
 }
 
-/// Whether an address belongs to this host: loopback, wildcard, or an address of an interface.
+/// Whether an address belongs to this host: loopback, wildcard, or an interface's address.
 ///
 /// It tries to bind a datagram socket to the address with port 0, which sends nothing and needs no privilege, and works only for
 /// addresses of the host.

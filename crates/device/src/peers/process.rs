@@ -8,10 +8,10 @@ use rkey_base::process::stat_field;
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// The most exited processes that are remembered.
+/// The maximum number of exited processes that are remembered.
 const REMEMBERED: usize = 256;
 
-/// A process that has exited while it was connected with this device.
+/// A process that has exited while it was connected to this device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departed {
     /// Its device.
@@ -58,7 +58,7 @@ impl DepartedPeers {
     }
 }
 
-/// Whether a process has ended or is ending: its descriptors are closed a moment earlier.
+/// Whether a process has ended or is ending: its descriptors are closed slightly earlier.
 pub(crate) fn is_exiting(pid: u32) -> bool {
     // include/linux/sched.h
     const PF_EXITING: u64 = 4;
@@ -70,7 +70,7 @@ pub(crate) fn is_exiting(pid: u32) -> bool {
     ended || flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
-/// The PID and the program of a live process, for people.
+/// The PID and the program of a live process, for messages.
 pub(crate) fn name_of(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
         return "a process outside our process namespace".to_owned();

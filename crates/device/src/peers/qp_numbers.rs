@@ -48,7 +48,7 @@ impl QpNumbers {
     /// Allocates a queue pair number. If that claims a block, `added` gets its socket.
     ///
     /// # Errors
-    /// No block can be claimed: no descriptor is left, or (in theory) no block.
+    /// No block can be claimed: no descriptor is available, or (in theory) no block.
     pub(crate) fn allocate(
         &self,
         added: impl FnOnce(u16, BorrowedFd<'_>) -> Result<(), DeviceError>,
@@ -113,7 +113,7 @@ impl QpNumbers {
     /// Accepts one client of a block's socket; `None` if none is waiting.
     ///
     /// # Errors
-    /// The client's user is not allowed, or no descriptor is left.
+    /// The client's user is not allowed, or no descriptor is available.
     pub(crate) fn accept(
         &self,
         number: u16,
@@ -149,7 +149,7 @@ fn claim(scope: Scope) -> Result<Block, DeviceError> {
         let random = getrandom::u32().map_err(|e| {
             DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
         })?;
-        // Never the first block nor the last: queue pair numbers 0 and 1 are special, and 0xffffff means a group.
+        // Never the first or the last block: queue pair numbers 0 and 1 are special, and 0xffffff means a group.
         let number = (random % (BLOCKS - 2) + 1) as u16;
         match Listener::bind(names::block_name(scope, number).as_bytes()) {
             Ok(socket) => {

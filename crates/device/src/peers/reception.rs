@@ -1,7 +1,7 @@
-//! The reception: clients that connect to our sockets, until they have a link or are gone.
+//! The reception: clients that connect to our sockets, until they have a link or are dropped.
 //!
-//! Each client gets a second to say what it wants: a link, or an inspection. All others are dropped. What a client sends is
-//! untrusted input: the link crate has checked its form, the reception checks its user and its share of our descriptors.
+//! Each client gets a second to request a link or an inspection. All others are dropped. What a client sends is untrusted
+//! input: the link crate has checked its form, the reception checks its user and its share of our descriptors.
 
 use std::time::{Duration, Instant};
 
@@ -23,17 +23,17 @@ const LOG_PAUSE: Duration = Duration::from_secs(1);
 /// How long no client is accepted after descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts clients and makes links of those that want one.
+/// Accepts clients, and makes links for those that request one.
 pub(crate) struct Reception {
     local: LocalNode,
     half_open: HalfOpen<Client>,
-    /// Blocks whose clients are not accepted until a time.
+    /// Blocks whose clients are not accepted, each until a point in time.
     paused: Option<(Instant, Vec<u16>)>,
     /// When a refused client was last logged.
     refused_at: Option<Instant>,
 }
 
-/// A client that has not said yet what it wants.
+/// A client that has not sent its request yet.
 struct Client {
     acceptor: Acceptor,
     token: Token,
@@ -49,7 +49,7 @@ impl Reception {
         }
     }
 
-    /// Handles a readable descriptor, if it is one of the reception's. Returns whether a link came up.
+    /// Handles a readable descriptor, if it belongs to the reception. Returns whether a link came up.
     pub(crate) fn handle(&mut self, shared: &Shared, links: &mut Links, token: Token) -> bool {
         if let Some(block) = token.as_block() {
             return self.accept(shared, links, block);
@@ -63,7 +63,7 @@ impl Reception {
     /// Accepts the clients of a block's socket. Returns whether a link came up.
     fn accept(&mut self, shared: &Shared, links: &mut Links, block: u16) -> bool {
         let mut linked = false;
-        // Clients that come later wait until the next turn.
+        // Later clients wait until the next turn.
         for _ in 0..half_open::MAX {
             if self.half_open.is_full() {
                 linked |= self.make_room(shared, links);
@@ -75,7 +75,7 @@ impl Reception {
                     tracing::debug!(uid, "dropped a client of another user");
                 }
                 Err(error) => {
-                    // Most likely no descriptor is left. Clients wait in the backlog of the socket meanwhile.
+                    // Most likely no descriptor is available. Clients wait in the socket's backlog meanwhile.
                     tracing::warn!(%error, "cannot accept clients for a moment");
                     shared
                         .qp_numbers
@@ -91,7 +91,7 @@ impl Reception {
         linked
     }
 
-    /// Makes room for a new client: handles the clients that have said something, and if all are silent drops one of the
+    /// Makes room for a new client: handles the clients that have sent something, and if all are silent, drops one of the
     /// party that has most. Returns whether a link came up.
     fn make_room(&mut self, shared: &Shared, links: &mut Links) -> bool {
         let mut linked = false;
@@ -125,10 +125,10 @@ impl Reception {
         }
     }
 
-    /// Handles what a client has said. Returns whether a link came up.
+    /// Handles a client's packet. Returns whether a link came up.
     fn greet(&mut self, shared: &Shared, links: &mut Links, index: usize) -> bool {
         let acceptor = &mut self.half_open[index].acceptor;
-        // Removed first: the next step may consume the socket.
+        // Remove it first: the next step may consume the socket.
         if let Some(fd) = acceptor.socket() {
             shared.reactor.remove(fd);
         }
@@ -207,7 +207,7 @@ impl Reception {
         }
     }
 
-    /// When [`Reception::tidy`] has something to do at the latest.
+    /// When [`Reception::tidy`] must be called at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let half_open = self.half_open.next_deadline().into_iter();
         half_open
@@ -223,7 +223,7 @@ impl Reception {
     }
 }
 
-/// Answers a client that does not want a link.
+/// Answers a client that does not request a link.
 fn answer(shared: &Shared, stranger: Stranger) {
     let result = match stranger.first() {
         inspect::QUESTION => inspect::answer(shared, &stranger),

@@ -1,4 +1,4 @@
-//! Growing pauses between two looks at another process or thread.
+//! Growing pauses between two checks of another process or thread.
 
 use std::time::Duration;
 

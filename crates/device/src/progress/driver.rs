@@ -1,7 +1,7 @@
 //! The driver: how the engine of a device is driven, by whichever thread has a reason to.
 //!
-//! Program threads come here to poll, to post and to run commands; the engine thread comes here when no program thread
-//! drives. Each call locks the engine, runs it, unlocks it and then acts on the engine's events.
+//! Program threads call it to poll, to post and to run commands; the engine thread calls it when no program thread drives.
+//! Each call locks the engine, runs it, unlocks it and then acts on the engine's events.
 
 use crossbeam_utils::CachePadded;
 use std::collections::HashSet;
@@ -24,19 +24,19 @@ use super::{Mode, Schedule, ThreadRequests};
 use crate::error::DeviceError;
 use crate::lifecycle::Lifecycle;
 
-/// The engine as this crate uses it.
+/// The engine, with this crate's types.
 pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
 
-/// The most fragments that one call of `drive` takes, so that posting threads get the lock.
+/// The maximum number of fragments that one call of `drive` takes, so that posting threads get the lock.
 const BUDGET: u32 = 256;
 /// How often a thread that is about to wait drives before it leaves the rest to the engine thread.
 const SETTLE_DRIVES: u32 = 32;
-/// A poller reads the clock once in so many empty polls.
+/// A poller reads the clock once in this many empty polls.
 const POLLS_PER_CLOCK: u32 = 64;
-/// A poller publishes delayed acknowledgements once in so many empty polls.
+/// A poller publishes delayed acknowledgements once in this many empty polls.
 const POLLS_PER_ACK: u32 = 64;
-/// After so many nanoseconds without work a poller yields the processor each time it reads the clock: with more pollers than
-/// processors, the peer that it waits for may need this one.
+/// After this many nanoseconds without work, a poller yields the processor each time it reads the clock: with more pollers
+/// than processors, the peer that it waits for may need this one.
 const YIELD_AFTER: u64 = 5_000;
 
 /// The engine, and everything that decides when which thread drives it.
@@ -46,14 +46,14 @@ pub(crate) struct Driver {
     /// and with it the device.
     engine: SectionLock<DeviceEngine>,
     pub(crate) schedule: Schedule,
-    /// Counts empty polls. The engine thread only checks whether it moves, so lost updates do no harm.
+    /// Counts empty polls. The engine thread only checks whether it changes, so lost updates do no harm.
     empty_polls: CachePadded<AtomicU32>,
     idle: IdleTime,
-    /// The next poller should yield the processor.
+    /// Whether the next poller should yield the processor.
     should_yield: AtomicBool,
     /// When a poller last read the clock.
     polled_at: AtomicU64,
-    /// The engine has work that no ring shows.
+    /// Whether the engine has work that no ring shows.
     drive_again: AtomicBool,
     /// The link of the device to itself. It is not in the poll set: posts over it set `drive_again`.
     loopback: LinkId,
@@ -67,7 +67,7 @@ impl Driver {
     /// A driver that leaves the engine to the engine thread, which checks every `tick` whether the program still polls.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub(crate) fn new(
         node: NodeId,
         mut engine: DeviceEngine,
@@ -92,25 +92,26 @@ impl Driver {
         })
     }
 
-    /// Locks the engine to look at it. What changes it goes through [`Driver::command`] or [`Driver::post`].
+    /// Locks the engine for reading. Changes go through [`Driver::command`] or [`Driver::post`].
     pub(crate) fn lock(&self) -> Guard<'_, DeviceEngine> {
         self.engine.lock()
     }
 
-    /// Returns when no thread uses what the engine looked up before this call. Later it sees that the region ends.
+    /// Returns when no thread uses anything that the engine looked up before this call. Later lookups see that the region has
+    /// ended.
     #[inline]
     pub(crate) fn pass(&self, pending: &mut impl Pending) {
         self.engine.pass(pending);
     }
 
-    /// Looks for work on behalf of a poller that found its completion queue empty.
+    /// Checks for work for a poller that found its completion queue empty.
     #[inline]
     pub(crate) fn poll(&self) {
         self.poll_for(None);
         self.rest();
     }
 
-    /// [`Driver::poll`] for a front end that takes the messages of a completion queue from an inbox. Without the yield.
+    /// [`Driver::poll`] for a front end that takes the messages of a completion queue from an inbox. It does not yield.
     #[inline]
     pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.empty_polls().wrapping_add(1);
@@ -139,7 +140,7 @@ impl Driver {
         }
     }
 
-    /// Publishes delayed acknowledgements: no response came that could have carried them.
+    /// Publishes delayed acknowledgements: no response has carried them.
     #[cold]
     fn publish_acknowledgements(&self) {
         if let Some(mut engine) = self.engine.try_lock() {
@@ -155,7 +156,7 @@ impl Driver {
         let now = self.schedule.refresh_clock();
         self.polled_at.store(now, Ordering::Relaxed);
         let Some(engine) = self.engine.try_lock() else {
-            // The thread that holds the lock may need this processor.
+            // The lock's holder may need this processor.
             return true;
         };
         if self.schedule.mode() == Mode::Asleep {
@@ -204,8 +205,8 @@ impl Driver {
 
     /// Drives once, at the real time. Returns whether there was work.
     ///
-    /// A thread may sleep when this returns `false`, not when the rings look empty: a ring may hold a request that cannot be
-    /// executed before its peer has taken earlier responses.
+    /// A thread may sleep if this returns `false`, but not if the rings merely look empty: a ring may hold a request that
+    /// cannot be executed before its peer has taken earlier responses.
     pub(crate) fn drive_now(&self) -> bool {
         let now = self.schedule.refresh_clock();
         self.drive(self.engine.lock(), now)
@@ -235,7 +236,7 @@ impl Driver {
         let mut engine = self.engine.lock();
         let alarm = PanicAlarm(self);
         let result = run(&mut engine);
-        // The command may have made work that no ring shows.
+        // The command may have created work that no ring shows.
         self.drive_again.store(true, Ordering::Relaxed);
         std::mem::forget(alarm);
         if engine.has_events() {
@@ -244,7 +245,7 @@ impl Driver {
         result
     }
 
-    /// Runs a post, and makes sure that some thread will drive what was posted.
+    /// Runs a post, and makes sure that some thread drives it.
     #[inline]
     pub(crate) fn post<T>(&self, run: impl FnOnce(&mut DeviceEngine) -> T) -> T {
         let mut engine = self.engine.lock();
@@ -279,8 +280,8 @@ impl Driver {
         }
     }
 
-    /// After a post by a program that is about to wait: does what can be done at once, and leaves the rest to the doorbell
-    /// and the timer.
+    /// After a post by a program that is about to wait: does the work that is ready, and leaves the rest to the doorbell and
+    /// the timer.
     #[cold]
     fn after_post_asleep(&self) {
         if self.schedule.mode() == Mode::Asleep {
@@ -288,7 +289,7 @@ impl Driver {
         }
     }
 
-    /// Drives until there is no work at the moment, and leaves what comes later to the engine thread.
+    /// Drives until there is no work at the moment, and leaves later work to the engine thread.
     pub(crate) fn settle(&self) {
         let mut busy = true;
         for _ in 0..SETTLE_DRIVES {
@@ -318,7 +319,7 @@ impl Driver {
     }
 
     /// Puts the engine to sleep after the engine thread found no work. Returns whether the engine thread may wait; it may not
-    /// if work came at the last moment.
+    /// if work arrived at the last moment.
     pub(super) fn fall_asleep(&self) -> bool {
         let engine = self.engine.lock();
         kick_peers(&engine);
@@ -330,7 +331,7 @@ impl Driver {
             return true;
         }
         let engine = self.engine.lock();
-        // The program may have taken the engine meanwhile by polling.
+        // The program may have taken over the engine by polling meanwhile.
         if self.schedule.mode() == Mode::Asleep {
             self.schedule.take_over(&engine);
             return false;
@@ -338,18 +339,18 @@ impl Driver {
         true
     }
 
-    /// Makes the engine thread the one that drives.
+    /// Makes the engine thread drive.
     pub(super) fn take_over(&self) {
         self.schedule.take_over(&self.engine.lock());
     }
 
-    /// Leaves the engine to a program that polls. The engine thread checks again `after` so many nanoseconds (`None`: a
+    /// Leaves the engine to a program that polls. The engine thread checks again `after` this many nanoseconds (`None`: one
     /// tick).
     pub(super) fn give_way(&self, after: Option<u64>) {
         self.schedule.give_way(&self.engine.lock(), after);
     }
 
-    /// The timer has fired.
+    /// Handles the expired timer.
     pub(super) fn acknowledge_timer(&self) {
         let _locked = self.engine.lock();
         self.schedule.timer().acknowledge();
@@ -384,7 +385,7 @@ impl Driver {
             || self.schedule.poll_set.check() != PollResult::Nothing
     }
 
-    /// Replaces the poll set after a link came or went. For the engine thread.
+    /// Replaces the poll set after a link came up or went down. For the engine thread.
     pub(crate) fn rebuild_poll_set(&self) {
         let list = {
             let engine = self.engine.lock();
@@ -400,9 +401,9 @@ impl Driver {
         self.loopback
     }
 
-    /// Asks the engine thread to give up links to peers that do not respond; `why` is for the log.
+    /// Asks the engine thread to detach links to peers that do not respond; `why` is for the log.
     pub(crate) fn cut_links(&self, why: &str, links: &[LinkId]) {
-        // This device always responds to itself, however long that takes, and has only one loopback in its life.
+        // This device always responds to itself, however long that takes, and has only one loopback in its lifetime.
         let others = links.iter().copied().filter(|link| *link != self.loopback);
         let links: Vec<LinkId> = others.collect();
         if !links.is_empty() {
@@ -437,7 +438,7 @@ impl Driver {
     }
 
     /// Marks the device as failed: calls return an error from now on, waiting threads wake up, and the engine thread closes
-    /// the links, so that peers see the end.
+    /// the links, so that peers notice.
     pub(crate) fn fail(&self, why: String) {
         tracing::error!(%why, "the device failed");
         self.lifecycle.fail(why);
@@ -449,7 +450,7 @@ impl Driver {
         self.lifecycle.has_failed()
     }
 
-    /// The last handle is gone: the engine thread ends.
+    /// The last handle was dropped: the engine thread ends.
     pub(crate) fn stop(&self) {
         self.lifecycle.stop();
         self.requests.ring();
@@ -466,7 +467,7 @@ fn kick_peers(engine: &DeviceEngine) {
     }
 }
 
-/// Marks the device as failed when it is dropped by a panic.
+/// Marks the device as failed when a panic drops it.
 struct PanicAlarm<'a>(&'a Driver);
 
 impl Drop for PanicAlarm<'_> {

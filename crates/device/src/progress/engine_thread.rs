@@ -13,15 +13,15 @@ use crate::progress::{Driver, Mode, now_ns};
 use crate::shared::Shared;
 use crate::threads;
 
-/// So many empty polls while the engine thread drives mean that the program drives by itself.
+/// This many empty polls while the engine thread drives mean that the program drives the engine itself.
 const PROGRAM_POLLS: u32 = 16;
-/// The engine thread reads the clock once in so many turns of its loop, and handles sockets once in so many.
+/// The engine thread reads the clock once in this many turns of its loop, and handles sockets once in this many.
 const TURNS_PER_CLOCK: u32 = 64;
 const TURNS_PER_SOCKETS: u32 = 4096;
-/// A program that has polled in so many nanoseconds before a doorbell rang is still polling.
+/// A program that has polled within this many nanoseconds before a doorbell is still polling.
 const RECENTLY: u64 = 200_000;
 
-/// Everything that the thread owns.
+/// The state of the thread.
 pub(crate) struct EngineThread {
     shared: Arc<Shared>,
     peers: Peers,
@@ -32,7 +32,7 @@ pub(crate) struct EngineThread {
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// A doorbell rang, or a link came, went or waits for the engine.
+    /// A doorbell rang, or a link came up, went down or waits for the engine.
     rung: bool,
     /// The timer fired.
     ticked: bool,
@@ -42,7 +42,7 @@ impl EngineThread {
     /// Claims the first queue pair numbers, and starts the thread.
     ///
     /// # Errors
-    /// Descriptors, names or threads are used up.
+    /// No descriptor, name or thread is available.
     pub(crate) fn start(
         shared: Arc<Shared>,
         local: LocalNode,
@@ -87,7 +87,7 @@ impl EngineThread {
         &self.shared.driver
     }
 
-    /// Whether the thread has to end.
+    /// Whether the thread must end.
     fn must_end(&self) -> bool {
         let lifecycle = self.shared.lifecycle();
         lifecycle.is_stopping() || lifecycle.has_failed()
@@ -152,8 +152,8 @@ impl EngineThread {
 
     /// Whether the program has stopped polling.
     ///
-    /// This thread may share its processor with the polling thread, which then cannot poll while this one looks. So only
-    /// polls before the wait ended count.
+    /// This thread may share its processor with the polling thread, which then cannot poll while this one checks. So
+    /// only polls before the end of the wait count.
     fn program_has_stopped(&mut self, woken: Woken) -> bool {
         let now = now_ns();
         let polls = self.driver().empty_polls();
@@ -169,14 +169,14 @@ impl EngineThread {
         }
         let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENTLY;
         if is_polling {
-            // It may have stopped just now: check again soon.
+            // It may have stopped just now, so check again soon.
             self.last_polls = polls;
             self.driver().give_way(Some(RECENTLY));
         }
         !is_polling
     }
 
-    /// Drives until there has been no work for a while, or the program polls by itself.
+    /// Drives until there has been no work for a while, or the program polls.
     fn work(&mut self) {
         let first_polls = self.driver().empty_polls();
         let spin = u64::try_from(self.shared.config.spin.as_nanos()).unwrap_or(u64::MAX);
@@ -213,7 +213,7 @@ impl EngineThread {
         }
     }
 
-    /// Closes everything, so that peers see the end of the device now.
+    /// Closes everything, so that peers notice the end of the device at once.
     fn close(&mut self) {
         self.peers.close(&self.shared);
         self.shared

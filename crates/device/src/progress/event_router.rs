@@ -62,7 +62,7 @@ impl EventRouter {
         }
     }
 
-    /// An event for the program, and what the device itself makes of it.
+    /// Handles an event for the program, and its consequences in the device.
     fn tell(&self, driver: &Driver, event: AsyncEvent) {
         match event {
             AsyncEvent::CqOverrun(cq) => {
@@ -85,7 +85,7 @@ impl EventRouter {
         self.cqs.is_any_armed()
     }
 
-    /// Reports the end of a queue pair's peer, and fails the queue pair if its options say so.
+    /// Reports the end of a queue pair's peer, and fails the queue pair if its options require that.
     pub(super) fn peer_is_gone(&self, driver: &Driver, qp: QpId, qpn: u32) {
         if self.qps.fails_with_peer(qpn, qp) {
             self.fail_with_peer(driver, qp);
@@ -93,7 +93,7 @@ impl EventRouter {
         self.events.push(AsyncEvent::PeerGone { qp, qpn });
     }
 
-    /// Fails a queue pair, and wakes its completion queues: if nothing was posted to it, no completion does.
+    /// Fails a queue pair, and wakes its completion queues: if nothing was posted to it, no completion wakes them.
     fn fail_with_peer(&self, driver: &Driver, qp: QpId) {
         let Some(info) = driver.command(|engine| engine.query_qp(qp)) else {
             return;

@@ -1,8 +1,9 @@
-//! How long pollers have found nothing, and when peers are woken because of that.
+//! How long pollers have found nothing, and when peers are woken for that reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// After so many nanoseconds without work, pollers wake peers with unacknowledged requests, whatever their sleep words say.
+/// After this many nanoseconds without work, pollers wake peers with unacknowledged requests, whatever their sleep words
+/// say.
 const KICK_AFTER: u64 = 50_000;
 /// The pause before they wake them again.
 const KICK_AGAIN: u64 = 10_000_000;
@@ -10,13 +11,13 @@ const KICK_AGAIN: u64 = 10_000_000;
 /// How long polls have found nothing, as the pollers themselves record it. Times are nanoseconds of the monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct IdleTime {
-    /// Since when pollers have found nothing; 0: they have just found something.
+    /// When pollers started to find nothing; 0: they have just found work.
     since: AtomicU64,
-    /// When peers are woken next; means nothing while `since` is 0.
+    /// When peers are woken next; meaningless while `since` is 0.
     kick_at: AtomicU64,
 }
 
-/// The idle time at a look at the clock.
+/// The idle time when the clock was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Idle {
     /// How long pollers have found nothing.
@@ -26,7 +27,7 @@ pub(super) struct Idle {
 }
 
 impl IdleTime {
-    /// A poller has found something.
+    /// Records that a poller has found work.
     #[inline]
     pub(super) fn found(&self) {
         // Most of the time it is 0 already, and a load is cheaper than a store.
@@ -35,7 +36,7 @@ impl IdleTime {
         }
     }
 
-    /// A poller that has found nothing has read the clock. Called under the engine's lock.
+    /// Records the time for a poller that found nothing. Called under the engine's lock.
     pub(super) fn at(&self, now: u64) -> Idle {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {

@@ -3,16 +3,16 @@
 //! The engine moves only when a thread calls `drive`. The [`Driver`] owns the engine and decides which thread that is; the
 //! [`Schedule`] keeps the [`Mode`], which changes only under the engine's lock:
 //!
-//! * [`Mode::Program`]: the program polls, or has just posted. A polling thread looks at the rings without a lock, and drives
-//!   when there is work. Peers need not ring the doorbell: our sleep words are even. The engine thread sleeps; a timer makes
-//!   it check every 10 ms whether the program still polls.
+//! * [`Mode::Program`]: the program polls, or has just posted. A polling thread checks the rings without a lock, and drives when
+//!   there is work. Peers need not ring the doorbell: our sleep words are even. The engine thread sleeps; a timer makes it check
+//!   every 10 ms whether the program still polls.
 //! * [`Mode::Thread`]: the program does not poll, and the engine thread drives.
 //! * [`Mode::Asleep`]: there is no work. Our sleep words are odd, so a peer that writes to a ring also rings the doorbell, which
 //!   wakes the engine thread. The timer runs only if requests are outstanding. No CPU is used.
 //!
-//! A program that starts to poll or post takes the engine from asleep by itself, without waking the engine thread: it makes
-//! the sleep words even and sets the timer. A program that is about to wait hands the engine over
-//! ([`Driver::hand_over`]), also by itself. The engine thread takes over when a tick finds no poll since the last one.
+//! A program that starts to poll or post wakes the engine without the engine thread: it makes the sleep words even and sets the
+//! timer. A program that is about to wait hands the engine over ([`Driver::hand_over`]), also without the engine thread. The
+//! engine thread takes over when a tick finds no poll since the last one.
 //!
 //! Pollers take the time from a coarse clock, which the engine thread and every 64th empty poll refresh: reading the real one
 //! costs as much as a whole operation.

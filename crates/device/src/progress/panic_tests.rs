@@ -1,6 +1,6 @@
 //! When the engine panics, waiting threads, later calls and peers get errors, and none of them hangs.
 //!
-//! No input is known that makes the engine panic, so these tests make it panic by a trap.
+//! No input is known that makes the engine panic, so these tests set a trap that makes it panic.
 // UNSAFETY: registers memory.
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use rkey_engine::{Completion, RecvRequest, SendRequest, Sge, Status, Work};
 use crate::shared::Shared;
 use crate::{Config, Cq, Device, DeviceError, Listener, Qp, QpOptions};
 
-/// Only a hang takes longer.
+/// Only a hang lasts longer.
 const LONG: Duration = Duration::from_secs(20);
 
 /// Makes the engine thread panic.
@@ -60,7 +60,7 @@ impl Side {
         let ranges = [rkey_base::range::VaRange::new(address, LEN).unwrap()];
         let rights = Access::REMOTE | Access::LOCAL_READ | Access::LOCAL_WRITE;
         let spec = RegionSpec::new(domain, &ranges, rights);
-        // SAFETY: the memory is made of atomics and stays for ever.
+        // SAFETY: the memory is made of atomics and is never freed.
         let region = unsafe { device.register(&spec) }.unwrap();
         Self {
             region,
@@ -80,7 +80,7 @@ impl Side {
     }
 }
 
-/// Two connected devices. The far one has a message under way for which the near one has no receive.
+/// Two connected devices. The far one has a message in flight for which the near one has no receive.
 fn connected() -> (Side, Side, Listener) {
     let (near, far) = (Side::open(), Side::open());
     let listener = near.device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -119,7 +119,7 @@ fn waiter<'a>(
     })
 }
 
-/// Runs `fail` while threads of the program wait in every way, and checks them, later calls and the peer.
+/// Runs `fail` while threads of the program wait in every way, and checks these threads, later calls and the peer.
 fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
     let (near, far, listener) = connected();
     let channel = near.device.create_channel().unwrap();
@@ -170,7 +170,7 @@ fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
     far.device.close_region(far.region).unwrap();
 }
 
-/// What the peer had under way ends, its links go, and its device goes on.
+/// The peer's operations in flight end, its links go down, and its device continues to work.
 fn the_peer_notices(far: &Side) {
     let mut one = [Completion::default()];
     assert!(far.cq.wait(Some(LONG)).unwrap(), "the peer noticed nothing");
@@ -201,8 +201,8 @@ fn a_panic_in_the_engine_thread_under_the_lock() {
     });
 }
 
-/// The thread that panics is the program's own, and goes on with that; the others get errors, and the
-/// engine thread, which may be asleep, closes the links.
+/// The thread that panics is the program's own, and the panic continues there; the others get errors, and the engine
+/// thread, which may be asleep, closes the links.
 #[test]
 fn a_panic_of_the_engine_in_a_thread_of_the_program() {
     all_waiters_get_errors(|device| {

@@ -1,13 +1,13 @@
-//! The poll set: the links that pollers look at without a lock.
+//! The poll set: the links that pollers check without a lock.
 //!
-//! Pollers look at the rings of all links many million times a second; links come and go a few times in the life of a program. So a
-//! look costs two plain stores and a load, and the change of the list is expensive: it publishes a new list, issues a barrier on
-//! all processors, and waits until every thread that was looking at that moment has finished. Only then it frees the old list, and
-//! with it the memory of links that are gone.
+//! Pollers check the rings of all links many million times a second; links change a few times in the life of a program. So a
+//! check costs two plain stores and a load, and a change of the list is expensive: it publishes a new list, issues a barrier on
+//! all processors, and waits until every thread that was checking at that moment has finished. Only then does it free the old
+//! list, and with it the memory of detached links.
 //!
-//! A thread announces a look in a count of its own, which is odd meanwhile. Order in the look: announce (plain store), compiler
-//! fence, load the list. Order in the change: store the list, heavy barrier, read the counts. Either the barrier comes after the
-//! announcement, and the change waits until the count moves on, or the load comes after the barrier, and finds the new list.
+//! A thread announces a check in its own count, which is odd meanwhile. Order of a check: announce (plain store), compiler fence,
+//! load the list. Order of a change: store the list, heavy barrier, read the counts. Either the barrier comes after the
+//! announcement, and the change waits until the count changes, or the load comes after the barrier, and finds the new list.
 // UNSAFETY: the list is read through a raw pointer; the argument above keeps it alive. Fork handlers unlock a mutex by force.
 #![allow(unsafe_code)]
 
@@ -19,63 +19,63 @@ use parking_lot::Mutex;
 use rkey_base::barrier;
 use rkey_link::PollHandle;
 
-/// The counts of all threads of the process that have looked.
-static LOOKERS: Mutex<Vec<Weak<Looks>>> = Mutex::new(Vec::new());
+/// The counts of all threads of the process that have made a check.
+static CHECK_COUNTS: Mutex<Vec<Weak<CheckCount>>> = Mutex::new(Vec::new());
 
-/// Odd while its thread looks at the list of any device. On a cache line of its own.
-type Looks = CachePadded<AtomicU32>;
+/// Odd while its thread checks the list of any device. On a cache line of its own.
+type CheckCount = CachePadded<AtomicU32>;
 
 thread_local! {
-    static LOOKS: Arc<Looks> = {
+    static CHECK_COUNT: Arc<CheckCount> = {
         watch_forks();
-        let looks = Arc::new(Looks::default());
-        let mut lookers = LOOKERS.lock();
-        lookers.retain(|looks| looks.strong_count() > 0);
-        lookers.push(Arc::downgrade(&looks));
-        looks
+        let check_count = Arc::new(CheckCount::default());
+        let mut counts = CHECK_COUNTS.lock();
+        counts.retain(|check_count| check_count.strong_count() > 0);
+        counts.push(Arc::downgrade(&check_count));
+        check_count
     };
 }
 
-/// Makes forked children forget threads that were looking in the parent. They do not exist in the child, which may open a device of
-/// its own and must not wait for them.
+/// Makes forked children forget threads that were in a check in the parent. They do not exist in the child, which may open its
+/// own device and must not wait for them.
 fn watch_forks() {
     static WATCHED: Once = Once::new();
 
     extern "C" fn before() {
-        std::mem::forget(LOOKERS.lock());
+        std::mem::forget(CHECK_COUNTS.lock());
     }
     extern "C" fn in_parent() {
         // SAFETY: this thread has locked it in `before`.
-        unsafe { LOOKERS.force_unlock() };
+        unsafe { CHECK_COUNTS.force_unlock() };
     }
     extern "C" fn in_child() {
         // SAFETY: the one thread of the child has locked it in `before`.
-        let lookers = unsafe { &*LOOKERS.data_ptr() };
-        for looks in lookers.iter().filter_map(Weak::upgrade) {
-            looks.fetch_add(looks.load(Ordering::Relaxed) % 2, Ordering::Release);
+        let counts = unsafe { &*CHECK_COUNTS.data_ptr() };
+        for check_count in counts.iter().filter_map(Weak::upgrade) {
+            check_count.fetch_add(check_count.load(Ordering::Relaxed) % 2, Ordering::Release);
         }
         in_parent();
     }
 
     WATCHED.call_once(|| {
-        // SAFETY: functions without arguments in a library that is never unloaded. If no memory is left to register them, forked
+        // SAFETY: functions without arguments in a library that is never unloaded. If memory to register them is short, forked
         // children work as before this call.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
 
-/// What a look at all links found.
+/// What a check of all links found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollResult {
     /// Nothing.
     Nothing,
-    /// Only delayed acknowledgements of ours, which wait for others to be published with.
+    /// Only our delayed acknowledgements, which wait to be published together with others.
     Owed,
     /// Work from a peer.
     Arrived,
 }
 
-/// The links to look at.
+/// The links to check.
 #[derive(Debug)]
 pub(crate) struct PollSet {
     /// From `Box::into_raw`; never null.
@@ -95,28 +95,28 @@ impl Default for PollSet {
 }
 
 impl PollSet {
-    /// Looks at all links, for pollers.
+    /// Checks all links, for pollers.
     #[inline]
     pub(crate) fn check(&self) -> PollResult {
-        // A thread that is exiting has no count any more: it falls back to the locked path.
-        LOOKS
-            .try_with(|looks| self.check_as(looks))
+        // A thread that is exiting no longer has a count: it falls back to the locked path.
+        CHECK_COUNT
+            .try_with(|check_count| self.check_as(check_count))
             .unwrap_or(PollResult::Arrived)
     }
 
     #[inline]
-    fn check_as(&self, looks: &Looks) -> PollResult {
+    fn check_as(&self, check_count: &CheckCount) -> PollResult {
         // Only this thread writes it.
-        let count = looks.load(Ordering::Relaxed);
-        looks.store(count.wrapping_add(1), Ordering::Relaxed);
+        let count = check_count.load(Ordering::Relaxed);
+        check_count.store(count.wrapping_add(1), Ordering::Relaxed);
         if barrier::available() {
             barrier::light();
         } else {
             fence(Ordering::SeqCst);
         }
         let list = self.current.load(Ordering::Acquire);
-        // SAFETY: the pointer came from `Box::into_raw`, and `replace` frees it only after it has
-        // seen our count move on after it took the pointer away (see the head of this file).
+        // SAFETY: the pointer came from `Box::into_raw`, and `replace` frees it only after it has seen our count change after it
+        // removed the pointer (see the start of this file).
         let list = unsafe { &*list };
         let mut result = PollResult::Nothing;
         for link in list {
@@ -128,7 +128,7 @@ impl PollSet {
                 result = PollResult::Owed;
             }
         }
-        looks.store(count.wrapping_add(2), Ordering::Release);
+        check_count.store(count.wrapping_add(2), Ordering::Release);
         result
     }
 
@@ -140,24 +140,28 @@ impl PollSet {
         list.iter().for_each(act);
     }
 
-    /// Replaces the list, and frees the old one when no thread looks at it any more.
+    /// Replaces the list, and frees the old one once no thread checks it any more.
     pub(crate) fn replace(&self, list: Box<[PollHandle]>) {
         let changing = self.changing.lock();
         let new = Box::into_raw(Box::new(list));
         let old = self.current.swap(new, Ordering::AcqRel);
         drop(changing);
         barrier::heavy();
-        let lookers: Vec<Arc<Looks>> = LOOKERS.lock().iter().filter_map(Weak::upgrade).collect();
-        for looker in lookers {
-            let seen = looker.load(Ordering::Acquire);
-            // A look takes nanoseconds, but its thread may not be running.
+        let counts: Vec<Arc<CheckCount>> = CHECK_COUNTS
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for check_count in counts {
+            let seen = check_count.load(Ordering::Acquire);
+            // A check takes nanoseconds, but its thread may not be running.
             let backoff = crossbeam_utils::Backoff::new();
-            while seen % 2 == 1 && looker.load(Ordering::Acquire) == seen {
+            while seen % 2 == 1 && check_count.load(Ordering::Acquire) == seen {
                 backoff.snooze();
             }
         }
-        // SAFETY: `old` came from `Box::into_raw`, only this call took it out of `current`, and no thread looks at it any more:
-        // threads that looked at that moment have finished, and all others find the new list.
+        // SAFETY: `old` came from `Box::into_raw`, only this call took it out of `current`, and no thread checks it any more:
+        // threads that were checking at that moment have finished, and all others find the new list.
         drop(unsafe { Box::from_raw(old) });
     }
 }
@@ -177,13 +181,13 @@ mod tests {
     use rkey_link::NodeId;
     use rkey_link::loopback::Loopback;
 
-    /// A thread that looked when its process forked does not exist in the child, where its count would stay odd.
+    /// A thread that was in a check when its process forked does not exist in the child, where its count would stay odd.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         assert_eq!(PollSet::default().check(), PollResult::Nothing);
-        let looker = Arc::new(Looks::new(AtomicU32::new(1)));
-        LOOKERS.lock().push(Arc::downgrade(&looker));
-        // SAFETY: the child uses nothing of other threads, and ends without running destructors of the parent.
+        let check_count = Arc::new(CheckCount::new(AtomicU32::new(1)));
+        CHECK_COUNTS.lock().push(Arc::downgrade(&check_count));
+        // SAFETY: the child uses no state of other threads, and ends without running the parent's destructors.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
@@ -197,11 +201,15 @@ mod tests {
         let mut status = 0;
         // SAFETY: waits for the child; `status` is ours.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-        assert_eq!(looker.swap(2, Ordering::Release), 1, "still looking here");
+        assert_eq!(
+            check_count.swap(2, Ordering::Release),
+            1,
+            "still looking here"
+        );
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
     }
 
-    /// Lists change under many looking threads; the sanitizers and Miri would see a use after free.
+    /// Lists change while many threads check them; the sanitizers and Miri would see a use after free.
     #[test]
     fn lists_change_under_lookers() {
         barrier::register();

@@ -1,7 +1,7 @@
 //! The set of descriptors that the engine thread waits for.
 //!
 //! Descriptors are removed from the set before they are closed: a forked child may hold copies of them, and then the kernel
-//! would go on reporting them.
+//! would continue to report them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::error::DeviceError;
 
-/// The most events that one wait returns.
+/// The maximum number of events that one wait returns.
 const BATCH: usize = 64;
 
-/// Names a descriptor in the set.
+/// Identifies a descriptor in the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token(u64);
 
@@ -35,7 +35,7 @@ impl Token {
         Self(Self::OTHERS + n)
     }
 
-    /// The block whose socket this is.
+    /// The block that the socket belongs to.
     pub(crate) fn as_block(self) -> Option<u16> {
         (self.0 & !0xffff == Self::BLOCKS).then_some((self.0 & 0xffff) as u16)
     }
@@ -52,7 +52,7 @@ impl Reactor {
     /// An empty set.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub(crate) fn new() -> Result<Self, DeviceError> {
         epoll::create(CreateFlags::CLOEXEC)
             .map(|epoll| Self {
@@ -82,7 +82,7 @@ impl Reactor {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for events up to `timeout` (`None`: for ever).
+    /// Waits for events up to `timeout` (`None`: without limit).
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Vec<Token> {
         let timeout = timeout.map(|t| Timespec {
             tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX),

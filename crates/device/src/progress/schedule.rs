@@ -1,4 +1,4 @@
-//! Who drives the engine, and when it has to be driven at the latest.
+//! Who drives the engine, and when it must be driven at the latest.
 //!
 //! One word, the [`Mode`], says who drives. It changes only under the engine's lock, which is why the transitions below take
 //! a reference to the engine:
@@ -49,7 +49,7 @@ pub(crate) struct Schedule {
     mode: AtomicU8,
     /// The coarse clock.
     clock: AtomicU64,
-    /// When the engine has to be driven at the latest; `u64::MAX` for never.
+    /// When the engine must be driven at the latest; `u64::MAX` for never.
     deadline: AtomicU64,
     timer: Timer,
     pub(super) poll_set: PollSet,
@@ -61,7 +61,7 @@ impl Schedule {
     /// The engine thread drives.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub(super) fn new(tick: Duration) -> Result<Self, DeviceError> {
         Ok(Self {
             mode: AtomicU8::new(Mode::Thread as u8),
@@ -125,22 +125,22 @@ impl Schedule {
     /// The program drives from now on; a tick later the engine thread checks whether it still does.
     pub(super) fn lend(&self, _locked: &DeviceEngine) {
         self.set_mode(Mode::Program);
-        // The program may have installed signal handlers of its own since it polled last.
+        // The program may have installed signal handlers since its last poll.
         rkey_base::copy::check();
         self.set_asleep(false);
         let now = self.refresh_clock();
         self.timer.fire_by(now + self.tick);
     }
 
-    /// The engine thread gives way to a program that polls, and checks again `after` so many nanoseconds (`None`: a tick).
+    /// The engine thread gives way to a program that polls, and checks again `after` this many nanoseconds (`None`: one tick).
     pub(super) fn give_way(&self, _locked: &DeviceEngine, after: Option<u64>) {
         self.set_mode(Mode::Program);
         let now = self.refresh_clock();
         self.timer.fire_by(now + after.unwrap_or(self.tick));
     }
 
-    /// Makes all sleep words odd, so that peers ring the doorbell. The caller issues a heavy barrier and then looks once
-    /// more for work.
+    /// Makes all sleep words odd, so that peers ring the doorbell. The caller issues a heavy barrier and then checks once more
+    /// for work.
     pub(super) fn fall_asleep(&self, _locked: &DeviceEngine) {
         self.set_mode(Mode::Asleep);
         self.set_asleep(true);

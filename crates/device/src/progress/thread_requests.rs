@@ -29,7 +29,7 @@ impl ThreadRequests {
     /// No requests.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub(crate) fn new() -> Result<Self, DeviceError> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(DeviceError::io("creating the engine's doorbell"))?;
@@ -74,7 +74,7 @@ impl ThreadRequests {
         self.add(|lists| lists.broken.push(link));
     }
 
-    /// Requests that working links are given up.
+    /// Requests the removal of working links.
     pub(crate) fn cut_links(&self, links: &[LinkId]) {
         self.add(|lists| lists.cut.extend_from_slice(links));
     }

@@ -22,7 +22,7 @@ impl Timer {
     /// A timer that is off.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub(crate) fn new() -> Result<Self, DeviceError> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(reactor.wait(None), [Token::TIMER]);
         timer.acknowledge();
         assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
-        // It is off now, so a later time counts again.
+        // It is off now, so a later time takes effect again.
         timer.fire_by(now_ns() + hour);
         timer.reset(Some(now_ns()));
         assert_eq!(reactor.wait(None), [Token::TIMER]);

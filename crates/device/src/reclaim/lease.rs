@@ -1,9 +1,9 @@
-//! Leases that this device grants: peers map its memory and copy by themselves.
+//! Leases that this device grants: peers map its memory and copy directly.
 //!
-//! Memory that was allocated with `Device::allocate_shared` and registered can be leased. When a peer asks, the owner's engine
-//! thread checks the key exactly as it would check a request, and answers with an offer and the descriptor of the memory. From
-//! then on each access is a copy by the peer itself, until the owner deregisters the region: `revoke` then takes the lease
-//! back and waits for copies under way.
+//! Memory that was allocated with `Device::allocate_shared` and registered can be leased. When a peer requests a lease, the
+//! owner's engine thread checks the key exactly as it would check a request, and answers with an offer and the descriptor of
+//! the memory. From then on the peer itself makes each copy, until the owner deregisters the region: `revoke` then revokes the
+//! lease and waits for copies in progress.
 //!
 //! Leases are granted for the keys of regions only. A posted request can rebind a window at any moment, and could not wait for
 //! a peer.
@@ -29,17 +29,17 @@ use crate::objects::QpTable;
 use crate::progress::Driver;
 use crate::reclaim::segment::Segment;
 
-/// The leases that peers have on the memory of this device.
+/// The leases that peers have on this device's memory.
 #[derive(Debug)]
 pub(crate) struct Leases {
     protection: Arc<Protection>,
     qps: Arc<QpTable>,
     denials: Arc<Denials>,
-    /// Locked after `granted`, if both are.
+    /// Locked after `granted` if both are needed.
     pub(super) segments: Mutex<HashMap<u32, Segment>>,
-    /// The regions of such memory, by their own keys: a window of one has others.
+    /// The regions of such memory, by their own keys; windows have other keys.
     pub(super) regions: Mutex<HashMap<RegionId, RegionKeys>>,
-    /// Whether there ever was such a region. If not, deregistering takes no lock here.
+    /// Whether there ever was such a region. If not, deregistering takes no lock.
     pub(super) any_region: AtomicBool,
     pub(super) granted: Mutex<HashMap<RegionId, Vec<Granted>>>,
     /// Locked while memory is detached from peers.
@@ -71,12 +71,12 @@ pub(super) struct Granted {
     /// The segment that it maps, and which bytes.
     pub(super) segment: u32,
     pub(super) bytes: Range<u64>,
-    /// The link is gone, but a copy is under way.
+    /// Whether the link is gone but a copy is in progress.
     pub(super) lost: bool,
 }
 
 impl Leases {
-    /// No leases yet.
+    /// An empty list.
     pub(super) fn new(
         protection: &Arc<Protection>,
         qps: &Arc<QpTable>,
@@ -127,7 +127,7 @@ impl Leases {
         let (message, fd) = self.decide(driver, (link, &board, node), request);
         let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
         if let Err(error) = line.send_control(&encode(&message), &fds) {
-            // The lease stays granted until the region or the link goes; the peer asks again.
+            // The lease stays granted until the region or the link ends; the peer will ask again.
             tracing::debug!(%error, "an answer about a lease was not sent");
         }
     }
@@ -167,7 +167,7 @@ impl Leases {
         }
     }
 
-    /// The queue pair that a request names, if it is connected to the one that asks.
+    /// The queue pair that a request names, if it is connected to the requesting one.
     fn qp_of(
         &self,
         driver: &Driver,
@@ -207,7 +207,7 @@ impl Leases {
                 "the queue pair does not allow this",
             ));
         }
-        // Locked until the lease is in the list: a deregistration that comes in between finds it.
+        // Locked until the lease is in the list, so that a concurrent deregistration finds it.
         let mut granted = self.granted.lock();
         let target = self.check(qp, wanted, request)?;
         if let Some(segment) = self.segments.lock().get_mut(&target.segment) {
@@ -250,7 +250,7 @@ impl Leases {
             qp: qp.qpn,
             peer: qp.config.peer,
         };
-        // All grants are held until the end, so that all rights were there at one moment.
+        // All grants are held until the end, so that all rights are valid at one moment.
         let mut grants = Vec::with_capacity(2);
         for &operation in wanted {
             let grant = self

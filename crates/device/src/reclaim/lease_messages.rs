@@ -1,4 +1,4 @@
-//! The messages of devices about leases, over the control socket of a link.
+//! The messages between devices about leases, over the control socket of a link.
 
 use rkey_core::{Key, WireKey};
 use serde::{Deserialize, Serialize};
@@ -20,16 +20,16 @@ pub(super) enum Message {
     Refused { id: u64, why: String },
 }
 
-/// A request for a lease.
+/// The fields of a request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LeaseRequest {
-    /// Repeated in the answer.
+    /// An id that the answer repeats.
     pub(super) id: u64,
-    /// The owner's queue pair, whose domain counts.
+    /// The owner's queue pair; the key must belong to its domain.
     pub(super) qpn: u32,
     /// The requester's queue pair.
     pub(super) src_qpn: u32,
-    /// The key is a requested key.
+    /// Whether the key is a requested key.
     pub(super) requested: bool,
     pub(super) key: u64,
     pub(super) addr: u64,

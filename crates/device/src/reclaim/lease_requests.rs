@@ -1,7 +1,7 @@
-//! Leases that this device asks for: reading and writing a peer's memory without its help.
+//! Leases that this device requests: reading and writing a peer's memory without its help.
 //!
-//! The program asks with [`Qp::lease`]; the engine thread delivers the owner's answer to the waiting thread. A granted lease is
-//! mapped, and each access through it is a copy that this process makes by itself.
+//! The program requests one with [`Qp::lease`]; the engine thread delivers the owner's answer to the waiting thread. A granted
+//! lease is mapped, and this process itself makes each copy.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -64,7 +64,7 @@ impl LeaseRequests {
         self.pending.lock().by_id.remove(&id);
     }
 
-    /// Delivers an answer. One that comes too late, for no request, or over another link than the request, is dropped.
+    /// Delivers an answer. One that is late, has no request, or arrived over another link than the request's is dropped.
     pub(super) fn answer(&self, link: LinkId, id: u64, answer: Answer) {
         let mut pending = self.pending.lock();
         if let Some(request) = pending.by_id.get_mut(&id)
@@ -191,7 +191,7 @@ impl Qp {
     }
 }
 
-/// A link to the owner, its control socket, and what maps a granted lease.
+/// A link to the owner: its id, its control socket, and the client that maps granted leases.
 type OwnerLink = (LinkId, Arc<Line>, LeaseClient);
 
 /// The link on which this device sends requests to another one.

@@ -1,7 +1,7 @@
-//! Memory that peers reach by themselves, and how the program gets it back.
+//! Memory that peers access directly, and how the program gets it back.
 //!
-//! Peers reach memory of this process without its engine in two ways: by a lease, which maps it, and by a system call that
-//! copies what a remote iovec named. [`Reclaim`] ends both before memory is given back to the program.
+//! Peers access memory of this process without its engine in two ways: by a lease, which maps it, and by a system call that
+//! copies memory named by a remote iovec. [`Reclaim`] ends both before memory is given back to the program.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -41,12 +41,12 @@ use remote_copies::{CopyScope, RemoteCopies};
 /// How long a peer that was told about memory may take to respond while the memory is deregistered; then its link is cut.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// Takes memory back from peers that reach it without this device's engine.
+/// Takes memory back from peers that access it without this device's engine.
 pub(crate) struct Reclaim {
     pub(crate) leases: Leases,
     pub(crate) lease_requests: Arc<LeaseRequests>,
     remote_copies: RemoteCopies,
-    /// What the engine says about memory that peers reach by themselves, without its lock.
+    /// What the engine has exposed to peers, readable without its lock.
     exposure: Arc<Exposure>,
 }
 
@@ -71,20 +71,20 @@ impl Reclaim {
         self.remote_copies.add(link, peer_access);
     }
 
-    /// Ends what the peer of a lost link can do to our memory. Returns whether something is left, which [`Reclaim::settle`] has to
-    /// look at again.
+    /// Ends the access of a lost link's peer to our memory. Returns whether some access remains, which [`Reclaim::settle`] must
+    /// check again.
     pub(crate) fn forget_link(&self, driver: &Driver, link: LinkId) -> bool {
         let copies = !self.remote_copies.settle(driver, CopyScope::All);
         self.leases.forget_link(link) || copies
     }
 
-    /// Looks again at the peers of lost links. Returns whether something is left.
+    /// Checks the peers of lost links again. Returns whether any access remains.
     pub(crate) fn settle(&self, driver: &Driver) -> bool {
         let copies = !self.remote_copies.settle(driver, CopyScope::All);
         self.leases.settle() || copies
     }
 
-    /// Handles a message of the device at the other end of a link. Runs in the engine thread.
+    /// Handles a message from the device at the other end of a link. Runs in the engine thread.
     pub(crate) fn on_control(&self, driver: &Driver, link: LinkId, control: Control) {
         let message = decode(&control.bytes);
         let mut fds = control.fds;
@@ -111,13 +111,13 @@ impl Reclaim {
         }
     }
 
-    /// Whether deregistering a region would return at once, as far as requests of ours that name it are concerned.
+    /// Whether deregistering a region would return at once: no outstanding request of ours names it.
     pub(crate) fn is_region_quiet(&self, driver: &Driver, key: LocalKey) -> bool {
         let exposed = driver.lock().exposes(key);
         !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
     }
 
-    /// Waits until no peer touches the memory of a region whose keys refuse already. `leasable` says that it may have leases.
+    /// Waits until no peer touches the memory of a region whose keys already refuse. `leasable`: it may have leases.
     #[inline]
     pub(crate) fn wait_for_region(
         &self,
@@ -191,7 +191,7 @@ impl Reclaim {
     }
 }
 
-/// Waits until peers have responded to all requests of ours that named a region. Cuts their links after a while.
+/// Waits until peers have responded to all our requests that named a region. Cuts their links after a while.
 #[cold]
 fn wait_for_responses(driver: &Driver, key: LocalKey) {
     let started = Instant::now();
@@ -213,7 +213,7 @@ fn unacknowledged_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
     links
 }
 
-/// The links over which orphaned requests of a queue pair are under way.
+/// The links with outstanding orphaned requests of a queue pair.
 fn links_with_orphans(driver: &Driver, qpn: u32) -> Vec<LinkId> {
     if driver.has_failed() {
         // All links count as lost.

@@ -1,8 +1,8 @@
-//! Giving back memory that a queue pair's requests named.
+//! Giving back the memory that a queue pair's requests named.
 //!
 //! A request with a remote iovec that has ended here (by a time-out, a flush, or because its queue pair was destroyed) may not
-//! have ended at the peer, which copies by a system call of its own. Deregistering a region waits for such orphaned requests. A
-//! front end whose program uses memory without a region calls these functions before it returns the memory.
+//! have ended at the peer, which copies by its own system call. Deregistering a region waits for such orphaned requests. A front
+//! end whose program uses memory without a region calls these functions before it returns the memory.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::objects::qp::Qp;
 
 impl Qp {
-    /// Whether no peer touches memory any more because of failed requests of this queue pair. It never waits.
+    /// Whether no peer touches memory any more because of failed requests of this queue pair. Never waits.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let shared = self.device().shared();
@@ -28,9 +28,9 @@ impl Qp {
         }
     }
 
-    /// Ends the queue pair: flushes everything that is posted. When this returns no peer touches memory that any of its requests
-    /// named. A peer that does not respond until `deadline` loses its link to this device; system calls that have begun are then
-    /// waited for as [`Device::close_region`] does.
+    /// Ends the queue pair: flushes everything that is posted. When this returns, no peer touches memory that any of its
+    /// requests named. A peer that does not respond until `deadline` loses its link to this device; the function then waits for
+    /// system calls that have begun, as [`Device::close_region`] does.
     pub fn quiesce(&self, deadline: Instant) {
         let shared = self.device().shared();
         if !shared.lifecycle().is_usable() {
@@ -47,7 +47,7 @@ impl Qp {
 impl Device {
     /// Waits until no peer touches memory any more because of orphaned requests of the queue pair with this number, which was
     /// reset, destroyed or put into the error state. A peer that does not respond within `patience` loses its link to this
-    /// device; system calls that have begun are then waited for as [`Device::close_region`] does.
+    /// device; the function then waits for system calls that have begun, as [`Device::close_region`] does.
     pub fn wait_until_quiet(&self, qpn: u32, patience: Duration) {
         let shared = self.shared();
         if shared.lifecycle().is_usable() {

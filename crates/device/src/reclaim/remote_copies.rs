@@ -1,12 +1,12 @@
-//! Peers that copy to and from our memory by system calls, also after their link has gone.
+//! Peers that copy to and from our memory by system calls, also after their link was lost.
 //!
-//! A request with a remote iovec lets the peer copy to or from our memory with a system call of its own. A peer can be stopped
-//! just before that call, for any length of time, and its link can be lost meanwhile. So before memory is given back to the
-//! program, the permits of all lost links are revoked, and each of their peers must have been seen outside such a call,
-//! stopped, or dead ([`PeerAccess`]).
+//! A request with a remote iovec lets the peer copy to or from our memory with its own system call. A peer can be stopped just
+//! before that call, for any length of time, and its link can be lost meanwhile. So before memory is given back to the program,
+//! the permits of all lost links are revoked, and each of their peers must have been seen outside such a call, stopped, or dead
+//! ([`PeerAccess`]).
 //!
-//! Only memory that such a peer was told about waits for it ([`CopyScope`]), and not for ever: after [`LIMIT`] the device gives
-//! up waiting and logs an error.
+//! Only memory that requests named to such a peer waits for it ([`CopyScope`]), and not forever: after [`LIMIT`] the device
+//! gives up waiting and logs an error.
 //!
 //! Until then a lost link also keeps some memory. The engine thread releases it.
 
@@ -22,12 +22,12 @@ use rkey_link::{AnyLink, Link, LinkRole};
 
 use crate::progress::{Backoff, DeviceEngine, Driver};
 
-/// How long the peer of a lost link is waited for. A running peer is known to be out of our memory after some 50 µs, or after
-/// 250 ms of processor time if it lies about it. What takes longer is a peer that gets no processor time, whose side of the
-/// copy is memory that does not answer, or whose threads we cannot see.
+/// How long the device waits for the peer of a lost link. A running peer is known to be out of our memory after some 50 µs, or
+/// after 250 ms of processor time if it lies. Only three kinds of peers take longer: those that get no processor time, those
+/// whose side of the copy is memory that does not respond, and those whose threads we cannot see.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a look takes at most while other work waits, the engine thread's among it: a peer may have ten thousand threads.
+/// How long a check may take while other work waits, such as the engine thread's: a peer may have ten thousand threads.
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// How long peers get to end their copies before memory is replaced under them.
@@ -36,7 +36,7 @@ const PAUSE_WITHIN: Duration = Duration::from_millis(200);
 /// Which memory must not be touched any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyScope {
-    /// Any that a peer was told about.
+    /// All memory that was named to a peer.
     All,
     /// The region with this local key.
     Region(LocalKey),
@@ -54,18 +54,18 @@ impl CopyScope {
     }
 }
 
-/// The [`PeerAccess`] of each link on which we send requests, until its peer is at rest.
+/// The [`PeerAccess`] of each link for our requests, until its peer is known to be in no call.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteCopies {
     all: Mutex<All>,
     count: AtomicUsize,
-    /// How many links the engine had lost when the peers of all of them were last known to be at rest.
+    /// How many links the engine had lost when all their peers were last known to be in no call.
     settled: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct All {
-    /// Links that the engine had when we last looked.
+    /// The links that the engine had at the last check.
     linked: HashMap<LinkId, PeerAccess>,
     /// Lost links whose peers may still be in a call.
     lost_peers: HashMap<LinkId, LostPeer>,
@@ -75,7 +75,7 @@ struct All {
 #[derive(Clone, Debug)]
 struct LostPeer {
     peer_access: PeerAccess,
-    /// The memory that its call can touch. `None`: everything that it was ever told about.
+    /// The memory that its call can touch. `None`: all memory that was ever named to it.
     told: Option<Vec<ExposedMemory>>,
     /// When the device gives up waiting for it.
     until: Instant,
@@ -103,7 +103,7 @@ impl RemoteCopies {
         self.count.store(count, Ordering::Release);
     }
 
-    /// Whether the engine has lost a link whose peer is not known to be at rest. Called under the engine's lock.
+    /// Whether the engine has lost a link whose peer may still be in a call. Called under the engine's lock.
     #[inline]
     pub(crate) fn has_lost_peers(&self, engine: &DeviceEngine) -> bool {
         let known = self.count.load(Ordering::Acquire);
@@ -120,8 +120,8 @@ impl RemoteCopies {
         lost_peers
     }
 
-    /// Whether certainly no peer reaches into memory that was deregistered before the engine's lock was passed. `false` falls
-    /// back to a look at the engine.
+    /// Whether certainly no peer accesses memory that was deregistered before the caller took the engine's lock. On `false` the
+    /// caller must check with the engine.
     #[inline]
     pub(crate) fn are_over(&self, exposure: &Exposure) -> bool {
         !exposure.is_memory_named() && exposure.lost_links() == self.settled.load(Ordering::Acquire)
@@ -150,7 +150,7 @@ impl RemoteCopies {
             all.lost_peers.insert(id, lost_peer);
         }
         drop(engine);
-        // A peer that was told about nothing, or had responded to all of it, is in no call.
+        // A peer to which no memory was named, or that had responded to all such requests, is in no call.
         all.lost_peers.retain(|_, lost_peer| {
             lost_peer.peer_access.forbid();
             lost_peer.touches(CopyScope::All)
@@ -158,8 +158,8 @@ impl RemoteCopies {
         self.update_count(&all);
     }
 
-    /// Forgets lost links whose peers are at rest. Returns whether all peers that can touch memory of this scope are. The looks
-    /// take `patience` at most; a peer that was not looked at by then is not at rest.
+    /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
+    /// scope. The checks take `patience` at most; a peer that was not checked by then may be in a call.
     fn settle_within(&self, driver: &Driver, scope: CopyScope, patience: Duration) -> bool {
         self.revoke_permits(driver);
         let lost_peers: Vec<(LinkId, LostPeer)> = {
@@ -167,7 +167,7 @@ impl RemoteCopies {
             let of_scope = all.lost_peers.iter().filter(|(_, it)| it.touches(scope));
             of_scope.map(|(id, it)| (*id, it.clone())).collect()
         };
-        // Without the lock: a look at a peer with many threads takes long.
+        // Without the lock: checking a peer with many threads takes long.
         let (mut over, mut at_rest) = (Vec::new(), true);
         let end = Instant::now() + patience;
         for (id, lost_peer) in lost_peers {
@@ -193,8 +193,8 @@ impl RemoteCopies {
         at_rest
     }
 
-    /// Forgets lost links whose peers are at rest. Returns whether all peers that can touch memory of this scope are. Until
-    /// then each holds three descriptors and two mappings.
+    /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
+    /// scope. Until then each link holds three descriptors and two mappings.
     pub(super) fn settle(&self, driver: &Driver, scope: CopyScope) -> bool {
         self.settle_within(driver, scope, GLANCE)
     }
@@ -233,7 +233,7 @@ impl RemoteCopies {
     }
 }
 
-/// Logs that the device no longer waits for a peer. The peer may have been told about regions that stay registered, too.
+/// Logs that the device no longer waits for a peer. Some of the memory named to the peer may stay registered.
 #[cold]
 fn log_given_up(lost_peer: &LostPeer) {
     let peer = crate::peers::process::name_of(lost_peer.peer_access.peer_pid());

@@ -1,13 +1,14 @@
-//! Taking leases back.
+//! Revoking leases.
 //!
 //! A lease is revoked in three steps: it is withdrawn, so that the peer begins no further copy; a heavy barrier makes every copy
-//! visible that has begun; and the owner waits for the end of those. A copy is of 256 KiB at most, so this takes microseconds,
-//! or as long as the peer's thread does not get a processor.
+//! visible that has begun; and the owner waits for the end of those. A copy has 256 KiB at most, so this takes microseconds,
+//! unless the peer's thread gets no processor.
 //!
-//! A peer that was stopped in the middle of a copy may stay stopped for ever. After [`PATIENCE`] the owner detaches the pages that
-//! the copy can touch, which the peer has announced ([`Arena::detach`](rkey_base::segment::Arena::detach)). This process keeps the
-//! bytes at the same addresses; the peer ends its copy in pages that only it maps. Other leases on these pages are revoked first:
-//! what their holders wrote would be lost. The memory works as before, but these pages cannot be leased any more.
+//! A peer that was stopped in the middle of a copy may stay stopped forever. After [`PATIENCE`] the owner detaches the pages that
+//! the copy can touch, which the peer announced before the copy ([`Arena::detach`](rkey_base::segment::Arena::detach)). This
+//! process keeps the bytes at the same addresses; the peer ends its copy in pages that only it maps. Other leases on these pages
+//! are revoked first: what their holders wrote would be lost. The memory works as before, but these pages cannot be leased any
+//! more.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -25,11 +26,11 @@ use crate::progress::{Backoff, Driver};
 use crate::reclaim::lease::{Granted, Leases, overlap};
 use crate::reclaim::remote_copies::RemoteCopies;
 
-/// How long the owner waits for a copy under way before it detaches the memory.
+/// How long the owner waits for a copy in progress before it detaches the memory.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long it then waits for copies of other leases on the same pages.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
-/// How often it looks at a lease before the first pause.
+/// How often it checks a lease before the first pause.
 const SPINS: u32 = 200;
 
 /// One lease of one link.
@@ -41,7 +42,7 @@ impl Granted {
     }
 }
 
-/// Bytes of a segment.
+/// A byte range of a segment.
 type Part = (u32, Range<u64>);
 
 impl Leases {
@@ -58,7 +59,7 @@ impl Leases {
         names
     }
 
-    /// Forgets those of the leases that have no copy under way. Returns whether none has.
+    /// Forgets the leases without a copy in progress. Returns whether those were all.
     fn collect(&self, names: &HashSet<Name>) -> bool {
         let mut rest = false;
         self.retain(|lease| {
@@ -76,7 +77,7 @@ impl Leases {
         });
     }
 
-    /// Waits until withdrawn leases have no copy under way. Returns `false` if `patience` passed first.
+    /// Waits until withdrawn leases have no copy in progress. Returns `false` if `patience` passed first.
     fn wait(&self, names: &HashSet<Name>, patience: Duration) -> bool {
         for _ in 0..SPINS {
             if self.collect(names) {
@@ -97,8 +98,8 @@ impl Leases {
         }
     }
 
-    /// Forgets the leases of a link that is gone, except those with a copy under way, for which deregistering their region
-    /// still waits. Returns whether there are any.
+    /// Forgets the leases of a link that is gone, except those with a copy in progress, for which deregistering their region
+    /// still waits. Returns whether any are left.
     pub(crate) fn forget_link(&self, link: LinkId) -> bool {
         for segment in self.segments.lock().values_mut() {
             segment.forget(link);
@@ -115,7 +116,7 @@ impl Leases {
         !self.collect(&names)
     }
 
-    /// Forgets leases of lost links whose copies have ended. Returns whether others are left.
+    /// Forgets leases of lost links whose copies have ended. Returns whether any are left.
     pub(crate) fn settle(&self) -> bool {
         let mut rest = false;
         self.retain(|lease| {
@@ -126,7 +127,7 @@ impl Leases {
         rest
     }
 
-    /// Marks the pages that copies under way can touch, so that they are not leased any more. Adds them to `pages`.
+    /// Marks the pages that copies in progress can touch, so that they are not leased any more. Adds them to `pages`.
     fn mark(&self, names: &HashSet<Name>, pages: &mut Vec<Part>) {
         let granted = self.granted.lock();
         let mut segments = self.segments.lock();
@@ -154,13 +155,13 @@ impl Leases {
                 .map(|s| s.arena.clone())
                 .and_then(|a| Weak::upgrade(&a))
         };
-        // Memory that the program has freed is unmapped already.
+        // Memory that the program has freed is already unmapped.
         let Some(arena) = arena else { return Ok(()) };
-        // They are inside the arena, whose length is a usize.
+        // The pages are inside the arena, whose length is a `usize`.
         arena.detach(pages.start as usize, (pages.end - pages.start) as usize)
     }
 
-    /// Forgets leases whose copies end in detached pages.
+    /// Forgets leases whose copies will end in detached pages.
     fn abandon(&self, names: &HashSet<Name>) {
         self.retain(|lease| {
             let ours = names.contains(&lease.name());
@@ -171,7 +172,7 @@ impl Leases {
         });
     }
 
-    /// Revokes all leases on a region that refuses new ones already. When this returns no peer touches the memory by a lease.
+    /// Revokes all leases on a region that already refuses new ones. When this returns, no peer touches the memory by a lease.
     pub(super) fn revoke(&self, driver: &Driver, copies: &RemoteCopies, region: RegionId) {
         if !self.any_region.load(Ordering::Acquire) {
             return;
@@ -195,7 +196,7 @@ impl Leases {
         }
     }
 
-    /// Detaches the pages that copies under way can touch, after revoking other leases on them.
+    /// Detaches the pages that copies in progress can touch, after revoking other leases on them.
     fn detach_copies(
         &self,
         driver: &Driver,
@@ -240,8 +241,8 @@ fn all(
     granted.iter().flat_map(of_region)
 }
 
-/// The pages of a segment that a copy can touch which is under way in the `announced` bytes of a lease. The peer may announce
-/// anything; the copy stays inside the lease.
+/// The pages of a segment that a copy in progress can touch, given the `announced` bytes of a lease. The peer may announce
+/// anything, but the copy stays inside the lease.
 fn pages_of(lease: &Range<u64>, announced: &Range<u64>) -> Range<u64> {
     let page = page_size() as u64;
     let len = lease.end - lease.start;

@@ -31,13 +31,13 @@ impl Segment {
         }
     }
 
-    /// Forgets a link that is gone; its id is not reused.
+    /// Forgets a detached link; its id is not reused.
     pub(crate) fn forget(&mut self, link: LinkId) {
         self.writers.remove(&link);
     }
 
-    /// Fixes with the first lease whether peers can write, and refuses later leases that do not fit. A peer that has, or had, the
-    /// memory for writing may also lease it for reading: that gives it nothing new.
+    /// Fixes with the first lease whether peers can write, and refuses later leases that conflict with that. A peer that has, or
+    /// had, a write lease may also get a read lease, which gives it nothing new.
     pub(crate) fn settle(
         &mut self,
         arena: &Arena,

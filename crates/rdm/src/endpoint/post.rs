@@ -65,7 +65,11 @@ impl<H: Host> Endpoint<H> {
         }
         it.backlog.push_back(Later::Message(bytes, operation));
         if it.backlog.is_too_much() {
-            self.cut_off(host, connection, "it asks much and takes no answers");
+            self.cut_off(
+                host,
+                connection,
+                "it sent many requests and does not take the answers",
+            );
         }
         self.watch_backlog(host);
     }

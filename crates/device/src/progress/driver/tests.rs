@@ -1,4 +1,4 @@
-//! A driver without an engine thread: who drives after each call, and what a panic does.
+//! A driver without an engine thread: which thread drives after each call, and what a panic does.
 
 use super::*;
 use std::sync::Arc;
@@ -108,7 +108,8 @@ fn a_panic_under_the_lock_fails_the_device_and_wakes_the_engine_thread() {
     assert!(driver.engine.try_lock().is_some(), "unlocked by unwinding");
 }
 
-/// A transfer of a device to itself may take longer than a peer may be silent.
+/// A device's transfer to itself may take longer than the time after which a silent peer is given
+/// up.
 #[test]
 fn the_loopback_is_never_cut() {
     let driver = driver();
