@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// The most endpoints that are described.
+/// The maximum number of described endpoints.
 pub(super) const ENDPOINTS: usize = 256;
-/// The most peers that a description lists.
+/// The maximum number of peers in a description.
 pub const PEERS: usize = 64;
-/// The most tags that a description lists.
+/// The maximum number of tags in a description.
 pub const TAGS: usize = 8;
 /// How long all descriptions together may take.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -29,22 +29,22 @@ pub struct EndpointView {
     pub ep_type: String,
     /// The address at which peers find it.
     pub name: Option<String>,
-    /// What it has under way. `None`: its program held its lock all the time.
+    /// What it has in flight. `None`: the program held its lock all the time.
     pub traffic: Option<Traffic>,
 }
 
-/// What an endpoint has under way.
+/// What an endpoint has in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Posted receives without a tag.
+    /// How many untagged receives are posted.
     pub receives: usize,
-    /// Posted receives with a tag.
+    /// How many tagged receives are posted.
     pub tagged_receives: usize,
-    /// The receives are in a context that other endpoints share.
+    /// Whether the receives are in a context that other endpoints share.
     pub shared_receives: bool,
-    /// Unexpected messages without a tag.
+    /// How many untagged unexpected messages it holds.
     pub unexpected: usize,
-    /// Unexpected messages with a tag.
+    /// How many tagged unexpected messages it holds.
     pub tagged_unexpected: usize,
     /// How many peers sent the unexpected messages.
     pub unexpected_from: usize,
@@ -52,15 +52,15 @@ pub struct Traffic {
     pub wanted_tags: Vec<(u64, u64)>,
     /// The tags of the first [`TAGS`] unexpected messages, oldest first.
     pub unexpected_tags: Vec<u64>,
-    /// Operations of more than one request that are not complete.
+    /// How many operations of more than one request are not complete.
     pub operations: usize,
-    /// Collective operations of groups that are not complete.
+    /// How many collective operations are not complete.
     pub collectives: usize,
-    /// Completions that the program has not read.
+    /// How many completions the program has not read.
     pub completions: usize,
     /// How many peers it has.
     pub peers: usize,
-    /// The first [`PEERS`] of them, those with something under way first.
+    /// The first [`PEERS`] peers, those with operations in flight first.
     pub listed: Vec<PeerView>,
 }
 
@@ -76,15 +76,15 @@ pub struct PeerView {
     pub connection: String,
     /// The queue pair that sends requests to it.
     pub qpn: Option<u32>,
-    /// Requests that were posted and are not complete.
+    /// How many posted requests are not complete.
     pub outstanding: u32,
-    /// Operations of ours that wait for its program, for a receive for example.
+    /// How many of our operations wait for its program, for example for a receive.
     pub unanswered: usize,
-    /// Its credit for unexpected messages is used up.
+    /// Whether our credit with it is used up.
     pub out_of_credit: bool,
-    /// Posted receives for messages of this peer only.
+    /// How many receives are posted for messages from this peer only.
     pub receives: usize,
-    /// Unexpected messages from it.
+    /// How many unexpected messages from it are held.
     pub unexpected: usize,
 }
 
@@ -115,7 +115,7 @@ impl Descriptions {
         self.0.lock().by_number.remove(&number);
     }
 
-    /// The first descriptions, and how many there are.
+    /// The first descriptions, and how many there are in total.
     pub(crate) fn collect(&self) -> (Vec<EndpointView>, usize) {
         let until = Instant::now() + PATIENCE;
         let known = self.0.lock();
@@ -127,7 +127,7 @@ impl Descriptions {
     }
 }
 
-/// Tries to lock what a program thread may hold, until a time, and at least once.
+/// Tries to take a lock that a program thread may hold, until a deadline, and at least once.
 pub fn lock_until<T>(lock: &Mutex<T>, until: Instant) -> Option<parking_lot::MutexGuard<'_, T>> {
     loop {
         if let Some(guard) = lock.try_lock() {

@@ -27,8 +27,8 @@ impl Channel {
         &self.queue
     }
 
-    /// Waits up to `timeout` (`None`: for ever) for the next completion queue that is ready, and
-    /// leaves the engine to its thread meanwhile.
+    /// Waits up to `timeout` (`None`: without limit) for the next completion queue that is ready, and leaves the engine to its
+    /// thread meanwhile.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], or waiting failed.
@@ -61,7 +61,7 @@ impl Channel {
         Ok(event)
     }
 
-    /// The next completion queue that is ready, if there is one now.
+    /// The next completion queue that is ready, if any.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -87,7 +87,7 @@ impl Device {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub fn create_channel(&self) -> Result<Channel, DeviceError> {
         self.check()?;
         // Each arming of a queue causes one event at most, and takes a call: no limit is needed.

@@ -36,7 +36,7 @@ impl<T> EventQueue<T> {
     /// An empty queue. If it holds `capacity` events, a push drops the oldest one.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub(crate) fn new(capacity: usize) -> Result<Self, DeviceError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags).map_err(DeviceError::io("creating an event descriptor"))?;
@@ -66,14 +66,14 @@ impl<T> EventQueue<T> {
     }
 
     fn wake_sleepers(&self) {
-        // Either the sleeper is counted by now, or it sees that `news` has changed.
+        // Either the sleeper is already counted, or it sees that `news` has changed.
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _ = futex::wake(&self.news, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
 
-    /// Takes the oldest event, if there is one.
+    /// Takes the oldest event, if any.
     pub(crate) fn try_next(&self) -> Option<T> {
         let mut entries = self.entries.lock();
         let event = entries.pop_front();
@@ -83,7 +83,7 @@ impl<T> EventQueue<T> {
         event
     }
 
-    /// Takes the oldest event, waiting for one up to `timeout` (`None`: for ever).
+    /// Takes the oldest event, waiting for one up to `timeout` (`None`: without limit).
     ///
     /// # Errors
     /// `poll` failed.
@@ -102,7 +102,7 @@ impl<T> EventQueue<T> {
     /// Takes the oldest event, waiting for one as a blocking `read` would. `None`: the queue is closed.
     ///
     /// # Errors
-    /// `EINTR`: a signal came whose handler was installed without `SA_RESTART`.
+    /// `EINTR`: a signal arrived whose handler was installed without `SA_RESTART`.
     pub(crate) fn next_or_signal(&self) -> Result<Option<T>, DeviceError> {
         loop {
             let seen = self.news.load(Ordering::SeqCst);
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(queue.next(None).unwrap(), None);
         });
         assert_eq!(queue.next(None).unwrap(), None);
-        // The descriptor stays readable after the last event was taken, for programs that poll it.
+        // Otherwise the descriptor would stay readable after the last event was taken, for programs that poll it.
         let queue = EventQueue::<u32>::new(8).unwrap();
         queue.push(1);
         queue.close();
