@@ -5,7 +5,7 @@ use crate::ep::connect::{Pending, Request};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// The most requests that wait.
+/// The maximum number of requests that wait.
 const REQUESTS_MAX: usize = 128;
 
 /// The waiting requests of a passive endpoint.

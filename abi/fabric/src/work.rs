@@ -9,7 +9,7 @@
 //! queues' endpoints makes due: a sleeping thread checks for those regularly ([`Queue::needs_looks`]).
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads structures of the program.
+// UNSAFETY: reads the program's structures.
 
 use crate::attached::Attached;
 use crate::cntr::{CntrObject, Counter};

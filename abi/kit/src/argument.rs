@@ -1,6 +1,6 @@
 //! Arguments that are addresses: structures and lists that a C program passes, checked as far as that is possible.
 //!
-//! Null and misaligned addresses are refused with `EINVAL`. That the memory is there is the promise of the caller.
+//! Null and misaligned addresses are refused with `EINVAL`. The caller promises that the memory exists.
 
 #![allow(unsafe_code)]
 // UNSAFETY: turns addresses that C passes into references.
@@ -13,7 +13,7 @@ use crate::Errno;
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it is a `T` that nothing writes meanwhile.
+/// If it is not null, it is a `T` that is not written meanwhile.
 #[inline]
 pub unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     check(pointer)?;
@@ -35,7 +35,7 @@ pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     Ok(unsafe { &mut *pointer })
 }
 
-/// Writes a value to room that a program passes. What was there need not be a valid `T`.
+/// Writes a value to room that a program passes. The old contents need not be a valid `T`.
 ///
 /// # Errors
 /// `EINVAL`: null or misaligned.
@@ -53,7 +53,7 @@ pub unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
 /// A list that a program passes. One without elements may have any address.
 ///
 /// # Errors
-/// `EINVAL`: null or misaligned, or longer than memory is.
+/// `EINVAL`: null or misaligned, or longer than the address space.
 ///
 /// # Safety
 /// If it is not null, there are `count` elements that nothing writes meanwhile.
@@ -67,7 +67,7 @@ pub unsafe fn list<'a, T>(pointer: *const T, count: usize) -> Result<&'a [T], Er
     if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: aligned, not null, of a length that exists, and the caller promises the rest.
+    // SAFETY: aligned, not null, of a possible length, and the caller promises the rest.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 

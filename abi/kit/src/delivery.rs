@@ -41,26 +41,26 @@ pub const FABRIC: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// What libfabric is told unless the user has told it something else: to offer the provider alone, and the layer over
-/// its connected endpoints to programs that ask for that by name; and how `ofi_rxm` shall send messages of medium
-/// length (16 to 128 KiB). It does so in segments, and in version 1.17 a message that is peeked at and claimed before
-/// it is received is then never completed, over any provider. With this limit it reads such messages from the sender's
-/// memory, as it does with longer ones.
+/// The defaults for libfabric, unless the user has set others: it offers only this provider, and its layer over
+/// connected endpoints to programs that request that by name. The limit concerns messages of medium length (16 to 128
+/// KiB) of `ofi_rxm`, which it sends in segments; version 1.17 then never completes a message that is peeked at and
+/// claimed before it is received, over any provider. With this limit it reads such messages from the sender's memory,
+/// as it does with longer ones.
 const UNLESS_SET: &[(&str, &str)] = &[
     ("FI_PROVIDER", "rkey,ofi_rxm"),
     ("FI_OFI_RXM_SAR_LIMIT", "0"),
 ];
 
-/// All that there are.
+/// All front ends.
 pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC];
 
-/// Folders where the libraries may lie, seen from that of the `rkey` program, in the order to look: where
-/// cargo puts what it has just built, where it puts what was asked for, beside the program, and where a
-/// package would install it.
+/// The folders that may contain the libraries, relative to the `rkey` program's, in search order: cargo's folder for
+/// what it has just built, its folder for requested targets, the program's own folder, and the folder of an installed
+/// package.
 pub const PLACES: &[&str] = &["deps", ".", "../lib/rkey"];
 
 impl FrontEnd {
-    /// The library as cargo built it or a package installed it, seen from the folder of the program.
+    /// The library as cargo built it or a package installed it, relative to the program's folder.
     #[must_use]
     pub fn find(&self, beside: &Path) -> Option<PathBuf> {
         PLACES
@@ -69,7 +69,7 @@ impl FrontEnd {
             .find(|path| path.exists())
     }
 
-    /// Puts it into a folder under its names, as links; what is there already stays.
+    /// Links it into a folder under its names; existing files stay.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -85,7 +85,7 @@ impl FrontEnd {
     }
 }
 
-/// The variables to set for a program that is to find the front ends in a folder, given what they are now.
+/// The variables to set so that a program finds the front ends in a folder, given their current values.
 #[must_use]
 pub fn environment(
     folder: &Path,

@@ -1,7 +1,7 @@
 //! Error numbers, and the ways in which C functions return them.
 
 #![allow(unsafe_code)]
-// UNSAFETY: `errno` is a place of the C library that is reached by a raw pointer.
+// UNSAFETY: `errno` is a variable of the C library that is accessed by a raw pointer.
 
 use std::fmt;
 
@@ -22,27 +22,27 @@ macro_rules! numbers {
 numbers! {
     /// Not permitted.
     PERM = EPERM;
-    /// No such thing.
+    /// No such file or object.
     NOENT = ENOENT;
     /// Interrupted by a signal.
     INTR = EINTR;
-    /// Something inside went wrong.
+    /// An internal error.
     IO = EIO;
     /// A descriptor that is not open or not of the right kind.
     BADF = EBADF;
-    /// Nothing there now.
+    /// Nothing available now.
     AGAIN = EAGAIN;
     /// No memory, or a queue or table is full.
     NOMEM = ENOMEM;
     /// Not allowed.
     ACCES = EACCES;
-    /// An address that cannot be touched.
+    /// An address that cannot be accessed.
     FAULT = EFAULT;
-    /// Still used by others.
+    /// Still in use.
     BUSY = EBUSY;
-    /// It is there already.
+    /// It exists already.
     EXIST = EEXIST;
-    /// No such device (any more).
+    /// No such device, or no longer.
     NODEV = ENODEV;
     /// An argument that is not allowed.
     INVAL = EINVAL;
@@ -50,17 +50,17 @@ numbers! {
     MFILE = EMFILE;
     /// Out of range.
     RANGE = ERANGE;
-    /// No room left.
+    /// No space left.
     NOSPC = ENOSPC;
-    /// There is no data.
+    /// No data available.
     NODATA = ENODATA;
-    /// This device does not do that.
+    /// Not supported by this device.
     OPNOTSUPP = EOPNOTSUPP;
-    /// There is no such function.
+    /// No such function.
     NOSYS = ENOSYS;
-    /// No way leads to that network.
+    /// The network is unreachable.
     NETUNREACH = ENETUNREACH;
-    /// It did not happen in time.
+    /// Timed out.
     TIMEDOUT = ETIMEDOUT;
 }
 
@@ -83,14 +83,14 @@ impl Errno {
         self.0
     }
 
-    /// Puts it into this thread's `errno`.
+    /// Stores it in this thread's `errno`.
     pub fn set(self) {
         // SAFETY: the C library returns the address of this thread's errno, valid while the thread is.
         unsafe { *libc::__errno_location() = self.0 };
     }
 }
 
-/// The number of the system's error; [`Errno::IO`] if it has none.
+/// The number of a system error; [`Errno::IO`] if it has none.
 impl From<&std::io::Error> for Errno {
     fn from(error: &std::io::Error) -> Self {
         error.raw_os_error().map_or(Self::IO, Self::from_raw)
@@ -112,7 +112,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// How a C function tells that it failed, for results of this type.
+/// How a C function reports failure, for results of this type.
 pub trait Failure {
     /// The value to return after `errno` was set.
     fn failed(errno: Errno) -> Self;

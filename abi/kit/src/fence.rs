@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs code that may have a bug. `None`: it panicked, which the panic hook has reported.
 #[inline(always)]
 pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
-    // Nothing looks at what a panicking body leaves behind: locks of ours do not poison, and a device whose engine
+    // Nothing uses the state that a panicking body leaves behind: our locks do not poison, and a device whose engine
     // panicked refuses everything.
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
@@ -18,9 +18,8 @@ pub fn contained<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Resu
     caught(body).unwrap_or_else(|| Err(Errno::IO.into()))
 }
 
-/// Runs the body of a C function. An error sets `errno` and becomes the failure value of the call; a
-/// panic (a bug of ours, already reported by the panic hook) becomes `EIO` instead of the end of
-/// the program.
+/// Runs the body of a C function. An error sets `errno` and becomes the failure value of the call; a panic (our bug,
+/// already reported by the panic hook) becomes `EIO` instead of ending the program.
 #[inline]
 pub fn fence<R: Failure>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     match contained(body) {
@@ -29,7 +28,7 @@ pub fn fence<R: Failure>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     }
 }
 
-/// The same for calls that return -1 whatever the error is.
+/// The same for calls that return -1 for every error.
 pub fn fence_or_minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     contained(body).unwrap_or_else(|errno| {
         errno.set();

@@ -10,8 +10,8 @@ use tracing_subscriber::EnvFilter;
 
 static START: Once = Once::new();
 
-/// The filter for a value of `RKEY_LOG`: a level, or directives of the crate tracing-subscriber. There, any
-/// single word names a target; here, only targets of ours do, so that a misspelt level is refused.
+/// The filter for a value of `RKEY_LOG`: a level, or directives of the crate tracing-subscriber. There, any single word
+/// names a target; here, only our own targets are accepted, so that a misspelt level is refused.
 #[must_use]
 pub fn filter(value: &str) -> Option<EnvFilter> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -43,7 +43,7 @@ pub fn start() {
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
             .finish();
-        // Fails only if there is a subscriber already, which then stays.
+        // Fails only if a subscriber is already installed, which then stays.
         let _ = tracing::subscriber::set_global_default(subscriber);
         if let Err(error) = value {
             tracing::warn!("{error}; {} holds", LOG.default);

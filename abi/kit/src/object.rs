@@ -1,7 +1,7 @@
 //! Handles: from the address that a C program passes to the object behind it.
 //!
-//! Each kind of object has a [`Pool`]. An address that is no live object of its kind (null, a number, an object that
-//! was freed or is of another kind) is refused with `EINVAL` before anything at the address is touched.
+//! Each kind of object has a [`Pool`]. An address that is not a live object of its kind (null, a number, a freed object
+//! or one of another kind) is refused with `EINVAL` before anything at the address is touched.
 
 #![allow(unsafe_code)]
 // UNSAFETY: turns addresses that C passes into references, after the pool has checked them.
@@ -25,8 +25,8 @@ pub unsafe trait Object: Sized + Send + Sync + 'static {
     fn pool() -> &'static Pool<Self>;
 }
 
-/// Makes objects that hold a structure for programs in the field `$field` have handles: `object!(Mine, c: MyC, 64)`
-/// gives them a pool with 64 places. The field is an `UnsafeCell<MyC>`; the compiler checks that.
+/// Gives handles to objects whose field `$field` is a structure for programs: `object!(Mine, c: MyC, 64)` gives them a
+/// pool with 64 slots. The field is an `UnsafeCell<MyC>`; the compiler checks that.
 #[macro_export]
 macro_rules! object {
     ($object:ty, $field:tt: $c:ty, $capacity:expr) => {
@@ -55,11 +55,11 @@ pub const fn type_of<O, T>(_: fn(&O) -> &T) -> PhantomData<T> {
 /// The object behind a handle.
 ///
 /// # Errors
-/// `EINVAL`: no live object is there.
+/// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// No other thread removes the object while the reference is used. (The programs of both APIs are told so: an object
-/// must not be destroyed while another thread uses it.)
+/// No other thread removes the object while the reference is used. (Both APIs require this: a program must not destroy
+/// an object while another thread uses it.)
 #[inline]
 pub unsafe fn find<'a, T: Object>(handle: *const T::C) -> Result<&'a T, Errno> {
     // SAFETY: the caller promises that the object stays while the reference is used.
@@ -81,7 +81,7 @@ pub unsafe fn find_or_null<'a, T: Object>(handle: *const T::C) -> Result<Option<
     unsafe { find(handle) }.map(Some)
 }
 
-/// Puts an object into its pool and returns its handle.
+/// Adds an object to its pool and returns its handle.
 ///
 /// # Errors
 /// `ENOMEM`: the pool is full.
@@ -90,19 +90,19 @@ pub fn insert<T: Object>(object: T) -> Result<*mut T::C, Errno> {
     Ok(address.as_ptr().wrapping_byte_add(T::OFFSET).cast())
 }
 
-/// Takes an object out of its pool; its handle becomes invalid.
+/// Removes an object from its pool; its handle becomes invalid.
 ///
 /// # Errors
-/// `EINVAL`: no live object is there.
+/// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// No reference to it is used any more.
+/// No reference to it is used afterwards.
 pub unsafe fn remove<T: Object>(handle: *const T::C) -> Result<T, Errno> {
     // SAFETY: the caller promises it.
     unsafe { T::pool().take(object_address(handle)) }.ok_or(Errno::INVAL)
 }
 
-/// A place for an object whose handle is needed to make it, from the spare ones of this thread if there is one.
+/// A slot for an object whose handle is needed to create it, from this thread's spare slots if it has any.
 ///
 /// # Errors
 /// `ENOMEM`: the pool is full.
@@ -111,7 +111,7 @@ pub fn vacant<T: Object>(
     spares: &'static LocalKey<Spares<T>>,
 ) -> Result<Vacant<'static, T>, Errno> {
     let vacant = spares.try_with(|spares| T::pool().vacant(Some(spares)));
-    // A thread that is ending has no spare places any more.
+    // A thread that is ending no longer has spare slots.
     vacant
         .unwrap_or_else(|_| T::pool().vacant(None))
         .ok_or(Errno::NOMEM)
@@ -120,11 +120,11 @@ pub fn vacant<T: Object>(
 /// Ends an object of a kind that [`vacant`] is used for.
 ///
 /// # Errors
-/// `EINVAL`: no live object is there.
+/// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// As [`Pool::end`]: no reference to it is used any more, no other thread ends or removes it, and nothing looks
-/// through its pool.
+/// As [`Pool::end`]: no reference to it is used any more, no other thread ends or removes it, and nothing searches its
+/// pool.
 #[inline]
 pub unsafe fn end<T: Object>(
     spares: &'static LocalKey<Spares<T>>,
@@ -155,17 +155,17 @@ fn object_address<T: Object>(handle: *const T::C) -> *const T {
     handle.cast::<T>().wrapping_byte_sub(T::OFFSET)
 }
 
-/// How many other objects hang on an object.
+/// How many other objects use an object.
 #[derive(Debug, Default)]
 pub struct Users(AtomicU32);
 
 impl Users {
-    /// One more.
+    /// Adds one.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less.
+    /// Removes one.
     pub fn remove(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -176,7 +176,7 @@ impl Users {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Whether there are none, as a condition for the end of the object.
+    /// Checks that there are none, so that the object may be destroyed.
     ///
     /// # Errors
     /// `EBUSY`.
@@ -194,7 +194,7 @@ mod tests {
     use std::cell::UnsafeCell;
     use std::ptr::{null, null_mut, without_provenance};
 
-    /// What a C program sees of an object.
+    /// The part of an object that a C program sees.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Seen {
@@ -210,7 +210,7 @@ mod tests {
     struct Second {
         name: String,
         c: UnsafeCell<Seen>,
-        /// So that the structure is not at the start.
+        /// Ensures that the structure is not at the start.
         wide: u128,
     }
 
@@ -242,7 +242,7 @@ mod tests {
         Second { name, c, wide }
     }
 
-    /// What `find` says about an address.
+    /// The result of `find` for an address.
     fn found<T: Object<C = Seen>>(handle: *const Seen) -> Result<(), Errno> {
         // SAFETY: the reference is dropped at once, and each kind of object is removed in one test only.
         unsafe { find::<T>(handle) }.map(drop)

@@ -1,13 +1,12 @@
 //! Objects whose addresses a C program holds as handles.
 //!
-//! A program may pass anything as a handle: null, an object that it freed, an object of another kind,
-//! a number. A pool therefore keeps the objects of one type in one stretch of address space, at a
-//! fixed distance from each other, and never gives that space back. Whether an address is a live
-//! object can then be told without touching it: it lies in the stretch, on a slot, and the slot says
-//! that it is live. That costs about a nanosecond.
+//! A program may pass anything as a handle: null, an object that it freed, an object of another kind, a number. A pool
+//! therefore keeps the objects of one type in one range of address space, at a fixed distance from each other, and never
+//! releases that range. So an address can be recognised as a live object without touching it: it lies in the range, on a
+//! slot, and the slot is marked live. That costs about a nanosecond.
 //!
-//! What a pool cannot tell is that a slot was freed and given out again in between: then the handle
-//! names the new object, as it would with `malloc`.
+//! A pool cannot detect that a slot was freed and reused in between: then the handle names the new object, as it would
+//! with `malloc`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reserves address space, places objects there, and checks addresses that C passes.
@@ -18,38 +17,38 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// Bytes that are made usable at a time.
+/// How many bytes are made usable at a time.
 const STEP: usize = 256 * 1024;
 
 const FREE: u32 = 0;
 const LIVE: u32 = 0x6b65_7921;
 
-/// One place. The object comes first, so that its address is the address of the place.
+/// A slot. The object comes first, so that its address is the address of the slot.
 #[repr(C, align(64))]
 struct Slot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
     state: AtomicU32,
 }
 
-/// Places for objects of type `T`.
+/// Slots for objects of type `T`.
 pub struct Pool<T> {
-    /// Where the stretch starts; null until the first object.
+    /// The start of the range; null until the first object.
     base: AtomicPtr<u8>,
-    /// Bytes from `base` on that may be touched.
+    /// How many bytes from `base` on are usable.
     usable: AtomicUsize,
     capacity: usize,
-    books: Mutex<Books>,
+    free_list: Mutex<FreeList>,
     objects: std::marker::PhantomData<T>,
 }
 
-struct Books {
+struct FreeList {
     free: Vec<u32>,
     fresh: u32,
     reserved: u32,
 }
 
-// SAFETY: only the thread that took a place from the books puts an object there, and objects are removed under the
-// lock of the books; shared access to them is as for a plain `&T`.
+// SAFETY: only the thread that claimed a slot under the lock stores an object in it, and objects are removed under the
+// lock; shared access to them is as for a plain `&T`.
 unsafe impl<T: Send + Sync> Sync for Pool<T> {}
 
 impl<T: 'static> Pool<T> {
@@ -63,7 +62,7 @@ impl<T: 'static> Pool<T> {
             base: AtomicPtr::new(std::ptr::null_mut()),
             usable: AtomicUsize::new(0),
             capacity: capacity as usize,
-            books: Mutex::new(Books {
+            free_list: Mutex::new(FreeList {
                 free: Vec::new(),
                 fresh: 0,
                 reserved: 0,
@@ -77,7 +76,7 @@ impl<T: 'static> Pool<T> {
         base.wrapping_add(index as usize * Self::STRIDE).cast()
     }
 
-    /// Places an object. `None`: the pool is full, or there is no memory.
+    /// Adds an object. `None`: the pool is full, or memory is short.
     pub fn put(&self, value: T) -> Option<NonNull<T>> {
         let vacant = self.vacant(None)?;
         let address = vacant.address();
@@ -85,7 +84,7 @@ impl<T: 'static> Pool<T> {
         Some(address)
     }
 
-    /// A place for an object, from the spare ones if there is one. `None` as for [`Pool::put`].
+    /// A slot for an object, from the spare ones if there are any. `None` as for [`Pool::put`].
     #[inline]
     pub fn vacant(&self, spares: Option<&Spares<T>>) -> Option<Vacant<'_, T>> {
         let index = match spares.and_then(Spares::pop) {
@@ -96,51 +95,51 @@ impl<T: 'static> Pool<T> {
     }
 
     fn claim(&self) -> Option<u32> {
-        let mut books = self.books.lock();
-        if let Some(index) = books.free.pop() {
+        let mut free_list = self.free_list.lock();
+        if let Some(index) = free_list.free.pop() {
             return Some(index);
         }
-        if books.reserved == 0 {
-            self.reserve(&mut books);
+        if free_list.reserved == 0 {
+            self.reserve(&mut free_list);
         }
-        if books.fresh >= books.reserved {
+        if free_list.fresh >= free_list.reserved {
             return None;
         }
-        let end = (books.fresh as usize + 1) * Self::STRIDE;
+        let end = (free_list.fresh as usize + 1) * Self::STRIDE;
         while self.usable.load(Ordering::Relaxed) < end {
-            self.extend(&books)?;
+            self.extend(&free_list)?;
         }
-        books.fresh += 1;
-        Some(books.fresh - 1)
+        free_list.fresh += 1;
+        Some(free_list.fresh - 1)
     }
 
-    /// Reserves address space, less than wished for where a limit is in the way.
-    fn reserve(&self, books: &mut Books) {
-        let mut places = self.capacity;
-        while places > 0 {
-            if let Some(start) = space::reserve(places * Self::STRIDE) {
+    /// Reserves address space, less than requested if a limit requires that.
+    fn reserve(&self, free_list: &mut FreeList) {
+        let mut slots = self.capacity;
+        while slots > 0 {
+            if let Some(start) = space::reserve(slots * Self::STRIDE) {
                 self.base.store(start.as_ptr(), Ordering::Release);
-                books.reserved = u32::try_from(places).unwrap_or(u32::MAX);
+                free_list.reserved = u32::try_from(slots).unwrap_or(u32::MAX);
                 return;
             }
-            places /= 2;
+            slots /= 2;
         }
     }
 
-    fn extend(&self, books: &Books) -> Option<()> {
+    fn extend(&self, free_list: &FreeList) -> Option<()> {
         let usable = self.usable.load(Ordering::Relaxed);
-        let len = STEP.min(books.reserved as usize * Self::STRIDE - usable);
+        let len = STEP.min(free_list.reserved as usize * Self::STRIDE - usable);
         let start = self.base.load(Ordering::Relaxed).wrapping_add(usable);
-        // SAFETY: these bytes are part of our own reservation, and nothing lies in them yet.
+        // SAFETY: these bytes are part of our own reservation, and nothing is stored in them yet.
         unsafe { space::make_usable(start, len) }?;
         self.usable.store(usable + len, Ordering::Release);
         Some(())
     }
 
-    /// The place that begins at an address, and its number, if one does.
+    /// The slot that begins at an address, and its number, if there is one.
     #[inline]
     fn at(&self, address: *const T) -> Option<(&Slot<T>, usize)> {
-        // In this order: where bytes are usable, the start of the stretch is known.
+        // Load in this order: if bytes are usable, the start of the range is known.
         let usable = self.usable.load(Ordering::Acquire);
         let base = self.base.load(Ordering::Relaxed);
         let offset = address.addr().wrapping_sub(base.addr());
@@ -148,16 +147,16 @@ impl<T: 'static> Pool<T> {
             return None;
         }
         let slot = base.wrapping_add(offset).cast::<Slot<T>>();
-        // SAFETY: a whole number of strides into the usable part of the reservation, which is never given back; a place
-        // of zeroes is a free one.
+        // SAFETY: a whole number of strides into the usable part of the reservation, which is never released; a slot of
+        // zeroes is free.
         Some((unsafe { &*slot }, offset / Self::STRIDE))
     }
 
-    /// The object at an address that C passed, if there is one.
+    /// The object at an address that C passed, if it is one.
     ///
     /// # Safety
-    /// No other thread frees the object while the reference is used. (C programs are told so: an
-    /// object must not be destroyed while another thread uses it.)
+    /// No other thread frees the object while the reference is used. (C programs must not destroy an object while another
+    /// thread uses it.)
     #[inline]
     #[must_use]
     pub unsafe fn get<'a>(&self, address: *const T) -> Option<&'a T> {
@@ -165,7 +164,7 @@ impl<T: 'static> Pool<T> {
         if slot.state.load(Ordering::Acquire) != LIVE {
             return None;
         }
-        // SAFETY: a live place holds an object, and the caller promises that it stays.
+        // SAFETY: a live slot holds an object, and the caller promises that it stays.
         Some(unsafe { &*slot.value.get().cast::<T>() })
     }
 
@@ -176,29 +175,29 @@ impl<T: 'static> Pool<T> {
             .is_some_and(|(slot, _)| slot.state.load(Ordering::Acquire) == LIVE)
     }
 
-    /// Takes the object at an address out; exactly one caller gets it.
+    /// Removes the object at an address; exactly one caller gets it.
     ///
     /// # Safety
-    /// No reference to the object is used any more.
+    /// No reference to the object is used afterwards.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;
-        // A thread that goes through the objects holds the books, too, so none is removed meanwhile.
-        let mut books = self.books.lock();
+        // A thread that searches the objects holds the lock, too, so none is removed meanwhile.
+        let mut free_list = self.free_list.lock();
         slot.state
             .compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed)
             .ok()?;
-        // SAFETY: the place was live until now, and we alone took it; it is not in the free list yet.
+        // SAFETY: the slot was live until now, and only we took it; it is not in the free list yet.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
-        books.free.push(index as u32);
+        free_list.free.push(index as u32);
         Some(value)
     }
 
-    /// Ends the object at an address, without a lock if there is room for its place among the spares. False: there is
-    /// none.
+    /// Destroys the object at an address, without a lock if the spare slots have room for its slot. False: it is not a
+    /// live object.
     ///
     /// # Safety
-    /// No reference to the object is used any more, no other thread takes or ends it, and nobody looks through the objects
-    /// of this pool ([`Pool::find_map`], [`Pool::live`]).
+    /// No reference to the object is used afterwards, no other thread removes or destroys it, and no thread searches this
+    /// pool ([`Pool::find_map`], [`Pool::live`]).
     #[inline]
     pub unsafe fn end(&self, spares: Option<&Spares<T>>, address: *const T) -> bool {
         let Some((slot, index)) = self.at(address) else {
@@ -208,26 +207,26 @@ impl<T: 'static> Pool<T> {
             return false;
         }
         slot.state.store(FREE, Ordering::Release);
-        // SAFETY: the place was live until now, and the caller promises that we alone end it.
+        // SAFETY: the slot was live until now, and the caller promises that only we destroy the object.
         unsafe { (*slot.value.get()).assume_init_drop() };
         if !spares.is_some_and(|spares| spares.push(index as u32)) {
-            self.books.lock().free.push(index as u32);
+            self.free_list.lock().free.push(index as u32);
         }
         true
     }
 
-    /// Looks at the objects that are live, one after the other, until `look` finds what it wants. Other threads may free
-    /// objects meanwhile: they wait until this is done. `look` must not place or take objects of this pool.
+    /// Passes the live objects to `look`, one after the other, until it returns a value. Other threads that free objects
+    /// meanwhile wait until this is done. `look` must not add or remove objects of this pool.
     pub fn find_map<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> Option<R> {
-        let books = self.books.lock();
-        (0..books.fresh).find_map(|index| {
+        let free_list = self.free_list.lock();
+        (0..free_list.fresh).find_map(|index| {
             // SAFETY: objects are freed under the lock that is held.
             look(unsafe { self.get(self.slot(index).cast())? })
         })
     }
 
-    /// The addresses of the objects that are live now and for which `wanted` says so. What holds for the closure of
-    /// [`Pool::find_map`] holds for `wanted`.
+    /// The addresses of the live objects for which `wanted` is true. `wanted` has the same restrictions as the closure of
+    /// [`Pool::find_map`].
     #[must_use]
     pub fn live(&self, wanted: impl Fn(&T) -> bool) -> Vec<*const T> {
         let mut found = Vec::new();
@@ -241,7 +240,7 @@ impl<T: 'static> Pool<T> {
     }
 }
 
-/// A place that an object will have. Dropping it gives the place back.
+/// A slot that an object will have. Dropping it frees the slot.
 pub struct Vacant<'a, T: 'static> {
     pool: &'a Pool<T>,
     index: u32,
@@ -250,72 +249,72 @@ pub struct Vacant<'a, T: 'static> {
 impl<'a, T: 'static> Vacant<'a, T> {
     #[inline]
     fn slot(&self) -> &'a Slot<T> {
-        // SAFETY: the place was claimed, so it is usable; the space of a pool is never given back.
+        // SAFETY: the slot was claimed, so it is usable; the space of a pool is never released.
         unsafe { &*self.pool.slot(self.index) }
     }
 
-    /// Where the object will be.
+    /// The future address of the object.
     #[inline]
     #[must_use]
     pub fn address(&self) -> NonNull<T> {
         NonNull::from(&self.slot().value).cast()
     }
 
-    /// Places the object.
+    /// Stores the object.
     #[inline(always)]
     pub fn fill(self, value: T) -> &'a T {
         let slot = std::mem::ManuallyDrop::new(self).slot();
-        // SAFETY: nobody else touches the value of a place that is not live.
-        let placed = unsafe { (*slot.value.get()).write(value) };
+        // SAFETY: no other thread touches the value of a slot that is not live.
+        let stored = unsafe { (*slot.value.get()).write(value) };
         slot.state.store(LIVE, Ordering::Release);
-        placed
+        stored
     }
 }
 
 impl<T: 'static> Drop for Vacant<'_, T> {
     fn drop(&mut self) {
-        self.pool.books.lock().free.push(self.index);
+        self.pool.free_list.lock().free.push(self.index);
     }
 }
 
-/// Free places of a pool that one thread keeps, so that it needs no lock for objects that come and go. They go back to
-/// the pool with the thread.
+/// Free slots of a pool that one thread keeps, so that it can create and destroy objects without a lock. The pool gets
+/// them back when the thread ends.
 pub struct Spares<T: 'static> {
     pool: fn() -> &'static Pool<T>,
     count: Cell<usize>,
-    places: [Cell<u32>; SPARES],
+    slots: [Cell<u32>; SPARES],
 }
 
-/// So many places a thread keeps.
+/// How many slots a thread keeps.
 const SPARES: usize = 16;
 
 impl<T> Spares<T> {
-    /// No places of this pool.
+    /// An empty list, for this pool.
     #[must_use]
     pub const fn new(pool: fn() -> &'static Pool<T>) -> Self {
         Self {
             pool,
             count: Cell::new(0),
-            places: [const { Cell::new(0) }; SPARES],
+            slots: [const { Cell::new(0) }; SPARES],
         }
     }
 
     #[inline]
     fn pop(&self) -> Option<u32> {
         let last = self.count.get().checked_sub(1)?;
-        let place = self.places.get(last)?.get();
+        let slot = self.slots.get(last)?.get();
         self.count.set(last);
-        Some(place)
+        Some(slot)
     }
 
-    /// False: there is no room.
+    /// False: the list is full.
     #[inline]
     fn push(&self, index: u32) -> bool {
         let count = self.count.get();
-        let Some(place) = self.places.get(count) else {
+        let Some(slot) = self.slots.get(count) else {
             return false;
         };
-        place.set(index);
+        slot.set(index);
         self.count.set(count + 1);
         true
     }
@@ -324,8 +323,8 @@ impl<T> Spares<T> {
 impl<T> Drop for Spares<T> {
     fn drop(&mut self) {
         if self.count.get() > 0 {
-            let mut books = (self.pool)().books.lock();
-            books.free.extend(std::iter::from_fn(|| self.pop()));
+            let mut free_list = (self.pool)().free_list.lock();
+            free_list.free.extend(std::iter::from_fn(|| self.pop()));
         }
     }
 }
@@ -335,16 +334,16 @@ impl<T> Drop for Spares<T> {
 mod space {
     use std::ptr::{NonNull, null_mut};
 
-    /// A stretch of so many bytes that cannot be touched yet.
+    /// Reserves `len` bytes that cannot be accessed yet.
     pub(super) fn reserve(len: usize) -> Option<NonNull<u8>> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
         let start = (start != libc::MAP_FAILED).then_some(start.cast())?;
         NonNull::new(start)
     }
 
-    /// Lets these bytes be touched. They are zero.
+    /// Makes these bytes accessible. They are zero.
     ///
     /// # Safety
     /// They are part of a reservation, on whole pages, and not in use.
@@ -356,7 +355,7 @@ mod space {
     }
 }
 
-/// The same for Miri, which has no `mprotect`: all is usable at once.
+/// The same for Miri, which has no `mprotect`: all bytes are usable at once.
 #[cfg(miri)]
 mod space {
     use std::alloc::{Layout, alloc_zeroed};
@@ -411,7 +410,7 @@ mod tests {
         }
     }
 
-    /// An object that is being looked at stays until that is over.
+    /// An object that a search passes to its closure stays until the closure returns.
     #[test]
     fn nothing_is_freed_under_the_eyes_of_a_search() {
         static WORDS: Pool<String> = Pool::new(4);
@@ -424,7 +423,7 @@ mod tests {
                     drop(unsafe { WORDS.take(word as *const String) });
                     taken.store(1, Ordering::Release);
                 });
-                // Time for the other thread to do wrong; right it does whatever the time.
+                // Gives the other thread time to fail; a correct one passes whatever the time.
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 assert_eq!(taken.load(Ordering::Acquire), 0);
                 Some(s.clone())
@@ -446,9 +445,9 @@ mod tests {
         assert!(NUMBERS.put(4).is_some());
     }
 
-    /// Places that a thread keeps for itself are lost to nobody: they serve it again, and others when it has ended.
+    /// Slots that a thread keeps are not lost: the thread reuses them, and other threads do when it has ended.
     #[test]
-    fn spare_places_are_used_and_given_back() {
+    fn spare_slots_are_used_and_returned() {
         const MANY: u32 = 3 * SPARES as u32;
         static WORDS: Pool<String> = Pool::new(MANY);
         fn words() -> &'static Pool<String> {
@@ -467,10 +466,10 @@ mod tests {
         let spares = Some(&Spares::new(words));
         for turn in 0..3 {
             let all: Vec<_> = std::iter::from_fn(|| put(spares)).collect();
-            // What another thread (or a turn before) keeps is not there.
+            // Slots that another thread (or an earlier turn) keeps are not available.
             assert_eq!(all.len(), MANY as usize, "{turn}");
             for address in all {
-                // SAFETY: it is live, and nobody ends it meanwhile.
+                // SAFETY: it is live, and no other thread destroys it meanwhile.
                 let word = unsafe { WORDS.get(address.as_ptr()) }.unwrap();
                 assert_eq!(*word, format!("{address:p}"));
                 assert!(end(spares, address));

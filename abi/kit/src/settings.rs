@@ -1,6 +1,6 @@
 //! The environment variables of the front ends. Those of the device are in its configuration.
 //!
-//! For all of them an empty value counts as unset, and an invalid one is reported, never guessed at.
+//! For all of them, an empty value counts as unset, and an invalid one is reported.
 
 use std::ffi::OsStr;
 
@@ -54,7 +54,7 @@ pub struct BadValue {
     allowed: &'static str,
 }
 
-/// What is logged.
+/// The message for the log.
 pub const LOG: Setting = Setting {
     name: "RKEY_LOG",
     default: "warn",
@@ -128,7 +128,7 @@ pub const STRICT: Setting = Setting {
     accepts: |value| matches!(value, "0" | "1"),
 };
 
-/// All of them.
+/// All variables.
 pub const SETTINGS: &[Setting] = &[LOG, LOCAL_ROUTES, MR_MODE, PROFILE, STRICT];
 
 #[cfg(test)]

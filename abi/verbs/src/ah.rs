@@ -20,7 +20,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-/// The most address handles at a time.
+/// The maximum number of address handles at a time.
 pub const MAX: u32 = 1 << 18;
 
 /// An address handle, as the program sees it.

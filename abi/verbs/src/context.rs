@@ -12,11 +12,11 @@ use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The most reads and atomics that a queue pair may have outstanding.
+/// The maximum number of reads and atomics that a queue pair may have outstanding.
 pub const MAX_READS: i32 = 128;
 /// Multicast groups, and queue pairs in each. Nothing here limits them, but programs need a number.
 pub(crate) const MAX_GROUPS: c_int = 8192;
-/// The most bytes of one allocation of device memory.
+/// The maximum number of bytes of one allocation of device memory.
 pub const MAX_DM: u64 = 1 << 24;
 
 /// An open rkey device. `ibv_import_device` gives it a second context.

@@ -122,7 +122,7 @@ pub fn send_flags(flags: u32) -> Result<SendFlags, Errno> {
     Ok(out)
 }
 
-/// Bytes of an `enum ibv_mtu`.
+/// The size of an `enum ibv_mtu`, in bytes.
 ///
 /// # Errors
 /// `EINVAL`: no such MTU.

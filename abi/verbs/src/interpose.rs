@@ -45,7 +45,7 @@ unsafe fn made_up(failed: bool, path: *const c_char) -> Option<File> {
     found
 }
 
-/// Type and permissions of a emulated file, and its device number.
+/// Type and permissions of an emulated file, and its device number.
 fn mode(file: &File) -> (u32, (u32, u32)) {
     match file {
         File::Device => (libc::S_IFCHR | 0o666, NUMBER),
@@ -156,7 +156,7 @@ unsafe fn kernel_stat(
     unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, into, flags) as c_int }
 }
 
-/// The result of a failed `stat` for a emulated file.
+/// The result of a failed `stat` for an emulated file.
 ///
 /// # Safety
 /// As for `stat`, which returned `code`.
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn statx(
     code
 }
 
-/// The result of a failed `access` for a emulated file: its permissions are the same for every user.
+/// The result of a failed `access` for an emulated file: its permissions are the same for every user.
 ///
 /// # Safety
 /// As for `access`, which returned `code`.
@@ -347,7 +347,7 @@ unsafe fn next_realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     )
 }
 
-/// The result of a failed `realpath` for a emulated file.
+/// The result of a failed `realpath` for an emulated file.
 ///
 /// # Safety
 /// As for `realpath`, which returned `found`.

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 
 /// The end of a program's address space: the length of an implicit on-demand region.
 const USER_SPACE: u64 = 1 << 47;
-/// Bytes of a page.
+/// The size of a page, in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
 /// The bytes that a program registers: the whole address space, for an implicit on-demand region.

@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 
 /// Scatter/gather entries that are translated without a heap allocation.
 const FEW: usize = 4;
-/// The most inline data that a device can be configured for, in bytes.
+/// The maximum inline data that a device can be configured for, in bytes.
 pub const INLINE_MAX: usize = 4096;
 
 /// Posts each request of a list. At the first failure, stores that request in `bad`.

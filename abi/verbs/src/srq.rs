@@ -22,7 +22,7 @@ pub struct SrqObject {
     c: UnsafeCell<Srq>,
     /// The device's shared receive queue.
     pub srq: rkey_device::Srq,
-    /// The most entries of a receive.
+    /// The maximum number of entries of a receive.
     pub(crate) max_sge: u32,
     /// Queue pairs that take receives from it.
     pub users: Users,

@@ -26,7 +26,7 @@ use std::ffi::c_int;
 
 /// The only hash function supported.
 pub const TOEPLITZ: u8 = 1;
-/// The most queues in a table.
+/// The maximum number of queues in a table.
 pub const TABLE_MAX: u32 = 1 << 10;
 
 /// A receive work queue, as the program sees it.
@@ -34,7 +34,7 @@ pub const TABLE_MAX: u32 = 1 << 10;
 pub struct WqObject {
     c: UnsafeCell<Wq>,
     queue: Srq,
-    /// The most entries of a receive.
+    /// The maximum number of entries of a receive.
     max_sge: u32,
     users: Users,
 }

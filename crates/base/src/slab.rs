@@ -123,7 +123,7 @@ impl<T: Default> Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// The most slots that a slab can have.
+    /// The maximum number of slots of a slab.
     pub const MAX_CAPACITY: u32 = NONE;
 
     /// The slot, or `None` when there is none of that number or its chunk was never needed.

@@ -74,7 +74,7 @@ pub(crate) trait Contestant {
         Ok(count)
     }
 
-    /// The most repetitions, for contestants whose repetitions take long.
+    /// The maximum number of repetitions, for contestants whose repetitions take long.
     fn most_repetitions(&self, _step: &Step) -> u32 {
         u32::MAX
     }

@@ -56,7 +56,7 @@ pub(crate) enum Step {
     DirectStream(Kind, u64, bool),
     DirectOneWay(u64),
     DirectSingle(Kind, u64, bool),
-    /// Bytes of the region, live regions.
+    /// The size of the region in bytes, and the number of live regions.
     Register(u64, u64),
     /// The protection table alone: live regions.
     TablePair(u64),

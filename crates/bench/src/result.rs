@@ -24,7 +24,7 @@ pub(crate) struct Measurement {
     pub(crate) op: String,
     /// `stream`, `oneway`, `single`, `pair`.
     pub(crate) mode: String,
-    /// Bytes of one operation.
+    /// The size of one operation, in bytes.
     pub(crate) size: u64,
     /// `static` or `touched`.
     pub(crate) condition: String,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// The longest payload that travels inside a request.
 const INLINE: u64 = 64;
-/// The most operations posted and not complete.
+/// The maximum number of operations posted and not complete.
 pub(crate) const DEPTH: u32 = 256;
 /// How long the other side may be silent: on a busy machine other programs share its core.
 const PATIENCE: Duration = Duration::from_secs(60);

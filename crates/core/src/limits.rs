@@ -7,17 +7,17 @@ use std::fmt;
 /// How much a device allows. The values are upper bounds, not reservations: nothing is allocated for them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// Live regions.
+    /// The maximum number of live regions.
     pub max_regions: u32,
-    /// Bytes of one region.
+    /// The maximum size of a region, in bytes.
     pub max_region_bytes: u64,
-    /// Bytes of all live regions together (a byte that two regions cover counts twice).
+    /// The maximum total size of all live regions, in bytes (a byte that two regions cover counts twice).
     pub max_total_bytes: u64,
-    /// Live windows.
+    /// The maximum number of live windows.
     pub max_windows: u32,
-    /// Open domains; at most 65,535.
+    /// The maximum number of open domains; at most 65,535.
     pub max_domains: u32,
-    /// Segments of one region's scatter list.
+    /// The maximum number of segments of a region.
     pub max_segments: u32,
     /// Key slots that regions and bound type 1 windows share; at most [`Limits::KEY_SLOTS`]. Smaller values make keys
     /// repeat sooner and are useful only to test that.

@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub regions: Vec<RegionInfo>,
     /// Live windows.
     pub windows: Vec<WindowInfo>,
-    /// Bytes of all live regions together.
+    /// The total size of all live regions, in bytes.
     pub total_bytes: u64,
 }
 

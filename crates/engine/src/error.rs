@@ -25,7 +25,7 @@ pub enum EngineError {
         what: &'static str,
         /// The requested value.
         given: u64,
-        /// The most.
+        /// The limit.
         limit: u64,
     },
     /// A number is zero that must not be.
@@ -73,7 +73,7 @@ pub enum ModifyError {
         what: &'static str,
         /// The given value.
         given: u64,
-        /// The most.
+        /// The limit.
         limit: u64,
     },
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Slots of the table; a name lives in the slot of its hash or one of the next few.
 const SLOTS: u64 = 1024;
-/// Bytes of a slot: name (24), length (8), value (80), version (8), checksum (8).
+/// The size of a slot in bytes: name (24), length (8), value (80), version (8), checksum (8).
 const SLOT: u64 = 128;
 const NAME: usize = 24;
 const VALUE: usize = 80;

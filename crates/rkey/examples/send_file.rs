@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Bytes of one write.
+/// The size of one write, in bytes.
 const PIECE: usize = 1 << 20;
 /// Writes in flight.
 const DEPTH: usize = 4;

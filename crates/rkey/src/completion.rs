@@ -24,7 +24,7 @@ impl CompletionQueue {
     }
 
     /// Takes finished operations, oldest first, and returns how many it wrote to `into`. Never blocks. A program that
-    /// polls drives the device on its own core, and the device's thread sleeps meanwhile.
+    /// polls drives the device on its own core; the device's thread sleeps meanwhile.
     ///
     /// # Errors
     /// The device is broken, or this is a forked child.
@@ -52,7 +52,7 @@ impl CompletionQueue {
             if self.poll(&mut one)? == 1 {
                 return Ok(Some(one[0]));
             }
-            // Another thread may have taken it; one more round does not hurt a caller with a time limit.
+            // Another thread may have taken it; another round is harmless for a caller with a time limit.
             if !self.wait(timeout)? {
                 return Ok(None);
             }

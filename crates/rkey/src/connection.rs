@@ -254,8 +254,8 @@ impl Connection {
     /// receives it; when this returns, the message has arrived at the peer (whose program may not have received it
     /// yet).
     ///
-    /// Structs, enums, sequences, maps and options may nest 128 deep in each other, newtypes included: a peer must not
-    /// be able to use up the receiver's stack.
+    /// Structs, enums, sequences, maps and options may nest up to 128 levels deep, including newtypes, so that a peer
+    /// cannot exhaust the receiver's stack.
     ///
     /// # Errors
     /// [`Error::MessageTooLong`], [`Error::Unsendable`] if the value nests deeper, has too many elements that take no
@@ -269,8 +269,8 @@ impl Connection {
     /// Receives the next value that the peer's program sent, waiting up to the device's timeout.
     ///
     /// `T` must have the structure of the type that was sent, as serde sees it: `&str` arrives as `String`, a 64-bit
-    /// number not as a 32-bit one. Names do not count, and a newtype is like its content: make two types with the same
-    /// structure that must not be confused two variants of one enum.
+    /// number not as a 32-bit one. Names do not matter, and a newtype counts as its content. If two types have the same
+    /// structure and must not be confused, make them variants of one enum.
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::PeerGone`]; [`Error::BadMessage`] if the message has another type or nests deeper
@@ -287,7 +287,7 @@ impl Connection {
         self.mailbox.receive(timeout)
     }
 
-    /// The next message, if one has arrived already.
+    /// The next message, if one has already arrived.
     ///
     /// # Errors
     /// As [`Connection::receive`], without the timeout.
@@ -318,14 +318,14 @@ impl Connection {
         }
     }
 
-    /// The result of an operation has been taken.
+    /// Records that the result of an operation has been taken.
     pub(crate) fn finish(&self, kind: Kind) {
         if let Kind::Atomic(place) = kind {
             self.results.give_back(place);
         }
     }
 
-    /// The result of this operation is no longer needed.
+    /// Records that the result of this operation is no longer needed.
     pub(crate) fn abandon(&self, kind: Kind, number: u64) {
         match kind {
             Kind::Plain => {}

@@ -1,4 +1,4 @@
-//! The device: the door to everything else.
+//! The device, from which everything else is made.
 
 use crate::domain::{Domain, DomainInner};
 use crate::error::{Error, Result};
@@ -15,9 +15,9 @@ pub const DEFAULT_MAX_MESSAGE: usize = 4096;
 
 /// An open software RDMA device.
 ///
-/// Opening needs no hardware, no privilege and no daemon. The device belongs to this process; it has one thread,
-/// which sleeps while there is nothing to do. `Device` is a handle: clones share the device, and it closes when the
-/// last handle, domain, region and connection made from it is gone.
+/// Opening needs no hardware, no privilege and no daemon. The device belongs to this process; it has one thread, which
+/// sleeps while there is nothing to do. `Device` is a handle: clones share the device, and it closes when the last
+/// handle, domain, region and connection made from it is dropped.
 ///
 /// After `fork` all calls on the child's handles return an error; the parent is not affected.
 #[derive(Clone)]
@@ -92,7 +92,7 @@ impl Device {
     /// returns it).
     ///
     /// # Errors
-    /// The address is taken, not of this host, or not an address.
+    /// The address is taken, not on this host, or not an address.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
         self.domain()?.listen(address)
     }
@@ -165,7 +165,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// Chooses what a [`Device`] is like before it opens.
+/// Configures a [`Device`] before it opens.
 #[derive(Debug, Clone)]
 pub struct DeviceBuilder {
     config: Option<Config>,
@@ -180,7 +180,7 @@ impl DeviceBuilder {
         self
     }
 
-    /// The longest message of [`Connection::send`], in bytes when serialised (default
+    /// The maximum length of a message of [`Connection::send`] when serialised, in bytes (default
     /// [`DEFAULT_MAX_MESSAGE`]). Each connection sets aside 16 times as much for each direction.
     #[must_use]
     pub fn max_message(mut self, bytes: usize) -> Self {
@@ -196,8 +196,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// The configuration of the device beneath: limits, link sizes, thresholds. The environment is
-    /// not looked at then; start from `Config::from_env()` to keep it.
+    /// The configuration of the device beneath: limits, link sizes, thresholds. The environment is ignored then; start
+    /// from `Config::from_env()` to include it.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);
@@ -225,7 +225,7 @@ impl DeviceBuilder {
     }
 }
 
-/// The first address that a name stands for.
+/// The first address of a name.
 pub(crate) fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr> {
     address
         .to_socket_addrs()

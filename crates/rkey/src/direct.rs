@@ -76,7 +76,7 @@ impl DirectMemory {
         self.map.is_writable()
     }
 
-    /// Whether the lease held a moment ago.
+    /// Whether the lease was valid just now.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.map.is_live()

@@ -1,4 +1,4 @@
-//! Protection domains: what belongs together.
+//! Protection domains.
 
 use crate::connection::Connection;
 use crate::device::{Device, resolve};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A protection domain. Regions, windows and queue pairs belong to one domain each, and a queue pair reaches only the
 /// memory of its own.
 ///
-/// `Domain` is a handle; the domain itself closes when its last handle, region, window and queue pair is gone.
+/// `Domain` is a handle; the domain itself closes when its last handle, region, window and queue pair is dropped.
 #[derive(Clone)]
 pub struct Domain {
     /// One count for both: each region holds this Arc.

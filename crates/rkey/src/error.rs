@@ -1,4 +1,4 @@
-//! Errors, in sentences that say what to do.
+//! Errors, whose messages say what to do.
 
 use rkey_core::Denial;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. Every message is a sentence for people; match on the variant in programs.
+/// What went wrong. Messages are for people; programs match on the variant.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,14 +32,14 @@ pub enum Error {
         "flushed: an earlier operation of this connection failed ({first}); open a new connection"
     )]
     Flushed {
-        /// What happened to the first operation that failed.
+        /// The result of the first operation that failed.
         first: String,
     },
 
-    /// The peer closed the connection, ended, or stopped answering.
+    /// The peer closed the connection, ended, or stopped responding.
     #[error("the peer is gone ({how}); reconnect when it is back")]
     PeerGone {
-        /// How we noticed.
+        /// How this was detected.
         how: String,
     },
 
@@ -49,12 +49,12 @@ pub enum Error {
     )]
     NotReceiving,
 
-    /// A blocking call took longer than it was allowed to.
+    /// A blocking call exceeded its time limit.
     #[error("{what} did not finish within {after:?}; set a longer timeout if this is expected")]
     Timeout {
         /// What was waited for.
         what: &'static str,
-        /// How long it was waited for.
+        /// How long the call waited.
         after: Duration,
     },
 
@@ -71,13 +71,13 @@ pub enum Error {
     /// A range is not inside a region, a key or a buffer. Nothing was sent.
     #[error("{len} B at offset {offset} do not fit into this {what} of {available} B{}", fitting(*.offset, *.available))]
     OutOfRange {
-        /// What the range should have been in.
+        /// What the range must be inside.
         what: &'static str,
         /// Where the range begins, in bytes.
         offset: u64,
         /// How long the range is, in bytes.
         len: u64,
-        /// How long the thing is, in bytes.
+        /// The length of what it must be inside, in bytes.
         available: u64,
     },
 
@@ -88,7 +88,7 @@ pub enum Error {
     Misaligned {
         /// The requested offset, in bytes.
         offset: u64,
-        /// The address it is at.
+        /// The address at that offset.
         address: u64,
     },
 
@@ -166,7 +166,7 @@ impl Error {
         }
     }
 
-    /// Whether the other side went away.
+    /// Whether the other side has ended or closed the connection.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
         matches!(self, Self::PeerGone { .. })

@@ -199,7 +199,7 @@ impl Flight {
         self.lock().results.remove(&number);
     }
 
-    /// Whether the operation is finished, well or not.
+    /// Whether the operation is finished, with or without an error.
     pub(crate) fn is_finished(&self, number: u64) -> bool {
         let mut state = self.lock();
         let broken = self.take_completions(&mut state).is_err();
@@ -228,7 +228,7 @@ impl Flight {
                 after: timeout,
             });
         }
-        // Another thread may take the completion that we sleep for: look again now and then.
+        // Another thread may take the completion that we sleep for, so check again now and then.
         self.queue
             .wait(left.min(Duration::from_millis(20)))
             .map(|_| ())

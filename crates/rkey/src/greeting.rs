@@ -1,4 +1,4 @@
-//! How two connections meet: what each side brings, and what they exchange first.
+//! How a connection is made: what each side contributes, and what they exchange first.
 //!
 //! A connection is two queue pairs, so that a denied access breaks the one for data and leaves the one for messages.
 //! The device pairs both at once; the greeting travels with its request and reply.
@@ -22,11 +22,11 @@ const PROTOCOL: u16 = 3;
 #[derive(Serialize, Deserialize)]
 struct Hello {
     protocol: u16,
-    /// The longest message this side takes.
+    /// The maximum length of messages to this side.
     max_message: u32,
 }
 
-/// Everything of a connection but the peer.
+/// Everything in a connection except the peer.
 struct Parts {
     data: QueuePair,
     sends: Flight,
@@ -46,7 +46,7 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr) -> Result<Connection
     parts.join(domain, &peer)
 }
 
-/// Connects to a peer that asked.
+/// Accepts a peer that requested a connection.
 pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result<Connection> {
     if let Err(error) = peer_limit(&incoming.peer().private_data) {
         incoming.reject("this listener takes connections of rkey's Rust API");
@@ -59,8 +59,8 @@ pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result
 }
 
 impl Parts {
-    /// Creates the queue pairs and all memory of a connection, and posts the receives for messages: nothing can fail
-    /// for lack of memory once the peer is there.
+    /// Creates the queue pairs and all memory of a connection, and posts the receives for messages: so that nothing can
+    /// fail for lack of memory once there is a peer.
     fn new(domain: &Domain) -> Result<Self> {
         let settings = &domain.device().inner.settings;
         let queue = |depth| CompletionQueue::create(domain.device(), depth);
@@ -114,7 +114,7 @@ impl Parts {
     }
 }
 
-/// Reads the greeting of a peer: how long a message it takes.
+/// Reads a peer's greeting; returns the maximum length of messages to it.
 fn peer_limit(greeting: &[u8]) -> Result<usize> {
     let hello: Hello = postcard::from_bytes(greeting).map_err(|_| {
         Error::Protocol("its greeting is not that of a Connection; is it another program?".into())

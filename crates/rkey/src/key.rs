@@ -1,8 +1,8 @@
 //! Remote keys: what a peer needs to reach our memory, small enough to send in a message.
 //!
 //! A [`RemoteKey`] is a plain value: copy it, print it, serialise it, put it into a message or a file. Holding one
-//! grants nothing by itself; the owner of the memory checks every access against its own table, and a revoked key is
-//! refused for good.
+//! grants nothing; the owner of the memory checks every access against its own table, and a revoked key is refused for
+//! good.
 
 use crate::error::Error;
 use rkey_core::{Access, Key, WireKey};
@@ -39,7 +39,7 @@ enum KeyName {
     Requested(u64),
 }
 
-/// The serialised form; every `RemoteKey` that comes out of it has been checked.
+/// The serialised form; every `RemoteKey` made from it has been checked.
 #[derive(Serialize, Deserialize)]
 struct Parts {
     address: u64,
@@ -92,7 +92,7 @@ impl RemoteKey {
         })
     }
 
-    /// The address of the memory, as its owner names it.
+    /// The address of the memory, as the owner addresses it.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
@@ -240,8 +240,8 @@ fn unpack_rights(bits: u16) -> Result<Access, Error> {
         | right(4, Access::REMOTE_ATOMIC))
 }
 
-/// FNV-1a: finds a key that was cut or mistyped. It is no protection against forgery, and need not
-/// be: the owner checks the key.
+/// FNV-1a: detects a key that was cut or mistyped. It does not protect against forgery, and need not: the owner checks
+/// the key.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
@@ -309,7 +309,7 @@ impl fmt::Debug for RemoteKey {
     }
 }
 
-/// The remote rights in words, for people.
+/// The remote rights in words, for messages.
 pub(crate) fn rights_in_words(access: Access) -> String {
     let names = [
         (Access::REMOTE_READ, "remote read"),

@@ -1,9 +1,8 @@
 //! Safe RDMA for Rust, on any Linux machine: no NIC, no kernel module, no root.
 //!
-//! Remote direct memory access means: a program *registers* memory, gives a *key* for it
-//! to a peer, and the peer reads, writes or updates exactly that memory by itself, with exactly the
-//! granted rights. The program that owns the memory may sleep meanwhile.
-//! `rkey` is a software device that does this between the processes of one host.
+//! Remote direct memory access means: a program *registers* memory, gives a *key* for it to a peer, and the peer then reads,
+//! writes or updates exactly that memory directly, with exactly the granted rights. The program that owns the memory may sleep
+//! meanwhile. `rkey` is a software device that does this between processes on one host.
 //!
 //! # A first look
 //!
@@ -60,8 +59,8 @@
 //!
 //! * Memory that a peer may write is never a `&[u8]`. It is read and written by copies and atomics
 //!   that are opaque to the compiler, so there is no data race in the sense of Rust.
-//! * A region owns its buffer, or the buffer is borrowed until a scope ends, and a scope cannot be
-//!   left before its regions are deregistered: not by a panic, not by `std::mem::forget`.
+//! * A region owns its buffer, or the buffer is borrowed until a scope ends, and a scope does not end before its regions are
+//!   deregistered, even after a panic or `std::mem::forget`.
 //! * Deregistering makes keys refuse first, then waits until no access is in progress, then returns. An
 //!   operation in flight holds the memory for one step at a time and must ask again
 //!   for the next; after that it is denied. Dropping a [`Pending`] or a [`Region`] at any
@@ -74,11 +73,11 @@
 //!
 //! # When an access is denied
 //!
-//! [`Error::Denied`] carries a [`Denial`], which says in a sentence which rule was broken and by how
-//! much; [`Error::explain`] adds advice. Both sides also log it as a warning of the crate [`tracing`](https://docs.rs/tracing):
-//! a program sees it once it installs a subscriber (`tracing_subscriber::fmt::init()` will do). The
-//! `rkey` command and the libraries for C programs install one themselves; `RKEY_LOG` sets its level.
-//! [`Device::inspect`] and `rkey explain` show the denials of a running program without a subscriber.
+//! [`Error::Denied`] carries a [`Denial`], which says in a sentence which rule was broken and by how much; [`Error::explain`]
+//! adds advice. Both sides also log it as a warning of the crate [`tracing`](https://docs.rs/tracing): a program sees it once
+//! it installs a subscriber (such as `tracing_subscriber::fmt::init()`). The `rkey` command and the libraries for C programs
+//! install one themselves; `RKEY_LOG` sets its level. [`Device::inspect`] and `rkey explain` show the denials of a running
+//! program without a subscriber.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]

@@ -8,7 +8,7 @@ use rkey_device::time;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A meeting point of this user on this host, at which peers can connect.
+/// A listening address of this user on this host, at which peers can connect.
 pub struct Listener {
     domain: Domain,
     raw: rkey_device::Listener,

@@ -24,7 +24,7 @@ use std::ops::{Bound, RangeBounds};
 pub struct MemoryRegion {
     registered: Registered,
     access: Access,
-    /// The address by which peers know the first byte.
+    /// The address of the first byte for peers.
     base: u64,
     /// The windows behind the keys of [`MemoryRegion::key`], by range and rights.
     parts: Mutex<Parts>,
@@ -137,8 +137,8 @@ impl MemoryRegion {
         self.registered.store_u64(offset, value)
     }
 
-    /// Adds to an 8-byte word, atomically also towards the atomics of peers; gives the old value.
-    /// Adding wraps around.
+    /// Adds to an 8-byte word, atomically also with respect to peers' atomics; returns the old value. Adding wraps
+    /// around.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
@@ -146,8 +146,8 @@ impl MemoryRegion {
         self.registered.fetch_add(offset, add)
     }
 
-    /// Replaces an 8-byte word if it equals `compare`, atomically also with respect to atomics of peers; returns the
-    /// old value, so the word was replaced exactly if the result equals `compare`.
+    /// Replaces an 8-byte word if it equals `compare`, atomically also with respect to peers' atomics; returns the old
+    /// value, so the word was replaced exactly if the result equals `compare`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
@@ -247,8 +247,8 @@ impl MemoryRegion {
         resolve("region", self.len(), range)
     }
 
-    /// Whether a window or queue pair of `domain` can mean this region: handles are small numbers,
-    /// and those of two devices coincide.
+    /// Whether a window or queue pair of `domain` can refer to this region: handles are small numbers, so those of two
+    /// devices can be equal.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
         if self
             .registered

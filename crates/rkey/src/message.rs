@@ -1,7 +1,7 @@
 //! Small values between two programs: a ring of registered buffers behind send and receive.
 //!
-//! Each side keeps receives posted, so that a message always has a buffer, and copies what arrived before it parses
-//! it: an invalid message of a peer causes an error and nothing else.
+//! Each side keeps receives posted, so that a message always has a buffer, and copies what arrived before it parses it:
+//! an invalid message from a peer only causes an error.
 //!
 //! A message starts with one byte for its kind. A value continues with the hash of its shape (8 bytes, little
 //! endian), the length of its type's description (1 byte), the description, and the value in postcard's format. The
@@ -23,11 +23,11 @@ use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Messages in flight, per direction, before the receiver calls receive.
+/// How many messages may be in flight per direction before the receiver calls receive.
 pub(crate) const SLOTS: u32 = 16;
 /// The first byte of a message that carries a value.
 const VALUE: u8 = 1;
-/// Bytes before a value, without the description of its type.
+/// The length of what precedes a value, without the description of its type, in bytes.
 const HEAD: usize = 10;
 /// The first byte of the last message.
 const BYE: u8 = 2;
@@ -51,11 +51,11 @@ pub(crate) struct Mailbox {
 
 #[derive(Default)]
 struct Inbox {
-    /// Messages that have arrived and were not received yet, oldest first.
+    /// Messages that have arrived and have not been received yet, oldest first.
     waiting: VecDeque<Completion>,
-    /// Why no more messages will come.
+    /// Why no more messages will arrive.
     ended: Option<Cause>,
-    /// The peer said goodbye.
+    /// The peer has sent its last message.
     bye: bool,
 }
 
@@ -145,12 +145,12 @@ impl Mailbox {
                     after: timeout,
                 });
             }
-            // Another thread may take the completion that we sleep for: look again now and then.
+            // Another thread may take the completion that we sleep for, so check again now and then.
             self.incoming.wait(left.min(Duration::from_millis(20)))?;
         }
     }
 
-    /// The oldest message, if there is one.
+    /// The oldest message, if any.
     fn take(&self) -> Result<Option<Vec<u8>>> {
         let mut inbox = self.inbox.lock();
         let mut batch = [Completion::default(); SLOTS as usize];
@@ -226,7 +226,7 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
     let same = u64::from_le_bytes(*hash) == expected.hash();
     match value {
         Ok(value) if same => Ok(value),
-        // A description comes from the peer: it may hold anything.
+        // A description comes from the peer: it may contain anything.
         _ if sent != expected.title() => Err(format!(
             "it has the type `{}`, but the program expected `{}`",
             sent.escape_debug(),
@@ -245,7 +245,7 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        // Tell the peer that the connection ends, unless it told us already or is gone. Unreceived messages are
+        // Tell the peer that the connection ends, unless it has told us already or has ended. Unreceived messages are
         // dropped here.
         let gone = loop {
             match self.take() {

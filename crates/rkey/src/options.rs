@@ -1,4 +1,4 @@
-//! What can be chosen about a region when it is registered.
+//! The options of a region.
 
 use crate::error::{Error, Result};
 use rkey_core::{Access, Addressing};
@@ -6,7 +6,7 @@ use rkey_core::{Access, Addressing};
 /// The local rights: what our own queue pairs may use a region for.
 const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
 
-/// How a region is registered. Made from an [`Access`], and narrowed from there.
+/// How a region is registered. Made from an [`Access`], which further options refine.
 ///
 /// The remote rights of the access are what peers may do. Local rights limit our own operations: source of sends and
 /// writes, destination of receives and reads. If the access names no local right, the owner gets all of them, because
@@ -19,7 +19,7 @@ pub struct RegionOptions {
 }
 
 impl RegionOptions {
-    /// Options with these rights; see the type for the meaning of no local right.
+    /// Options with these rights. [`RegionOptions`] says what the absence of local rights means.
     #[must_use]
     pub fn new(access: Access) -> Self {
         let local = if access.intersects(LOCAL) {

@@ -1,4 +1,4 @@
-//! Operations that were posted and are not waited for yet.
+//! Operations that were posted and have not been waited for.
 
 use crate::connection::Connection;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// An operation in flight. It borrows the connection and the local region, so that neither can be closed while a
 /// caller waits for the result.
 ///
-/// Dropping it does not stop the operation; it only gives up its result. That is safe at any moment: the device holds
+/// Dropping it does not stop the operation; it only discards its result. That is safe at any moment: the device holds
 /// the memory for one step at a time and checks again for the next, so that deregistering ends the operation (with an
 /// error) before the memory is gone. The next call on the connection reports a failure whose `Pending` was dropped.
 #[must_use = "the operation is only posted; call wait() to know that it is done"]
@@ -23,7 +23,7 @@ pub struct Pending<'a, T = ()> {
     done: bool,
 }
 
-/// The queue of an operation, and what it left there.
+/// The queue of an operation, and the place of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Send, write, read.
@@ -82,8 +82,7 @@ impl<'a, T> Pending<'a, T> {
 
     /// Waits until the operation is done, up to the device's timeout.
     ///
-    /// After `Ok`, a write has reached the peer's memory, a read or atomic has brought its data, a send has been
-    /// received.
+    /// After `Ok`, a write has reached the peer's memory, a read or atomic has its data, a send has been received.
     ///
     /// # Errors
     /// [`Error::Denied`](crate::Error::Denied) with the reason if the access was denied,
@@ -124,7 +123,7 @@ impl<'a, T> Pending<'a, T> {
         }
     }
 
-    /// Whether the operation is finished, well or not.
+    /// Whether the operation is finished, with or without an error.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.connection.flight(self.kind).is_finished(self.number)

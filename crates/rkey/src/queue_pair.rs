@@ -21,7 +21,7 @@ use std::time::Duration;
 /// How long a peer with access to our memory may be silent when its queue pair is shut down.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Payloads of up to this many bytes travel inside the request.
+/// The maximum payload inside a request, in bytes.
 pub(crate) const INLINE: u32 = 208;
 
 /// What a peer needs to connect a queue pair to ours; serialise it and send it.
@@ -34,9 +34,9 @@ pub struct QueuePairAddress {
 
 /// A reliable, connected queue pair. Clones are the same queue pair.
 ///
-/// Operations take an id of the program's choice, which comes back in the [`Completion`]; flags say whether a
-/// successful operation is reported ([`SendFlags::SIGNALED`]). Failures are always reported. Send-queue operations
-/// complete in posting order.
+/// Operations take an id of the program's choice, which the [`Completion`] returns; flags say whether a successful
+/// operation is reported ([`SendFlags::SIGNALED`]). Failures are always reported. Send-queue operations complete in
+/// posting order.
 ///
 /// [`Completion`]: crate::Completion
 #[derive(Clone, Debug)]
@@ -107,8 +107,8 @@ impl QueuePair {
     }
 
     /// Puts the queue pair into the error state: everything posted is flushed, and when this returns no peer touches
-    /// memory because of it any more. A peer that does not respond for a second loses its link to this device, and
-    /// with it all its connections to the device.
+    /// memory because of it. A peer that does not respond for a second loses its link to this device, and with it all
+    /// its connections to the device.
     ///
     /// # Errors
     /// The device is broken.
@@ -119,7 +119,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts any request but the bind of a window; the methods below are shorter.
+    /// Posts any request except the bind of a window; the methods below are more convenient.
     ///
     /// # Errors
     /// The send queue is full or not connected, or does not take such a request. Nothing is posted.
@@ -210,7 +210,7 @@ impl QueuePair {
         )
     }
 
-    /// Posts a send that also invalidates a type 2 window of the peer when it has arrived.
+    /// Posts a send that also invalidates a type 2 window of the peer on arrival.
     ///
     /// # Errors
     /// As [`QueuePair::post`].
@@ -234,7 +234,7 @@ impl QueuePair {
 
     /// Posts a write of these buffers to `offset` of the peer's memory.
     ///
-    /// The offset is not checked against the length of the key here: the peer decides.
+    /// The offset is not checked against the key's length on this side: the peer decides.
     ///
     /// # Errors
     /// As [`QueuePair::post`].
@@ -367,11 +367,10 @@ impl QueuePair {
         self.post_work(id, work, &[result], flags)
     }
 
-    /// Posts the bind of a window to a part of a region, in order with the other operations of
-    /// this queue pair, and gives the key that the window will have.
+    /// Posts the bind of a window to a part of a region, in order with the other operations of this queue pair, and
+    /// returns the key that the window will have.
     ///
-    /// `bits` are the low 8 bits of the key of a type 2 window; use others at each bind. Windows of
-    /// type 1 do not look at them.
+    /// `bits` are the low 8 bits of the key of a type 2 window; use others at each bind. Windows of type 1 ignore them.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Rights`],
@@ -426,7 +425,7 @@ impl QueuePair {
         self.post_work(id, Work::Invalidate { key }, &[], SendFlags::SIGNALED)
     }
 
-    /// Makes these parts ready for the next message of the peer.
+    /// Makes these parts ready for the peer's next message.
     ///
     /// # Errors
     /// The receive queue is full, or the queue pair takes no receives in its state.

@@ -1,4 +1,4 @@
-//! What can be chosen about a queue pair.
+//! The options of a queue pair.
 
 use crate::completion::CompletionQueue;
 use crate::domain::Domain;
@@ -7,7 +7,7 @@ use crate::queue_pair::{INLINE, QueuePair};
 use rkey_core::Access;
 use rkey_engine::QpAttributes;
 
-/// Chooses what a queue pair is like. Made by [`Domain::queue_pair`].
+/// Configures a queue pair. Made by [`Domain::queue_pair`].
 #[derive(Debug)]
 pub struct QueuePairBuilder {
     domain: Domain,
@@ -26,7 +26,7 @@ impl QueuePairBuilder {
         }
     }
 
-    /// Reports receives in another queue than sends.
+    /// Reports receives in a different queue than sends.
     #[must_use]
     pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
         self.options.recv_cq = queue.raw().clone();
@@ -49,7 +49,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// How many bytes may travel inside a request (default 208).
+    /// The maximum inline data of a request in bytes (default 208).
     #[must_use]
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.options.max_inline = bytes;

@@ -10,7 +10,7 @@ use std::ops::Deref;
 
 /// A registered buffer. It dereferences to [`MemoryRegion`], which has the operations on the memory.
 ///
-/// Dropping the region deregisters it: its keys are refused from then on, accesses in progress are waited for (each
+/// Dropping the region deregisters it: its keys are refused from then on, the drop waits for accesses in progress (each
 /// lasts one step), later steps of operations in flight fail, and the buffer is freed last.
 pub struct Region<B: Buffer = Vec<u8>> {
     owned: Owned<B, MemoryRegion>,

@@ -1,4 +1,4 @@
-//! Result slots of atomics: eight registered bytes for each operation in flight.
+//! The result slots of atomics: eight registered bytes for each operation in flight.
 
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -70,12 +70,12 @@ impl ResultPlaces {
         self.memory.load_u64(u64::from(place) * 8)
     }
 
-    /// The operation is finished and its result taken, or it was never posted.
+    /// Frees a slot: its operation is finished and its result taken, or it was never posted.
     pub(crate) fn give_back(&self, place: u32) {
         self.lock().free.push(place);
     }
 
-    /// The result of this operation, which may still be in flight, is no longer needed.
+    /// Records that the result of an operation, which may still be in flight, is no longer needed.
     pub(crate) fn abandon(&self, number: u64, place: u32) {
         self.lock().abandoned.push((number, place));
     }

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use rkey_core::MemoryKind;
 use std::ptr::NonNull;
 
-/// Memory that peers may map and use directly, without the owner's CPU, while its owner grants it. Register it like
-/// any other buffer.
+/// Memory that peers may map and use directly, without the owner's CPU, as long as its owner grants it. Register it
+/// like any other buffer.
 ///
 /// It is page-aligned and zeroed. Because a peer may have it mapped, it never gives out a `&[u8]`, registered or not:
 /// register it and copy with [`MemoryRegion`](crate::MemoryRegion)'s accessors.
@@ -25,13 +25,13 @@ impl SharedMemory {
         })
     }
 
-    /// How many bytes there are.
+    /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.raw.len()
     }
 
-    /// Never: empty memory cannot be allocated.
+    /// Always false: empty memory cannot be allocated.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

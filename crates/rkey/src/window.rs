@@ -1,4 +1,4 @@
-//! Memory windows: a narrower key for a part of a region, which can be taken back at once.
+//! Memory windows: a narrower key for a part of a region, which can be revoked at once.
 
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ impl Window {
     /// Type 2 windows belong to a queue pair and are bound by [`QueuePair::post_bind`](crate::QueuePair::post_bind).
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, is of another domain or device, or
+    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, belongs to another domain or device, or
     /// the window is of type 2.
     pub fn bind(
         &self,
@@ -90,7 +90,7 @@ impl Window {
         bound.map_err(|error| Error::Rights(error.to_string()))
     }
 
-    /// Whether a queue pair of `domain` can mean this window.
+    /// Whether a queue pair of `domain` can refer to this window.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
         if self.domain.device().raw().is(domain.device().raw()) {
             return Ok(());
@@ -120,7 +120,7 @@ impl Window {
         Ok(self.domain.device().raw().next_window_key(self.id)?)
     }
 
-    /// The bind with the reserved key will not happen.
+    /// Releases the reserved key of a bind that will not execute.
     pub(crate) fn forfeit(&self, key: Key) {
         if !self.kind.is_type2() {
             self.domain.device().raw().forfeit_window_key(self.id, key);

@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most bits of a number that can name a receive context.
+/// The maximum number of bits of a number that can name a receive context.
 const RX_CTX_BITS_MAX: c_int = 32;
 
 /// The object behind the program's handle.

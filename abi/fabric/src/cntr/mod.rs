@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use waiting::Wait;
 
-/// How long a waiting call sleeps between two checks.
+/// How long a waiting call sleeps between checks.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Checks before the first sleep.
 const LOOKS: u32 = 2000;

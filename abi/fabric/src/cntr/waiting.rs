@@ -1,7 +1,7 @@
 //! Waiting for a counter by its descriptor, and `fi_control` of counters (fi_cntr(3)).
 //!
 //! Much of what a counter counts wakes no thread: the device counts remote accesses, and messages progress only
-//! when the program looks. So the descriptor works like a clock: within a millisecond after `fi_trywait` it
+//! when the program polls. So the descriptor works like a clock: within a millisecond after `fi_trywait` it
 //! becomes readable, and the program reads the counter again.
 
 #![allow(unsafe_code)]

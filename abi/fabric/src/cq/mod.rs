@@ -36,7 +36,7 @@ pub(crate) struct CqObject {
 }
 object!(CqObject, FidCq, 65536);
 
-/// Entries of a queue whose size the program leaves to us.
+/// The size of a queue if the program leaves it to us, in entries.
 const DEFAULT_SIZE: usize = 16384;
 
 /// A completion queue.

@@ -1,4 +1,4 @@
-//! `fi_ep_bind`: what an endpoint works with.
+//! `fi_ep_bind`: binds other objects to an endpoint.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -132,7 +132,7 @@ fn bind_cq(ep: &Endpoint, setup: &mut Setup, cq: &Arc<Cq>, flags: u64) -> Result
     Ok(())
 }
 
-/// A counter, also for an endpoint that is enabled: then it counts from now on.
+/// A counter. If the endpoint is enabled already, it counts from now on.
 fn bind_counter(
     ep: &Arc<Endpoint>,
     setup: &mut Setup,

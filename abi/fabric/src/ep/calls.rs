@@ -1,8 +1,8 @@
-//! What the calls of `fi_msg` and `fi_tagged` have in common: they differ in the tag, and in how much of
-//! a message the program says.
+//! What the calls of `fi_msg` and `fi_tagged` share: they differ in the tag, and in how many fields of a
+//! message the program gives.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads lists of the program.
+// UNSAFETY: reads the program's lists.
 
 use super::deferred::{Buffers, Job, What};
 use super::object::EpObject;
@@ -51,14 +51,14 @@ pub(super) fn single(buf: *const c_void, len: usize) -> [iovec; 1] {
     }]
 }
 
-/// What goes with the bytes of a message.
+/// The arguments of a send besides its buffers.
 #[derive(Clone, Copy)]
 pub(super) struct Envelope {
     to: u64,
     tag: Option<u64>,
     data: Option<u64>,
     context: *mut c_void,
-    /// Without flags those of the endpoint hold.
+    /// The default flags are the endpoint's.
     flags: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Envelope {
         }
     }
 
-    /// Of a message whose call returns when its bytes are copied.
+    /// For an inject call, which returns when the bytes are copied.
     pub(super) fn inject(to: u64, tag: Option<u64>) -> Self {
         Self {
             flags: Some(FI_INJECT | QUIET),
@@ -88,7 +88,7 @@ impl Envelope {
         }
     }
 
-    /// Of a message whose call has flags; `data` counts if they say so.
+    /// For a call with flags; `data` is used if they say so.
     pub(super) fn with_flags(self, flags: u64, data: u64) -> Result<Self> {
         if flags & !SEND_FLAGS != 0 {
             return Err(FiError::BADFLAGS);
@@ -102,7 +102,7 @@ impl Envelope {
 }
 
 impl Envelope {
-    /// The message in it; `usual` are the flags of one whose call has none.
+    /// The message; `usual` are the flags of a call without flags.
     pub(super) fn message<'a>(
         &self,
         iov: &'a [iovec],
@@ -183,14 +183,14 @@ unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelop
     ep.send(&it.message(iov, desc, object.flags.transmit()))
 }
 
-/// Which messages a receive is for.
+/// The arguments of a receive besides its buffers.
 #[derive(Clone, Copy)]
 pub(super) struct Filter {
     from: u64,
-    /// Tag and the bits of it that may differ.
+    /// The tag and its ignore mask.
     tag: Option<(u64, u64)>,
     context: *mut c_void,
-    /// Without flags those of the endpoint hold.
+    /// The default flags are the endpoint's.
     flags: Option<u64>,
 }
 
@@ -204,7 +204,7 @@ impl Filter {
         }
     }
 
-    /// Of a receive whose call has flags, of which these are known.
+    /// For a call with flags, of which `known` are allowed.
     pub(super) fn with_flags(self, flags: u64, known: u64) -> Result<Self> {
         if flags & !(known | FI_TRIGGER) != 0 {
             return Err(FiError::BADFLAGS);
@@ -215,7 +215,7 @@ impl Filter {
         })
     }
 
-    /// The receive; `usual` are the flags of one whose call has none.
+    /// The receive; `usual` are the flags of a call without flags.
     pub(super) fn wanted<'a>(
         &self,
         iov: &'a [iovec],
@@ -228,7 +228,7 @@ impl Filter {
             from: self.from,
             tag: self.tag,
             context: self.context,
-            // One buffer for several messages: only without tags.
+            // A buffer for several messages: only without tags.
             flags: self.flags.unwrap_or(match self.tag {
                 None => usual,
                 Some(_) => usual & !FI_MULTI_RECV,

@@ -7,7 +7,7 @@ macro_rules! named {
     ($($name:ident)*) => { &[$((stringify!($name), $name)),*] };
 }
 
-/// Those that an endpoint can have.
+/// The capabilities that an endpoint can have.
 const NAMES: &[(&str, u64)] = named! {
     FI_MSG FI_TAGGED FI_RMA FI_ATOMIC FI_COLLECTIVE
     FI_SEND FI_RECV FI_READ FI_WRITE FI_REMOTE_READ FI_REMOTE_WRITE
@@ -22,7 +22,7 @@ fn names(caps: u64) -> String {
     names.join(", ")
 }
 
-/// Whether capabilities have every one that something needs.
+/// Whether all needed capabilities are present.
 #[inline]
 pub(super) fn check_caps(there: u64, needed: u64) -> Result<()> {
     if there & needed == needed {

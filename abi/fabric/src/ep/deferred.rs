@@ -1,8 +1,8 @@
-//! Operations of an endpoint that are started later: what the program passed is copied, because its lists
-//! are its own again when the call returns.
+//! Operations of an endpoint that are started later. The program's lists are copied, because it may reuse them
+//! when the call returns.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads structures of the program.
+// UNSAFETY: reads the program's structures.
 
 use super::atomic::of_message;
 use super::calls::{Envelope, Filter};
@@ -17,24 +17,24 @@ use libc::iovec;
 use rkey_rdm::atomic::Kind;
 use std::ffi::c_void;
 
-/// What an operation of the deferred work queue counts in; nothing else hears of it unless it asks for a
-/// completion.
+/// The counter of an operation of the deferred work queue. Nothing else reports the operation unless it requests
+/// a completion.
 #[derive(Clone)]
 pub(crate) struct Deferred {
     pub(super) counter: Option<Arc<Counter>>,
 }
 
-/// Where an operation counts that would count in `usual`.
+/// The counter of an operation whose default counter is `usual`.
 pub(super) fn counts(deferred: Option<&Deferred>, usual: usize) -> Counts {
     deferred.map_or(Counts::Endpoint(usual), |it| {
         Counts::Own(it.counter.clone())
     })
 }
 
-/// Buffers of the program, with their descriptors.
+/// The program's buffers and their descriptors.
 pub(super) struct Buffers<T> {
     list: Vec<T>,
-    /// One for each, or none at all.
+    /// One for each buffer, or none.
     desc: Vec<*mut c_void>,
 }
 
@@ -70,7 +70,7 @@ impl<T: Copy> Buffers<T> {
     }
 }
 
-/// An operation, with all that it needs.
+/// An operation and all its arguments.
 pub(super) enum What {
     Send(Buffers<iovec>, Envelope),
     Receive(Buffers<iovec>, Filter),
@@ -99,8 +99,8 @@ pub(crate) struct Job {
     deferred: Option<Deferred>,
 }
 
-// SAFETY: the addresses in it are the program's, and numbers here: what they name is reached as it is by the same
-// operation that is started at once, from whichever thread.
+// SAFETY: the program's addresses in it are only numbers here; their memory is accessed as by the same operation
+// started at once, from any thread.
 unsafe impl Send for Job {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Job {}
@@ -120,7 +120,7 @@ impl Job {
     /// An operation of the deferred work queue.
     ///
     /// # Safety
-    /// The structure of the operation, with everything that hangs on it.
+    /// The structure of the operation, with everything that it points to.
     pub(crate) unsafe fn of_work(
         domain: &Arc<Domain>,
         work: &DeferredWork,
@@ -205,12 +205,12 @@ impl Job {
         self.ep.number
     }
 
-    /// It is of the deferred work queue.
+    /// Set for an operation of the deferred work queue.
     pub(crate) fn is_work(&self) -> bool {
         self.deferred.is_some()
     }
 
-    /// Its endpoint makes progress when the program looks at this counter.
+    /// Its endpoint makes progress when the program reads this counter.
     pub(crate) fn attach(&self, counter: &Counter) {
         counter.attach(&self.ep);
     }
@@ -219,7 +219,7 @@ impl Job {
     pub(crate) fn run(&self) -> Result<()> {
         let deferred = self.deferred.as_ref();
         match &self.what {
-            // Work that is started later has flags of its own.
+            // Deferred work has its own flags.
             What::Send(buffers, it) => self.ep.send(&Message {
                 deferred,
                 ..it.message(&buffers.list, buffers.desc(), 0)
@@ -267,7 +267,7 @@ impl Job {
         }
     }
 
-    /// It was not started, and will not be: tells the program.
+    /// Reports to the program that it was not started and will not be.
     pub(crate) fn failed(&self, error: FiError) {
         let Some(live) = self.ep.live.get() else {
             return;
@@ -314,7 +314,7 @@ impl Job {
 }
 
 impl What {
-    /// As deferred work, which is reported only if it says so.
+    /// As for deferred work, which is reported only if it requests that.
     fn quiet(mut self) -> Result<Self> {
         let flags = match &mut self {
             Self::Send(_, it) => it.flags_mut(),

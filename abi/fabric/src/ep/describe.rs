@@ -1,12 +1,12 @@
-//! What an endpoint has under way, for people who look at its process (`rkey ls PID`): what waits for which peer. Numbers
-//! and tags only; nothing of what messages and keys contain.
+//! What an endpoint has in flight, for inspection (`rkey ls PID`): what waits for which peer. It contains numbers and
+//! tags, but no contents of messages or keys.
 
 use super::*;
 use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
 use rkey_rdm::peers::Route;
 use std::time::Instant;
 
-/// A peer, while the endpoint is gone through.
+/// A peer, while the description is made.
 #[derive(Default)]
 struct Tally {
     route: &'static str,
@@ -57,7 +57,7 @@ impl Endpoint {
         let weak = live.host.this.clone();
         let (number, ep_type) = (self.number, type_name(self.ep_type));
         let describe = move |until| {
-            // It is there: closing takes the description away first.
+            // It exists: closing removes the description first.
             let ep = weak.upgrade();
             let live = ep.as_ref().and_then(|ep| ep.live.get());
             EndpointView {
@@ -74,7 +74,7 @@ impl Endpoint {
 }
 
 impl Live {
-    /// What there is, unless the program holds on to it.
+    /// The endpoint's state, unless the program holds the lock.
     fn traffic(&self, until: Instant) -> Option<Traffic> {
         let rdm = &lock_until(&self.state, until)?.rdm;
         let mut peers = tally(rdm);
@@ -117,7 +117,7 @@ impl Live {
         Some(traffic)
     }
 
-    /// The first peers: those with something under way before the others.
+    /// The first peers: those with operations in flight before the others.
     fn list(&self, peers: Tallies) -> Vec<PeerView> {
         let number = |address: &_| self.host.av.as_ref().and_then(|av| av.number_now(address));
         let mut all: Vec<_> = peers
@@ -135,7 +135,7 @@ impl Live {
     }
 }
 
-/// The peers, and what goes over the connections to them.
+/// The peers, and the traffic of their connections.
 fn tally(rdm: &Rdm) -> Tallies {
     let mut all = Tallies::new();
     for (connection, unanswered) in rdm.connections.iter().zip(rdm.unanswered()) {
@@ -162,7 +162,7 @@ fn tally(rdm: &Rdm) -> Tallies {
         match peer.route {
             Route::None => {}
             Route::Connecting => it.route = CONNECTING,
-            // With a connection in either direction it is this one that we send on.
+            // If there is a connection in each direction, this is the one that we send on.
             Route::Open(connection) => {
                 let connection = &rdm.connections[connection];
                 it.route = OPEN;

@@ -2,7 +2,7 @@
 //! of `fi_control`.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads and writes what the program passes.
+// UNSAFETY: reads and writes the program's memory.
 
 use super::object::{EpObject, fid_of};
 use super::*;
@@ -11,7 +11,7 @@ use crate::object::{input, publish};
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
 
-/// Flags of transfers whose call has none. An alias has its own.
+/// The default flags of transfers. An alias has its own.
 pub(super) struct OpFlags {
     transmit: AtomicU64,
     receive: AtomicU64,
@@ -35,7 +35,7 @@ impl OpFlags {
         self.receive.load(Ordering::Relaxed)
     }
 
-    /// The flags of the side that `sides` names: one of the two.
+    /// The flags of the side (transmit or receive) that `sides` names.
     fn of(&self, sides: u64) -> Result<(&AtomicU64, u64)> {
         match sides & (FI_SEND | FI_RECV) {
             FI_SEND => Ok((&self.transmit, TX_OP_FLAGS)),
@@ -44,7 +44,7 @@ impl OpFlags {
         }
     }
 
-    /// Sets the flags of the side that is named among them.
+    /// Sets the flags of the side that they name.
     fn set(&self, flags: u64) -> Result<()> {
         let (place, known) = self.of(flags)?;
         let flags = flags & !(FI_SEND | FI_RECV);
@@ -56,10 +56,10 @@ impl OpFlags {
     }
 }
 
-/// `FI_GETOPSFLAG`: what is asked for names the side, and becomes its flags.
+/// `FI_GETOPSFLAG`: the argument names the side, and is replaced by its flags.
 ///
 /// # Safety
-/// Null, or flags of the program that it lets us write.
+/// Null, or flags of the program that may be written.
 pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
     let arg = arg.cast::<u64>();
     // SAFETY: as the caller promises.
@@ -80,7 +80,7 @@ pub(super) unsafe fn set(object: &EpObject, arg: *mut c_void) -> Result<()> {
 /// `FI_ALIAS`: another handle of the endpoint. It has this handle's flags, except on the side whose flags the program passes.
 ///
 /// # Safety
-/// Null, or what `fi_alias` passes.
+/// Null, or the argument of `fi_alias`.
 pub(super) unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
     // SAFETY: as the caller promises.
     let asked = unsafe { input(arg.cast::<Alias>())? };

@@ -1,4 +1,4 @@
-//! What endpoints of other processes send, for fuzz targets and for tests with hostile peers.
+//! Messages from endpoints of other processes, for fuzz targets and for tests with hostile peers.
 
 use crate::sys::{FI_ATOMIC_READ, FI_EP_RDM, FI_UINT64};
 use rkey_device::link::NodeId;
@@ -9,7 +9,7 @@ use rkey_rdm::header::{Atomic, Header, Kind, MAX_LEN};
 use rkey_rdm::hello::Hello;
 use std::net::SocketAddr;
 
-/// What a peer says when it connects: whether it makes sense. What does is the same when it is written again.
+/// Whether a peer's hello is valid. A valid one encodes to the same bytes.
 pub(crate) fn hello(bytes: &[u8]) -> bool {
     let Some(hello) = Hello::decode(bytes) else {
         return false;
@@ -18,7 +18,7 @@ pub(crate) fn hello(bytes: &[u8]) -> bool {
     again.is_some_and(|again| again.name == hello.name && again.data == hello.data)
 }
 
-/// What an endpoint tells that has no authorization key.
+/// The hello of an endpoint without an authorization key.
 fn hello_of(name: SocketAddr, proof: Proof) -> Hello {
     Hello {
         ep_type: FI_EP_RDM as u8,
@@ -29,12 +29,13 @@ fn hello_of(name: SocketAddr, proof: Proof) -> Hello {
     }
 }
 
-/// What an endpoint without an authorization key, on a device, tells when it asks at a port.
+/// The hello of an endpoint without an authorization key, on a device, when it requests a connection at a
+/// port.
 pub(crate) fn asks(name: SocketAddr, device: NodeId, port: u16) -> Vec<u8> {
     hello_of(name, authorization::ask(&[], device, port)).encode()
 }
 
-/// What it tells a peer that asked.
+/// Its answer to a peer that requested a connection.
 pub(crate) fn answers(name: SocketAddr, device: NodeId, asked: &[u8]) -> Option<Vec<u8>> {
     let asked = Hello::decode(asked)?.proof;
     Some(hello_of(name, authorization::answer(&[], device, &asked)).encode())
@@ -48,7 +49,7 @@ fn atomic(it: &Atomic, payload: &[u8]) -> bool {
     })
 }
 
-/// A message of a peer: whether it makes sense.
+/// Whether a peer's message is valid.
 pub(crate) fn message(bytes: &[u8]) -> bool {
     match Header::decode(bytes) {
         None => false,
@@ -60,7 +61,7 @@ pub(crate) fn message(bytes: &[u8]) -> bool {
     }
 }
 
-/// A message of every kind, with something behind it.
+/// A message of every kind, with some bytes after its header.
 pub(crate) fn messages() -> Vec<Vec<u8>> {
     let sum = Atomic {
         addr: 0,
@@ -101,7 +102,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     kinds.into_iter().map(message).collect()
 }
 
-/// Asks for `count` numbers of 8 bytes, from the start of a region.
+/// A request to read `count` numbers of 8 bytes from the start of a region.
 pub(crate) fn reads(key: u64, count: u32) -> Vec<u8> {
     let atomic = Atomic {
         addr: 0,
@@ -117,7 +118,7 @@ pub(crate) fn reads(key: u64, count: u32) -> Vec<u8> {
     head[..len].to_vec()
 }
 
-/// What an endpoint says when it connects.
+/// The hello of an endpoint.
 pub(crate) fn hellos() -> Vec<Vec<u8>> {
     let hello = Hello {
         data: vec![1, 2, 3],

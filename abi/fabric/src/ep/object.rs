@@ -15,21 +15,21 @@ use crate::pep::PepObject;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct EpObject {
     pub(super) fid: UnsafeCell<FidEp>,
     pub(crate) inner: Arc<Endpoint>,
     pub(super) flags: OpFlags,
-    /// A handle that `fi_ep_alias` made: closing it ends nothing else.
+    /// Whether `fi_ep_alias` made the handle: closing it ends nothing else.
     pub(super) is_alias: bool,
 }
 object!(EpObject, FidEp, 65536);
 
 impl EpObject {
-    /// What the program said for it to know the endpoint by.
+    /// The program's context for the endpoint.
     pub(super) fn context(&self) -> *mut c_void {
-        // SAFETY: programs are told not to change a handle while it is in use.
+        // SAFETY: programs must not change a handle while it is in use.
         unsafe { (*self.fid.get()).fid.context }
     }
 }
@@ -97,7 +97,7 @@ pub(super) static CM: OpsCm = OpsCm {
 /// `fi_endpoint`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) asks for them.
+/// Arguments as fi_endpoint(3) requires.
 pub(crate) unsafe extern "C" fn endpoint(
     domain: *mut FidDomain,
     info: *mut Info,
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn endpoint(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // Before the information's handle is used up: it is gone then.
+        // Check this before the handle in the `fi_info` is consumed.
         if ep.is_null() {
             return Err(FiError::INVAL);
         }
@@ -189,8 +189,8 @@ pub(crate) unsafe extern "C" fn endpoint(
     })
 }
 
-/// The address of a new endpoint, and the request that it is for if there is one: the handle in its information can be
-/// that of a request, or of a passive endpoint whose address it takes over (fi_endpoint(3)).
+/// The address of a new endpoint, and the request that it answers, if any: the handle in its `fi_info` can be a
+/// request's, or a passive endpoint's, whose address it takes over (fi_endpoint(3)).
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -239,7 +239,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<EpObject, _>(fid)? };
         if object.is_alias {
-            // SAFETY: the program uses the alias no more.
+            // SAFETY: the program no longer uses the alias.
             unsafe { remove::<EpObject, _>(fid)? }
                 .inner
                 .aliases
@@ -251,7 +251,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             .none()
             .map_err(|_| busy("aliases of the endpoint"))?;
         ep.shut();
-        // SAFETY: the program uses the endpoint no more.
+        // SAFETY: the program no longer uses the endpoint.
         let object = unsafe { remove::<EpObject, _>(fid)? };
         object.inner.domain.users.remove();
         Ok(())

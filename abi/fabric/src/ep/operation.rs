@@ -1,4 +1,4 @@
-//! What the program is told when an operation of its own is complete, and where that counts.
+//! The reports of the program's completed operations, and their counters.
 
 use super::deferred::{self, Deferred};
 use super::host::EpHost;
@@ -11,7 +11,7 @@ use rkey_rdm::operation::{Form, Plain};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// What belongs to an operation of the program.
+/// The data of an operation of the program.
 pub(crate) struct Posted {
     pub(crate) context: usize,
     /// The flags of its completion.
@@ -23,13 +23,13 @@ pub(crate) struct Posted {
 
 /// Which counter counts an operation.
 pub(crate) enum Counts {
-    /// That of the endpoint in this place; a failure is reported in any case.
+    /// The endpoint's counter with this index; a failure is always reported.
     Endpoint(usize),
-    /// That of deferred work, which is reported only if it asks for that.
+    /// The counter of deferred work, which is reported only if it requests that.
     Own(Option<Arc<Counter>>),
 }
 
-/// The flags of the completion of a plain operation. Those that succeed count, and a failure is reported in any case.
+/// The flags of the completion of a plain operation. Successes are counted, and a failure is always reported.
 #[inline]
 fn flags(form: Form) -> u64 {
     match form {
@@ -40,7 +40,7 @@ fn flags(form: Form) -> u64 {
     }
 }
 
-/// The place of the counter of a plain operation.
+/// The index of the counter of a plain operation.
 #[inline]
 fn counter_of(form: Form) -> usize {
     match form {
@@ -71,7 +71,7 @@ impl Posted {
         }
     }
 
-    /// The plain operation that it amounts to, if it does.
+    /// The equivalent plain operation, if there is one.
     #[inline]
     pub(crate) fn plain(&self) -> Option<Plain> {
         let form = Form::ALL
@@ -85,7 +85,7 @@ impl Posted {
         })
     }
 
-    /// The same the other way round.
+    /// The data of a plain operation.
     #[cold]
     pub(crate) fn of_plain(plain: Plain) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Posted {
         }
     }
 
-    /// What its completion says.
+    /// Its completion entry.
     fn entry(&self) -> Entry {
         Entry {
             context: self.context,
@@ -107,7 +107,7 @@ impl Posted {
 }
 
 impl EpHost {
-    /// Tells the program that a plain operation has succeeded.
+    /// Reports to the program that a plain operation has succeeded.
     #[inline]
     pub(super) fn report_plain(&self, plain: Plain) {
         if let Some(counter) = self.counters[counter_of(plain.form)].get() {
@@ -124,7 +124,7 @@ impl EpHost {
         }
     }
 
-    /// Tells the program that an operation is complete.
+    /// Reports to the program that an operation is complete.
     pub(super) fn report(&self, it: Posted, failure: Option<Box<Failure>>) {
         let counter = match &it.counts {
             Counts::Endpoint(place) => self.counters[*place].get(),
@@ -137,7 +137,8 @@ impl EpHost {
         }
         let Some(tx) = &self.tx else { return };
         match failure {
-            // What the program asked not to hear of (fi_inject, no FI_COMPLETION) is told when it fails (fi_msg(3)).
+            // Failures are reported even if the program suppressed the completion (fi_inject, no FI_COMPLETION;
+            // fi_msg(3)).
             Some(failure) if it.report || matches!(it.counts, Counts::Endpoint(_)) => {
                 let (error, detail) = (failure.error.into(), failure.detail.into_bytes());
                 tx.cq.push(it.entry().failed_with(error, 0, detail));

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicI32;
 
 /// The level of options of endpoints.
 const LEVEL: c_int = 0;
-/// An option that is unknown, or that one of this kind does not have, or that cannot be set.
+/// The error for an option that is unknown, that this kind of endpoint does not have, or that cannot be set.
 const NO_SUCH: FiError = FiError(libc::ENOPROTOOPT);
 
 /// The longest transfers of an endpoint, in bytes, in the order of the options: messages, tagged messages, RMA, atomics,
@@ -30,7 +30,7 @@ impl Limits {
     pub(super) const ATOMIC: usize = 3;
     const INJECTED: usize = 4;
 
-    /// Those of a kind of endpoint, until the program sets lower ones.
+    /// The limits of a kind of endpoint, until the program sets lower ones.
     pub(super) fn of(ep_type: c_int) -> Self {
         let most = match ep_type {
             FI_EP_DGRAM => {
@@ -52,7 +52,7 @@ impl Limits {
         }
     }
 
-    /// The place of an option.
+    /// The index of an option.
     fn place(option: c_int) -> Option<usize> {
         let place = option.checked_sub(FI_OPT_MAX_MSG_SIZE)?;
         usize::try_from(place).ok().filter(|&place| place < 8)
@@ -80,7 +80,7 @@ fn too_long(what: &str, most: usize) -> FiError {
     FiError::MSGSIZE.because(format_args!("{what} has {most} B at most at this endpoint"))
 }
 
-/// What has options beside passive endpoints.
+/// The objects with options, except passive endpoints.
 enum Target<'a> {
     Endpoint(&'a Endpoint),
     Shared(&'a Srx),
@@ -99,7 +99,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The least room for another message.
+    /// The minimum room for another message.
     fn min_multi_recv(&self) -> &'a AtomicUsize {
         match self {
             Self::Endpoint(ep) => &ep.min_multi_recv,
@@ -136,10 +136,10 @@ pub(super) unsafe extern "C" fn getopt(
             }
             FI_OPT_FI_HMEM_P2P => {
                 let wish = target.endpoint()?.hmem_p2p.load(Ordering::Relaxed);
-                // SAFETY: a length and so much room, as the program says.
+                // SAFETY: a length and room for as many bytes, as the program promises.
                 return unsafe { give(wish, value, len) };
             }
-            // No device triggers operations here.
+            // No device triggers operations.
             FI_OPT_XPU_TRIGGER => {
                 target.endpoint()?;
                 return Err(FiError::OPNOTSUPP);
@@ -150,12 +150,12 @@ pub(super) unsafe extern "C" fn getopt(
                 limits.now[place].load(Ordering::Relaxed)
             }
         };
-        // SAFETY: a length and so much room, as the program says.
+        // SAFETY: a length and room for as many bytes, as the program promises.
         unsafe { give(number, value, len) }
     })
 }
 
-/// Gives the value of an option; `FI_ETOOSMALL`, and its length, if there is no room for it.
+/// Returns the value of an option; `FI_ETOOSMALL`, and its length, if it does not fit.
 ///
 /// # Safety
 /// `len` is null or a number, and `value` null or room for `len` bytes.
@@ -182,7 +182,7 @@ unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: as many bytes as there have to be, as the caller promises.
+    // SAFETY: the right number of bytes, as the caller promises.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
@@ -210,7 +210,7 @@ pub(super) unsafe extern "C" fn setopt(
                 FI_OPT_FI_HMEM_P2P => set_p2p(&target.endpoint()?.hmem_p2p, take(value, len)?),
                 FI_OPT_CUDA_API_PERMITTED => {
                     target.endpoint()?;
-                    // A C boolean: one byte. Whatever it says, the CUDA API is never called.
+                    // A C boolean: one byte. Whatever its value, the CUDA API is never called.
                     take::<u8>(value, len)?;
                     if is_cuda_there() {
                         Ok(())
@@ -252,7 +252,7 @@ fn set_p2p(place: &AtomicI32, wish: c_int) -> Result<()> {
     }
 }
 
-/// Whether the library of CUDA is there, and a device (fi_endpoint(3), `FI_OPT_CUDA_API_PERMITTED`).
+/// Whether the CUDA library and a device exist (fi_endpoint(3), `FI_OPT_CUDA_API_PERMITTED`).
 fn is_cuda_there() -> bool {
     const LIBRARY: &CStr = c"libcuda.so.1";
     if !std::path::Path::new("/dev/nvidiactl").exists() {
@@ -265,7 +265,7 @@ fn is_cuda_there() -> bool {
     }
 }
 
-/// `fi_setopt` of a passive endpoint, which has one option, and that is read only.
+/// `fi_setopt` of a passive endpoint, whose only option is read-only.
 pub(crate) unsafe extern "C" fn setopt_passive(
     _: *mut Fid,
     _: c_int,

@@ -1,7 +1,7 @@
-//! Memory of the program, by its elements: copied from and to.
+//! Copies to and from the program's memory, by its elements.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads and writes memory that the program handed over.
+// UNSAFETY: reads and writes memory that the program passed.
 
 use super::send::Descriptors;
 use super::*;
@@ -36,10 +36,10 @@ pub(super) fn elements(
     each.map(|(index, buffer)| one(index, buffer)).collect()
 }
 
-/// Copies the bytes of buffers behind each other; `FI_EFAULT` if they are not there.
+/// Copies the bytes of buffers one after the other; `FI_EFAULT` if they are not mapped.
 #[inline]
 pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Result<()> {
-    // SAFETY: buffers that the program hands over to be sent: they are its own, and readable or a fault.
+    // SAFETY: buffers that the program passed to send from: its own memory, which is readable, or a fault.
     let memory = unsafe { domain.device.memory() };
     for buffer in iov {
         let Some((place, rest)) = into.split_at_mut_checked(buffer.iov_len) else {
@@ -53,7 +53,8 @@ pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Res
     Ok(())
 }
 
-/// Memory of the program's may not be written: its region may have been closed since the receive was posted.
+/// Logs that the program's memory must not be written: its region may have been closed since the receive was
+/// posted.
 #[cold]
 fn not_allowed(denial: &Denial) -> FiError {
     rkey_device::denials::refused(&denial.in_one_line());
@@ -68,7 +69,7 @@ pub(super) fn scatter(
     mut bytes: &[u8],
     usage: LocalUse,
 ) -> Result<()> {
-    // SAFETY: the program handed the memory over to receive into; it is writable, or a fault.
+    // SAFETY: the program passed the memory to receive into; it is writable, or a fault.
     let memory = unsafe { domain.device.memory() };
     for sge in sges {
         let (now, rest) = bytes.split_at(bytes.len().min(sge.len as usize));

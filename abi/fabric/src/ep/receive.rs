@@ -1,4 +1,4 @@
-//! Receives of the program: checked, posted and taken back, and what the program is told of messages.
+//! The program's receives: checked, posted and canceled, and their completions.
 
 use super::deferred::Deferred;
 use super::host::EpHost;
@@ -17,12 +17,12 @@ use std::ffi::c_void;
 /// A receive that waits for a message.
 pub(super) type Receive = rkey_rdm::endpoint::Receive<EpHost>;
 
-/// What belongs to a receive.
+/// The data of a receive.
 pub(crate) struct PostedReceive {
     pub(super) context: usize,
     pub(super) buffer: usize,
     pub(super) flags: u64,
-    /// It is of deferred work.
+    /// Set for deferred work.
     pub(super) deferred: Option<Deferred>,
 }
 
@@ -31,7 +31,7 @@ impl PostedReceive {
         self.context == context
     }
 
-    /// The completion of a receive that was called back.
+    /// The completion of a canceled receive.
     pub(super) fn canceled(&self, tagged: bool, multi: bool) -> Entry {
         let kind = if tagged { FI_TAGGED } else { FI_MSG };
         let multi = if multi { FI_MULTI_RECV } else { 0 };
@@ -45,20 +45,20 @@ impl PostedReceive {
     }
 }
 
-/// What belongs to a message that has found its receive.
+/// The data of a message that has matched its receive.
 pub(crate) struct Arriving {
     pub(super) entry: Entry,
     pub(super) report: bool,
-    /// It is of deferred work.
+    /// Set for deferred work.
     pub(super) deferred: Option<Deferred>,
 }
 
-/// A receive, as the program asks for it.
+/// A receive, as the program requests it.
 pub(super) struct Wanted<'a> {
     pub(super) iov: &'a [iovec],
     pub(super) desc: Descriptors<'a>,
     pub(super) from: u64,
-    /// Tag and the bits of it that do not count.
+    /// The tag and its ignore mask.
     pub(super) tag: Option<(u64, u64)>,
     pub(super) context: *mut c_void,
     pub(super) flags: u64,
@@ -66,7 +66,8 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Which messages it is for, at a context with these capabilities, this authorization key and this address vector.
+    /// The pattern of messages that it accepts, in a context with these capabilities, this authorization key and this
+    /// address vector.
     pub(super) fn pattern(
         &self,
         caps: u64,
@@ -78,7 +79,7 @@ impl Wanted<'_> {
             FI_ADDR_UNSPEC => None,
             _ if caps & FI_DIRECTED_RECV == 0 => None,
             number if self.flags & FI_AUTH_KEY != 0 => {
-                // Every peer of an endpoint has its key: others are refused.
+                // Every peer of an endpoint has its key, because others are refused.
                 let key = av.and_then(|av| av.auth_key(number));
                 key.filter(|key| key.bytes == pd.key)
                     .ok_or(FiError::INVAL)?;
@@ -97,7 +98,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Checks a receive of a context with these capabilities, and names its memory.
+/// Checks a receive in a context with these capabilities, and resolves its memory.
 pub(super) fn prepare(
     domain: &Domain,
     pd: &ProtectionDomain,
@@ -123,7 +124,7 @@ pub(super) fn prepare(
 }
 
 impl Endpoint {
-    /// Posts a receive, or looks for a message, as the flags say.
+    /// Posts a receive, or peeks at a message, depending on the flags.
     pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
         let live = self.live()?;
         let host = &live.host;
@@ -147,7 +148,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// `fi_cancel`: a receive that waits ends with `FI_ECANCELED`.
+    /// `fi_cancel`: a waiting receive ends with `FI_ECANCELED`.
     pub(super) fn cancel(&self, context: *mut c_void) -> Result<()> {
         let live = self.live()?;
         let context = context as usize;
@@ -157,7 +158,7 @@ impl Endpoint {
         let rdm = &mut live.state.lock().rdm;
         match rdm.cancel(&live.host, |receive| receive.is_of(context)) {
             true => Ok(()),
-            // What has started cannot be called back, and completes as it does.
+            // A receive with a message cannot be canceled, and completes normally.
             false => Err(FiError::NOENT),
         }
     }
@@ -198,7 +199,7 @@ impl EpHost {
     }
 }
 
-/// What a completion says about a message that arrived.
+/// The completion entry for a message that arrived.
 #[inline]
 pub(super) fn rx_entry(header: &Header) -> Entry {
     let kind = if header.tagged { FI_TAGGED } else { FI_MSG };

@@ -1,7 +1,7 @@
-//! Messages out: what the program asks for, checked, and its memory as peers may read it.
+//! Sending messages: checks the program's requests, and exposes its memory to peers.
 
 #![allow(unsafe_code)]
-// UNSAFETY: registers memory that the program hands over.
+// UNSAFETY: registers memory that the program passes.
 
 use super::deferred::Deferred;
 use super::operation::Posted;
@@ -49,20 +49,21 @@ impl Descriptors<'_> {
     }
 }
 
-/// The program's own calls to inject never report success.
+/// Set for the program's inject calls, which never report success.
 pub(super) const QUIET: u64 = 1 << 63;
 
-/// A payload that a peer reads by a key of its own.
+/// A payload that a peer reads, under its own key.
 pub(crate) struct Exposed {
     region: Region,
-    /// The memory of it that the program named by regions of its own.
+    /// The elements of it that the program named by its own regions.
     named: Sges,
-    /// The payload may be a copy of the program's.
+    /// The payload, if it is a copy of the program's.
     _copy: Box<[u8]>,
 }
 
 impl Exposed {
-    /// Registers the bytes of `iov`. The key is good until the peer has them, or a region that `sges` names is closed.
+    /// Registers the bytes of `iov`. The key is valid until the peer has read them, or a region that `sges` names is
+    /// closed.
     fn new(
         domain: &Domain,
         pd: &ProtectionDomain,
@@ -81,8 +82,8 @@ impl Exposed {
             internal: true,
             ..RegionSpec::new(pd.id, &ranges, Access::REMOTE_READ)
         };
-        // SAFETY: the program hands the buffers over until the send is complete, and a copy is kept as long; peers only
-        // read them.
+        // SAFETY: the program does not touch the buffers until the send is complete, and a copy is kept as long; peers
+        // only read them.
         let region = unsafe { domain.device.register(&spec)? };
         let everything = pd.everything();
         let named = sges.iter().copied().filter(|sge| sge.key != everything);
@@ -97,7 +98,7 @@ impl Exposed {
         Ok(exposed)
     }
 
-    /// The same for a copy, and its key.
+    /// The same for a copy; returns its key, too.
     pub(super) fn of_copy(
         domain: &Domain,
         pd: &ProtectionDomain,
@@ -112,8 +113,8 @@ impl Exposed {
         Ok((exposed, key))
     }
 
-    /// A peer is about to hear of the key. If a region of the program no longer allows sends, the key ends: the peer will
-    /// not find it, and answers that.
+    /// Called when a peer is about to get the key. If a region of the program no longer allows sends, withdraws the key:
+    /// the peer will not find it, and answers so.
     pub(super) fn recheck(&self, domain: &Domain, pd: &ProtectionDomain) {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { domain.device.protection() };
@@ -127,7 +128,7 @@ impl Exposed {
         }
     }
 
-    /// Ends a key that no peer uses at this moment, without waiting; whether it has ended.
+    /// Withdraws a key if no peer uses it at this moment, without waiting; returns whether it did.
     pub(super) fn try_withdraw(&self, domain: &Domain) -> bool {
         match domain.device.try_close_region(self.region) {
             Ok(false) => return false,
@@ -138,7 +139,7 @@ impl Exposed {
         true
     }
 
-    /// Ends a key that no peer uses, or waits until none does.
+    /// Withdraws a key; waits until no peer uses it.
     pub(super) fn withdraw(&self, domain: &Domain) {
         self.forget(domain);
         let _ = domain.device.close_region(self.region);
@@ -151,7 +152,7 @@ impl Exposed {
     }
 }
 
-/// The bytes of a message, where the program has them.
+/// The bytes of a message in the program's memory.
 struct Bytes<'a> {
     ep: &'a Endpoint,
     iov: &'a [iovec],
@@ -176,7 +177,7 @@ impl Body<EpHost> for Bytes<'_> {
     }
 }
 
-/// Bytes of a list of buffers.
+/// The total length of a list of buffers, in bytes.
 pub(super) fn total(iov: &[iovec]) -> Result<usize> {
     iov.iter()
         .try_fold(0usize, |sum, buffer| sum.checked_add(buffer.iov_len))
@@ -217,7 +218,7 @@ impl Endpoint {
         };
         self.limits.check(limit, message.flags, len)?;
         let inject = message.flags & FI_INJECT != 0;
-        // What is copied here and now needs no registration (fi_msg(3)); with descriptors it is checked anyway.
+        // Bytes that are copied at once need no registration (fi_msg(3)); with descriptors they are checked anyway.
         let (iov, desc) = (message.iov, message.desc);
         let sges = match inject {
             true => Sges::new(),

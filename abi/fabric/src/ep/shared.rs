@@ -1,8 +1,8 @@
 //! Shared receive contexts: receives that any of several endpoints may use.
 //!
-//! The receives are in a pool of their own. Messages without a receive stay with the endpoint at which
-//! they arrived; each receive that is posted makes the endpoints look through theirs again. A thread that holds an
-//! endpoint's state may lock the pool, never the other way round.
+//! The receives are in a separate pool. Messages without a receive stay with the endpoint at which they arrived;
+//! after each posted receive the endpoints offer theirs again. A thread that holds an endpoint's state may lock
+//! the pool; a thread that holds the pool must not lock an endpoint.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -20,7 +20,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct SrxObject {
     fid: UnsafeCell<FidEp>,
@@ -35,7 +35,7 @@ pub(crate) struct Srx {
     caps: u64,
     pub(super) flags: u64,
     pub(super) min_multi_recv: AtomicUsize,
-    /// The address vector of its unconnected endpoints: all have the same.
+    /// The address vector of its unconnected endpoints, which all have the same one.
     av: OnceLock<Arc<Av>>,
     endpoints: RwLock<Vec<Arc<Endpoint>>>,
     /// How many receives were ever posted; changes under the lock of the pool.
@@ -48,7 +48,7 @@ pub(crate) struct Srx {
 type Pool = endpoint::Pool<EpHost>;
 
 impl Srx {
-    /// The receives, for a moment.
+    /// Locks the receives.
     pub(super) fn with_pool<T>(&self, with: impl FnOnce(&mut Pool) -> T) -> T {
         with(&mut self.pool.lock())
     }
@@ -59,7 +59,7 @@ impl Srx {
         self.posts.load(Ordering::Acquire)
     }
 
-    /// An endpoint is going to use it.
+    /// Reserves it for an endpoint that will use it.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
         if !Arc::ptr_eq(&self.domain, &ep.domain) {
             return Err(FiError::INVAL);
@@ -78,7 +78,7 @@ impl Srx {
         self.users.remove();
     }
 
-    /// An endpoint that is being enabled uses it from now on.
+    /// Adds an endpoint that is being enabled.
     pub(super) fn attach(&self, ep: &Arc<Endpoint>, av: Option<&Arc<Av>>) -> Result<()> {
         if let Some(av) = av
             && !Arc::ptr_eq(self.av.get_or_init(|| Arc::clone(av)), av)
@@ -90,8 +90,8 @@ impl Srx {
         Ok(())
     }
 
-    /// Notes the receives that it has, and the sender of each that names one; nothing while the
-    /// program holds on to them.
+    /// Describes its receives, and the sender of each that names one; does nothing while the program holds the
+    /// lock.
     pub(super) fn count(
         &self,
         until: std::time::Instant,
@@ -108,12 +108,12 @@ impl Srx {
         Some(())
     }
 
-    /// An endpoint goes. What it keeps is its own to forget.
+    /// Removes a closing endpoint, which drops its own messages.
     pub(super) fn detach(&self, ep: &Arc<Endpoint>) {
         self.endpoints.write().retain(|it| !Arc::ptr_eq(it, ep));
     }
 
-    /// Posts a receive, or looks for a message, as the flags say.
+    /// Posts a receive, or peeks at a message, depending on the flags.
     pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
         let pattern = wanted.pattern(self.caps, &self.pd, self.av.get().map(|av| &**av))?;
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
@@ -134,7 +134,7 @@ impl Srx {
         Ok(())
     }
 
-    /// Looks for a message at one endpoint after the other.
+    /// Peeks at a message, at one endpoint after the other.
     fn peek(&self, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
         let endpoints = self.endpoints.read();
         let live = endpoints
@@ -150,7 +150,7 @@ impl Srx {
         Endpoint::nothing_there(first, wanted)
     }
 
-    /// Ends a receive that waits; its completion goes to an endpoint's queue.
+    /// Cancels a waiting receive; its completion goes to an endpoint's queue.
     fn cancel(&self, context: usize) -> Result<()> {
         let canceled = self.with_pool(|pool| pool.cancel(|it| it.is_of(context)));
         let (receive, tagged) = canceled.ok_or(FiError::NOENT)?;
@@ -179,7 +179,7 @@ static OPS: OpsEp = OpsEp {
 /// `fi_srx_context`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) asks for them.
+/// Arguments as fi_endpoint(3) requires.
 pub(crate) unsafe extern "C" fn srx_context(
     domain: *mut FidDomain,
     attr: *mut RxAttr,
@@ -228,7 +228,8 @@ pub(crate) unsafe extern "C" fn srx_context(
     })
 }
 
-/// `fi_close`: `-FI_EBUSY` while endpoints are bound to it. Receives that still wait go without a word.
+/// `fi_close`: `-FI_EBUSY` while endpoints are bound to it. Receives that still wait are dropped without a
+/// completion.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -237,7 +238,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             .users
             .none()
             .map_err(|_| busy("endpoints that are bound to the shared receive context"))?;
-        // SAFETY: the program uses the context no more.
+        // SAFETY: the program no longer uses the context.
         let object = unsafe { remove::<SrxObject, _>(fid)? };
         object.inner.domain.users.remove();
         Ok(())
@@ -249,7 +250,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
         // SAFETY: `find` validates the handle.
         unsafe { find::<SrxObject, _>(fid)? };
         match command {
-            // It is usable from the beginning.
+            // It is usable from the start.
             FI_ENABLE => Ok(()),
             _ => Err(FiError::NOSYS),
         }

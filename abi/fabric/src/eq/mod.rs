@@ -114,7 +114,7 @@ impl Eq {
         self.endpoints.leave(endpoint, self.set.as_ref(), fd);
     }
 
-    /// Checks whether connections have ended. Returns whether there was anything to do.
+    /// Checks whether connections have ended. Returns whether there was any work.
     fn progress(&self) -> bool {
         let endpoints = self.endpoints.all();
         // All of them, so that a busy one does not delay the others.

@@ -1,7 +1,7 @@
 //! Which offers match the hints, and how an offer is narrowed down to them.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads structures of the program.
+// UNSAFETY: reads the program's structures.
 
 use super::offer::{self, *};
 use super::{DOMAIN_NAME, FABRIC_NAME};

@@ -103,7 +103,7 @@ fn find(
 /// Warns, once for each address, that another host cannot be reached: programs ask for the same peer
 /// repeatedly.
 fn tell_of_stranger(address: IpAddr) {
-    /// The most addresses to warn about.
+    /// The maximum number of addresses to warn about.
     const MOST: usize = 64;
     static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock();

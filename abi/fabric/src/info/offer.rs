@@ -3,26 +3,26 @@
 use crate::sys::*;
 use std::ffi::{CString, c_int};
 
-/// Scatter/gather entries of a transfer.
+/// The maximum number of scatter/gather entries of a transfer.
 pub(crate) const IOV_LIMIT: usize = 8;
-/// Entries of the remote side of a transfer.
+/// The maximum number of remote entries of a transfer.
 pub(crate) const RMA_IOV_LIMIT: usize = 8;
-/// The most bytes that can be injected.
+/// The maximum size of an injected message, in bytes.
 pub(crate) const INJECT_SIZE: usize = 4096;
 /// The capacity of an endpoint's transmit and receive contexts.
 pub(crate) const TX_SIZE: usize = 1024;
 pub(crate) const RX_SIZE: usize = 4096;
-/// The longest message: what one work request can move.
+/// The maximum message size: what one work request can move.
 pub(crate) const MAX_MSG_SIZE: usize = 1 << 31;
-/// The longest datagram.
+/// The maximum datagram size.
 pub(crate) const MAX_DGRAM_SIZE: usize = 4096;
-/// Endpoints that may share a context.
+/// The maximum number of endpoints that share a context.
 pub(crate) const MAX_SHARING: usize = 65_536;
-/// Bytes of remote completion data.
+/// The size of remote completion data, in bytes.
 pub(crate) const CQ_DATA_SIZE: usize = 8;
-/// The most segments of a region.
+/// The maximum number of segments of a region.
 pub(crate) const MR_IOV_LIMIT: usize = 1024;
-/// The most bytes of connection data.
+/// The maximum size of connection data, in bytes.
 pub(crate) const CM_DATA_SIZE: usize = 256;
 
 /// The reported attributes of one kind of endpoint, narrowed down to the hints.

@@ -9,7 +9,7 @@ use rkey_fi::sys::*;
 use std::ptr::null_mut;
 use std::time::Instant;
 
-/// Bytes of a message: enough for a rendezvous.
+/// The size of a message in bytes: enough for a rendezvous.
 const LEN: usize = 1 << 20;
 /// Messages in each direction, for each kind of wait. `RKEY_TEST_ROUNDS` sets another number, to search for a
 /// bug.

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 /// Clients.
 const MANY: usize = 1000;
-/// The most requests that wait at a passive endpoint (docs/api-fabric.md).
+/// The maximum number of requests that wait at a passive endpoint (docs/api-fabric.md).
 const BOUND: usize = 128;
 const AGAIN: isize = -(libc::EAGAIN as isize);
 

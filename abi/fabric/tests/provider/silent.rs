@@ -128,7 +128,7 @@ fn is_refused(client: &OwnedFd) -> bool {
 #[test]
 fn incomplete_connections_of_one_process_are_bounded() {
     const MANY: usize = 300;
-    /// The most of one process (docs/api-fabric.md).
+    /// The maximum from one process (docs/api-fabric.md).
     const BOUND: usize = 256;
     if is_peer() {
         let name = peer::name_in(&peer::hear().unwrap());

@@ -12,7 +12,7 @@ use ibverbs::{cq, device, mr, mw, pd, post, qp, query};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// Bytes of memory.
+/// The size of the memory, in bytes.
 pub(crate) const LEN: usize = 1 << 14;
 /// All remote rights, and the local write that they need.
 pub(crate) const ALL: u32 = ACCESS_LOCAL_WRITE

@@ -26,7 +26,7 @@ pub(super) struct Outcome {
 /// The address of a fault for which the processor gives none (a non-canonical address).
 pub(super) const UNKNOWN_ADDRESS: u64 = u64::MAX;
 
-/// The most bytes that [`rkey_base_copy_small`] copies.
+/// The maximum number of bytes that [`rkey_base_copy_small`] copies.
 pub(super) const SMALL_MAX: usize = 136;
 
 /// From here on `rep movsb` is as fast as vector moves, and needs fewer instructions.

@@ -5,7 +5,7 @@ use rkey::{Connection, RemoteKey};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// Bytes of the owner's memory that most steps use.
+/// The size of the owner's memory that most steps use, in bytes.
 pub(super) const MEMORY: u64 = 1 << 20;
 /// The offset of the shared counter in it.
 pub(super) const COUNTER: u64 = MEMORY - 64;

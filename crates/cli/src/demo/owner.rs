@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// All rights.
 const ALL: Access = Access::REMOTE;
-/// Bytes of the regions for the mistakes.
+/// The size of the regions for the mistakes, in bytes.
 const BAIT: usize = 4096;
 
 /// Plays the owner until the visitor says goodbye.

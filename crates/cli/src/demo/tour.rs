@@ -7,7 +7,7 @@ use rkey::{Access, Connection, Device, Error, Region, RemoteKey};
 
 /// Additions of each side to the shared counter.
 const ADDITIONS: u64 = 1000;
-/// Bytes of the message that goes from memory to memory.
+/// The size of the message from memory to memory, in bytes.
 const MESSAGE: u64 = 64 << 10;
 
 /// The visitor's objects.

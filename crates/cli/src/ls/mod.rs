@@ -119,7 +119,7 @@ fn print_all(devices: &[&Inspection]) {
     );
 }
 
-/// Bytes of the regions that the program made.
+/// The total size of the regions that the program made, in bytes.
 fn registered(device: &Inspection) -> u64 {
     let regions = &device.protection.regions;
     let everything = regions.iter().filter(|r| is_everything(r.base, r.len));

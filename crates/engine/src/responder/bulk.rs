@@ -16,7 +16,7 @@ use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, Operation, WIRE_LEN};
 use rkey_link::{DownReason, Header, HeaderFlags, Link, Op, PullError, RemoteIovec, SendError};
 
-/// The most bytes that one step moves.
+/// The maximum number of bytes that one step moves.
 const STEP: u64 = 256 << 10;
 
 /// A push notifies the requester each time it has passed a multiple of this, so that a long read shows progress.

@@ -1,4 +1,4 @@
-//! Registered bytes that are borrowed: deregistered before the borrow ends, in every case.
+//! Registered bytes that are borrowed: always deregistered before the borrow ends.
 
 use super::buffer::bytes_of;
 use super::registered::{CHANGING, Registered, RegistrationRequest};
@@ -84,7 +84,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
         memory
     }
 
-    /// Deregisters one before the scope ends.
+    /// Deregisters one registration before the scope ends.
     pub(crate) fn close(&self, memory: &Arc<M>) {
         if memory.as_ref().as_ref().close().is_ok() {
             let mut live = self.live.0.lock();
@@ -102,5 +102,5 @@ impl<M: AsRef<Registered>> Drop for Live<M> {
     }
 }
 
-/// Memory of the program's own.
+/// The program's own memory.
 const USER: MemoryKind = MemoryKind::User;

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 /// * stay valid at that address until the value is used again or dropped, in particular when
 ///   another thread or process writes to them.
 pub unsafe trait Buffer: Send + 'static {
-    /// Where the bytes are and how many there are.
+    /// The address and the length of the bytes.
     fn expose(&mut self) -> (NonNull<u8>, usize);
 
     /// The segment that peers can map, for rkey's own allocator.

@@ -20,7 +20,7 @@ unsafe impl<B: Buffer, M: AsRef<Registered> + Send> Send for Owned<B, M> {}
 unsafe impl<B: Buffer, M: AsRef<Registered> + Sync> Sync for Owned<B, M> {}
 
 impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
-    /// Takes the buffer and registers it; `wrap` makes the accessors around the registration.
+    /// Takes the buffer and registers it; `wrap` creates the accessors around the registration.
     pub(crate) fn register(
         domain: &Domain,
         wish: &RegistrationRequest,

@@ -8,10 +8,10 @@
 //! 2. **There is no reference to them.** While registered, a buffer is accessed only through
 //!    raw addresses: copies and atomics made by the device's own copy routine. `&[u8]` exists only
 //!    where the registration has no right that could change a byte.
-//! 3. **They are not freed before the device has let go.** Closing a registration first makes its
-//!    keys refuse, then waits until no operation touches the memory. Only then is the buffer given
-//!    back or dropped. If closing fails for a reason that leaves the registration alive, the
-//!    buffer is leaked (owned) or the process ends (borrowed); it is never freed.
+//! 3. **They are not freed before the device has released them.** Closing a registration first
+//!    makes its keys refuse, then waits until no operation touches the memory. Only then is the
+//!    buffer given back or dropped. If closing fails for a reason that leaves the registration
+//!    alive, the buffer is leaked (owned) or the process ends (borrowed); it is never freed.
 //!
 //! In-flight operations need no lifetime: the engine holds a grant for the region during
 //! each step, and requests a new one for the next. After the close it is denied.

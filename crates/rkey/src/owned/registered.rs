@@ -25,13 +25,13 @@ pub(crate) struct Registered {
     pub(super) len: usize,
     /// Whether not even the owner may change the bytes.
     pub(super) constant: bool,
-    /// Whether the bytes return to their lender in every case.
+    /// Whether the bytes are borrowed, and so return to their owner in every case.
     pub(super) borrowed: bool,
     closed: AtomicBool,
 }
 
-// SAFETY: the pointer is only used for copies and atomics by a routine that the compiler does not
-// see into (it works for any number of threads and processes), and all else is Send and Sync.
+// SAFETY: the pointer is only used for copies and atomics by a routine that is opaque to the compiler (it works for any
+// number of threads and processes), and all else is Send and Sync.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -60,8 +60,8 @@ impl Registered {
         spec.addressing = wish.addressing;
         spec.requested_key = wish.requested_key;
         spec.memory = kind;
-        // SAFETY: the caller promises that the bytes stay valid until the registration is closed,
-        // which is what `register` asks for.
+        // SAFETY: the caller promises that the bytes stay valid until the registration is closed, which is what
+        // `register` requires.
         let region = unsafe { domain.device().raw().register(&spec) }?;
         Ok(Self {
             domain: domain.clone(),
@@ -95,7 +95,7 @@ impl Registered {
         self.start.as_ptr().addr() as u64
     }
 
-    /// Where `len` bytes at `offset` are, if they are inside.
+    /// The address of `len` bytes at `offset`, if they are inside.
     fn at(&self, offset: u64, len: usize) -> Result<NonNull<u8>> {
         let out = || Error::OutOfRange {
             what: "region",
@@ -152,7 +152,7 @@ impl Registered {
             .map_err(|fault| Error::Device(fault.into()))
     }
 
-    /// Atomically adds to a word; gives its old value.
+    /// Atomically adds to a word; returns its old value.
     pub(crate) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64> {
         self.writable()?;
         let word = self.word_at(offset)?;
@@ -160,7 +160,7 @@ impl Registered {
         unsafe { copy::fetch_add(word, add) }.map_err(|f| Error::Device(f.into()))
     }
 
-    /// Atomically replaces a word if it has an expected value; gives its old value.
+    /// Atomically replaces a word if it has an expected value; returns its old value.
     pub(crate) fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
         self.writable()?;
         let word = self.word_at(offset)?;
@@ -200,8 +200,8 @@ impl Registered {
 }
 
 impl Registered {
-    /// Closes the registration of borrowed bytes. If that is not possible, the process ends: the
-    /// bytes go back to their owner now, and the device might still write to them.
+    /// Closes the registration of borrowed bytes. If that is not possible, the process ends: the bytes return to their
+    /// owner now, and the device might still write to them.
     pub(super) fn close_or_end(&self) {
         if let Err(error) = self.close() {
             eprintln!("rkey: borrowed memory cannot be deregistered ({error}); ending the process");

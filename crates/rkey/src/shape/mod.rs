@@ -21,18 +21,18 @@ mod writer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest description of a type that travels with a message, in bytes.
+/// The maximum length of the type description in a message, in bytes.
 pub(crate) const TITLE: usize = 64;
-/// Deepest nesting of a message: structs, enums, sequences, options and the like within each other. Decoding
+/// The maximum nesting of a message: structs, enums, sequences, options and the like within each other. Decoding
 /// recurses, and the stack is finite.
 const DEPTH: u32 = 128;
-/// Elements that a message may have besides those that its bytes account for: `Vec<()>` needs no byte
-/// for an element.
+/// How many elements a message may have besides those that its bytes account for: `Vec<()>` needs no byte for an
+/// element.
 const FREE_STEPS: u64 = 1 << 16;
 /// Calls of serde that a byte may account for: structs within structs.
 const STEPS_PER_BYTE: u64 = 64;
 
-/// What has been seen of a value.
+/// The shape of a value so far.
 #[derive(Debug)]
 pub(crate) struct Shape {
     hash: u64,
@@ -108,7 +108,7 @@ impl Shape {
         &self.title
     }
 
-    /// A value without parts: a number, a string, a unit.
+    /// Adds a value without parts: a number, a string, a unit.
     fn leaf(&mut self, word: &str) -> Result<(), Excess> {
         self.name(word);
         self.mark(word)
@@ -134,19 +134,19 @@ impl Shape {
         self.enter("tuple")
     }
 
-    /// A newtype begins: nothing but its content counts.
+    /// Enters a newtype: only its content counts.
     fn enter_newtype(&mut self, name: &str) -> Result<(), Excess> {
         self.name(name);
         self.deeper()?;
         self.step()
     }
 
-    /// The newtype that was entered last is over.
+    /// Leaves the newtype that was entered last.
     fn leave_newtype(&mut self) {
         self.depth -= 1;
     }
 
-    /// The value that was entered last is over.
+    /// Leaves the value that was entered last.
     fn leave(&mut self) -> Result<(), Excess> {
         if self.open {
             self.leaf("nothing")?;

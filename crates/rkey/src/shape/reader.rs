@@ -7,7 +7,7 @@ use serde::de::{
 };
 use std::fmt;
 
-/// Something of the decoder with the shape beside it: a deserialiser, a visitor, an accessor or a seed.
+/// A part of the decoder together with the shape: a deserialiser, a visitor, an accessor or a seed.
 pub(super) struct Reader<'s, X> {
     inner: X,
     shape: &'s mut Shape,
@@ -54,7 +54,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, D> {
         deserialize_unit = "unit";
     }
 
-    // The format does not describe itself, so these three end in an error of the decoder.
+    // The format is not self-describing, so these three end in a decoder error.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         self.inner.deserialize_any(visitor)
     }
@@ -176,7 +176,7 @@ fn leave<E: Error>(shape: &mut Shape) -> Result<(), E> {
     shape.leave().map_err(E::custom)
 }
 
-/// The visitor of a value with parts: hands out the parts with the shape beside them.
+/// The visitor of a value with parts: passes on the parts together with the shape.
 impl<'de, V: Visitor<'de>> Visitor<'de> for Reader<'_, V> {
     type Value = V::Value;
 

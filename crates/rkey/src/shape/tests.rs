@@ -124,7 +124,7 @@ fn other_types_have_other_shapes() {
     assert!(matches!(pass::<_, [Vec<u16>; 2]>(&lists), (false, Ok(_))));
 }
 
-/// Written by its own name, read by that of its unchecked form: serde's own way to validate what comes in.
+/// Written by its own name, read by that of its unchecked form: serde's own way to validate input.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
 #[serde(try_from = "Unchecked")]
 struct Point {

@@ -4,7 +4,7 @@ use super::{Excess, Shape};
 use serde::Serialize;
 use serde::ser::{self, Serializer};
 
-/// Notes what is serialised into it.
+/// Records what is serialised into it.
 pub(super) struct Writer<'s>(pub(super) &'s mut Shape);
 
 /// Why a value has no shape.
@@ -34,7 +34,7 @@ macro_rules! leaves {
 }
 
 impl Writer<'_> {
-    /// A part of what was entered.
+    /// Adds a part of the entered value.
     fn part<T: Serialize + ?Sized>(&mut self, value: &T) -> Done {
         value.serialize(Writer(self.0))
     }

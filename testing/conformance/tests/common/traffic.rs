@@ -17,7 +17,7 @@ use super::side::{
     SINK_COUNT, SINK_WORDS, Side,
 };
 
-/// The most outstanding sends: one for each buffer for reads.
+/// The maximum number of outstanding sends: one for each buffer for reads.
 const WINDOW: usize = SINK_COUNT;
 /// Anything that takes longer hangs.
 pub const HANG: Duration = super::LONG;

@@ -87,7 +87,7 @@ impl List {
     }
 }
 
-/// The lists of a call: operands, and what its form has besides.
+/// The lists of a call: the operands, and the other lists of its form.
 #[derive(Clone, Copy)]
 struct Lists {
     operands: List,
@@ -95,7 +95,7 @@ struct Lists {
     result: List,
 }
 
-/// The operation, and where.
+/// The operation and its target.
 struct AtomicTarget {
     peer: u64,
     addr: u64,
@@ -105,7 +105,8 @@ struct AtomicTarget {
     context: *mut c_void,
 }
 
-/// Starts an atomic. Without a count it is that of the lists, without flags those of the endpoint hold.
+/// Starts an atomic. The default count is the length of the lists, the default flags are the
+/// endpoint's.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles; lists as they say.
@@ -380,7 +381,7 @@ unsafe extern "C" fn compwritev(
 /// The calls with a message.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; a message and lists, as fi_atomic(3) asks for them.
+/// See [`crate::object`] for the rules of handles; a message and lists as fi_atomic(3) requires.
 unsafe fn message(
     ep: *mut FidEp,
     kind: Kind,
@@ -424,7 +425,7 @@ unsafe fn message(
     unsafe { start(ep, kind, lists, Some(args.count), &it, Some(flags)) }
 }
 
-/// What a message asks for, without its lists.
+/// The arguments in a message, without its lists.
 ///
 /// # Safety
 /// The remote list is what it says.
@@ -438,7 +439,7 @@ pub(crate) unsafe fn of_message(
     }
     // SAFETY: as the caller promises.
     let remote = unsafe { list(msg.rma_iov, msg.rma_iov_count)? };
-    // One place at the peer: more is not offered.
+    // One remote range: more are not offered.
     let [place] = remote else {
         return Err(FiError::INVAL);
     };
@@ -498,7 +499,7 @@ unsafe extern "C" fn compwritemsg(
 }
 
 /// # Safety
-/// See [`crate::object`] for the rules of handles; null or room for a number.
+/// See [`crate::object`] for the rules of handles; null, or room for a number.
 unsafe fn valid(
     ep: *mut FidEp,
     kind: Kind,

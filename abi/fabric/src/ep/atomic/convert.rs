@@ -4,7 +4,7 @@ use crate::errno::{FiError, Result};
 use rkey_rdm::atomic::{self, DataType, Kind, Op};
 use std::ffi::c_int;
 
-/// The type of numbers that a program names.
+/// The data type that a program names.
 pub(in crate::ep) fn data_type(number: c_int) -> Option<DataType> {
     u8::try_from(number).ok().and_then(DataType::of)
 }
@@ -17,7 +17,7 @@ pub(in crate::ep) fn operation(number: c_int) -> Option<Op> {
 /// How many numbers one operation takes, and their size.
 ///
 /// # Errors
-/// `FI_EOPNOTSUPP`: there is no such operation on such numbers.
+/// `FI_EOPNOTSUPP`: the operation does not exist for this type.
 pub(crate) fn limits(kind: Kind, datatype: c_int, op: c_int) -> Result<(usize, usize)> {
     let datatype = data_type(datatype).ok_or(FiError::OPNOTSUPP)?;
     let op = operation(op).ok_or(FiError::OPNOTSUPP)?;

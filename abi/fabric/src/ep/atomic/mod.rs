@@ -1,8 +1,8 @@
 //! `fi_atomic`: operations on numbers in a peer's memory.
 //!
-//! An atomic travels as a message; the peer's endpoint checks its key in the protection table and carries
-//! it out, one at a time for the whole process, so that atomics of all endpoints are indivisible towards
-//! each other (fi_atomic(3)).
+//! An atomic is sent as a message. The peer's endpoint checks its key in the protection table and executes it. A
+//! process executes one atomic at a time, so atomics of all endpoints are indivisible to each other
+//! (fi_atomic(3)).
 
 mod calls;
 mod convert;
@@ -24,10 +24,10 @@ use rkey_rdm::endpoint::AtomicCall;
 use rkey_rdm::header;
 use std::ffi::c_void;
 
-/// Atomics of this process, one at a time.
+/// Held while an atomic executes: one at a time in this process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// An atomic, as the program asks for it.
+/// An atomic, as the program requests it.
 pub(super) struct AtomicArgs<'a> {
     pub(super) kind: Kind,
     pub(super) operands: &'a [Ioc],
@@ -39,7 +39,7 @@ pub(super) struct AtomicArgs<'a> {
     pub(super) peer: u64,
     pub(super) addr: u64,
     pub(super) key: u64,
-    /// Elements at the remote side.
+    /// How many elements the remote side has.
     pub(super) count: usize,
     pub(super) datatype: c_int,
     pub(super) op: c_int,
@@ -48,7 +48,7 @@ pub(super) struct AtomicArgs<'a> {
     pub(super) deferred: Option<&'a Deferred>,
 }
 
-/// Elements of a list.
+/// How many elements a list has.
 pub(super) fn elements_of(list: &[Ioc]) -> usize {
     list.iter()
         .fold(0, |sum: usize, buffer| sum.saturating_add(buffer.count))
@@ -68,7 +68,7 @@ impl Endpoint {
         for (index, buffer) in list.iter().enumerate() {
             let len = buffer.count * size;
             let addr = buffer.addr as u64;
-            // Refused without a descriptor where one is needed, and without the right. What is copied here and now
+            // Refuses buffers without a required descriptor, or without the right. Memory that is copied at once
             // needs no registration.
             let usage = LocalUse::WriteSource;
             if !inject {
@@ -157,9 +157,9 @@ impl Endpoint {
     }
 }
 
-/// Carries out an atomic of a peer: the old values, if it asks for them.
+/// Executes a peer's atomic; returns the old values, if it requests them.
 #[allow(unsafe_code)]
-// UNSAFETY: reaches registered memory by address, under grants of the protection table.
+// UNSAFETY: accesses registered memory by address, under grants of the protection table.
 pub(super) fn execute(
     host: &EpHost,
     from: &Connection,
@@ -185,7 +185,7 @@ pub(super) fn execute(
             .check_remote(&who, key, it.addr, len, want)
             .map_err(|denial| refuse(from, denial))
     };
-    // FI-I49: what changes memory needs the right to write, what gives values back the right to read.
+    // FI-I49: changing memory needs the right to write, returning values needs the right to read.
     let reading = request.fetches().then(|| check(Access::Read)).transpose()?;
     let grant = match reads_only {
         true => None,

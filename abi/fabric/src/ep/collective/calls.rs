@@ -39,7 +39,7 @@ pub(super) const FLAGS: u64 = FI_COMPLETION
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE;
 
-/// What goes with the buffers of a call.
+/// The arguments of a call besides its buffers.
 struct Words {
     group: u64,
     root: u64,
@@ -158,7 +158,7 @@ unsafe extern "C" fn broadcast(
     unsafe { start(ep, Kind::Broadcast, buffer, buffer, count, &words) }
 }
 
-/// Calls with a source and a result; those of one shape differ in their names only.
+/// Calls with a source and a result. Calls of the same form differ only in their names.
 macro_rules! two_buffers {
     ($($name:ident: $kind:ident ($($root:ident)?) ($($op:ident)?);)*) => {$(
         unsafe extern "C" fn $name(
@@ -221,7 +221,7 @@ unsafe extern "C" fn msg(
         };
         let words = Words::new(msg.coll_addr, msg.datatype, flags, msg.context);
         let words = words.with_root(msg.root_addr).with_op(msg.op);
-        // A broadcast has one buffer, wherever it goes.
+        // A broadcast has one buffer on every member.
         let result = if kind == Kind::Broadcast {
             source
         } else {
@@ -234,7 +234,7 @@ unsafe extern "C" fn msg(
 /// `fi_query_collective`.
 ///
 /// # Safety
-/// Arguments as fi_collective(3) asks for them.
+/// Arguments as fi_collective(3) requires.
 pub(crate) unsafe extern "C" fn query(
     domain: *mut FidDomain,
     coll: c_int,

@@ -1,4 +1,4 @@
-//! `fi_collective`: operations of groups of endpoints. What members say to each other is the state machine's
+//! `fi_collective`: operations of groups of endpoints. The protocol between members is in the state machine
 //! ([`rkey_rdm::endpoint`]); here are the calls.
 //!
 //! | module | what it is |

@@ -49,7 +49,7 @@ struct Seat {
     root: usize,
 }
 
-/// Bytes of an element.
+/// The size of an element, in bytes.
 pub(super) fn element_size(kind: Kind, datatype: c_int, op: c_int) -> Result<usize> {
     match kind {
         Kind::Barrier => Ok(0),

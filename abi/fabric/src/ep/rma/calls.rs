@@ -37,14 +37,14 @@ const READ_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT_COMPLETE;
 const WRITE_FLAGS: u64 = READ_FLAGS | FI_INJECT | FI_REMOTE_CQ_DATA | FI_COMMIT_COMPLETE;
 
-/// Where a transfer goes beside its local buffers.
+/// The remote side of a transfer, and its other arguments.
 struct RmaTarget {
     peer: u64,
     addr: u64,
     key: u64,
     data: Option<u64>,
     context: *mut c_void,
-    /// Without flags those of the endpoint hold.
+    /// The default flags are the endpoint's.
     flags: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl RmaTarget {
         }
     }
 
-    /// Of a write whose call returns when its bytes are copied.
+    /// For an inject call, which returns when the bytes are copied.
     fn inject(peer: u64, addr: u64, key: u64) -> Self {
         Self {
             flags: Some(FI_INJECT | QUIET),
@@ -161,7 +161,7 @@ unsafe fn several(
 }
 
 /// # Safety
-/// A message and its lists, as fi_rma(3) asks for them.
+/// A message and its lists as fi_rma(3) requires.
 unsafe fn message(
     ep: *mut FidEp,
     msg: *const MsgRma,
@@ -209,7 +209,7 @@ unsafe fn message(
     )
 }
 
-/// The flags of a transfer, if it knows them.
+/// Checks the flags of a transfer.
 pub(crate) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
     let known = match reads {
         true => READ_FLAGS,
