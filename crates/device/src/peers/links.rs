@@ -23,6 +23,8 @@ const LAST_DRIVES: u32 = 64;
 /// Pauses between two checks of the remains of lost links: the first, and the longest. A process that is being killed closes
 /// its sockets shortly before it ends.
 const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+/// The first and the longest pause before answers that found no room are sent again.
+const UNSENT_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// The links of a device, as the engine thread watches them.
 #[derive(Default)]
@@ -31,6 +33,8 @@ pub(crate) struct Links {
     tokens: HashMap<Token, LinkId>,
     /// If lost links have remains: when to check them again, and the pause after that.
     residue: Option<(Instant, Duration)>,
+    /// Answers wait for room on control sockets: when to try again, and the pause after that.
+    unsent: Option<(Instant, Duration)>,
 }
 
 /// A link that is attached to the engine.
@@ -145,6 +149,9 @@ impl Links {
                 Some(Event::Wake) => rung = true,
                 Some(Event::Control(control)) => {
                     shared.reclaim.on_control(&shared.driver, link, control);
+                    if self.unsent.is_none() && shared.reclaim.has_unsent_answers() {
+                        self.unsent = Some((Instant::now() + UNSENT_PAUSES.0, UNSENT_PAUSES.0));
+                    }
                     rung = true;
                 }
                 Some(Event::Gone) => {
@@ -248,11 +255,18 @@ impl Links {
             let pause = (pause * 2).min(RESIDUE_PAUSES.1);
             self.residue = Some((now + pause, pause));
         }
+        if let Some((_, pause)) = self.unsent.take_if(|(at, _)| *at <= now)
+            && shared.reclaim.send_answers()
+        {
+            let pause = (pause * 2).min(UNSENT_PAUSES.1);
+            self.unsent = Some((now + pause, pause));
+        }
     }
 
     /// When [`Links::tidy`] must be called at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.residue.map(|(at, _)| at)
+        let deadlines = [self.residue, self.unsent].into_iter().flatten();
+        deadlines.map(|(at, _)| at).min()
     }
 
     /// Closes all links, so that peers notice.

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,6 +24,7 @@ use rkey_link::direct::{LeaseBoard, LeaseId, LeaseOffer};
 use rkey_link::{Link, NodeId};
 
 use super::lease_messages::{LeaseRequest, Message, encode};
+use super::outbox::{Outbox, Packet};
 use crate::inspect::denials::Denials;
 use crate::objects::QpTable;
 use crate::progress::Driver;
@@ -44,6 +45,8 @@ pub(crate) struct Leases {
     pub(super) granted: Mutex<HashMap<RegionId, Vec<Granted>>>,
     /// Locked while memory is detached from peers.
     pub(super) detaching: Mutex<()>,
+    /// Answers that were decided and wait to be sent.
+    pub(super) outbox: Outbox,
 }
 
 /// The keys of a region.
@@ -91,6 +94,7 @@ impl Leases {
             any_region: AtomicBool::new(false),
             granted: Mutex::default(),
             detaching: Mutex::default(),
+            outbox: Outbox::default(),
         }
     }
 
@@ -125,11 +129,8 @@ impl Leases {
             return;
         };
         let (message, fd) = self.decide(driver, (link, &board, node), request);
-        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-        if let Err(error) = line.send_control(&encode(&message), &fds) {
-            // The lease stays granted until the region or the link ends; the peer will ask again.
-            tracing::debug!(%error, "an answer about a lease was not sent");
-        }
+        let bytes = encode(&message);
+        self.outbox.send(link, line, Packet { bytes, fd });
     }
 
     fn decide(

@@ -4,6 +4,7 @@
 //! lease is mapped, and this process itself makes each copy.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,9 @@ use crate::error::DeviceError;
 use crate::lifecycle::{Lifecycle, WaitPoint};
 use crate::objects::qp::Qp;
 use crate::shared::Shared;
+
+/// The pause before a request is sent again that found the owner's socket full.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The owner's answer to a request for a lease.
 #[derive(Debug)]
@@ -146,10 +150,11 @@ impl Qp {
             len,
             write,
         });
-        let sent = line
-            .send_control(&encode(&ask), &[])
-            .map_err(DeviceError::io("asking for a lease"));
-        let answer = sent.and_then(|()| requests.wait(shared.lifecycle(), id, timeout));
+        let deadline = Instant::now() + timeout;
+        let answer = ask_by(&line, &encode(&ask), deadline).and_then(|()| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            requests.wait(shared.lifecycle(), id, left)
+        });
         requests.remove(id);
         match answer? {
             Answer::Granted(grant, fd) => Ok(client.open(&grant, fd)?),
@@ -187,6 +192,18 @@ impl Qp {
                 return Err(DeviceError::NotConnected { qpn: self.qpn() });
             }
             std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// Sends a request, waiting for room: a peer that is short of processor time leaves its socket full for a while.
+fn ask_by(line: &Line, ask: &[u8], deadline: Instant) -> Result<(), DeviceError> {
+    loop {
+        match line.send_control(ask, &[]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
+                std::thread::sleep(FULL_PAUSE);
+            }
+            sent => return sent.map_err(DeviceError::io("asking for a lease")),
         }
     }
 }

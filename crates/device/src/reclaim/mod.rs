@@ -8,6 +8,7 @@
 //! | `lease` | leases that peers have on our memory |
 //! | `lease_requests` | leases that we ask peers for |
 //! | `lease_messages` | what both say to each other |
+//! | `outbox` | answers that a peer's socket had no room for |
 //! | `segment` | memory that can be leased |
 //! | `revoke` | takes leases back |
 //! | `remote_copies` | peers that copy by system calls, also after their link has gone |
@@ -16,6 +17,7 @@
 mod lease;
 pub(crate) mod lease_messages;
 mod lease_requests;
+mod outbox;
 mod quiesce;
 mod remote_copies;
 mod revoke;
@@ -74,6 +76,7 @@ impl Reclaim {
     /// Ends the access of a lost link's peer to our memory. Returns whether some access remains, which [`Reclaim::settle`] must
     /// check again.
     pub(crate) fn forget_link(&self, driver: &Driver, link: LinkId) -> bool {
+        self.leases.outbox.forget(link);
         let copies = !self.remote_copies.settle(driver, CopyScope::All);
         self.leases.forget_link(link) || copies
     }
@@ -84,7 +87,17 @@ impl Reclaim {
         self.leases.settle() || copies
     }
 
-    /// Handles a message from the device at the other end of a link. Runs in the engine thread.
+    /// Whether answers wait for room on a control socket, so that [`Reclaim::send_answers`] has to be called soon.
+    pub(crate) fn has_unsent_answers(&self) -> bool {
+        self.leases.outbox.has_unsent()
+    }
+
+    /// Sends the answers that there is room for now. Returns whether others still wait.
+    pub(crate) fn send_answers(&self) -> bool {
+        self.leases.outbox.flush()
+    }
+
+    /// Handles a message of the device at the other end of a link. Runs in the engine thread.
     pub(crate) fn on_control(&self, driver: &Driver, link: LinkId, control: Control) {
         let message = decode(&control.bytes);
         let mut fds = control.fds;

@@ -1,0 +1,194 @@
+//! Answers about leases that a peer's socket had no room for.
+//!
+//! A socket holds only a few packets (`net.unix.max_dgram_qlen`), and doorbells are packets too: the socket of a peer that is
+//! short of processor time is full now and then. What does not fit waits here, in order, and the engine thread sends it later.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Result};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rkey_engine::LinkId;
+use rkey_link::peer::Line;
+
+/// The most answers that wait for one link: each may hold a descriptor. A peer that asks for more without reading its answers
+/// loses the rest.
+const PER_LINK: usize = 16;
+
+/// Where an answer goes.
+pub(super) trait Outlet {
+    /// Sends a packet, if there is room for it.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none now. Others: there will be none.
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()>;
+}
+
+impl Outlet for Line {
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        self.send_control(bytes, fds)
+    }
+}
+
+/// An answer, with the descriptor that goes with it.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fd: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Unsent<L> {
+    link: LinkId,
+    line: Arc<L>,
+    packet: Packet,
+}
+
+/// The answers that wait for room.
+#[derive(Debug)]
+pub(super) struct Outbox<L = Line>(Mutex<VecDeque<Unsent<L>>>);
+
+impl<L> Default for Outbox<L> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<L: Outlet> Outbox<L> {
+    /// Sends an answer now, or keeps it until there is room, behind earlier ones for the same link.
+    pub(super) fn send(&self, link: LinkId, line: Arc<L>, packet: Packet) {
+        let mut unsent = self.0.lock();
+        let before = unsent.iter().filter(|other| other.link == link).count();
+        if before >= PER_LINK {
+            tracing::debug!(
+                ?link,
+                "dropped an answer about a lease: the peer does not read"
+            );
+        } else if before > 0 || !try_send(&*line, &packet) {
+            unsent.push_back(Unsent { link, line, packet });
+        }
+    }
+
+    /// Sends what there is room for now. Returns whether something still waits.
+    pub(super) fn flush(&self) -> bool {
+        let mut unsent = self.0.lock();
+        let mut full: Vec<LinkId> = Vec::new();
+        unsent.retain(|it| {
+            let waits = full.contains(&it.link) || !try_send(&*it.line, &it.packet);
+            if waits {
+                full.push(it.link);
+            }
+            waits
+        });
+        !unsent.is_empty()
+    }
+
+    /// Whether something waits.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
+    /// Drops what waits for a link that is gone.
+    pub(super) fn forget(&self, link: LinkId) {
+        self.0.lock().retain(|it| it.link != link);
+    }
+}
+
+/// Sends a packet if there is room; a peer that is gone needs no answer.
+fn try_send(line: &impl Outlet, packet: &Packet) -> bool {
+    let fds: Vec<_> = packet.fd.iter().map(AsFd::as_fd).collect();
+    match line.send(&packet.bytes, &fds) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+        Err(error) => {
+            tracing::debug!(%error, "an answer about a lease was not sent");
+            true
+        }
+        Ok(()) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A line with room for some packets.
+    #[derive(Default)]
+    struct Narrow {
+        room: AtomicUsize,
+        sent: Mutex<Vec<u8>>,
+    }
+
+    impl Outlet for Narrow {
+        fn send(&self, bytes: &[u8], _fds: &[BorrowedFd<'_>]) -> Result<()> {
+            let took = self
+                .room
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| {
+                    room.checked_sub(1)
+                });
+            took.map_err(|_| ErrorKind::WouldBlock)?;
+            self.sent.lock().extend(bytes);
+            Ok(())
+        }
+    }
+
+    impl Narrow {
+        fn sent(&self) -> Vec<u8> {
+            self.sent.lock().clone()
+        }
+    }
+
+    fn packet(byte: u8) -> Packet {
+        Packet {
+            bytes: vec![byte],
+            fd: None,
+        }
+    }
+
+    #[test]
+    fn answers_wait_for_room_and_stay_in_order() {
+        let (outbox, line) = (Outbox::default(), Arc::new(Narrow::default()));
+        let link = LinkId::from((1, 1));
+        line.room.store(1, Ordering::Relaxed);
+        for byte in 0..4 {
+            outbox.send(link, Arc::clone(&line), packet(byte));
+        }
+        assert_eq!(line.sent(), [0]);
+        assert!(outbox.flush(), "there is no room");
+        line.room.store(2, Ordering::Relaxed);
+        assert!(outbox.flush() && outbox.has_unsent());
+        // A new answer does not overtake one that waits.
+        line.room.store(1, Ordering::Relaxed);
+        outbox.send(link, Arc::clone(&line), packet(4));
+        assert_eq!(line.sent(), [0, 1, 2]);
+        line.room.store(9, Ordering::Relaxed);
+        assert!(!outbox.flush() && !outbox.has_unsent());
+        assert_eq!(line.sent(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_full_line_does_not_hold_up_another() {
+        let (outbox, full, free) = (
+            Outbox::default(),
+            Arc::new(Narrow::default()),
+            Arc::new(Narrow::default()),
+        );
+        outbox.send(LinkId::from((1, 1)), Arc::clone(&full), packet(1));
+        outbox.send(LinkId::from((2, 1)), Arc::clone(&free), packet(2));
+        free.room.store(1, Ordering::Relaxed);
+        assert!(outbox.flush());
+        assert_eq!((full.sent(), free.sent()), (vec![], vec![2]));
+        outbox.forget(LinkId::from((1, 1)));
+        assert!(!outbox.has_unsent());
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_costs_a_bounded_number_of_answers() {
+        let (outbox, line) = (Outbox::default(), Arc::new(Narrow::default()));
+        for byte in 0..=255 {
+            outbox.send(LinkId::from((1, 1)), Arc::clone(&line), packet(byte));
+        }
+        assert_eq!(outbox.0.lock().len(), PER_LINK);
+    }
+}
