@@ -1,8 +1,9 @@
-//! The hello that the two sides of a connection exchange first.
+//! The hello that the two sides of a connection exchange first, and whether they may connect at all.
 
 use crate::address::{from_text, to_text};
-use crate::authorization::Proof;
+use crate::authorization::{self, Proof};
 use core::net::SocketAddr;
+use rkey_link::NodeId;
 
 /// One side's hello.
 #[derive(Clone, Debug)]
@@ -89,9 +90,134 @@ impl Hello {
     }
 }
 
+/// Why an endpoint does not talk to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// What the peer said cannot be read.
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// It is an endpoint of another type.
+    #[error("the endpoints are of different types")]
+    OtherType,
+    /// It has not shown that it has the authorization key.
+    #[error("the endpoints have different authorization keys")]
+    OtherKey,
+}
+
+/// Whom an endpoint talks to: endpoints of the same type that have the same authorization key (FI-119).
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// The type of the endpoint.
+    pub ep_type: u8,
+    /// Keys of its regions are chosen by its device.
+    pub device_keys: bool,
+    /// Its authorization key. May be empty.
+    pub key: Vec<u8>,
+    /// Its device.
+    pub device: NodeId,
+}
+
+impl Admission {
+    /// What the endpoint, which takes connections at `name`, says when it asks for one at a port.
+    #[must_use]
+    pub fn ask(&self, name: SocketAddr, port: u16, data: &[u8]) -> Hello {
+        self.hello(name, authorization::ask(&self.key, self.device, port), data)
+    }
+
+    /// What it says to a peer that has asked.
+    #[must_use]
+    pub fn answer(&self, name: SocketAddr, asked: &Hello, data: &[u8]) -> Hello {
+        let proof = authorization::answer(&self.key, self.device, &asked.proof);
+        self.hello(name, proof, data)
+    }
+
+    fn hello(&self, name: SocketAddr, proof: Proof, data: &[u8]) -> Hello {
+        Hello {
+            ep_type: self.ep_type,
+            device_keys: self.device_keys,
+            proof,
+            name,
+            data: data.to_vec(),
+        }
+    }
+
+    /// Whether a device that asks at a port of ours may talk to us.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admits(&self, asked: &Hello, device: NodeId, port: u16) -> Result<(), Refusal> {
+        let may = authorization::may_ask(&self.key, device, port, &asked.proof);
+        self.fits(asked, may)
+    }
+
+    /// The same for a device that answers what we asked, and what it said.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admits_answer(
+        &self,
+        asked: &Hello,
+        device: NodeId,
+        answer: &[u8],
+    ) -> Result<Hello, Refusal> {
+        let hello = Hello::decode(answer).ok_or_else(|| HelloError::of(answer))?;
+        let may = authorization::may_answer(&self.key, device, &asked.proof, &hello.proof);
+        self.fits(&hello, may)?;
+        Ok(hello)
+    }
+
+    fn fits(&self, hello: &Hello, authorized: bool) -> Result<(), Refusal> {
+        if hello.ep_type != self.ep_type {
+            return Err(Refusal::OtherType);
+        }
+        if !authorized {
+            return Err(Refusal::OtherKey);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HERE: NodeId = NodeId { pid: 7, nonce: 9 };
+    const THERE: NodeId = NodeId { pid: 8, nonce: 9 };
+
+    fn admission(ep_type: u8, key: &[u8], device: NodeId) -> Admission {
+        Admission {
+            ep_type,
+            device_keys: true,
+            key: key.to_vec(),
+            device,
+        }
+    }
+
+    fn name(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    /// Both sides decide; each by itself.
+    #[test]
+    fn only_endpoints_of_one_type_and_one_key_are_admitted() {
+        let ours = admission(3, b"a key", HERE);
+        let asked = ours.ask(name(1), 2, b"asked");
+        let peers = [
+            (admission(3, b"a key", THERE), Ok(())),
+            (admission(2, b"a key", THERE), Err(Refusal::OtherType)),
+            (admission(3, b"another", THERE), Err(Refusal::OtherKey)),
+        ];
+        for (peer, verdict) in peers {
+            assert_eq!(peer.admits(&asked, HERE, 2), verdict);
+            let answer = peer.answer(name(2), &asked, b"answered");
+            let heard = ours.admits_answer(&asked, THERE, &answer.encode());
+            assert_eq!(heard.map(|it| assert_eq!(it.data, b"answered")), verdict);
+        }
+        assert_eq!(ours.admits(&asked, THERE, 2), Err(Refusal::OtherKey));
+        let garbled = ours.admits_answer(&asked, THERE, b"fi2and so on");
+        let version = HelloError::Version { there: 2, here: 3 };
+        assert_eq!(garbled.unwrap_err(), Refusal::Hello(version));
+    }
 
     #[test]
     fn hellos_survive_the_way() {

@@ -260,7 +260,7 @@ impl Endpoint {
             request.incoming.peer().node,
             request.incoming.local_address().port(),
         );
-        if let Err(why) = self.admits(&request.hello, asker, port) {
+        if let Err(why) = live.admission.admits(&request.hello, asker, port) {
             complain(format_args!(
                 "a connection from {} was refused: {why}",
                 request.hello.name
@@ -277,7 +277,7 @@ impl Endpoint {
             }
         };
         live.state.lock().rdm.connections[0].device_keys = request.hello.device_keys;
-        let hello = self.answer(live, &request.hello, data).encode();
+        let hello = live.answer(&request.hello, data).encode();
         let (ep, this) = (Arc::clone(self), Arc::clone(self));
         let then = move |ready: std::result::Result<(), DeviceError>| {
             let made = ready.map(|()| Vec::new());

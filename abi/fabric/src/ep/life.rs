@@ -92,6 +92,7 @@ impl Endpoint {
             ends,
             srq,
             buffers: Buffers::new(),
+            admission: self.admission(),
             name: Mutex::new(name),
             serving: Mutex::new(None),
             description: Mutex::new(None),

@@ -76,6 +76,7 @@ use host::EpHost;
 use parking_lot::Mutex;
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
+use rkey_rdm::hello::Admission;
 use rkey_rdm::limits::{BUFFER_LEN, BUFFERS, INLINE_MAX, SENDS};
 use rkey_rdm::sges::Sges;
 use shared::Srx;
@@ -202,6 +203,8 @@ struct Live {
     ends: Option<Channel>,
     srq: Srq,
     buffers: Buffers,
+    /// Whom it talks to.
+    admission: Admission,
     /// Where peers find it.
     name: Mutex<SocketAddr>,
     serving: Mutex<Option<Serving>>,

@@ -4,7 +4,7 @@
 //! endpoint asked for, or the peer's if that came first; when both ask at the same time there are two, and
 //! each side sends on its own.
 
-use super::hello::why_not;
+use super::hello::{refused, why_not};
 use super::*;
 use crate::cm::Coming;
 use crate::complaint::complain;
@@ -155,10 +155,12 @@ impl Endpoint {
         find: Duration,
         answer: Duration,
     ) -> std::result::Result<Hello, DeviceError> {
-        let ours = self.ask(live, address, data);
+        let ours = live.ask(address, data);
         let mut there = None;
         let admit = |peer: &rkey_device::Peer| {
-            there = Some(self.admits_answer(&ours, peer.node, &peer.private_data)?);
+            let answer = &peer.private_data;
+            let hello = live.admission.admits_answer(&ours, peer.node, answer);
+            there = Some(hello.map_err(refused)?);
             Ok(())
         };
         let device = &self.domain.device;
@@ -168,7 +170,7 @@ impl Endpoint {
 
     /// A peer asks for a connection to this (unconnected) endpoint. Runs in the thread of the listeners.
     pub(super) fn take(self: &Arc<Self>, incoming: Incoming) -> Option<Coming> {
-        let refuse = |incoming: Incoming, why| {
+        let refuse = |incoming: Incoming, why: &str| {
             incoming.reject(why);
             None
         };
@@ -184,12 +186,12 @@ impl Endpoint {
             return refuse(incoming, NOT_UNDERSTOOD);
         };
         let port = incoming.local_address().port();
-        if let Err(why) = self.admits(&hello, incoming.peer().node, port) {
+        if let Err(why) = live.admission.admits(&hello, incoming.peer().node, port) {
             complain(format_args!(
                 "a connection from {} was refused: {why}",
                 hello.name
             ));
-            return refuse(incoming, why);
+            return refuse(incoming, &why.to_string());
         }
         // What we send to that address goes over this connection: a peer may not claim the address of another.
         if !incoming.listens_at(hello.name) {
@@ -213,7 +215,7 @@ impl Endpoint {
             .prepare_connection(live, hello.name)
             .and_then(|(qp, connection)| {
                 live.state.lock().rdm.connections[connection].device_keys = hello.device_keys;
-                let ours = self.answer(live, &hello, &[]).encode();
+                let ours = live.answer(&hello, &[]).encode();
                 let answered = incoming.answer(&[&qp], &ours).map_err(FiError::from);
                 answered
                     .map(|accepting| (accepting, connection))
