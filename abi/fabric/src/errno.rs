@@ -78,6 +78,12 @@ impl std::fmt::Debug for FiError {
     }
 }
 
+impl From<std::io::Error> for FiError {
+    fn from(error: std::io::Error) -> Self {
+        Errno::from(&error).into()
+    }
+}
+
 impl From<Errno> for FiError {
     fn from(errno: Errno) -> Self {
         Self(errno.raw())

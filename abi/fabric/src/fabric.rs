@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::cm::Cm;
 use crate::domain::domain_open;
+use crate::driver::listeners::Listeners;
 use crate::eq::eq_open;
 use crate::errno::{FiError, Result};
 use crate::info::FABRIC_NAME;
@@ -37,7 +37,7 @@ const PATIENT: u8 = 19;
 #[derive(Default)]
 pub(crate) struct Fabric {
     device: Mutex<Option<Device>>,
-    pub(crate) cm: Cm,
+    pub(crate) listeners: Listeners,
     pub(crate) users: Users,
 }
 

@@ -14,11 +14,11 @@
 //! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, and waiting for them |
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
-//! | `cm`, `pep`, `place`, `identity` | accepting connections; passive endpoints; addresses; peers that regions
+//! | `driver` | endpoints over the device, whatever the API |
+//! | `pep`, `place`, `identity` | passive endpoints; addresses; peers that regions
 //! can be limited to |
 //! | `lenient` | calls that manual pages forbid and other providers accept |
-//! | `object`, `errno`, `nosys`, `complaint` | handles, error numbers, missing calls, the log of peers' errors
-//! |
+//! | `object`, `errno`, `nosys` | handles, error numbers, missing calls |
 //! | [`fuzzing`] | readers of peers' bytes, for fuzz targets |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
@@ -27,11 +27,10 @@ mod address;
 mod attached;
 mod av;
 mod backlog;
-mod cm;
 mod cntr;
-mod complaint;
 mod cq;
 mod domain;
+mod driver;
 mod ep;
 mod eq;
 mod errno;

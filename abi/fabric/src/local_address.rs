@@ -1,6 +1,6 @@
 //! The address of an endpoint, from the program's request to the socket that has it.
 
-use crate::ep::name::reachable;
+use crate::driver::reachable;
 use crate::errno::{FiError, Result};
 use rkey_device::{Device, Listener, Reservation};
 use std::net::{Ipv4Addr, SocketAddr};

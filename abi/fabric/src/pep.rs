@@ -5,8 +5,8 @@
 
 use crate::address::Format;
 use crate::backlog::Backlog;
-use crate::cm::Serving;
-use crate::complaint::complain;
+use crate::driver::complaint::complain;
+use crate::driver::listeners::Serving;
 use crate::ep::connect::{RequestObject, parameters, read_request, reject as reject_request};
 use crate::ep::name::give_name;
 use crate::eq::{Eq, EqObject};
@@ -303,7 +303,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
             }
             None
         };
-        state.serving = Some(pep.fabric.cm.serve(listener, Box::new(handler))?);
+        state.serving = Some(pep.fabric.listeners.serve(listener, Box::new(handler))?);
         Ok(())
     })
 }

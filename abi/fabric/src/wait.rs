@@ -1,46 +1,12 @@
 //! Waiting: descriptors that are readable while there is something to do, and deadlines of calls.
 
+pub(crate) use crate::driver::signal::Signal;
 use crate::errno::{FiError, Result};
 use crate::sys::*;
 use rkey_device::time;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
-
-/// An eventfd that is readable while raised.
-pub(crate) struct Signal(OwnedFd);
-
-#[allow(unsafe_code)]
-// UNSAFETY: system calls on descriptors of our own.
-impl Signal {
-    pub(crate) fn new() -> Result<Self> {
-        // SAFETY: no memory is passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(rkey_kit::Errno::last().into());
-        }
-        // SAFETY: a new descriptor that nothing else owns.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// Makes it readable.
-    pub(crate) fn raise(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes of our own. A full counter is already readable.
-        unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
-    }
-
-    /// Makes it unreadable.
-    pub(crate) fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: room for eight bytes.
-        unsafe { libc::read(self.raw(), (&raw mut count).cast(), 8) };
-    }
-
-    pub(crate) fn raw(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}
 
 /// A descriptor that becomes readable after a while.
 pub(crate) struct Timer(OwnedFd);
@@ -177,14 +143,6 @@ impl Deadline {
                 .ok()
                 .map(|ms| time::now() + Duration::from_millis(ms)),
         )
-    }
-
-    pub(crate) fn after(time: Duration) -> Self {
-        Self(Some(time::now() + time))
-    }
-
-    pub(crate) fn never() -> Self {
-        Self(None)
     }
 
     pub(crate) fn passed(&self) -> bool {

@@ -7,7 +7,7 @@
 
 use super::host::{EpHost, identity_of, refuse};
 use super::*;
-use crate::complaint::complain;
+use crate::driver::complaint::complain;
 use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::persistent;
 use rkey_device::core::{Accessor, Operation as Access};

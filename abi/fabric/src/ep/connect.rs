@@ -3,12 +3,12 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::hello::why_not;
 use super::name::give_name;
 use super::object::EpObject;
 use super::*;
-use crate::cm::{Accepted, Coming};
-use crate::complaint::complain;
+use crate::driver::complaint::complain;
+use crate::driver::listeners::{Accepted, Coming};
+use crate::driver::why_not;
 use crate::eq::Failure;
 use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, input, list, object, remove, status};
@@ -178,8 +178,8 @@ impl Endpoint {
         if state.rdm.connections.slots() > 0 {
             return Err(FiError::ISCONN);
         }
-        let qp = self.new_qp(live, None)?;
-        self.add_connection(live, &mut state, qp.clone(), peer)?;
+        let qp = live.new_qp(None)?;
+        live.add_connection(&mut state, qp.clone(), peer)?;
         Ok(qp)
     }
 
@@ -285,7 +285,7 @@ impl Endpoint {
                 made.map_err(|error| (crate::errno::of_device(&error), Vec::new())),
             );
         };
-        let answered = self.domain.fabric.cm.accept(|| {
+        let answered = self.domain.fabric.listeners.accept(|| {
             let accepting = request.incoming.answer(&[&qp], &hello)?;
             Ok(Accepted {
                 client: Coming {
@@ -303,7 +303,7 @@ impl Endpoint {
 
     /// Asks the listener at an address.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
-        match self.ask_at(live, address, qp, data, PATIENCE, PATIENCE) {
+        match live.ask_at(address, qp, data, PATIENCE, PATIENCE) {
             Ok(there) => {
                 live.state.lock().rdm.connections[0].device_keys = there.device_keys;
                 Ok(there.data)
@@ -384,7 +384,7 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
             }
             state.rdm.say_bye(&live.host, 0);
         }
-        ep.linger(live);
+        live.linger();
         live.state.lock().rdm.lose(&live.host, 0);
         Ok(())
     })

@@ -4,13 +4,14 @@ use super::operation::Posted;
 use super::payload;
 use super::receive::{Arriving, PostedReceive};
 use super::*;
-use crate::complaint::complain;
 use crate::cq::Entry;
+use crate::driver::Front;
+use crate::driver::complaint::complain;
 use crate::errno::of_status;
 use crate::identity::Identity;
 use rkey_device::core::{Denial, DomainId, LocalKey, LocalUse, NamedKey, WireKey};
 use rkey_device::engine::{QpAttributes, QpState, SendRequest, Sge, Status};
-use rkey_device::{Qp, denials};
+use rkey_device::{DeviceError, Qp, denials};
 use rkey_rdm::address::to_text;
 use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
@@ -117,7 +118,7 @@ impl Host for EpHost {
 
     fn connect(&self, peer: usize, address: SocketAddr) -> Result<()> {
         let ep = self.this.upgrade().ok_or(Error::Shutdown)?;
-        Ok(ep.reach(peer, address)?)
+        crate::driver::reach(ep, peer, address)
     }
 
     #[inline]
@@ -319,6 +320,29 @@ impl Host for EpHost {
                 let error = FiError::from(error);
                 tracing::warn!("a collective group of {members} ends: {error:?}");
             }
+        }
+    }
+}
+
+impl Front for EpHost {
+    /// Who a peer is, where regions can be limited to one (FI-212).
+    fn identity(&self, peer: SocketAddr) -> Option<Arc<Identity>> {
+        let limited = self.domain.av_keys && self.domain.directed;
+        limited.then(|| self.domain.identities.of(peer))
+    }
+
+    fn peer_number(identity: &Option<Arc<Identity>>) -> Option<u32> {
+        identity.as_ref().map(|it| it.number)
+    }
+
+    fn error_of(error: &DeviceError) -> Error {
+        crate::errno::of_device(error).into()
+    }
+
+    fn come_again(&self) {
+        // A program may wait for its queue before it comes again.
+        for side in [&self.tx, &self.rx].into_iter().flatten() {
+            side.cq.nudge();
         }
     }
 }

@@ -1,10 +1,10 @@
 //! An endpoint from being enabled to its end.
 
-use super::name::reachable;
 use super::wake::Fds;
 use super::*;
-use rkey_device::time;
-use rkey_rdm::draining::STUCK;
+use crate::driver::Options;
+use rkey_rdm::endpoint::Service;
+use rkey_rdm::hello::Admission;
 use std::sync::mpsc::{Sender, channel};
 
 /// An endpoint cannot be enabled before it is bound to everything that it needs.
@@ -20,7 +20,26 @@ fn settled(counter: Option<Arc<Counter>>) -> OnceLock<Arc<Counter>> {
     counter.map_or_else(OnceLock::new, OnceLock::from)
 }
 
+/// The service that an endpoint type offers.
+fn service(ep_type: c_int) -> Service {
+    match ep_type {
+        FI_EP_MSG => Service::Connected,
+        FI_EP_DGRAM => Service::Datagram,
+        _ => Service::ReliableDatagram,
+    }
+}
+
 impl Endpoint {
+    /// Whom this endpoint talks to.
+    fn admission(&self) -> Admission {
+        Admission {
+            ep_type: self.ep_type as u8,
+            device_keys: self.domain.has(FI_MR_PROV_KEY),
+            key: self.pd.key.clone(),
+            device: self.domain.device.node(),
+        }
+    }
+
     /// Makes the endpoint usable. A second time does nothing.
     pub(super) fn enable(self: &Arc<Self>) -> Result<()> {
         let mut setup = self.setup.lock();
@@ -62,8 +81,6 @@ impl Endpoint {
         let hears_asleep = hears.as_ref().is_some_and(|eq| eq.is_waitable());
         let channel_if = |wanted: bool| wanted.then(|| device.create_channel()).transpose();
         let (channel, ends) = (channel_if(waits)?, channel_if(hears_asleep)?);
-        let cq = device.create_cq(BUFFERS + 4 * SENDS, channel.as_ref())?;
-        let srq = device.create_srq(self.pd.id, BUFFERS, 1)?;
         let name = match self.ep_type {
             FI_EP_MSG => self.name_before(&mut setup)?,
             _ => setup.local_address.name(),
@@ -84,35 +101,24 @@ impl Endpoint {
             remote: setup.remote.clone().map(settled),
             min_multi_recv: Arc::clone(&self.min_multi_recv),
         };
+        let options = Options {
+            service: service(self.ep_type),
+            admission: self.admission(),
+            name,
+            number: Some(self.number),
+            max_sge: NEEDED_SGE,
+            channel: channel.as_ref(),
+        };
         let live = Live {
-            host,
-            stx: setup.stx.clone(),
-            cq,
+            driver: Driver::new(device, host, options)?,
+            stx: setup.stx.clone().map(SharedRoom::new),
             channel,
             ends,
-            srq,
-            buffers: Buffers::new(),
-            admission: self.admission(),
-            name: Mutex::new(name),
-            serving: Mutex::new(None),
             description: Mutex::new(None),
-            state: Mutex::new(State::new(self.ep_type)),
         };
-        for index in 0..BUFFERS {
-            live.post_buffer(index);
-        }
         if self.ep_type != FI_EP_MSG {
             let listener = setup.local_address.listen(device)?;
-            *live.name.lock() = reachable(listener.local_address());
-            let weak = Arc::downgrade(self);
-            let handler = move |incoming: rkey_device::Incoming| match weak.upgrade() {
-                Some(ep) => ep.take(incoming),
-                None => {
-                    incoming.reject("the endpoint is closed");
-                    None
-                }
-            };
-            *live.serving.lock() = Some(self.domain.fabric.cm.serve(listener, Box::new(handler))?);
+            live.serve(self, &self.domain.fabric.listeners, listener)?;
         }
         let fds = live.fds();
         let begun = self
@@ -214,27 +220,16 @@ impl Endpoint {
         }
         crate::mr::bind::detach_endpoint(&self.domain, self.number);
         if let Some(live) = self.live.get() {
-            // The endpoint is not described any more, and no peer connects.
+            // The endpoint is not described any more.
             drop(live.description.lock().take());
-            drop(live.serving.lock().take());
-            {
-                let mut state = live.state.lock();
-                self.advance(live, &mut state);
-                state.rdm.say_goodbye(&live.host);
-            }
-            self.linger(live);
+            live.begin_close();
+            live.say_goodbye();
             // Not under the lock of the state: a post to shared receives takes that lock while it holds the list of
             // their endpoints.
             if let Some(srx) = &live.host.srx {
                 srx.detach(self);
             }
-            let remains = live.state.lock().rdm.close(&live.host);
-            // From here on no peer touches the program's memory, stopped or not.
-            let deadline = time::now() + STUCK;
-            for qp in &remains.qps {
-                qp.quiesce(deadline);
-            }
-            remains.withdraw(&live.host);
+            live.close();
         }
         let fds = self.live.get().map_or(Fds::default(), Live::fds);
         let setup = std::mem::take(&mut *self.setup.lock());
@@ -258,9 +253,8 @@ impl Endpoint {
             srx.part();
         }
         if let Some(stx) = &setup.stx {
-            let live = self.live.get();
-            let places = live.map(|live| std::mem::take(&mut live.state.lock().places));
-            stx.part(places.unwrap_or(0));
+            let room = self.live.get().and_then(|live| live.stx.as_ref());
+            stx.part(room.map_or(0, SharedRoom::leave));
         }
         if let Some(key) = &setup.auth_key {
             key.users.remove();

@@ -11,9 +11,8 @@
 //! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and aliases of it |
 //! | [`life`] | enabling, and the end |
 //! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
-//! | [`progress`], [`backlog`] | drives the state machine |
-//! | [`connection`], [`reach`] | queue pairs for connections, made on demand |
-//! | [`hello`] | what the two sides of a connection tell each other first |
+//! | [`backlog`] | progress for peers while the program does not look |
+//! | [`reach`] | the connection to a peer of the address vector |
 //! | [`operation`] | what the program is told of its operations |
 //! | [`post`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | messages out, messages in, and peeks at them |
@@ -35,12 +34,10 @@ mod caps;
 pub(crate) mod collective;
 mod commit;
 pub(crate) mod connect;
-pub(crate) mod connection;
 pub(crate) mod deferred;
 mod describe;
 mod flags;
 pub(crate) mod foreign;
-pub(crate) mod hello;
 mod host;
 mod life;
 mod msg;
@@ -51,7 +48,6 @@ pub(crate) mod options;
 mod payload;
 mod peek;
 mod post;
-mod progress;
 mod reach;
 mod receive;
 mod rma;
@@ -62,10 +58,10 @@ mod tagged;
 mod wake;
 
 use crate::av::{AuthKey, Av};
-use crate::cm::Serving;
 use crate::cntr::{Counter, Remote};
 use crate::cq::Cq;
 use crate::domain::{Domain, ProtectionDomain};
+use crate::driver::{Driver, Holder};
 use crate::eq::Eq;
 use crate::errno::{FiError, Result};
 use crate::local_address::LocalAddress;
@@ -74,10 +70,9 @@ use crate::sys::*;
 use caps::check_caps;
 use host::EpHost;
 use parking_lot::Mutex;
-use rkey_device::engine::{Completion, Sge};
-use rkey_device::{Channel, Srq};
-use rkey_rdm::hello::Admission;
-use rkey_rdm::limits::{BUFFER_LEN, BUFFERS, INLINE_MAX, SENDS};
+use rkey_device::Channel;
+use rkey_device::engine::Sge;
+use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
 use rkey_rdm::sges::Sges;
 use shared::Srx;
 use std::collections::HashMap;
@@ -86,7 +81,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
-use stx::Stx;
+use stx::{SharedRoom, Stx};
 
 /// What a device has to allow so that endpoints work.
 pub(crate) const NEEDED_INLINE: u32 = INLINE_MAX as u32;
@@ -191,99 +186,37 @@ type Rdm = rkey_rdm::endpoint::Endpoint<EpHost>;
 /// A connection of it.
 type Connection = rkey_rdm::endpoint::Connection<EpHost>;
 
-/// What an enabled endpoint has.
+/// What an enabled endpoint has: its driver, and what libfabric adds.
 struct Live {
-    /// What the state machine runs on.
-    host: EpHost,
-    /// Where it has its room to transmit, if that is shared.
-    stx: Option<Arc<Stx>>,
-    cq: rkey_device::Cq,
+    driver: Driver<EpHost>,
+    /// Its room to transmit, if that is shared.
+    stx: Option<SharedRoom>,
     /// What wakes a program that waits for completions, and one that waits for nothing but the end of the connection.
     channel: Option<Channel>,
     ends: Option<Channel>,
-    srq: Srq,
-    buffers: Buffers,
-    /// Whom it talks to.
-    admission: Admission,
-    /// Where peers find it.
-    name: Mutex<SocketAddr>,
-    serving: Mutex<Option<Serving>>,
     /// Shows it to people, until it is closed.
     description: Mutex<Option<rkey_device::Description>>,
-    state: Mutex<State>,
+}
+
+impl std::ops::Deref for Live {
+    type Target = Driver<EpHost>;
+
+    #[inline]
+    fn deref(&self) -> &Driver<EpHost> {
+        &self.driver
+    }
+}
+
+impl Holder for Endpoint {
+    type Front = EpHost;
+
+    fn driver(&self) -> Option<&Driver<EpHost>> {
+        self.live.get().map(|live| &live.driver)
+    }
 }
 
 /// What changes about an endpoint.
-struct State {
-    rdm: Rdm,
-    /// Places that it has in its shared transmit context.
-    places: usize,
-    /// Room for completions of the device.
-    completions: Vec<Completion>,
-    /// How many peers the device had told to be gone when connections were last looked after.
-    peers_gone: u32,
-}
-
-impl State {
-    fn new(ep_type: c_int) -> Self {
-        Self {
-            rdm: Rdm::new(progress::service(ep_type)),
-            places: 0,
-            completions: Vec::new(),
-            peers_gone: 0,
-        }
-    }
-}
-
-#[allow(unsafe_code)]
-// UNSAFETY: memory that the device writes to and that is read by address.
-mod buffers {
-    use super::*;
-
-    /// The buffers for messages that arrive.
-    pub(super) struct Buffers {
-        start: *mut u8,
-    }
-
-    // SAFETY: the memory is only read through `read`, whose callers have a buffer to themselves.
-    unsafe impl Send for Buffers {}
-    // SAFETY: as above.
-    unsafe impl Sync for Buffers {}
-
-    impl Buffers {
-        pub(super) fn new() -> Self {
-            let bytes = vec![0u8; BUFFERS as usize * BUFFER_LEN].into_boxed_slice();
-            Self {
-                start: Box::into_raw(bytes).cast(),
-            }
-        }
-
-        /// The address of a buffer.
-        pub(super) fn address(&self, index: u32) -> u64 {
-            (self.start as usize + (index % BUFFERS) as usize * BUFFER_LEN) as u64
-        }
-
-        /// The first bytes of a buffer.
-        ///
-        /// # Safety
-        /// The device has completed the receive into it, and it is not posted again while the result is used.
-        pub(super) unsafe fn read(&self, index: u32, len: usize) -> &[u8] {
-            let len = len.min(BUFFER_LEN);
-            // SAFETY: inside of the allocation; the device does not write to it meanwhile, as the caller promises.
-            unsafe { std::slice::from_raw_parts(self.address(index) as *const u8, len) }
-        }
-    }
-
-    impl Drop for Buffers {
-        fn drop(&mut self) {
-            let bytes =
-                std::ptr::slice_from_raw_parts_mut(self.start, BUFFERS as usize * BUFFER_LEN);
-            // SAFETY: the allocation of `new`, which is not in use any more: the queue of receives went before.
-            drop(unsafe { Box::from_raw(bytes) });
-        }
-    }
-}
-use buffers::Buffers;
+type State = crate::driver::State<EpHost>;
 
 impl Endpoint {
     fn live(&self) -> Result<&Live> {
@@ -304,10 +237,18 @@ impl Endpoint {
         let Some(mut state) = live.state.try_lock() else {
             return;
         };
-        self.advance(live, &mut state);
-        Self::free_shared_places(live, &mut state);
+        live.advance(&mut state);
+        Self::free_shared_places(live, &state);
         drop(state);
         live.cq.rest();
+    }
+
+    /// The program has read entries of a queue that was full: peers get what they wait for, even if the program
+    /// does not look for more.
+    #[cold]
+    pub(crate) fn give_answers(&self) {
+        let Some(live) = self.live.get() else { return };
+        live.state.lock().rdm.send_owed(&live.host);
     }
 
     /// The thread of automatic progress: waits for something to do, and does it.
@@ -323,8 +264,8 @@ impl Endpoint {
                 if self.closing.load(Ordering::Acquire) {
                     return;
                 }
-                self.advance(live, &mut state);
-                Self::free_shared_places(live, &mut state);
+                live.advance(&mut state);
+                Self::free_shared_places(live, &state);
             }
             self.domain.work.run();
         }

@@ -9,16 +9,6 @@ use crate::av::give_cut;
 use crate::object::{find, status};
 use std::ffi::c_void;
 
-/// The address under which peers on this host find a listener.
-pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        _ => return address,
-    };
-    SocketAddr::new(ip, address.port())
-}
-
 /// `fi_setname`: the address, before the endpoint is enabled. It is reserved.
 pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
@@ -55,7 +45,7 @@ pub(super) unsafe extern "C" fn getname(
         // SAFETY: `find` validates the handle.
         let ep = &unsafe { find::<EpObject, _>(fid)? }.inner;
         let name = match ep.live.get() {
-            Some(live) => *live.name.lock(),
+            Some(live) => live.name(),
             None => ep.name_before(&mut ep.setup.lock())?,
         };
         // SAFETY: room as the caller promises.

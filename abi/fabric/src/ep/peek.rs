@@ -30,7 +30,7 @@ impl Endpoint {
         let has = |flag| wanted.flags & flag != 0;
         let (context, tagged) = (wanted.context as usize, wanted.tag.is_some());
         let mut state = live.state.lock();
-        self.advance(live, &mut state);
+        live.advance(&mut state);
         if !has(FI_PEEK) {
             if !has(FI_CLAIM) {
                 return Err(FiError::BADFLAGS);

@@ -29,11 +29,11 @@ impl Endpoint {
         requests: u32,
         report: bool,
     ) -> Result<()> {
-        let Some(stx) = &live.stx else {
+        let Some(shared) = &live.stx else {
             return self.find_room(live, state, connection, requests, report);
         };
         // First: it may look for completions, which take room.
-        self.take_shared_place(live, state, stx, connection)?;
+        self.take_shared_place(live, state, shared, connection)?;
         let room = self.find_room(live, state, connection, requests, report);
         if room.is_err() {
             Self::free_shared_places(live, state);
@@ -55,7 +55,7 @@ impl Endpoint {
         if state.rdm.has_room(connection, requests) && !is_full() {
             return Ok(());
         }
-        self.advance(live, state);
+        live.advance(state);
         let open = state.rdm.connections[connection].state().is_open();
         match open && state.rdm.has_room(connection, requests) && !is_full() {
             true => Ok(()),

@@ -37,6 +37,39 @@ pub(crate) struct Stx {
 const TRANSMITS: u64 =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE | FI_SEND | FI_READ | FI_WRITE;
 
+/// The room of one endpoint: the context, and how many of its places the endpoint has. Changes under the lock of the
+/// endpoint's state.
+pub(super) struct SharedRoom {
+    stx: Arc<Stx>,
+    places: AtomicUsize,
+}
+
+impl SharedRoom {
+    pub(super) fn new(stx: Arc<Stx>) -> Self {
+        let places = AtomicUsize::new(0);
+        Self { stx, places }
+    }
+
+    /// Takes a place, if one is free.
+    fn take(&self) -> Result<()> {
+        self.stx.take()?;
+        self.places.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives back what the endpoint does not need any more of its places.
+    fn settle(&self, needed: usize) {
+        let given_back = self.places.load(Ordering::Relaxed).saturating_sub(needed);
+        self.places.fetch_sub(given_back, Ordering::Relaxed);
+        self.stx.taken.fetch_sub(given_back, Ordering::AcqRel);
+    }
+
+    /// The endpoint goes: how many places it had.
+    pub(super) fn leave(&self) -> usize {
+        self.places.swap(0, Ordering::Relaxed)
+    }
+}
+
 impl Stx {
     /// An endpoint is going to use it: one with a subset of its capabilities.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
@@ -54,20 +87,12 @@ impl Stx {
     }
 
     /// Takes a place, if one is free.
-    fn take(&self, places: &mut usize) -> Result<()> {
+    fn take(&self) -> Result<()> {
         let one_more = |taken| (taken < self.size).then_some(taken + 1);
         let took = self
             .taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
-        *places += usize::from(took.is_ok());
         took.map(drop).map_err(|_| FiError::AGAIN)
-    }
-
-    /// Gives back what an endpoint does not need any more of its places.
-    fn settle(&self, places: &mut usize, needed: usize) {
-        let given_back = places.saturating_sub(needed);
-        *places -= given_back;
-        self.taken.fetch_sub(given_back, Ordering::AcqRel);
     }
 }
 
@@ -77,28 +102,27 @@ impl Endpoint {
         &self,
         live: &Live,
         state: &mut State,
-        stx: &Stx,
+        room: &SharedRoom,
         connection: usize,
     ) -> Result<()> {
-        if stx.take(&mut state.places).is_ok() {
+        if room.take().is_ok() {
             return Ok(());
         }
-        self.advance(live, state);
+        live.advance(state);
         Self::free_shared_places(live, state);
         if !state.rdm.connections[connection].state().is_open() {
             return Err(FiError::AGAIN);
         }
-        stx.take(&mut state.places)
+        room.take()
     }
 
     /// Gives places back whose operations are complete.
     #[inline]
-    pub(super) fn free_shared_places(live: &Live, state: &mut State) {
-        if let Some(stx) = &live.stx
-            && state.places > 0
+    pub(super) fn free_shared_places(live: &Live, state: &State) {
+        if let Some(room) = &live.stx
+            && room.places.load(Ordering::Relaxed) > 0
         {
-            let needed = state.rdm.under_way();
-            stx.settle(&mut state.places, needed);
+            room.settle(state.rdm.under_way());
         }
     }
 }

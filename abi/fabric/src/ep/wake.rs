@@ -23,7 +23,7 @@ impl Endpoint {
         }
         // The descriptor does not tell of what came before that.
         let mut state = live.state.lock();
-        self.advance(live, &mut state);
+        live.advance(&mut state);
         let transmits = live
             .host
             .tx
@@ -50,7 +50,7 @@ impl Endpoint {
             while ends.try_next_event()?.is_some() {}
             live.cq.watch(ends)?;
         }
-        self.advance(live, &mut live.state.lock());
+        live.advance(&mut live.state.lock());
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl Endpoint {
             return false;
         };
         let told = live.ends.as_ref().is_some_and(Channel::has_events);
-        if live.cq.is_empty() && live.cq.peers_gone() == state.peers_gone && !told {
+        if !live.has_news(&state) && !told {
             return false;
         }
         if told {
@@ -72,7 +72,7 @@ impl Endpoint {
             drop(state);
             return self.arm_for_end().is_ok();
         }
-        self.advance(live, &mut state);
+        live.advance(&mut state);
         true
     }
 }

@@ -145,7 +145,7 @@ pub(in crate::ep) fn check(ep_type: c_int, caps: u64) -> Result<()> {
 impl Endpoint {
     /// The members of a set, and our place among them.
     fn members(&self, live: &Live, set: &AvSet) -> Result<Members> {
-        let own = *live.name.lock();
+        let own = live.name();
         let av = live.host.av.as_ref();
         if !av.is_some_and(|av| Arc::ptr_eq(av, &set.av)) {
             tracing::warn!("the set is of another address vector than the endpoint's");
@@ -207,7 +207,7 @@ impl Endpoint {
                 if self.closing.load(Ordering::Acquire) {
                     return;
                 }
-                self.advance(live, &mut state);
+                live.advance(&mut state);
                 if !state.rdm.is_joining(address) {
                     return;
                 }

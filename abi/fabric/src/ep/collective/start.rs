@@ -163,7 +163,7 @@ impl Endpoint {
             state.rdm.has_all_collectives() || posted.report && tx.is_some_and(|tx| tx.cq.is_full())
         };
         if full(&state) {
-            self.advance(live, &mut state);
+            live.advance(&mut state);
             if full(&state) {
                 return Err(FiError::AGAIN);
             }

@@ -144,8 +144,9 @@ fn an_endpoint_that_is_closed_gets_no_connections() {
     let (ep, _) = opened();
     ep.shut();
     let live = ep.live().unwrap();
-    let late = ep.prepare_connection(live, SOMEBODY);
-    assert_eq!(late.err(), Some(FiError::SHUTDOWN));
+    let qp = live.new_qp(None).unwrap();
+    let late = live.add_connection(&mut live.state.lock(), qp, SOMEBODY);
+    assert_eq!(late.map_err(FiError::from), Err(FiError::SHUTDOWN));
     assert!(live.state.lock().rdm.connections.slots() == 0);
 }
 

@@ -92,7 +92,7 @@ impl Endpoint {
             };
             // The peer gives credit for data, which may have come.
             if it.data.is_some() && !state.rdm.connections[connection].credit.has(0) {
-                self.advance(live, state);
+                live.advance(state);
             }
             let transfer = endpoint::Transfer {
                 connection,

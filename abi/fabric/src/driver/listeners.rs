@@ -1,14 +1,15 @@
-//! Accepting connections: one thread for all listeners of a fabric, so that peers can connect while the program
+//! Accepting connections: one thread for all listeners of a program's device, so that peers can connect while the program
 //! is busy. The thread also completes the requests that the program accepts, so a peer's later request cannot
 //! overtake an earlier one.
 
-use crate::complaint::complain;
-use crate::errno::Result;
-use crate::wait::{Deadline, Signal, readable};
+use super::complaint::complain;
+use super::signal::Signal;
 use parking_lot::{Condvar, Mutex};
 use rkey_device::{Accepting, DeviceError, Incoming, Listener, Peer};
-use rkey_kit::caught;
-use std::os::fd::{AsRawFd, RawFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub(crate) struct Coming {
 /// Called every millisecond until it returns false.
 pub(crate) type Look = dyn FnMut() -> bool + Send;
 
-type Then = dyn FnOnce(std::result::Result<(), DeviceError>) + Send;
+type Then = dyn FnOnce(Result<(), DeviceError>) + Send;
 
 /// A request that the program has accepted.
 pub(crate) struct Accepted {
@@ -42,9 +43,9 @@ pub(crate) struct Accepted {
     pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 
-/// The listeners of a fabric. The thread runs from the first listener to the end of the fabric.
+/// Listeners that one thread serves. It runs from the first listener until this is dropped.
 #[derive(Default)]
-pub(crate) struct Cm(Mutex<Option<Arc<Inner>>>);
+pub(crate) struct Listeners(Mutex<Option<Arc<Inner>>>);
 
 struct Inner {
     signal: Signal,
@@ -73,9 +74,9 @@ pub(crate) struct Serving {
     entry: Arc<Entry>,
 }
 
-impl Cm {
+impl Listeners {
     /// The state of the thread. The first call starts it.
-    fn inner(&self) -> Result<Arc<Inner>> {
+    fn inner(&self) -> io::Result<Arc<Inner>> {
         let mut place = self.0.lock();
         if let Some(inner) = &*place {
             return Ok(Arc::clone(inner));
@@ -91,17 +92,16 @@ impl Cm {
             ended: AtomicBool::new(false),
         });
         let threads = Arc::clone(&inner);
-        rkey_device::threads::spawn("rkey-fi-cm", move || {
+        rkey_device::threads::spawn("rkey-listen", move || {
             let _end = End(&threads);
             run(&threads);
-        })
-        .map_err(|_| crate::errno::FiError::NOMEM)?;
+        })?;
         Ok(Arc::clone(place.insert(inner)))
     }
 
     /// Serves a listener. The thread runs the handler and the rest of each connection, one at a time, and never
     /// again once the result is dropped. By then the address is free.
-    pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> Result<Serving> {
+    pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> io::Result<Serving> {
         let inner = self.inner()?;
         let entry = Arc::new(Entry {
             listener,
@@ -114,7 +114,7 @@ impl Cm {
     }
 
     /// Calls `look` every millisecond, in the thread.
-    pub(crate) fn look_until(&self, look: Box<Look>) -> Result<()> {
+    pub(crate) fn look_until(&self, look: Box<Look>) -> io::Result<()> {
         let inner = self.inner()?;
         inner.looks.lock().push(look);
         inner.signal.raise();
@@ -123,7 +123,10 @@ impl Cm {
 
     /// Accepts a request: `answer` responds to the peer. When the peer is ready, the thread completes the
     /// connection before it hands on any later request of that peer.
-    pub(crate) fn accept(&self, answer: impl FnOnce() -> Result<Accepted>) -> Result<()> {
+    pub(crate) fn accept<E: From<io::Error>>(
+        &self,
+        answer: impl FnOnce() -> Result<Accepted, E>,
+    ) -> Result<(), E> {
         let inner = self.inner()?;
         // Locked: the peer may be ready, and ask again, as soon as it gets the answer.
         let mut accepted = inner.accepted.lock();
@@ -166,7 +169,7 @@ impl Drop for End<'_> {
     }
 }
 
-impl Drop for Cm {
+impl Drop for Listeners {
     fn drop(&mut self) {
         if let Some(inner) = self.0.lock().take() {
             inner.ended.store(true, Ordering::Release);
@@ -223,12 +226,12 @@ impl Clients {
     }
 
     /// Their sockets.
-    fn fds(&self) -> impl Iterator<Item = RawFd> {
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let coming = self.coming.iter().map(|(_, client)| client);
         let accepted = self.accepted.iter().map(|it| &it.client);
         coming
             .chain(accepted)
-            .map(|client| client.accepting.socket().as_raw_fd())
+            .map(|client| client.accepting.socket())
     }
 }
 
@@ -246,30 +249,44 @@ fn run(inner: &Inner) {
         clients.go_on(inner);
         looks.append(&mut inner.looks.lock());
         looks.retain_mut(|look| caught(look).unwrap_or(false));
-        let mut fds = vec![inner.signal.raw()];
-        fds.extend(
-            entries
-                .iter()
-                .map(|entry| entry.listener.socket().as_raw_fd()),
-        );
+        let mut fds = vec![inner.signal.as_fd()];
+        fds.extend(entries.iter().map(|entry| entry.listener.socket()));
         let listeners = fds.len();
         fds.extend(clients.fds());
         // A client that sends nothing is checked again soon, and dropped after a second.
         let half_open = entries.iter().any(|entry| entry.listener.has_half_open());
-        let deadline = if half_open || !looks.is_empty() {
-            Deadline::after(Duration::from_millis(1))
+        let time = if half_open || !looks.is_empty() {
+            Some(Duration::from_millis(1))
         } else if fds.len() == listeners {
-            Deadline::never()
+            None
         } else {
             // Their time limits are checked regularly.
-            Deadline::after(Duration::from_millis(100))
+            Some(Duration::from_millis(100))
         };
         // A failed listener stays readable.
-        if readable(&fds, &deadline).is_err() || !calm {
-            let _ = readable(&[inner.signal.raw()], &Deadline::after(PAUSE));
+        if wait(&fds, time).is_err() || !calm {
+            let _ = wait(&[inner.signal.as_fd()], Some(PAUSE));
         }
         inner.signal.clear();
     }
+}
+
+/// Waits until one of the descriptors is readable, a signal comes, or the time is over (`None`: never).
+fn wait(fds: &[BorrowedFd<'_>], time: Option<Duration>) -> io::Result<()> {
+    let set = fds.iter().copied();
+    let mut set: Vec<PollFd<'_>> = set
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    let time = time.and_then(|time| time.try_into().ok());
+    match poll(&mut set, time.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Runs code that may have a bug. `None`: it panicked.
+fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(body)).ok()
 }
 
 /// Continues with an accepted client; returns it if it is not ready yet.
@@ -297,8 +314,11 @@ fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
     coming.iter().filter(of_process).count() >= OF_PROCESS_MAX
 }
 
+/// A listener that stays readable for a while.
+struct Stopped;
+
 /// Hands on all clients that have arrived.
-fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<()> {
+fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(), Stopped> {
     while clients.coming.len() < COMING_MAX {
         let open = entry.open.lock();
         if !*open {
@@ -327,10 +347,10 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<()>
             Ok(None) => return Ok(()),
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");
-                return Err(error.into());
+                return Err(Stopped);
             }
         }
     }
     // The others wait, as after a failure.
-    Err(crate::errno::FiError::AGAIN)
+    Err(Stopped)
 }

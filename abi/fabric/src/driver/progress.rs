@@ -3,42 +3,33 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads buffers that the device has filled.
 
-use super::*;
-use rkey_device::engine::RecvRequest;
+use super::{Driver, Front, State};
+use rkey_device::engine::{Completion, RecvRequest, Sge};
 use rkey_device::time;
-use rkey_rdm::endpoint::Service;
+use rkey_rdm::limits::BUFFER_LEN;
 use std::time::Duration;
 
 /// How long an endpoint that goes waits for what it has posted to arrive.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The service that an endpoint type offers.
-pub(super) fn service(ep_type: c_int) -> Service {
-    match ep_type {
-        FI_EP_MSG => Service::Connected,
-        FI_EP_DGRAM => Service::Datagram,
-        _ => Service::ReliableDatagram,
-    }
-}
-
-impl Endpoint {
+impl<F: Front> Driver<F> {
     /// Handles what the device has completed.
-    pub(super) fn advance(&self, live: &Live, state: &mut State) {
+    pub(crate) fn advance(&self, state: &mut State<F>) {
         // Before the completions are taken: what came from those peers is among them.
-        let peers_gone = live.cq.peers_gone();
-        self.take_completions(live, state);
+        let peers_gone = self.cq.peers_gone();
+        self.take_completions(state);
         let mut look = false;
-        if !state.rdm.is_at_rest(&live.host) {
-            look = state.rdm.progress(&live.host, time::now());
+        if !state.rdm.is_at_rest(&self.host) {
+            look = state.rdm.progress(&self.host, time::now());
         }
         if look || peers_gone != state.peers_gone {
             state.peers_gone = peers_gone;
-            self.look_after(live, state);
+            self.look_after(state);
         }
     }
 
     /// Takes the completions of the device that are there.
-    fn take_completions(&self, live: &Live, state: &mut State) {
+    fn take_completions(&self, state: &mut State<F>) {
         let State {
             rdm, completions, ..
         } = state;
@@ -46,8 +37,8 @@ impl Endpoint {
             completions.resize(32, Completion::default());
         }
         loop {
-            let mut inbox = rdm.inbox(&live.host);
-            let polled = live.cq.poll_with(completions, &mut inbox);
+            let mut inbox = rdm.inbox(&self.host);
+            let polled = self.cq.poll_with(completions, &mut inbox);
             inbox.finish();
             let Ok(count) = polled else {
                 break;
@@ -56,11 +47,11 @@ impl Endpoint {
                 if completion.opcode.is_recv() {
                     let index = completion.id as u32;
                     // SAFETY: the receive is complete, and the buffer is posted again below.
-                    let bytes = unsafe { live.buffers.read(index, completion.bytes as usize) };
-                    rdm.receive_completed(&live.host, completion, bytes);
-                    live.post_buffer(index);
+                    let bytes = unsafe { self.buffers.read(index, completion.bytes as usize) };
+                    rdm.receive_completed(&self.host, completion, bytes);
+                    self.post_buffer(index);
                 } else {
-                    rdm.request_completed(&live.host, completion);
+                    rdm.request_completed(&self.host, completion);
                 }
             }
             if count < completions.len() {
@@ -71,41 +62,53 @@ impl Endpoint {
 
     /// Looks for connections whose peer went without a word: its queue pair is in the error state then.
     #[cold]
-    pub(super) fn look_after(&self, live: &Live, state: &mut State) {
-        let over = state.rdm.broken(&live.host);
+    fn look_after(&self, state: &mut State<F>) {
+        let over = state.rdm.broken(&self.host);
         if over.is_empty() {
             return;
         }
         // An answer among the last messages of a peer ends an operation that would fail here.
-        self.take_completions(live, state);
+        self.take_completions(state);
         for connection in over {
-            state.rdm.lose(&live.host, connection);
+            state.rdm.lose(&self.host, connection);
         }
     }
 
     /// Looks at all connections now, whether their peers have gone.
     #[cold]
-    pub(super) fn look_for_lost(&self, live: &Live) {
-        let mut state = live.state.lock();
-        self.look_after(live, &mut state);
+    pub(super) fn look_for_lost(&self) {
+        let mut state = self.state.lock();
+        self.look_after(&mut state);
         state.rdm.connections.hurry_teardown();
-        self.advance(live, &mut state);
+        self.advance(&mut state);
     }
 
-    /// The program has read entries of a queue that was full: peers get what they wait for, even if the program
-    /// does not look for more.
-    #[cold]
-    pub(crate) fn give_answers(&self) {
-        let Some(live) = self.live.get() else { return };
-        live.state.lock().rdm.send_owed(&live.host);
+    /// Whether the device may have something for [`Driver::advance`]: completions, or peers that have gone.
+    pub(crate) fn has_news(&self, state: &State<F>) -> bool {
+        !self.cq.is_empty() || self.cq.peers_gone() != state.peers_gone
+    }
+
+    /// Posts what waited for room on connections, as far as there is room now; whether something still waits. For a host that
+    /// watches ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
+    pub(crate) fn post_backlog(&self) -> bool {
+        // The thread that holds the lock may leave something behind.
+        let Some(mut state) = self.state.try_lock() else {
+            return true;
+        };
+        // Closing does that by itself.
+        if state.closing {
+            return false;
+        }
+        self.advance(&mut state);
+        state.rdm.still_waits()
     }
 
     /// Waits until what was posted has arrived, for a short while: before an endpoint goes.
-    pub(super) fn linger(&self, live: &Live) {
+    pub(crate) fn linger(&self) {
         let until = time::now() + LINGER;
         loop {
-            let mut state = live.state.lock();
-            self.advance(live, &mut state);
+            let mut state = self.state.lock();
+            self.advance(&mut state);
             if !state.rdm.is_busy() || time::now() >= until {
                 return;
             }
@@ -113,15 +116,13 @@ impl Endpoint {
             std::thread::yield_now();
         }
     }
-}
 
-impl Live {
     /// Gives a buffer to the device.
     pub(super) fn post_buffer(&self, index: u32) {
         let sge = Sge {
             addr: self.buffers.address(index),
             len: BUFFER_LEN as u32,
-            key: self.host.pd.everything(),
+            key: self.host.everything(),
         };
         let request = RecvRequest {
             id: u64::from(index),

@@ -1,0 +1,77 @@
+//! Queue pairs for connections.
+
+use super::{Driver, Front, State};
+use rkey_device::{DeviceError, Qp, QpOptions};
+use rkey_rdm::connection::{Connection, Event};
+use rkey_rdm::error::Error;
+use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
+use std::net::SocketAddr;
+
+impl<F: Front> Driver<F> {
+    /// A queue pair for a connection, which no peer is connected to.
+    ///
+    /// # Errors
+    /// A limit of the device.
+    pub(crate) fn new_qp(&self, peer: Option<u32>) -> Result<Qp, DeviceError> {
+        let options = QpOptions {
+            srq: Some(self.srq.clone()),
+            max_send: SENDS,
+            max_recv: 1,
+            max_send_sge: self.max_sge,
+            max_recv_sge: 1,
+            max_inline: INLINE_MAX as u32,
+            survive_remote_error: true,
+            endpoint: self.number,
+            peer,
+            ..QpOptions::new(self.host.domain(), &self.cq)
+        };
+        self.device.create_qp(&options)
+    }
+
+    /// A queue pair, and a connection that is being made with it.
+    pub(super) fn prepare_connection(&self, peer: SocketAddr) -> Result<(Qp, usize), Error> {
+        let prepare = || {
+            let number = F::peer_number(&self.host.identity(peer));
+            let qp = self.new_qp(number).map_err(|it| F::error_of(&it))?;
+            let index = self.add_connection(&mut self.state.lock(), qp.clone(), peer)?;
+            Ok((qp, index))
+        };
+        prepare().or_else(|_: Error| {
+            // Connections that are over may take the room. They go in two steps.
+            for _ in 0..2 {
+                self.look_for_lost();
+            }
+            prepare()
+        })
+    }
+
+    /// Adds a connection; it is not used for sending before it is made.
+    ///
+    /// # Errors
+    /// [`Error::Shutdown`]: the endpoint is being closed. No room for completions.
+    pub(crate) fn add_connection(
+        &self,
+        state: &mut State<F>,
+        qp: Qp,
+        peer: SocketAddr,
+    ) -> Result<usize, Error> {
+        // Closing looks for connections only once.
+        if state.closing {
+            return Err(Error::Shutdown);
+        }
+        let depth = BUFFERS + (state.rdm.connections.count() as u32 + 2) * SENDS;
+        if depth as usize > self.cq.depth() {
+            let resized = self.cq.resize(depth * 2);
+            resized.map_err(|error| F::error_of(&error))?;
+        }
+        let (qpn, identity) = (qp.qpn(), self.host.identity(peer));
+        let connection = Connection::new(qp, peer, identity);
+        Ok(state.rdm.connections.add(qpn, connection))
+    }
+
+    /// A connection was not made.
+    pub(super) fn given_up(&self, connection: usize) {
+        let rdm = &mut self.state.lock().rdm;
+        rdm.happened(&self.host, connection, Event::GivenUp);
+    }
+}

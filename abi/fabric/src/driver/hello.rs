@@ -1,0 +1,28 @@
+//! Why two endpoints do not talk, as an error of the device.
+
+use rkey_device::DeviceError;
+use rkey_rdm::hello::{HelloError, Refusal};
+
+/// Why something is not the hello of an endpoint of this version.
+#[must_use]
+pub(crate) fn why_not(bytes: &[u8]) -> DeviceError {
+    refused(Refusal::Hello(HelloError::of(bytes)))
+}
+
+/// Why we do not talk to a peer.
+pub(super) fn refused(why: Refusal) -> DeviceError {
+    match why {
+        Refusal::Hello(HelloError::Version { there, here }) => DeviceError::Version {
+            protocol: "libfabric protocol of rkey",
+            there,
+            here,
+        },
+        Refusal::Hello(HelloError::NoEndpoint) => {
+            DeviceError::Handshake("the peer is not a libfabric endpoint")
+        }
+        Refusal::OtherType => DeviceError::Handshake("the endpoints are of different types"),
+        Refusal::OtherKey => {
+            DeviceError::Handshake("the endpoints have different authorization keys")
+        }
+    }
+}

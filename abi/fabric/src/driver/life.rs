@@ -1,0 +1,35 @@
+//! The end of an endpoint.
+
+use super::{Driver, Front};
+use rkey_device::time;
+use rkey_rdm::draining::STUCK;
+
+impl<F: Front> Driver<F> {
+    /// No connection is made from now on, and no peer connects.
+    pub(crate) fn begin_close(&self) {
+        self.state.lock().closing = true;
+        drop(self.serving.lock().take());
+    }
+
+    /// Tells the peers that the endpoint goes, and waits a short while until that, and what was posted before, has arrived.
+    pub(crate) fn say_goodbye(&self) {
+        {
+            let mut state = self.state.lock();
+            self.advance(&mut state);
+            state.rdm.say_goodbye(&self.host);
+        }
+        self.linger();
+    }
+
+    /// Ends all connections and operations; the program is told nothing. When this returns no peer touches the program's
+    /// memory.
+    pub(crate) fn close(&self) {
+        let remains = self.state.lock().rdm.close(&self.host);
+        // From here on no peer touches the program's memory, stopped or not.
+        let deadline = time::now() + STUCK;
+        for qp in &remains.qps {
+            qp.quiesce(deadline);
+        }
+        remains.withdraw(&self.host);
+    }
+}

@@ -1,0 +1,131 @@
+//! The driver of an endpoint over a device: what every front end with endpoints needs between the state machine
+//! ([`rkey_rdm::endpoint`]) and the device. It has no idea of any API.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`front`] | what the driver asks of the front end |
+//! | [`progress`] | hands completions of the device to the state machine |
+//! | [`reach`], [`connection`] | connections on demand, in either direction, and their queue pairs |
+//! | [`hello`] | why two endpoints do not talk |
+//! | [`listeners`] | the thread that accepts connections |
+//! | [`buffers`] | where messages arrive |
+//! | [`life`] | the end of an endpoint |
+//! | [`complaint`], [`signal`] | the log of peers' errors; waking a thread by a descriptor |
+
+mod buffers;
+mod connection;
+mod front;
+mod hello;
+mod life;
+mod progress;
+mod reach;
+
+pub(crate) mod complaint;
+pub(crate) mod listeners;
+pub(crate) mod signal;
+
+pub(crate) use front::{Front, Holder};
+pub(crate) use hello::why_not;
+pub(crate) use reach::{reach, reachable};
+
+use buffers::Buffers;
+use listeners::Serving;
+use parking_lot::Mutex;
+use rkey_device::engine::Completion;
+use rkey_device::{Channel, Cq, Device, DeviceError, Srq};
+use rkey_rdm::endpoint::{Endpoint, Service};
+use rkey_rdm::hello::{Admission, Hello};
+use rkey_rdm::limits::{BUFFERS, SENDS};
+use std::net::SocketAddr;
+
+/// What an endpoint is like.
+pub(crate) struct Options<'a> {
+    /// What it offers.
+    pub(crate) service: Service,
+    /// Whom it talks to.
+    pub(crate) admission: Admission,
+    /// The address under which peers know it, until [`Driver::serve`] says another.
+    pub(crate) name: SocketAddr,
+    /// The number by which regions that serve one endpoint know it.
+    pub(crate) number: Option<u32>,
+    /// The most elements of a request.
+    pub(crate) max_sge: u32,
+    /// Where completions are announced.
+    pub(crate) channel: Option<&'a Channel>,
+}
+
+/// An endpoint's state machine, and everything of the device that it runs on.
+pub(crate) struct Driver<F: Front> {
+    /// What the state machine runs on.
+    pub(crate) host: F,
+    /// What changes about the endpoint. Connections go before the queue and the buffers that they use.
+    pub(crate) state: Mutex<State<F>>,
+    serving: Mutex<Option<Serving>>,
+    srq: Srq,
+    buffers: Buffers,
+    /// Completions of all connections.
+    pub(crate) cq: Cq,
+    /// Whom it talks to.
+    pub(crate) admission: Admission,
+    /// Where peers find it.
+    pub(crate) name: Mutex<SocketAddr>,
+    number: Option<u32>,
+    max_sge: u32,
+    device: Device,
+}
+
+/// What changes about an endpoint.
+pub(crate) struct State<F: Front> {
+    /// The state machine.
+    pub(crate) rdm: Endpoint<F>,
+    /// Room for completions of the device.
+    completions: Vec<Completion>,
+    /// How many peers the device had told to be gone when connections were last looked after.
+    peers_gone: u32,
+    /// No new connection is added.
+    closing: bool,
+}
+
+impl<F: Front> Driver<F> {
+    /// A driver whose endpoint has no connection yet. Its buffers are posted.
+    ///
+    /// # Errors
+    /// A limit of the device.
+    pub(crate) fn new(device: &Device, host: F, it: Options<'_>) -> Result<Self, DeviceError> {
+        let cq = device.create_cq(BUFFERS + 4 * SENDS, it.channel)?;
+        let srq = device.create_srq(host.domain(), BUFFERS, 1)?;
+        let state = State {
+            rdm: Endpoint::new(it.service),
+            completions: Vec::new(),
+            peers_gone: 0,
+            closing: false,
+        };
+        let driver = Self {
+            host,
+            state: Mutex::new(state),
+            serving: Mutex::new(None),
+            srq,
+            buffers: Buffers::new(),
+            cq,
+            admission: it.admission,
+            name: Mutex::new(it.name),
+            number: it.number,
+            max_sge: it.max_sge,
+            device: device.clone(),
+        };
+        for index in 0..BUFFERS {
+            driver.post_buffer(index);
+        }
+        Ok(driver)
+    }
+
+    /// The address under which peers know the endpoint.
+    pub(crate) fn name(&self) -> SocketAddr {
+        *self.name.lock()
+    }
+
+    /// What the endpoint tells a peer that has asked for a connection.
+    pub(crate) fn answer(&self, asked: &Hello, data: &[u8]) -> Hello {
+        self.admission.answer(self.name(), asked, data)
+    }
+}

@@ -1,0 +1,226 @@
+//! Reaching peers: the connection to one is made when it is needed, by whichever side needs it first.
+//!
+//! An endpoint sends to a peer over one connection only, so that order is kept. It is the one that the
+//! endpoint asked for, or the peer's if that came first; when both ask at the same time there are two, and
+//! each side sends on its own.
+
+use super::complaint::complain;
+use super::hello::{refused, why_not};
+use super::listeners::{Coming, Listeners};
+use super::{Driver, Front, Holder};
+use rkey_device::time;
+use rkey_device::{DeviceError, Incoming, Listener, Qp};
+use rkey_rdm::address::to_text;
+use rkey_rdm::error::Error;
+use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an endpoint looks for a peer whose address the program has.
+const REACH: Duration = Duration::from_secs(3);
+/// How long one that is there may take to answer: it may be stopped, or share few processors with many that spin.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// The address under which peers on this host find a listener.
+#[must_use]
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => return address,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+impl<F: Front> Driver<F> {
+    /// Takes connections of peers at a listener, in the thread of `listeners`, until the endpoint is closed.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn serve<T: Holder<Front = F>>(
+        &self,
+        holder: &Arc<T>,
+        listeners: &Listeners,
+        listener: Listener,
+    ) -> io::Result<()> {
+        *self.name.lock() = reachable(listener.local_address());
+        let weak = Arc::downgrade(holder);
+        let handler = move |incoming: Incoming| match weak.upgrade() {
+            Some(holder) => take(&holder, incoming),
+            None => {
+                incoming.reject("the endpoint is closed");
+                None
+            }
+        };
+        *self.serving.lock() = Some(listeners.serve(listener, Box::new(handler))?);
+        Ok(())
+    }
+
+    /// Connects a queue pair to the listener at an address, if it may talk to us; what it told.
+    ///
+    /// # Errors
+    /// As [`rkey_device::Device::connect_patiently`], and if the two may not talk.
+    pub(crate) fn ask_at(
+        &self,
+        address: SocketAddr,
+        qp: &Qp,
+        data: &[u8],
+        find: Duration,
+        answer: Duration,
+    ) -> Result<Hello, DeviceError> {
+        let ours = self.admission.ask(self.name(), address.port(), data);
+        let mut there = None;
+        let admit = |peer: &rkey_device::Peer| {
+            let answer = &peer.private_data;
+            let hello = self.admission.admits_answer(&ours, peer.node, answer);
+            there = Some(hello.map_err(refused)?);
+            Ok(())
+        };
+        self.device
+            .connect_patiently(address, &[qp], &ours.encode(), find, answer, admit)?;
+        there.ok_or(DeviceError::Handshake("no answer"))
+    }
+
+    /// The thread that connects to a peer.
+    fn call(&self, peer: usize, address: SocketAddr) {
+        // Nothing can come over it before the peer has heard from us, but then at once.
+        let made = self.prepare_connection(address).and_then(|(qp, index)| {
+            let there = self.ask_at(address, &qp, &[], REACH, ANSWER);
+            there.map(|hello| (index, hello)).map_err(|error| {
+                tracing::warn!("{} cannot be reached: {error}", to_text(address));
+                self.given_up(index);
+                F::error_of(&error)
+            })
+        });
+        self.decided(peer, made);
+    }
+
+    /// Whether there is a way to a peer: over our connection, or why not. If the peer has connected to us meanwhile, that is
+    /// as good.
+    fn decided(&self, peer: usize, made: Result<(usize, Hello), Error>) {
+        let mut state = self.state.lock();
+        let rdm = &mut state.rdm;
+        let made = made.map(|(index, hello)| {
+            rdm.connections[index].device_keys = hello.device_keys;
+            index
+        });
+        rdm.decided(&self.host, peer, made, time::now());
+        drop(state);
+        self.host.come_again();
+    }
+
+    /// Whether a peer may connect to this (unconnected) endpoint, and what it told; if not, it is told why.
+    fn admit(&self, incoming: Incoming) -> Option<(Incoming, Hello)> {
+        let refuse = |incoming: Incoming, why: &str| {
+            incoming.reject(why);
+            None
+        };
+        let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
+            let why = why_not(&incoming.peer().private_data);
+            complain(format_args!(
+                "a connection from process {} was refused: {why}",
+                incoming.peer().pid
+            ));
+            return refuse(incoming, NOT_UNDERSTOOD);
+        };
+        let port = incoming.local_address().port();
+        let admitted = self.admission.admits(&hello, incoming.peer().node, port);
+        if let Err(why) = admitted {
+            complain(format_args!(
+                "a connection from {} was refused: {why}",
+                hello.name
+            ));
+            return refuse(incoming, &why.to_string());
+        }
+        // What we send to that address goes over this connection: a peer may not claim the address of another.
+        if !incoming.listens_at(hello.name) {
+            complain(format_args!(
+                "a connection from {} was refused: the peer, process {} of user {}, does not listen there",
+                hello.name,
+                incoming.peer().pid,
+                incoming.peer().uid
+            ));
+            return refuse(incoming, "the address is not yours");
+        }
+        if self.state.lock().rdm.connections.is_littered() {
+            complain(format_args!(
+                "refused a connection from {}: the program must first receive what departed peers have left",
+                hello.name
+            ));
+            return refuse(incoming, "too many messages of others are unread there");
+        }
+        Some((incoming, hello))
+    }
+}
+
+/// Connects to a peer, in a thread of its own.
+///
+/// # Errors
+/// [`Error::NoMemory`]: there is no room for the thread.
+#[cold]
+pub(crate) fn reach<T: Holder>(
+    holder: Arc<T>,
+    peer: usize,
+    address: SocketAddr,
+) -> Result<(), Error> {
+    let spawned = rkey_device::threads::spawn("rkey-connect", move || {
+        let Some(driver) = holder.driver() else {
+            return;
+        };
+        if catch_unwind(AssertUnwindSafe(|| driver.call(peer, address))).is_err() {
+            driver.decided(peer, Err(Error::NotConnected));
+        }
+    });
+    spawned.map(drop).map_err(|_| Error::NoMemory)
+}
+
+/// A peer asks for a connection to this (unconnected) endpoint. Runs in the thread of the listeners.
+fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming) -> Option<Coming> {
+    let Some(driver) = holder.driver() else {
+        incoming.reject("not ready");
+        return None;
+    };
+    let (incoming, hello) = driver.admit(incoming)?;
+    // Known before it is ready: messages may come as soon as the peer has our answer.
+    let prepared = driver.prepare_connection(hello.name);
+    let answered = prepared
+        .map_err(|error| format!("{error:?}"))
+        .and_then(|(qp, connection)| {
+            driver.state.lock().rdm.connections[connection].device_keys = hello.device_keys;
+            let ours = driver.answer(&hello, &[]).encode();
+            let answered = incoming.answer(&[&qp], &ours);
+            answered
+                .map(|accepting| (accepting, connection))
+                .map_err(|error| {
+                    driver.given_up(connection);
+                    error.to_string()
+                })
+        });
+    let (accepting, connection) = match answered {
+        Ok(answered) => answered,
+        Err(error) => {
+            tracing::info!("could not accept a connection from {}: {error}", hello.name);
+            return None;
+        }
+    };
+    let holder = Arc::clone(holder);
+    let then = move |ready: Result<(), DeviceError>| {
+        let Some(driver) = holder.driver() else {
+            return;
+        };
+        match ready {
+            Ok(()) => driver.state.lock().rdm.accepted(&driver.host, connection),
+            Err(error) => {
+                tracing::info!(%error, "could not accept a connection from {}", hello.name);
+                driver.given_up(connection);
+            }
+        }
+    };
+    Some(Coming {
+        accepting,
+        then: Box::new(then),
+    })
+}
