@@ -4,7 +4,6 @@
 // UNSAFETY: C functions.
 
 use crate::domain::domain_open;
-use crate::driver::listeners::Listeners;
 use crate::eq::eq_open;
 use crate::errno::{FiError, Result};
 use crate::info::FABRIC_NAME;
@@ -16,6 +15,7 @@ use crate::{cq, ep, eq};
 use parking_lot::Mutex;
 use rkey_device::core::Api;
 use rkey_device::{Config, Device};
+use rkey_endpoint::listeners::Listeners;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;

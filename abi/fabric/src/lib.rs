@@ -14,7 +14,6 @@
 //! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, and waiting for them |
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
-//! | `driver` | endpoints over the device, whatever the API |
 //! | `pep`, `place`, `identity` | passive endpoints; addresses; peers that regions
 //! can be limited to |
 //! | `lenient` | calls that manual pages forbid and other providers accept |
@@ -30,7 +29,6 @@ mod backlog;
 mod cntr;
 mod cq;
 mod domain;
-mod driver;
 mod ep;
 mod eq;
 mod errno;

@@ -1,8 +1,8 @@
 //! The address of an endpoint, from the program's request to the socket that has it.
 
-use crate::driver::reachable;
 use crate::errno::{FiError, Result};
 use rkey_device::{Device, Listener, Reservation};
+use rkey_endpoint::reachable;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Once;
 

@@ -5,8 +5,6 @@
 
 use crate::address::Format;
 use crate::backlog::Backlog;
-use crate::driver::complaint::complain;
-use crate::driver::listeners::Serving;
 use crate::ep::connect::{RequestObject, parameters, read_request, reject as reject_request};
 use crate::ep::name::give_name;
 use crate::eq::{Eq, EqObject};
@@ -21,6 +19,8 @@ use crate::object::{find, handle_of, object, publish, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::Incoming;
+use rkey_endpoint::complaint::complain;
+use rkey_endpoint::listeners::Serving;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Waiting: descriptors that are readable while there is something to do, and deadlines of calls.
 
-pub(crate) use crate::driver::signal::Signal;
 use crate::errno::{FiError, Result};
 use crate::sys::*;
 use rkey_device::time;
+pub(crate) use rkey_endpoint::signal::Signal;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};

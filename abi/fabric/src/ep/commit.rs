@@ -7,10 +7,10 @@
 
 use super::host::{EpHost, identity_of, refuse};
 use super::*;
-use crate::driver::complaint::complain;
 use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::persistent;
 use rkey_device::core::{Accessor, Operation as Access};
+use rkey_endpoint::complaint::complain;
 use rkey_rdm::commit::{self, CommitRange};
 
 // As many as one write has.

@@ -6,13 +6,13 @@
 use super::name::give_name;
 use super::object::EpObject;
 use super::*;
-use crate::driver::complaint::complain;
-use crate::driver::listeners::{Accepted, Coming};
-use crate::driver::why_not;
 use crate::eq::Failure;
 use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, input, list, object, remove, status};
 use rkey_device::{DeviceError, Incoming};
+use rkey_endpoint::complaint::complain;
+use rkey_endpoint::listeners::{Accepted, Coming};
+use rkey_endpoint::why_not;
 use rkey_rdm::connection::Event;
 use rkey_rdm::hello::Hello;
 use std::cell::UnsafeCell;

@@ -5,13 +5,13 @@ use super::payload;
 use super::receive::{Arriving, PostedReceive};
 use super::*;
 use crate::cq::Entry;
-use crate::driver::Front;
-use crate::driver::complaint::complain;
 use crate::errno::of_status;
 use crate::identity::Identity;
 use rkey_device::core::{Denial, DomainId, LocalKey, LocalUse, NamedKey, WireKey};
 use rkey_device::engine::{QpAttributes, QpState, SendRequest, Sge, Status};
 use rkey_device::{DeviceError, Qp, denials};
+use rkey_endpoint::Front;
+use rkey_endpoint::complaint::complain;
 use rkey_rdm::address::to_text;
 use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
@@ -118,7 +118,7 @@ impl Host for EpHost {
 
     fn connect(&self, peer: usize, address: SocketAddr) -> Result<()> {
         let ep = self.this.upgrade().ok_or(Error::Shutdown)?;
-        crate::driver::reach(ep, peer, address)
+        rkey_endpoint::reach(ep, peer, address)
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use super::wake::Fds;
 use super::*;
-use crate::driver::Options;
+use rkey_endpoint::Options;
 use rkey_rdm::endpoint::Service;
 use rkey_rdm::hello::Admission;
 use std::sync::mpsc::{Sender, channel};

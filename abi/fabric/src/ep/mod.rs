@@ -61,7 +61,6 @@ use crate::av::{AuthKey, Av};
 use crate::cntr::{Counter, Remote};
 use crate::cq::Cq;
 use crate::domain::{Domain, ProtectionDomain};
-use crate::driver::{Driver, Holder};
 use crate::eq::Eq;
 use crate::errno::{FiError, Result};
 use crate::local_address::LocalAddress;
@@ -72,6 +71,7 @@ use host::EpHost;
 use parking_lot::Mutex;
 use rkey_device::Channel;
 use rkey_device::engine::Sge;
+use rkey_endpoint::{Driver, Holder};
 use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
 use rkey_rdm::sges::Sges;
 use shared::Srx;
@@ -216,7 +216,7 @@ impl Holder for Endpoint {
 }
 
 /// What changes about an endpoint.
-type State = crate::driver::State<EpHost>;
+type State = rkey_endpoint::State<EpHost>;
 
 impl Endpoint {
     fn live(&self) -> Result<&Live> {

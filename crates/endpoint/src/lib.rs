@@ -1,5 +1,9 @@
 //! The driver of an endpoint over a device: what every front end with endpoints needs between the state machine
-//! ([`rkey_rdm::endpoint`]) and the device. It has no idea of any API.
+//! ([`rkey_rdm::endpoint`]) and the device. It knows no API.
+//!
+//! A front end implements [`Host`](rkey_rdm::endpoint::Host) for what the state machine runs on and [`Front`] for what the
+//! driver adds, and keeps a [`Driver`] in its own endpoint ([`Holder`]). The driver makes progress when the front end says
+//! so ([`Driver::advance`]); only connections come and go by themselves, in threads of the device's.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -12,6 +16,8 @@
 //! | [`life`] | the end of an endpoint |
 //! | [`complaint`], [`signal`] | the log of peers' errors; waking a thread by a descriptor |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+
 mod buffers;
 mod connection;
 mod front;
@@ -20,13 +26,13 @@ mod life;
 mod progress;
 mod reach;
 
-pub(crate) mod complaint;
-pub(crate) mod listeners;
-pub(crate) mod signal;
+pub mod complaint;
+pub mod listeners;
+pub mod signal;
 
-pub(crate) use front::{Front, Holder};
-pub(crate) use hello::why_not;
-pub(crate) use reach::{reach, reachable};
+pub use front::{Front, Holder};
+pub use hello::why_not;
+pub use reach::{reach, reachable};
 
 use buffers::Buffers;
 use listeners::Serving;
@@ -39,45 +45,45 @@ use rkey_rdm::limits::{BUFFERS, SENDS};
 use std::net::SocketAddr;
 
 /// What an endpoint is like.
-pub(crate) struct Options<'a> {
+pub struct Options<'a> {
     /// What it offers.
-    pub(crate) service: Service,
+    pub service: Service,
     /// Whom it talks to.
-    pub(crate) admission: Admission,
+    pub admission: Admission,
     /// The address under which peers know it, until [`Driver::serve`] says another.
-    pub(crate) name: SocketAddr,
+    pub name: SocketAddr,
     /// The number by which regions that serve one endpoint know it.
-    pub(crate) number: Option<u32>,
+    pub number: Option<u32>,
     /// The most elements of a request.
-    pub(crate) max_sge: u32,
+    pub max_sge: u32,
     /// Where completions are announced.
-    pub(crate) channel: Option<&'a Channel>,
+    pub channel: Option<&'a Channel>,
 }
 
 /// An endpoint's state machine, and everything of the device that it runs on.
-pub(crate) struct Driver<F: Front> {
+pub struct Driver<F: Front> {
     /// What the state machine runs on.
-    pub(crate) host: F,
+    pub host: F,
     /// What changes about the endpoint. Connections go before the queue and the buffers that they use.
-    pub(crate) state: Mutex<State<F>>,
+    pub state: Mutex<State<F>>,
     serving: Mutex<Option<Serving>>,
     srq: Srq,
     buffers: Buffers,
     /// Completions of all connections.
-    pub(crate) cq: Cq,
+    pub cq: Cq,
     /// Whom it talks to.
-    pub(crate) admission: Admission,
+    pub admission: Admission,
     /// Where peers find it.
-    pub(crate) name: Mutex<SocketAddr>,
+    pub name: Mutex<SocketAddr>,
     number: Option<u32>,
     max_sge: u32,
     device: Device,
 }
 
 /// What changes about an endpoint.
-pub(crate) struct State<F: Front> {
+pub struct State<F: Front> {
     /// The state machine.
-    pub(crate) rdm: Endpoint<F>,
+    pub rdm: Endpoint<F>,
     /// Room for completions of the device.
     completions: Vec<Completion>,
     /// How many peers the device had told to be gone when connections were last looked after.
@@ -91,7 +97,7 @@ impl<F: Front> Driver<F> {
     ///
     /// # Errors
     /// A limit of the device.
-    pub(crate) fn new(device: &Device, host: F, it: Options<'_>) -> Result<Self, DeviceError> {
+    pub fn new(device: &Device, host: F, it: Options<'_>) -> Result<Self, DeviceError> {
         let cq = device.create_cq(BUFFERS + 4 * SENDS, it.channel)?;
         let srq = device.create_srq(host.domain(), BUFFERS, 1)?;
         let state = State {
@@ -120,12 +126,12 @@ impl<F: Front> Driver<F> {
     }
 
     /// The address under which peers know the endpoint.
-    pub(crate) fn name(&self) -> SocketAddr {
+    pub fn name(&self) -> SocketAddr {
         *self.name.lock()
     }
 
     /// What the endpoint tells a peer that has asked for a connection.
-    pub(crate) fn answer(&self, asked: &Hello, data: &[u8]) -> Hello {
+    pub fn answer(&self, asked: &Hello, data: &[u8]) -> Hello {
         self.admission.answer(self.name(), asked, data)
     }
 }

@@ -5,31 +5,31 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// An eventfd that is readable while raised.
-pub(crate) struct Signal(OwnedFd);
+pub struct Signal(OwnedFd);
 
 impl Signal {
     /// A signal that is not raised.
     ///
     /// # Errors
     /// There is no descriptor left.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(eventfd(0, flags)?))
     }
 
     /// Makes it readable.
-    pub(crate) fn raise(&self) {
+    pub fn raise(&self) {
         // A full counter is already readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Makes it unreadable.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 
     /// Its descriptor.
-    pub(crate) fn raw(&self) -> RawFd {
+    pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }

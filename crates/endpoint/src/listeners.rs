@@ -23,29 +23,32 @@ const COMING_MAX: usize = 1024;
 const OF_PROCESS_MAX: usize = 256;
 
 /// Handles a peer that asks for a connection. A peer that was accepted may take its time to answer.
-pub(crate) type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
+pub type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
 
 /// An accepted client, and what to do when it is ready or has failed.
-pub(crate) struct Coming {
-    pub(crate) accepting: Accepting,
-    pub(crate) then: Box<Then>,
+pub struct Coming {
+    /// The client.
+    pub accepting: Accepting,
+    /// Called once.
+    pub then: Box<Then>,
 }
 
 /// Called every millisecond until it returns false.
-pub(crate) type Look = dyn FnMut() -> bool + Send;
+pub type Look = dyn FnMut() -> bool + Send;
 
 type Then = dyn FnOnce(Result<(), DeviceError>) + Send;
 
 /// A request that the program has accepted.
-pub(crate) struct Accepted {
-    pub(crate) client: Coming,
+pub struct Accepted {
+    /// The client.
+    pub client: Coming,
     /// Whether its endpoint still exists.
-    pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
+    pub is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 
 /// Listeners that one thread serves. It runs from the first listener until this is dropped.
 #[derive(Default)]
-pub(crate) struct Listeners(Mutex<Option<Arc<Inner>>>);
+pub struct Listeners(Mutex<Option<Arc<Inner>>>);
 
 struct Inner {
     signal: Signal,
@@ -69,7 +72,7 @@ struct Entry {
 }
 
 /// Serves a listener until it is dropped.
-pub(crate) struct Serving {
+pub struct Serving {
     inner: Arc<Inner>,
     entry: Arc<Entry>,
 }
@@ -101,7 +104,7 @@ impl Listeners {
 
     /// Serves a listener. The thread runs the handler and the rest of each connection, one at a time, and never
     /// again once the result is dropped. By then the address is free.
-    pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> io::Result<Serving> {
+    pub fn serve(&self, listener: Listener, handler: Box<Handler>) -> io::Result<Serving> {
         let inner = self.inner()?;
         let entry = Arc::new(Entry {
             listener,
@@ -114,7 +117,7 @@ impl Listeners {
     }
 
     /// Calls `look` every millisecond, in the thread.
-    pub(crate) fn look_until(&self, look: Box<Look>) -> io::Result<()> {
+    pub fn look_until(&self, look: Box<Look>) -> io::Result<()> {
         let inner = self.inner()?;
         inner.looks.lock().push(look);
         inner.signal.raise();
@@ -123,7 +126,7 @@ impl Listeners {
 
     /// Accepts a request: `answer` responds to the peer. When the peer is ready, the thread completes the
     /// connection before it hands on any later request of that peer.
-    pub(crate) fn accept<E: From<io::Error>>(
+    pub fn accept<E: From<io::Error>>(
         &self,
         answer: impl FnOnce() -> Result<Accepted, E>,
     ) -> Result<(), E> {

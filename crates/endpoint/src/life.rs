@@ -6,13 +6,13 @@ use rkey_rdm::draining::STUCK;
 
 impl<F: Front> Driver<F> {
     /// No connection is made from now on, and no peer connects.
-    pub(crate) fn begin_close(&self) {
+    pub fn begin_close(&self) {
         self.state.lock().closing = true;
         drop(self.serving.lock().take());
     }
 
     /// Tells the peers that the endpoint goes, and waits a short while until that, and what was posted before, has arrived.
-    pub(crate) fn say_goodbye(&self) {
+    pub fn say_goodbye(&self) {
         {
             let mut state = self.state.lock();
             self.advance(&mut state);
@@ -23,7 +23,7 @@ impl<F: Front> Driver<F> {
 
     /// Ends all connections and operations; the program is told nothing. When this returns no peer touches the program's
     /// memory.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let remains = self.state.lock().rdm.close(&self.host);
         // From here on no peer touches the program's memory, stopped or not.
         let deadline = time::now() + STUCK;

@@ -14,7 +14,7 @@ const LINGER: Duration = Duration::from_millis(500);
 
 impl<F: Front> Driver<F> {
     /// Handles what the device has completed.
-    pub(crate) fn advance(&self, state: &mut State<F>) {
+    pub fn advance(&self, state: &mut State<F>) {
         // Before the completions are taken: what came from those peers is among them.
         let peers_gone = self.cq.peers_gone();
         self.take_completions(state);
@@ -84,13 +84,13 @@ impl<F: Front> Driver<F> {
     }
 
     /// Whether the device may have something for [`Driver::advance`]: completions, or peers that have gone.
-    pub(crate) fn has_news(&self, state: &State<F>) -> bool {
+    pub fn has_news(&self, state: &State<F>) -> bool {
         !self.cq.is_empty() || self.cq.peers_gone() != state.peers_gone
     }
 
     /// Posts what waited for room on connections, as far as there is room now; whether something still waits. For a host that
     /// watches ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
-    pub(crate) fn post_backlog(&self) -> bool {
+    pub fn post_backlog(&self) -> bool {
         // The thread that holds the lock may leave something behind.
         let Some(mut state) = self.state.try_lock() else {
             return true;
@@ -104,7 +104,7 @@ impl<F: Front> Driver<F> {
     }
 
     /// Waits until what was posted has arrived, for a short while: before an endpoint goes.
-    pub(crate) fn linger(&self) {
+    pub fn linger(&self) {
         let until = time::now() + LINGER;
         loop {
             let mut state = self.state.lock();

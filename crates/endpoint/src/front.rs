@@ -7,7 +7,7 @@ use rkey_rdm::error::Error;
 use std::net::SocketAddr;
 
 /// What a front end adds to the host of an endpoint, for the driver.
-pub(crate) trait Front: Host<Qp = Qp> + Send + Sync + 'static {
+pub trait Front: Host<Qp = Qp> + Send + Sync + 'static {
     /// Who the peer at an address is to the host.
     fn identity(&self, peer: SocketAddr) -> Self::Identity;
     /// The number by which regions that serve one peer know it.
@@ -19,7 +19,7 @@ pub(crate) trait Front: Host<Qp = Qp> + Send + Sync + 'static {
 }
 
 /// What keeps a driver: the endpoint of a front end. Threads of the driver hold it while they run.
-pub(crate) trait Holder: Send + Sync + 'static {
+pub trait Holder: Send + Sync + 'static {
     /// The front end.
     type Front: Front;
     /// The driver, from the time when there is one.

@@ -26,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 
 /// The address under which peers on this host find a listener.
 #[must_use]
-pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+pub fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -40,7 +40,7 @@ impl<F: Front> Driver<F> {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn serve<T: Holder<Front = F>>(
+    pub fn serve<T: Holder<Front = F>>(
         &self,
         holder: &Arc<T>,
         listeners: &Listeners,
@@ -63,7 +63,7 @@ impl<F: Front> Driver<F> {
     ///
     /// # Errors
     /// As [`rkey_device::Device::connect_patiently`], and if the two may not talk.
-    pub(crate) fn ask_at(
+    pub fn ask_at(
         &self,
         address: SocketAddr,
         qp: &Qp,
@@ -161,11 +161,7 @@ impl<F: Front> Driver<F> {
 /// # Errors
 /// [`Error::NoMemory`]: there is no room for the thread.
 #[cold]
-pub(crate) fn reach<T: Holder>(
-    holder: Arc<T>,
-    peer: usize,
-    address: SocketAddr,
-) -> Result<(), Error> {
+pub fn reach<T: Holder>(holder: Arc<T>, peer: usize, address: SocketAddr) -> Result<(), Error> {
     let spawned = rkey_device::threads::spawn("rkey-connect", move || {
         let Some(driver) = holder.driver() else {
             return;

@@ -12,7 +12,7 @@ impl<F: Front> Driver<F> {
     ///
     /// # Errors
     /// A limit of the device.
-    pub(crate) fn new_qp(&self, peer: Option<u32>) -> Result<Qp, DeviceError> {
+    pub fn new_qp(&self, peer: Option<u32>) -> Result<Qp, DeviceError> {
         let options = QpOptions {
             srq: Some(self.srq.clone()),
             max_send: SENDS,
@@ -49,7 +49,7 @@ impl<F: Front> Driver<F> {
     ///
     /// # Errors
     /// [`Error::Shutdown`]: the endpoint is being closed. No room for completions.
-    pub(crate) fn add_connection(
+    pub fn add_connection(
         &self,
         state: &mut State<F>,
         qp: Qp,

@@ -5,7 +5,7 @@ use rkey_rdm::hello::{HelloError, Refusal};
 
 /// Why something is not the hello of an endpoint of this version.
 #[must_use]
-pub(crate) fn why_not(bytes: &[u8]) -> DeviceError {
+pub fn why_not(bytes: &[u8]) -> DeviceError {
     refused(Refusal::Hello(HelloError::of(bytes)))
 }
 

@@ -5,7 +5,7 @@ use rkey_device::denials::limited;
 use std::fmt::Arguments;
 
 /// Logs it at level `warn`.
-pub(crate) fn complain(what: Arguments<'_>) {
+pub fn complain(what: Arguments<'_>) {
     static LIMIT: Limit = Limit::new();
     limited(&LIMIT, "complaints about peers", || {
         tracing::warn!("{what}")
