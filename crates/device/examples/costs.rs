@@ -1,4 +1,4 @@
-//! What the calls of a device cost, without a peer in the way: `cargo run --release --example costs`.
+//! The cost of a device's calls, without a peer: `cargo run --release --example costs`.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Accesses of peers are counted, and listeners are called.
+//! Peers' accesses are counted, and listeners are called.
 
 mod common;
 

@@ -80,7 +80,7 @@ fn asker() {
     assert_eq!((told.denial.addr, told.denial.len), (remote.addr, 8));
     let expected = std::env::var("RKEY_TEST_REASON").unwrap();
     assert_eq!(told.denial.reason.name(), expected);
-    // A lease is requested by a message of its own.
+    // A lease is requested by a separate message.
     let (qp, _) = side.connect();
     let lease = qp.lease(remote.key, remote.addr, 8, true, common::LONG);
     match lease {

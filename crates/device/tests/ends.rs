@@ -26,8 +26,8 @@ fn mappings() -> usize {
         .count()
 }
 
-/// A killed peer leaves nothing: outstanding requests to it fail long before a time-out, even if the program sleeps, and descriptors
-/// and mappings are released.
+/// A killed peer leaves nothing behind: outstanding requests to it fail long before a time-out, even if the program sleeps, and
+/// descriptors and mappings are released.
 #[test]
 fn a_killed_peer() {
     match role().as_deref() {
@@ -96,7 +96,7 @@ fn survive() {
     }
 }
 
-/// Waits for the event that the peer of a queue pair is gone; others may come before it.
+/// Waits for the event that a queue pair's peer has ended; other events may precede it.
 fn hears_that_the_peer_is_gone(side: &Side, qp: &Qp) {
     loop {
         let event = side.device.next_event(Some(LONG)).unwrap();
@@ -155,7 +155,7 @@ fn a_killed_peer_that_owed_nothing() {
     }
 }
 
-/// If nothing is posted, no completion comes, but an armed queue is notified, unless the queue pair stays in service.
+/// If nothing is posted, nothing completes, but an armed queue is notified, unless the queue pair stays in service.
 #[test]
 fn an_armed_queue_hears_of_a_killed_peer() {
     if role().is_some() {
@@ -379,7 +379,7 @@ fn opening_and_closing() {
         let _qp = side.qp();
     }
     assert_eq!((descriptors(), mappings()), before);
-    // A joined thread is listed for a moment longer.
+    // A joined thread stays in the list a little longer.
     until("the end of the engines' threads", || {
         let name = |task: std::io::Result<std::fs::DirEntry>| {
             std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()

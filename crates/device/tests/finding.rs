@@ -1,4 +1,4 @@
-//! Finding peers by queue pair number alone, for programs that exchange numbers by themselves.
+//! Finding peers by queue pair number alone, for programs that exchange the numbers themselves.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn go_on(qp: &Qp, peer: u32) {
 /// The lines that a peer prints.
 type Words = std::io::Lines<BufReader<std::process::ChildStdout>>;
 
-/// Starts a peer that prints its number and key. Returns both, the peer, and its further output.
+/// Starts a peer that prints its number and key. Returns both, with the peer and its remaining output.
 fn start_talker(test: &str, role: &str) -> (Peer, u32, common::Remote, Words) {
     let mut command = command(test, role, NOWHERE.parse().unwrap());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -316,8 +316,8 @@ fn groups() {
         side.set(0, 4711);
         send_to_group(side, qp, group);
     };
-    // A member that takes long to be reached, on a busy machine, misses what is sent meanwhile. So the test waits until all
-    // of them are reached.
+    // A member that takes long to be reached, on a busy machine, misses what is sent until then. So the test waits until all of
+    // them are reached.
     let members = [sides[1].device.node().pid, peer.0.id()];
     until("the links to the members", || {
         send();
@@ -350,7 +350,7 @@ fn groups() {
     );
 }
 
-/// A member that does not answer, and names without a device, delay only the first datagram to the group.
+/// Members that do not answer, and names without a device, delay only the first datagram to the group.
 #[test]
 fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     const SENDS: u32 = 600;
@@ -421,7 +421,7 @@ fn a_claimed_address_is_the_one_that_the_peer_listens_at() {
     }
 }
 
-/// The caller can refuse the peer that answers before the queue pair takes requests of that peer.
+/// The caller can refuse the peer that answers before the queue pair accepts that peer's requests.
 #[test]
 fn who_answers_is_looked_at_first() {
     let (near, far) = (Side::open(), Side::open());

@@ -33,9 +33,8 @@ fn activity() -> (u64, u64) {
     sum
 }
 
-/// How often the engine thread wakes in 300 ms, once everything has settled. How long settling takes
-/// depends on how busy the machine is, so the quietest of several looks counts; periodic work would show
-/// in each of them.
+/// How often the engine thread wakes in 300 ms, once everything has settled. How long settling takes depends on how
+/// busy the machine is, so the quietest of several measurements counts; periodic work would show in each of them.
 fn wake_ups_while_idle() -> u64 {
     let mut fewest = u64::MAX;
     for _ in 0..10 {
@@ -107,7 +106,7 @@ fn idle_after_everything() {
             break;
         }
     }
-    // Our reads may have disturbed its measurement: each wakes it for a moment.
+    // Our reads may have disturbed its measurement: each wakes it briefly.
     assert!(
         side.word(5) <= 1010,
         "the target woke {} times",

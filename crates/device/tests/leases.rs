@@ -1,4 +1,4 @@
-//! Memory of the device's allocator, leased to another process, and deregistering memory in use.
+//! Memory from the device's allocator, leased to another process, and deregistering memory in use.
 // UNSAFETY: registers memory that is accessed only through atomics and volatile reads.
 #![allow(unsafe_code)]
 
@@ -88,8 +88,8 @@ fn owner() {
     side.device.close_region(read_region).unwrap();
 }
 
-/// The holder of a lease reads and writes without the owner, within its rights, until the owner deregisters the region, and not
-/// once after that.
+/// The holder of a lease reads and writes without the owner, within its rights, until the owner deregisters the region, and never
+/// after that.
 #[test]
 fn a_lease_ends_with_its_region() {
     if role().is_some() {

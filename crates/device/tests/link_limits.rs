@@ -1,4 +1,4 @@
-//! A process that tries to take all links, another process's identity, or ever new identities.
+//! A process that tries to take all links, another process's identity, or a stream of new identities.
 
 mod common;
 
@@ -247,7 +247,7 @@ fn no_process_takes_the_identity_of_another() {
     assert_eq!(side.word(1), 77);
 }
 
-/// Opens links with ever new identities until the test ends it.
+/// Opens links with new identities until the test ends it.
 fn flood() {
     let name = heard();
     let (mut made, mut refused) = (0u64, 0u64);
@@ -263,7 +263,7 @@ fn flood() {
     }
 }
 
-/// A process with ever new identities does not keep others from being served.
+/// A process that keeps claiming new identities does not keep others from being served.
 #[test]
 fn a_flood_of_identities_delays_no_other_client() {
     const TEST: &str = "a_flood_of_identities_delays_no_other_client";

@@ -1,4 +1,4 @@
-//! Processes with another version of rkey are named as such wherever they are met.
+//! Processes with another version of rkey are reported as such everywhere.
 
 mod common;
 

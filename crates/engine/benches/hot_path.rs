@@ -1,7 +1,8 @@
 //! What the engine itself costs: requester and responder in one thread, over the loopback link.
 //!
 //! `cargo bench -p rkey-engine [FILTER]`. Each line is the best of many short runs, in nanoseconds
-//! per operation, from the post to the polled completion, both sides together; and what of that is the post.
+//! per operation, from the post to the polled completion, both sides together; and the part of it
+//! that the post takes.
 
 use rkey_base::memory::ProcessMemory;
 use rkey_core::{Access, Limits, Protection, RegionSpec, Secrets, WireKey};
@@ -26,7 +27,7 @@ fn world() -> World {
     let node = NodeId { pid: 1, nonce: 9 };
     let mut bytes = vec![0u8; 1 << 20];
     let base = (bytes.as_mut_ptr() as u64 + 63) & !63;
-    // UNSAFETY: memory of this process is named by address, as a program does it.
+    // UNSAFETY: this process's memory is named by address, as programs do.
     #[allow(unsafe_code)]
     // SAFETY: every region lies inside `bytes`, which lives as long as the engine in `World`.
     let memory = unsafe { ProcessMemory::new() };

@@ -1,4 +1,4 @@
-//! Two processes from one test: a test starts its own binary again, for itself only, in another role.
+//! Two processes from one test: a test starts its own binary again, to run only itself, in another role.
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 
 use std::net::SocketAddr;
@@ -98,7 +98,7 @@ fn has_stopped(pid: u32) -> bool {
     };
     let process = std::path::Path::new("/proc").join(pid.to_string());
     let tasks = std::fs::read_dir(process.join("task")).unwrap();
-    // A thread that ends meanwhile has no state any more, and ends the list early.
+    // A thread that ends meanwhile has no state, and ends the list early.
     let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
     let threads = fields(process).unwrap()[17].parse();
     threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
@@ -187,7 +187,7 @@ impl Side {
         bytes
     }
 
-    /// Polls until there is a completion.
+    /// Polls for the next completion.
     pub fn next(&self) -> Completion {
         self.next_within(LONG).expect("no completion came")
     }
@@ -203,7 +203,7 @@ impl Side {
         None
     }
 
-    /// Sleeps until there is a completion.
+    /// Sleeps until the next completion.
     pub fn next_asleep(&self) -> Completion {
         assert!(self.cq.wait(Some(LONG)).unwrap(), "no completion came");
         let mut one = [Completion::default()];

@@ -1,4 +1,4 @@
-//! Peers that are not told why: what they can tell from a refusal.
+//! Peers that are not told the reason: what they can learn from a refusal.
 
 use crate::support::*;
 use rkey_base::range::VaRange;
@@ -18,7 +18,7 @@ fn peer(explain: bool) -> Origin {
     }
 }
 
-/// Keys and addresses that node 1 denies to node 0, each for another reason.
+/// Keys and addresses that node 1 denies to node 0, each for a different reason.
 fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
     let range = [VaRange::new(node.base(), 64).unwrap()];
     let spec = RegionSpec::new(node.domain, &range, ALL);
@@ -69,7 +69,7 @@ fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
     all
 }
 
-/// What goes back over the wire for each mistake, message numbers aside; what the initiator and the target know.
+/// The response to each mistake, without message numbers, and what the initiator and the target know.
 fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, config| config.survive_remote_error = true);
@@ -81,7 +81,7 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
         let remote = Target { addr, key };
         let write = Work::Write { remote, imm: None };
         pair.send(0, &qps[0], &SendRequest::new(1, write, &sge));
-        // As `settle`, with a look at what goes back.
+        // As `settle`, recording the responses.
         for _ in 0..8 {
             pair.drive(0, 64);
             pair.drive(1, 64);
@@ -107,8 +107,8 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     (wires, near, far)
 }
 
-/// A peer that is not to be told why gets the same bytes for every reason; the owner knows them all. One that is told
-/// gets them all.
+/// A peer that is not told the reason gets the same bytes for every reason; the owner knows them all. A peer that is
+/// told gets each reason.
 #[test]
 fn bare_refusals_are_the_same_in_every_byte() {
     let (wires, near, far) = answers(false);
@@ -123,7 +123,7 @@ fn bare_refusals_are_the_same_in_every_byte() {
     assert_eq!((&near, &told), (&far, &far));
 }
 
-/// The same for keys that a peer asks to be invalidated.
+/// The same for keys that a peer requests to be invalidated.
 #[test]
 fn bare_refusals_of_invalidations_are_the_same() {
     for explain in [false, true] {

@@ -1,4 +1,4 @@
-//! Every operation, once, over both kinds of link and all ways of moving bytes.
+//! Every operation, once, over both kinds of link and with every copy mechanism.
 
 use crate::support::*;
 use rkey_base::memory::ArenaMemory;
@@ -103,7 +103,7 @@ fn all_transfers_by_remote_iovec() {
     }
 }
 
-/// As much as there is room for in fragments, the rest by remote iovec.
+/// As much as fits is sent in fragments, the rest by remote iovec.
 #[test]
 fn all_transfers_in_fragments_and_then_by_remote_iovec() {
     let caps = Capabilities {
@@ -133,7 +133,7 @@ fn a_peer_that_cannot_reach_our_memory_gets_fragments() {
     }
 }
 
-/// What has no room is on its way when the post returns: the program need not look again.
+/// Payload without room in the ring is on its way when the post returns: the program need not poll for that.
 #[test]
 fn a_long_message_does_not_wait_for_its_program() {
     let caps = Capabilities {
@@ -272,7 +272,7 @@ fn loopback_carries_everything() {
         assert_eq!(memory.read(base + 400_000, len as usize), data);
         assert_eq!(memory.read(base + 720_000, len as usize), data);
     }
-    // A denial has two sides here and is one: the completion names the target's report.
+    // A denial with both sides in one process is reported once: the completion names the target's report.
     let remote = Target {
         addr: base,
         key: WireKey::Device(rkey_core::Key(0x7777_7777)),
@@ -388,7 +388,7 @@ fn long_messages_by_remote_iovec_show_that_they_are_alive() {
     }
 }
 
-/// What a peer may still touch is known also after the request has ended here.
+/// Memory that a peer may still touch is known even after the request has ended on this side.
 #[test]
 fn remote_iovecs_outlive_their_requests() {
     let caps = Capabilities {

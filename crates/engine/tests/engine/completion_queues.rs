@@ -40,7 +40,7 @@ fn completions_end_with_their_queue_pair() {
     );
 }
 
-/// A completion that finds no room breaks the queue and its queue pairs, and says so once.
+/// A completion that finds no room breaks the queue and its queue pairs, with one event.
 #[test]
 fn an_overrun_is_noticed() {
     let mut pair = Pair::new();
@@ -142,7 +142,7 @@ fn armed_queues_raise_one_event() {
     assert_eq!(ready(&mut pair), 1, "an error counts as solicited");
 }
 
-/// A queue is watched for solicited entries and errors apart from what it is armed for.
+/// A queue is watched for solicited entries and errors independently of how it is armed.
 #[test]
 fn watched_queues_raise_an_event_of_their_own() {
     let mut pair = Pair::new();

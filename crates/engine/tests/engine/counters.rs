@@ -3,7 +3,7 @@
 use crate::support::*;
 use rkey_engine::*;
 
-/// Counters that are bound to a region hear of what peers did with it.
+/// Counters that are bound to a region count what peers do with it.
 #[test]
 fn bound_counters_are_told() {
     let mut pair = Pair::new();

@@ -43,7 +43,7 @@ fn datagrams() {
         pair.send(0, &a, &request);
         pair.settle();
     };
-    // No receiver; the wrong key; the wrong number: all silent, all "sent".
+    // No receiver, the wrong key, the wrong number: each is dropped silently and reported as sent.
     send(&mut pair, 1, 100, address);
     let room = [pair.nodes[1].sge(&theirs, 0, 40 + 4096)];
     pair.recv(1, &b, 50, &room);
@@ -93,7 +93,7 @@ fn datagrams() {
     assert_eq!(statuses(&b.poll()), [(52, Status::Success)]);
     let want: Vec<_> = (1..=7).map(|id| (id, Status::Success)).collect();
     assert_eq!(statuses(&a.poll()), want);
-    // More than an MTU stops the send queue; receives go on.
+    // More than an MTU stops the send queue; receives continue.
     pair.recv(0, &a, 60, &[]);
     send(&mut pair, 8, 4097, address);
     send(&mut pair, 9, 1, address);
@@ -147,8 +147,8 @@ fn datagrams_wait_for_their_link_and_no_longer() {
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
 
-/// Finding the receiver takes longer than a datagram takes to leave: a program that changes its memory
-/// meanwhile, as it may on any network, does not change what it has sent.
+/// Finding the receiver takes longer than sending: a program that changes its memory meanwhile, as
+/// it may on any network, does not change the datagram.
 #[test]
 fn a_datagram_that_waits_is_as_it_was_posted() {
     let mut pair = Pair::new();

@@ -1,10 +1,10 @@
 //! No operation is ever lost or completed twice, whatever the order in which two engines and the
-//! wires between them get their turns, and whatever breaks.
+//! wires between them run, and whatever breaks.
 //!
-//! Random programs run on two engines: posts of every kind, receives that come late, wires that
-//! carry a little at a time, small rings, small completion queues, peers that refuse remote
-//! iovecs, and (in some programs) a bad key or a wire that breaks. A model that knows nothing but
-//! the order of posting checks each completion, and the bytes.
+//! Random programs run on two engines: posts of every kind, late receives, wires that carry a
+//! little at a time, small rings, small completion queues, peers that refuse remote iovecs, and (in
+//! some programs) a bad key or a wire that breaks. A model that knows nothing but the order of
+//! posting checks each completion, and the bytes.
 
 use crate::support::*;
 use proptest::prelude::*;
@@ -69,10 +69,10 @@ struct Shape {
     rnr_retry: u8,
 }
 
-/// Lengths up to this; each request has a place of its own of this size.
+/// The maximum length; each request has its own memory of this size.
 const PLACE: u64 = 1500;
 const PLACES: u64 = 256;
-/// Where the parts of a node's memory begin.
+/// The offsets of the parts of a node's memory.
 const SOURCE: u64 = 0;
 const TARGET: u64 = PLACES * PLACE;
 const SINK: u64 = 2 * PLACES * PLACE;
@@ -87,7 +87,7 @@ struct Posted {
     signaled: bool,
 }
 
-/// What the model knows of one side.
+/// The model's state for one side.
 #[derive(Default)]
 struct Side {
     next: u64,
@@ -149,7 +149,7 @@ impl World {
         let closed = [0, 1].map(|at| pair.nodes[at].register(0, 1 << 21, Access::empty()));
         for at in 0..2 {
             for id in 0..PLACES {
-                // The target area starts as what reads expect to find there.
+                // The target area starts with the contents that reads expect.
                 let data = pattern(id + 1000, PLACE as usize);
                 pair.nodes[at].fill(place(SOURCE, id), &pattern(id, PLACE as usize));
                 pair.nodes[at].fill(place(INBOX, id), &[0; PLACE as usize]);
@@ -215,7 +215,7 @@ impl World {
         if inline && len <= 128 && matches!(kind, Kind::Send | Kind::Write | Kind::WriteImm) {
             request.inline = Some(&bytes);
         }
-        // Before a read the place has to be what the model thinks it is.
+        // Before a read, the memory must have the model's contents.
         if matches!(kind, Kind::Read) {
             self.pair.nodes[1 - at].fill(place(TARGET, id), &pattern(id + 1000, PLACE as usize));
         }
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// Lets everything come to its end, and looks whether anything is left over.
+    /// Runs everything to its end, and checks that nothing is left over.
     fn finish(mut self) {
         for _ in 0..100 {
             for at in 0..2 {

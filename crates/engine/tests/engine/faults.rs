@@ -1,10 +1,10 @@
-//! Memory that is not there: who is told, and what has been changed.
+//! Memory that is not mapped: which side is told, and what has been changed.
 
 use crate::support::*;
 use rkey_core::Reason;
 use rkey_engine::*;
 
-/// Memory that is not there is an error on both sides, and both say where.
+/// Memory that is not mapped is an error on both sides, and both report the address.
 #[test]
 fn faults_are_errors_on_both_sides() {
     for remote_iovec in [false, true] {
@@ -34,7 +34,7 @@ fn faults_are_errors_on_both_sides() {
                     Status::LocalProtection,
                     "{remote_iovec} {read}"
                 );
-                // Also when it was the peer who found it: the key is ours, and the address exact.
+                // Also when the peer found the fault: the report has our key, and the exact address.
                 let reports = denied(&outcome.events[0]);
                 assert_eq!(reports.len(), 1, "{remote_iovec} {read}");
                 let denial = &reports[0].denial;
@@ -56,8 +56,8 @@ fn faults_are_errors_on_both_sides() {
     }
 }
 
-/// A write that fails, at its beginning or after a part of it has arrived, leaves everything outside of
-/// the region as it was.
+/// A write that fails, at its beginning or after a part of it has arrived, leaves everything outside of the region
+/// unchanged.
 ///
 /// Proves: FI-I39
 #[test]
@@ -69,8 +69,7 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
             remote_iovec,
             ..CAPS
         };
-        // Past the end, before the beginning, around the top of the addresses; and across a page that is
-        // not there.
+        // Past the end, before the start, around the end of the address space, and across a page that is not mapped.
         let cases: [(&str, u64, u32, Status); 5] = [
             ("end", START + LEN - 2500, 5000, Status::RemoteAccess),
             ("beginning", START - 1, 5000, Status::RemoteAccess),
@@ -110,7 +109,7 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
     }
 }
 
-/// A payload that the peer cannot fetch is the end of one message only, where the policy is so.
+/// A payload that the peer cannot fetch ends only one message, if that is the policy.
 #[test]
 fn memory_of_the_requester_that_is_not_there_ends_one_message() {
     let caps = rkey_link::Capabilities {

@@ -1,4 +1,4 @@
-//! Order, fences, limits of what is under way, and many messages at once.
+//! Order, fences, limits of operations in flight, and many messages at once.
 
 use crate::support::*;
 use rkey_engine::*;
@@ -39,7 +39,7 @@ fn scatter_and_gather() {
             .flat_map(|&(at, len)| pair.nodes[1].bytes(at, len as usize))
             .collect();
         assert_eq!(placed[..whole.len()], whole);
-        // And back with a read.
+        // And read back.
         let back = [(50_000u64, 1u32), (60_000, 1875), (70_000, 1)];
         let sges = back.map(|(at, len)| pair.nodes[0].sge(&mine, at, len));
         pair.nodes[1].fill(100_000, &whole);
@@ -75,7 +75,7 @@ fn unsignalled_work_completes_without_a_word() {
     }
 }
 
-/// A fenced request waits for earlier reads and atomics; others may overtake their answers.
+/// A fenced request waits for earlier reads and atomics; others may complete before them.
 #[test]
 fn a_fence_waits_for_reads() {
     for fence in [false, true] {

@@ -21,7 +21,7 @@ fn to_group(target: [u8; 16]) -> Option<UdAddress> {
     })
 }
 
-/// A raw queue pair that is ready.
+/// Creates a raw queue pair that is ready.
 fn raw(node: &mut Node, change: impl FnOnce(&mut QpConfig)) -> Qp {
     let qp = node.qp(|config| {
         config.qp_type = QpType::Raw;
@@ -73,7 +73,7 @@ fn what_is_sent_to_a_group_reaches_its_members() {
         );
         asked.len()
     };
-    // The device is asked where the members are, and the datagram waits for the answer.
+    // The device is asked for the members, and the datagram waits for the answer.
     assert_eq!(post(&mut pair, 1, GROUP), 1);
     pair.settle();
     assert!(a.poll().is_empty() && b.poll().is_empty());
@@ -92,7 +92,7 @@ fn what_is_sent_to_a_group_reaches_its_members() {
         let bytes = pair.nodes[1].bytes(place * 2048, 46);
         assert_eq!((&bytes[24..40], &bytes[40..]), (&GROUP[..], &b"to all"[..]));
     }
-    // Who left hears nothing more; nor does another group's member.
+    // A member that has left receives nothing more, nor does a member of another group.
     pair.nodes[1].engine.leave_group(b.id, Group::Gid(GROUP));
     assert_eq!(post(&mut pair, 2, GROUP), 0, "the answer is still good");
     pair.settle();
@@ -107,14 +107,14 @@ fn what_is_sent_to_a_group_reaches_its_members() {
         statuses(&a.poll()),
         [(2, Status::Success), (3, Status::Success)]
     );
-    // A destroyed member is none.
+    // A destroyed queue pair is no longer a member.
     pair.nodes[1].engine.destroy_qp(c.id).unwrap();
     post(&mut pair, 4, GROUP);
     pair.settle();
     assert_eq!(statuses(&a.poll()), [(4, Status::Success)]);
 }
 
-/// Members on one other device with so many receives, a sender that sends more than its link holds, and its burst.
+/// Members on one other device with this many receives, and a sender whose burst exceeds its link.
 fn burst(pair: &mut Pair, count: u64) -> [Qp; 2] {
     let [a, b] = pair.connect(|_, config| {
         config.qp_type = QpType::Ud;
@@ -157,7 +157,7 @@ fn a_copy_waits_for_room_on_its_link() {
     }
 }
 
-/// A member that takes nothing holds the others up for a while, once; and it is waited for again when it goes on.
+/// A member that takes nothing delays the others once, for a while; datagrams wait for it again when it continues.
 #[test]
 fn a_copy_does_not_wait_for_ever() {
     let mut pair = Pair::new();
@@ -168,7 +168,7 @@ fn a_copy_does_not_wait_for_ever() {
     while ended.len() < 40 {
         let next = pair.drive(0, 64).next_deadline;
         ended.extend(a.poll());
-        // What is known of the group is old when the first one has waited.
+        // The group's list of links has expired when the first one has waited.
         if pair.nodes[0].events().is_empty() {
             pair.now = next.unwrap_or(pair.now);
         } else {
@@ -181,7 +181,7 @@ fn a_copy_does_not_wait_for_ever() {
     assert!(ended.iter().all(|one| one.status.is_success()));
     pair.settle();
     assert_eq!(b.poll().len(), 16, "what the link held");
-    // It has room again, and the next that does not fit is waited for.
+    // It has room again, and the next copy that does not fit waits.
     let [c, d] = burst(&mut pair, 40);
     for _ in 0..4 {
         pair.settle();
@@ -189,7 +189,7 @@ fn a_copy_does_not_wait_for_ever() {
     assert_eq!((c.poll().len(), d.poll().len()), (40, 40));
 }
 
-/// What waits for room goes with its queue pair.
+/// A datagram that waits for room is dropped with its queue pair.
 #[test]
 fn a_copy_that_waits_ends_with_its_queue_pair() {
     let mut pair = Pair::new();
@@ -208,7 +208,7 @@ fn a_copy_that_waits_ends_with_its_queue_pair() {
     assert_eq!(b.poll().len(), 16);
 }
 
-/// Memory that may not be sent is an error whether there are members or not.
+/// Memory that may not be sent is an error even without members.
 #[test]
 fn a_datagram_to_nobody_still_has_to_be_in_order() {
     let mut pair = Pair::new();
@@ -290,7 +290,7 @@ fn frames_go_to_who_has_a_flow_for_them() {
     assert!(matches!(refused, Err(PostError::NotSupported(_))));
 }
 
-/// A raw queue pair at node 1 that spreads the frames of `sender` over two receive queues.
+/// A raw queue pair at node 1 that distributes frames over two receive queues by RSS.
 struct Spreading {
     pair: Pair,
     sender: Qp,
@@ -382,7 +382,7 @@ fn frames_are_spread_over_queues() {
     let [first, none] = send(&mut all);
     assert!((1..16).contains(&first) && none == 0, "{first} {none}");
     all.set(1, WqState::Ready);
-    // What is posted is forgotten or flushed, as the state says.
+    // Posted receives are dropped or flushed, depending on the state.
     all.set(1, WqState::Error);
     let want: Vec<_> = (100..116).map(|id| (id, Status::Flushed)).collect();
     assert_eq!(all.take(1), want);
@@ -400,7 +400,7 @@ fn frames_are_spread_over_queues() {
     }
 }
 
-/// A receive that a frame did not fit into is still in its queue, and in no other way in use.
+/// A receive that was too small for a frame is still in its queue, and not in use.
 #[test]
 fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
     let mut all = Spreading::new();
@@ -408,7 +408,7 @@ fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
         all.set(at, WqState::Ready);
         (0..16).for_each(|id| all.post(at, id));
     }
-    // Which source goes where.
+    // The queue for each source.
     let mut source = [None; 2];
     for candidate in 0..16 {
         all.send(candidate, 60);
@@ -425,14 +425,14 @@ fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
         all.post(at, 50);
         all.post(at, 51);
     }
-    // The receive of one queue is not the business of a frame for the other.
+    // A frame for one queue does not use a receive of the other.
     all.send(source[0], 65);
     all.send(source[1], 60);
     assert_eq!(all.take(0), []);
     assert_eq!(all.take(1), [(50, Status::Success)]);
     all.send(source[0], 60);
     assert_eq!(all.take(0), [(50, Status::Success)]);
-    // It goes with its queue, and is flushed with it.
+    // It stays in its queue, and is flushed with it.
     all.send(source[0], 65);
     all.set(0, WqState::Reset);
     all.set(0, WqState::Ready);
@@ -444,7 +444,7 @@ fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
     assert_eq!(all.take(1), [(51, Status::Flushed)]);
 }
 
-/// The same for datagrams and a shared receive queue, which other queue pairs use as well.
+/// The same for datagrams and a shared receive queue that other queue pairs use as well.
 #[test]
 fn a_datagram_that_does_not_fit_leaves_its_receive_in_the_queue() {
     let mut pair = Pair::new();

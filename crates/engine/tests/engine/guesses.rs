@@ -1,4 +1,4 @@
-//! Peers that try keys: which of them wait, for how long, and what they are told.
+//! Peers that try keys: which of them must wait, for how long, and what they are told.
 
 use crate::support::*;
 use rkey_core::{Key, Reason, WireKey};
@@ -21,7 +21,7 @@ fn process(user: u32, pid: u32) -> Origin {
     }
 }
 
-/// Node 0 asks node 1 with keys that it does not have.
+/// Node 0 sends requests with guessed keys to node 1.
 struct Attack {
     pair: Pair,
     mine: rkey_core::Region,
@@ -59,7 +59,7 @@ impl Attack {
         (qps[0].clone(), wire)
     }
 
-    /// Gives a connection up, whatever is on its way.
+    /// Drops a connection, whatever is in flight.
     fn drop_link(&mut self, qp: &Qp, wire: [LinkId; 2]) {
         self.pair.cut_wire(wire);
         self.pair.nodes[0].engine.destroy_qp(qp.id).unwrap();
@@ -67,7 +67,7 @@ impl Attack {
         self.pair.nodes[1].engine.destroy_qp(end).unwrap();
     }
 
-    /// A write to the region of node 1: with its key, or with one that was never given out.
+    /// A write to the region of node 1: with its key, or with one that was never issued.
     fn post(&mut self, qp: &Qp, good: bool) {
         let mut remote = self.pair.nodes[1].target(&self.theirs, 0);
         if !good {
@@ -80,7 +80,7 @@ impl Attack {
         self.pair.send(0, qp, &request);
     }
 
-    /// Waits, in the time of the engines, for the end of a request; says how it ended.
+    /// Waits, in the engines' time, for the end of a request; returns its status.
     fn finish(&mut self, qp: &Qp) -> Status {
         loop {
             self.pair.settle();
@@ -112,8 +112,8 @@ impl Attack {
     }
 }
 
-/// 64 keys at once, and then fewer and fewer: an hour of trying over one connection brings less than 500 keys. Today's
-/// 15,000 a second would be 54 million.
+/// 64 keys at once, then ever more slowly: an hour over one connection allows less than 500 keys. Without limits, at
+/// 15,000 a second, it would be 54 million.
 #[test]
 fn guesses_over_one_connection_become_slow() {
     let mut attack = Attack::new();
@@ -147,7 +147,7 @@ fn guesses_over_one_connection_become_slow() {
 fn reconnecting_does_not_help() {
     let mut attack = Attack::new();
     let mut looked_at = 0;
-    // A connection for each guess, given up at once: the 1.5 ms that one takes are the clock.
+    // A connection for each guess, dropped at once; each takes 1.5 ms of the clock.
     for _ in 0..4000 {
         let (qp, wire) = attack.link(process(1, 42));
         attack.post(&qp, false);
@@ -165,8 +165,8 @@ fn reconnecting_does_not_help() {
     assert!(looked_at < 2 * ALLOWANCE as usize, "{looked_at}");
 }
 
-/// Guesses that are sent without waiting for answers stay in the ring of the peer, and those that wait there when the
-/// link goes are not looked at any more.
+/// Guesses that are sent without waiting for answers stay in the ring of the peer, and those that still wait there when
+/// the link goes down are never read.
 #[test]
 fn guesses_in_the_ring_wait_there() {
     let mut attack = Attack::new();
@@ -183,8 +183,8 @@ fn guesses_in_the_ring_wait_there() {
     assert_eq!(tried, u64::from(ALLOWANCE) + 1);
 }
 
-/// One mistake a second, each with another key, for two hours: nothing ever waits. And a program that repeats the same
-/// mistake in a loop is not slowed down either: it learns nothing.
+/// One mistake a second, each with another key, for two hours: nothing ever waits. A program that repeats the same
+/// mistake in a loop is not slowed down either, because it learns nothing.
 #[test]
 fn honest_mistakes_are_answered_at_once() {
     let mut attack = Attack::new();
@@ -217,7 +217,7 @@ fn other_peers_do_not_wait() {
         for _ in 0..ALLOWANCE + 5 {
             attack.guess(&qp);
         }
-        // It waits now, with a good request behind a bad one.
+        // It waits now, with a valid request after a bad one.
         attack.post(&qp, false);
         attack.post(&qp, true);
         attack.pair.settle();
@@ -239,8 +239,8 @@ fn other_peers_do_not_wait() {
     }
 }
 
-/// A new process for each guess: their user has used up what all its processes have together, and its new ones wait.
-/// Another user does not, and neither does a process of the same one that has been there for a while.
+/// A new process for each guess: the user's shared allowance is used up, and its new processes wait. Another user does
+/// not wait, nor does a process of the same user that has been connected for a while.
 #[test]
 fn forking_does_not_help() {
     let mut attack = Attack::new();
@@ -275,8 +275,8 @@ fn forking_does_not_help() {
     assert_eq!(attack.finish(&new), Status::Success);
 }
 
-/// What a guesser meets who does not hit: keys that were never issued, stale ones, those of other domains, local ones.
-/// All of them count. Who has a good key and asks for too much does not.
+/// The misses of a guesser: keys that were never issued, stale ones, those of other domains, local ones. All of them
+/// count. A process that exceeds the rights of a valid key does not count.
 #[test]
 fn whatever_a_guess_can_meet_is_counted() {
     let mut attack = Attack::new();
@@ -291,7 +291,7 @@ fn whatever_a_guess_can_meet_is_counted() {
     let bounds = attack.theirs.key;
     let keys = [
         (Key(0x7777_7777), 0, true),
-        // It was a good key once.
+        // It was a valid key once.
         (gone.key, 0, false),
         (foreign.key, 0, true),
         (Key(attack.theirs.local_key.0), 0, true),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 type Memory = Arc<ArenaMemory>;
 
-/// Takes messages until one begins with `leave`, and writes down everything that it is offered.
+/// Takes messages until one begins with `leave`, and records every message that it is offered.
 struct Taker {
     seen: Vec<(u32, Vec<u8>)>,
     leave: u8,
@@ -35,7 +35,7 @@ impl Inbox<Memory> for Taker {
     }
 }
 
-/// Brings what is on its way to node 1 there, and drives node 1 with an inbox for its queue pair.
+/// Delivers everything in flight to node 1, and drives node 1 with an inbox for its queue pair.
 fn drive_with(pair: &mut Pair, qp: &Qp, inbox: &mut dyn Inbox<Memory>) {
     pair.carry_all();
     let now = pair.now;
@@ -88,7 +88,7 @@ fn what_an_inbox_leaves_goes_to_a_receive_and_so_does_what_follows() {
         "none is offered behind one in a receive"
     );
     assert_eq!(qps[1].cq.len(), 3);
-    // Not taken from the queue yet: what comes now would overtake it.
+    // It has not been polled yet: a later message would overtake it.
     let sge = pair.nodes[1].sge(&region, 300, 100);
     pair.recv(1, &qps[1], 3, &[sge]);
     send_byte(&mut pair, &qps[0], 5);
@@ -128,7 +128,7 @@ fn an_inbox_is_for_its_own_queue_and_for_whole_messages() {
     assert_eq!(statuses(&other[1].poll()), [(2, Status::Success)]);
 }
 
-/// Puts each message into memory.
+/// Copies each message to memory.
 struct Placer<'a> {
     node: rkey_core::DomainId,
     sges: &'a [Sge],

@@ -1,4 +1,4 @@
-//! Limits of an engine, and what is busy until its users have gone.
+//! Limits of an engine, and objects that are busy until their users are destroyed.
 
 use crate::support::*;
 use rkey_engine::*;
@@ -27,7 +27,7 @@ fn limits_are_named() {
     let qp = node.engine.create_qp(&config, 300).unwrap();
     let second = node.engine.create_qp(&config, 301).unwrap_err();
     assert!(second.to_string().contains("queue pairs"), "{second}");
-    // Busy, until the queue pair goes; and the domain as well.
+    // Busy until the queue pair is destroyed; so is the domain.
     let busy = node.engine.destroy_cq(cq.id());
     assert_eq!(
         busy,

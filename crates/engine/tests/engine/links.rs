@@ -1,4 +1,4 @@
-//! Links that come late, and links that break.
+//! Links that are late, and links that break.
 
 use crate::support::*;
 use rkey_engine::*;
@@ -52,7 +52,7 @@ fn requests_wait_for_a_link() {
     assert_eq!(statuses(&c.poll()), [(2, Status::RetryExceeded)]);
 }
 
-/// A broken link fails what is outstanding at once, and leaves the rest alone.
+/// A broken link fails its outstanding requests at once, and affects nothing else.
 #[test]
 fn a_broken_link_fails_what_is_outstanding() {
     let mut pair = Pair::new();
@@ -97,7 +97,7 @@ fn a_broken_link_fails_what_is_outstanding() {
         _ => None,
     });
     assert!(pair.nodes[0].engine.take_detached(link.unwrap()).is_some());
-    // The next post asks for a link, and hears that there is none.
+    // The next post requests a link, and learns that there is none.
     pair.send(0, &c, &SendRequest::new(9, send_work(), &sge));
     let events = pair.nodes[0].events();
     assert!(
@@ -108,8 +108,8 @@ fn a_broken_link_fails_what_is_outstanding() {
     assert_eq!(statuses(&c.poll()), [(9, RetryExceeded), (51, Flushed)]);
 }
 
-/// A requester that dies while its payload is being fetched has not made a mistake: its message is not looked
-/// at twice, and the receive that it had taken is flushed with the others.
+/// A requester that dies while its payload is being fetched has not made a mistake: its message is
+/// not handled twice, and its receive is flushed with the others.
 #[test]
 fn a_requester_that_dies_in_the_middle_of_its_message() {
     let caps = Capabilities {
@@ -155,8 +155,8 @@ fn a_requester_that_dies_in_the_middle_of_its_message() {
     );
 }
 
-/// What the peer executed before it went away did happen, also if its acknowledgement is the last
-/// thing that was heard of it.
+/// Requests that the peer executed before it ended succeed, even if their acknowledgement is the
+/// last thing that arrived from it.
 #[test]
 fn the_last_news_of_a_link_counts() {
     let mut pair = Pair::new();
@@ -192,8 +192,8 @@ fn the_last_news_of_a_link_counts() {
     assert_eq!(statuses(&a.poll()), want);
 }
 
-/// A message that arrived before its sender went away is received, whichever of the links between
-/// the two is found broken first.
+/// A message that arrived before its sender ended is received, whichever of the links between the
+/// two is found broken first.
 #[test]
 fn the_last_message_of_a_peer_is_received() {
     for first in 0..2 {

@@ -1,5 +1,5 @@
-//! Tests of the engine through its public face: two engines with memories of their own, joined by
-//! a wire that the test moves by hand, or one engine and the loopback link.
+//! Tests of the engine through its public interface: two engines with their own memories, joined by
+//! a wire that the test drives, or one engine and the loopback link.
 
 // "Side 0 and side 1" is the subject of nearly every loop here.
 #![allow(clippy::needless_range_loop, clippy::large_enum_variant)]

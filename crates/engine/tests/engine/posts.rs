@@ -1,4 +1,5 @@
-//! What is refused when it is asked for: in a wrong state, too large, or not for this kind of queue pair.
+//! Posts that are refused at once: in a wrong state, too large, or not supported by this kind of
+//! queue pair.
 
 use crate::support::*;
 use rkey_core::WireKey;
@@ -81,7 +82,7 @@ fn a_step_needs_its_attributes_and_takes_no_others() {
     assert_eq!(node.state(&qp), QpState::Init, "nothing changed");
 }
 
-/// What a queue pair was not made for is refused when it is posted, and nothing of it is posted.
+/// A post that exceeds what the queue pair was created for is refused, and nothing is posted.
 #[test]
 fn work_that_does_not_fit_is_refused() {
     let remote = Target {

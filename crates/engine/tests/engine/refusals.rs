@@ -1,11 +1,11 @@
-//! What becomes of a request that is refused, and of the queue pairs on both sides.
+//! The result of a refused request, and the state of the queue pairs on both sides.
 
 use crate::support::*;
 use rkey_core::{Access, Reason};
 use rkey_engine::*;
 
 /// A refusal ends the request at the initiator and takes both queue pairs out of service; both
-/// sides can say why.
+/// sides know the reason.
 ///
 /// Proves: VB-I21
 #[test]
@@ -68,14 +68,14 @@ fn a_refusal_is_told_on_both_sides_and_flushes() {
             .iter()
             .any(|event| matches!(event, Event::Async(AsyncEvent::AccessError { .. })))
     );
-    // What is posted now is flushed at once.
+    // Later posts are flushed at once.
     pair.send(0, &qps[0], &SendRequest::new(9, send_work(), &sge));
     pair.recv(0, &qps[0], 51, &sge);
     assert_eq!(statuses(&qps[0].poll()), [(9, Flushed), (51, Flushed)]);
 }
 
-/// With the policy of libfabric's reliable datagrams a refused request fails by itself: what
-/// comes before and after it works, and both queue pairs stay in service.
+/// With the policy of libfabric's reliable datagrams, a refused request fails alone: earlier and
+/// later ones succeed, and both queue pairs stay in service.
 #[test]
 fn a_refusal_can_leave_the_queue_pairs_in_service() {
     for len in [8, 5000] {
@@ -147,7 +147,7 @@ fn a_refusal_can_leave_the_queue_pairs_in_service() {
     }
 }
 
-/// An atomic that is not on a multiple of eight makes no sense at all.
+/// An atomic at an address that is not a multiple of 8 is invalid.
 #[test]
 fn unaligned_atomics_are_invalid() {
     for which in [2, 3] {

@@ -1,4 +1,4 @@
-//! Receivers that are not ready, peers that are not there yet, and how long a requester waits for them.
+//! Receivers that are not ready, peers that do not exist yet, and how long a requester waits for them.
 
 use crate::support::*;
 use rkey_engine::*;
@@ -14,7 +14,7 @@ fn a_sender_waits_for_the_receiver() {
     }
     pair.settle();
     assert!(a.poll().is_empty());
-    // The delay is the one that the receiver asks for: 0.64 ms.
+    // The delay is the receiver's: 0.64 ms.
     let deadline = pair.drive(0, 64).next_deadline.unwrap();
     assert!(deadline <= pair.now + 640_000);
     for id in 0..8u64 {
@@ -65,7 +65,7 @@ fn receiver_not_ready_retries_are_counted() {
     }
 }
 
-/// A peer that comes up later is waited for; requests reach it in order.
+/// Requests wait for a peer that comes up later, and reach it in order.
 #[test]
 fn a_peer_that_is_not_ready_yet_is_asked_again() {
     let mut pair = Pair::new();
@@ -84,7 +84,7 @@ fn a_peer_that_is_not_ready_yet_is_asked_again() {
     }
     pair.run(100 * MS);
     assert!(a.poll().is_empty());
-    // The process, or the machine, stands still for longer than any timeout; then all goes on.
+    // The process, or the machine, stands still for longer than any timeout; then everything continues.
     pair.now += 3_600_000 * MS;
     pair.run(pair.now + 50 * MS);
     assert!(a.poll().is_empty());
@@ -98,7 +98,7 @@ fn a_peer_that_is_not_ready_yet_is_asked_again() {
     assert_eq!(pair.nodes[1].bytes(0, 4096), pattern(9, 4096));
 }
 
-/// One that never comes up costs the transport timeout, no more and not much less.
+/// A peer that never comes up costs the transport timeout, no more and not much less.
 #[test]
 fn a_peer_that_never_is_ready_fails_the_request_in_time() {
     for exists in [false, true] {
@@ -121,7 +121,7 @@ fn a_peer_that_never_is_ready_fails_the_request_in_time() {
     }
 }
 
-/// Different ideas about the first message number never look like success.
+/// A mismatch of the first message numbers never looks like success.
 #[test]
 fn message_numbers_that_do_not_match_fail() {
     let mut pair = Pair::new();
@@ -146,7 +146,7 @@ fn message_numbers_that_do_not_match_fail() {
     assert_eq!(pair.nodes[1].bytes(0, 8), [0; 8]);
 }
 
-/// An owner who is asked decides whether a silent peer is given up: one that could not answer is waited for.
+/// The owner decides whether a silent peer is given up: requests wait for a peer that could not respond.
 #[test]
 fn a_peer_that_could_not_answer_is_waited_for() {
     let config = EngineConfig {
@@ -188,7 +188,7 @@ fn a_peer_that_could_not_answer_is_waited_for() {
         }
         assert_eq!(done, [(1, Status::RetryExceeded)], "{excused}");
         if excused == 1000 {
-            // A minute is the end of it.
+            // It is given up after a minute.
             assert!((60_000 * MS..70_000 * MS).contains(&silent), "{silent}");
         } else {
             assert_eq!(asked, excused + 1);
@@ -196,8 +196,8 @@ fn a_peer_that_could_not_answer_is_waited_for() {
     }
 }
 
-/// A peer that takes requests and does nothing fails them after the timeout; one that is slow
-/// does not, as long as something moves.
+/// A peer that takes requests and does nothing fails them after the timeout; one that is slow does not, as long as it
+/// makes progress.
 #[test]
 fn silence_fails_and_slowness_does_not() {
     for moves in [false, true] {

@@ -1,4 +1,4 @@
-//! What a peer may do, and which peer: rights, ranges, domains, keys, connections.
+//! What each peer may do: rights, ranges, domains, keys, connections.
 
 use crate::support::*;
 use rkey_core::{Access, Key, Reason, RegionSpec, WireKey};
@@ -36,7 +36,8 @@ fn rights_of_the_region_decide() {
     }
 }
 
-/// What a read brings goes where the region lets results of reads go, or messages if the request says so.
+/// The data of a read needs a region with the right for read results, or for messages if the
+/// request says so.
 #[test]
 fn a_read_may_be_put_down_like_a_message() {
     let flags = [SendFlags::empty(), SendFlags::RECEIVES];
@@ -79,7 +80,7 @@ fn a_read_may_be_put_down_like_a_message() {
     }
 }
 
-/// The queue pair of the target has to allow it, too.
+/// The target's queue pair must allow it, too.
 ///
 /// Proves: VB-I06
 #[test]
@@ -111,7 +112,7 @@ fn rights_of_the_queue_pair_decide_too() {
     }
 }
 
-/// Not one byte outside of the region, whichever way the bytes travel.
+/// Not one byte outside of the region is reached, whatever the copy mechanism.
 ///
 /// Proves: VB-I04
 #[test]
@@ -202,7 +203,7 @@ fn keys_of_another_domain_are_refused() {
     assert_eq!(denied(&outcome.events[0])[0].side, Side::Local);
 }
 
-/// A key that was never issued, and a key whose region is gone.
+/// A key that was never issued, and a key whose region is closed.
 ///
 /// Proves: VB-006
 #[test]
@@ -238,7 +239,7 @@ fn unknown_and_stale_keys_are_refused() {
 #[test]
 fn local_rights_decide_at_home() {
     let local = Access::LOCAL_READ;
-    // Receive without the right: the sender hears of it, too.
+    // A receive without the right: the sender gets an error, too.
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});
     let mine = pair.nodes[0].register(0, 64, local);
@@ -277,7 +278,7 @@ fn local_rights_decide_at_home() {
     );
 }
 
-/// A region that is closed while a message is under way refuses the rest of it.
+/// A region that is closed while a message is in flight refuses the rest of it.
 #[test]
 fn closing_a_region_stops_a_message_in_its_middle() {
     for remote_iovec in [false, true] {
@@ -338,7 +339,7 @@ fn inline_data_needs_no_key() {
     assert_eq!(pair.nodes[1].bytes(0, 32), [5; 32]);
 }
 
-/// Only the connected queue pair of the connected device is listened to.
+/// Only requests from the connected queue pair of the connected device are accepted.
 #[test]
 fn strangers_are_not_listened_to() {
     let mut pair = Pair::new();

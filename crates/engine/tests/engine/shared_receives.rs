@@ -46,7 +46,7 @@ fn queue_pairs_share_receives() {
         statuses(&d.poll()),
         [(1, Status::Success), (2, Status::Success)]
     );
-    // An error of one queue pair leaves the others' receives alone.
+    // An error of one queue pair does not affect the others' receives.
     pair.nodes[1]
         .engine
         .modify_qp(b.id, &QpAttributes::to(QpState::Error))

@@ -1,5 +1,5 @@
-//! What was taken back in the middle of a message: the rest of the message does not pass, and what is still under way
-//! is not forgotten.
+//! Memory that is taken back in the middle of a message: the rest of the message is refused, and accesses still in
+//! progress are not forgotten.
 
 use crate::support::*;
 use rkey_core::Access;
@@ -11,8 +11,8 @@ const REMOTE_IOVEC: Capabilities = Capabilities {
     ..CAPS
 };
 
-/// The rights of a queue pair hold for what comes from now on, and a message may never end: a peer that has begun a
-/// write of 4 GiB would keep the right to write for as long as it likes.
+/// Changed rights of a queue pair also apply to a message in progress. Otherwise a peer that has started a write of 4
+/// GiB could keep the right to write for as long as it likes.
 ///
 /// Proves: VB-I06
 #[test]
@@ -77,7 +77,7 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
         let work = Work::Write { remote, imm: None };
         pair.send(0, &a, &SendRequest::new(1, work, &sge));
         assert!(pair.nodes[0].engine.exposes(mine.local_key));
-        // The link has room again, and the region is gone.
+        // The link has room again, and the region is closed.
         drop(pair.nodes[0].protection.close_region(mine.id).unwrap());
         pair.end(0).window = 16;
         pair.drive(0, 64);
@@ -93,8 +93,8 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
     }
 }
 
-/// A request that ends by a time-out gives its memory back, and so does what is flushed behind it: a peer that was told
-/// where the memory is, and goes on after all, is not let near it. One that was told nothing keeps its link.
+/// A request that times out gives its memory back, and so do the requests flushed after it: a peer to which the memory
+/// was named, and which continues after all, cannot reach it. A peer to which nothing was named keeps its link.
 #[test]
 fn a_time_out_ends_what_the_peer_was_told() {
     for read in [true, false] {

@@ -3,7 +3,7 @@
 use crate::support::*;
 use rkey_engine::*;
 
-/// An unreliable connection tells its sender nothing about the receiver.
+/// The sender of an unreliable connection learns nothing about the receiver.
 #[test]
 fn unreliable_connections_lose_in_silence() {
     let mut pair = Pair::new();
@@ -12,7 +12,7 @@ fn unreliable_connections_lose_in_silence() {
     let theirs = pair.nodes[1].register(0, 4096, ALL);
     pair.nodes[0].fill(0, &pattern(1, 4096));
     let sge = [pair.nodes[0].sge(&mine, 0, 1000)];
-    // No receive, then one; a bad key; and what works still works.
+    // No receive, then one; a bad key; and valid requests still work.
     pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
     pair.settle();
     pair.recv(1, &b, 50, &[pair.nodes[1].sge(&theirs, 0, 1000)]);
@@ -53,8 +53,8 @@ fn unreliable_connections_lose_in_silence() {
     assert_eq!(pair.nodes[1].state(&b), QpState::Rts);
 }
 
-/// What a peer sends before we know which device it is on is not lost, not even where no side would send
-/// it again: it waits for the end of the search.
+/// Requests that a peer sends before we know its device are not lost, even on services without
+/// retries: they wait for the end of the search.
 #[test]
 fn an_unreliable_connection_does_not_lose_what_came_while_it_looked_for_its_peer() {
     for found in [true, false] {

@@ -1,4 +1,4 @@
-//! Windows bound and invalidated as work of a send queue.
+//! Windows that are bound and invalidated by send queue work.
 
 use crate::support::*;
 use rkey_base::range::VaRange;
@@ -54,7 +54,7 @@ impl Bound {
         self.pair.send(1, &b, &SendRequest::new(id, work, &[]));
     }
 
-    /// Node 0 writes 8 bytes through a key; the status.
+    /// Node 0 writes 8 bytes through a key; returns the status.
     fn write(&mut self, key: Key, offset: u64) -> Status {
         let sge = [self.pair.nodes[0].sge(&self.mine, 0, 8)];
         let remote = Target {
@@ -79,7 +79,7 @@ impl Bound {
     }
 }
 
-/// A bind is work of the send queue; the window then gives exactly its part with exactly its
+/// A bind is work of the send queue; the window then grants exactly its part with exactly its
 /// rights.
 ///
 /// Proves: DA-003
@@ -102,7 +102,7 @@ fn a_window_covers_exactly_its_part() {
     }
 }
 
-/// The new key may be sent right behind the bind on the same queue pair: the bind is done before
+/// The new key may be sent right after the bind on the same queue pair: the bind is complete before
 /// the send starts, over many rounds.
 ///
 /// Proves: DA-024, DA-034, DA-035, DA-036, VB-I14
@@ -121,7 +121,7 @@ fn a_key_may_be_sent_right_after_its_bind() {
                 invalidate: None,
             },
         );
-        // Only as far as the key has arrived, then use it at once.
+        // Deliver only until the key has arrived, then use it at once.
         while world.a.cq.is_empty() {
             world.pair.carry_requests(1, 1);
             world.pair.drive(0, 1);
@@ -139,7 +139,7 @@ fn a_key_may_be_sent_right_after_its_bind() {
     }
 }
 
-/// A rebind makes the key before it useless, and changes nothing through it.
+/// A rebind makes the previous key stale, and nothing can be changed through it.
 ///
 /// Proves: DA-025, VB-I17
 #[test]
@@ -158,7 +158,7 @@ fn a_rebind_ends_the_old_key() {
     assert_eq!(world.pair.nodes[1].bytes(0, 8), [1; 8]);
 }
 
-/// A bind of no bytes takes the memory away from the window.
+/// A bind of no bytes unbinds the window.
 #[test]
 fn a_bind_of_no_bytes_unbinds() {
     let mut world = world(WindowKind::Type1);
@@ -181,7 +181,7 @@ fn a_bind_of_no_bytes_unbinds() {
     assert!(world.pair.nodes[1].close(&world.theirs));
 }
 
-/// A type 2 window: the program chooses the key, and has to invalidate before it binds again.
+/// A type 2 window: the program chooses the key, and must invalidate it before it binds again.
 ///
 /// Proves: VB-I18
 #[test]
@@ -199,7 +199,7 @@ fn type_two_windows_are_invalidated_before_they_are_bound_again() {
     assert_eq!(statuses(&done), [1, 2, 3].map(|id| (id, Status::Success)));
     assert_eq!(done[1].opcode, CompletionOp::Invalidate);
     assert_eq!(world.write(second, 0), Status::Success);
-    // Once more without invalidating.
+    // Again, without invalidating.
     world.post_b(4, world.bind((0, 4096), RW, Some(first)));
     world.post_b(5, send_work());
     world.pair.settle();
@@ -213,7 +213,7 @@ fn type_two_windows_are_invalidated_before_they_are_bound_again() {
     );
 }
 
-/// A send can take the key away that its sender was given.
+/// A send can invalidate the key that its sender was given.
 #[test]
 fn a_peer_invalidates_with_a_send() {
     let mut world = world(WindowKind::Type2B);
@@ -240,7 +240,7 @@ fn a_peer_invalidates_with_a_send() {
     assert_eq!(statuses(&world.a.poll()), [(2, Status::Success)]);
     assert_eq!(world.write(key, 0), Status::RemoteAccess);
 
-    // A key that is no window's: refused, and the receive ends with an error.
+    // A key that is not a window's is refused, and the receive ends with an error.
     let mut world = self::world(WindowKind::Type2B);
     let (a, b) = (world.a.clone(), world.b.clone());
     world.pair.recv(1, &b, 50, &[]);
@@ -322,7 +322,7 @@ fn a_fenced_bind_waits_for_reads() {
     );
 }
 
-/// A bind that is flushed was not executed, and gives its promised key back.
+/// A flushed bind was not executed, and releases its reserved key.
 #[test]
 fn a_flushed_bind_does_not_bind() {
     let mut world = world(WindowKind::Type1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const DOMAIN: XrcdId = XrcdId(7);
 
-/// A shared receive queue at the receiving side with a domain and a completion queue of its own.
+/// A shared receive queue at the receiving side with its own domain and completion queue.
 struct Behind {
     srq: SrqId,
     domain: rkey_core::DomainId,
@@ -107,7 +107,7 @@ fn each_message_is_for_the_queue_that_it_names() {
 }
 
 /// A peer that names another queue in the middle of a message gets an error: the receive that the message has taken
-/// completes once, and nothing is written to it any more.
+/// completes once, and nothing more is written to it.
 #[test]
 fn a_message_does_not_change_its_queue() {
     let (mut pair, [a, b]) = connection();
@@ -150,8 +150,8 @@ fn a_message_does_not_change_its_queue() {
     assert_eq!(rest, vec![0; 1000 - first]);
 }
 
-/// The receive that a message has taken ends with its queue. What comes of the message afterwards says nothing to a
-/// completion queue that was made in the place of the one that is gone.
+/// The receive that a message has taken ends with its queue. The rest of the message has no effect on a completion
+/// queue that reuses the slot of the destroyed one.
 #[test]
 fn a_queue_ends_in_the_middle_of_a_message() {
     let (mut pair, [a, b]) = connection();
@@ -190,7 +190,7 @@ fn a_queue_ends_in_the_middle_of_a_message() {
     assert!(other.is_empty() && b.poll().is_empty() && queue.poll().is_empty());
 }
 
-/// Memory is reached in the protection domain of the queue that a request names, whatever the operation.
+/// Every operation uses the protection domain of the queue that the request names.
 #[test]
 fn keys_are_those_of_the_domain_of_the_queue() {
     for wrong in [false, true] {
@@ -233,7 +233,7 @@ fn keys_are_those_of_the_domain_of_the_queue() {
     }
 }
 
-/// A queue that is not there, is for other connections, or is an ordinary one cannot be named.
+/// Requests cannot name a queue that does not exist, serves other connections, or is an ordinary one.
 #[test]
 fn queues_that_cannot_be_named() {
     for case in 0..4 {
@@ -295,7 +295,7 @@ fn halves_take_only_what_they_are_for() {
     );
 }
 
-/// What a receiving half was lent for its messages is not what it was created with.
+/// The domain and queues that a receiving half uses for its messages do not replace those that it was created with.
 #[test]
 fn everything_is_given_back() {
     let (mut pair, [a, b]) = connection();

@@ -1,5 +1,5 @@
-//! Whatever happens in whatever order: messages are received exactly once, in the order in which they were sent, and
-//! nothing is left of them. When peers go, every operation still ends.
+//! Whatever happens in any order: messages are received exactly once, in the order in which they were sent, and nothing
+//! is left of them. When peers end, every operation still ends.
 
 use crate::host::Told;
 use crate::world::{From, How, World, content};
@@ -25,18 +25,18 @@ enum Step {
         node: usize,
         from: From,
     },
-    /// So many things happen.
+    /// How many steps a run has.
     Acts {
         choice: usize,
         count: usize,
     },
     Tick,
-    /// The program reads its completions, or not.
+    /// Whether the program reads its completions.
     Full {
         node: usize,
         full: bool,
     },
-    /// Peers hold on to memory, or not.
+    /// Whether peers hold on to memory.
     Held {
         node: usize,
         held: bool,
@@ -134,7 +134,7 @@ impl Run {
         }
     }
 
-    /// Lets everything come to its end: receives for whatever is left.
+    /// Runs everything to its end: posts receives for the remaining messages.
     fn finish(&mut self, world: &mut World) {
         for node in &world.nodes {
             node.host.full.set(false);
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// What holds whether peers have gone or not.
+    /// What holds whether peers have ended or not.
     fn check(&self, world: &World) {
         let mut received = HashSet::new();
         for (node, told) in self.told.iter().enumerate() {
@@ -207,7 +207,7 @@ impl Run {
         }
     }
 
-    /// What is left of the credit of a sender, and what its receiver counts as used, are all that there is.
+    /// A sender's remaining credit and what its receiver counts as used add up to the whole.
     fn check_credit(world: &World) {
         let open: HashMap<usize, _> = world
             .nodes

@@ -8,7 +8,7 @@ use rkey_rdm::collective::kind::Kind;
 use rkey_rdm::endpoint::{Call, Members, Service};
 use rkey_rdm::error::Error;
 
-/// By which the program knows the group.
+/// The program's number for the group.
 const GROUP: u64 = 77;
 
 fn join(world: &mut World, node: usize, n: usize) {
@@ -21,7 +21,7 @@ fn join(world: &mut World, node: usize, n: usize) {
     ep.join(host, members, GROUP, GROUP, false, now);
 }
 
-/// A group of so many endpoints, in which all have joined.
+/// A group of `n` endpoints that all have joined.
 fn group(n: usize) -> World {
     let mut world = World::new(n, Service::ReliableDatagram);
     for node in 0..n {

@@ -1,4 +1,4 @@
-//! The host of an endpoint in a test: acts on the network, and keeps what it was told.
+//! The host of an endpoint in a test: acts on the network, and records the endpoint's reports.
 
 use crate::net::{Net, gather, scatter, sge};
 use core::net::SocketAddr;
@@ -12,7 +12,7 @@ use rkey_rdm::operation::{Form, Plain};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What an endpoint told.
+/// A report of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// An operation is complete.
@@ -21,11 +21,11 @@ pub(crate) enum Told {
     Received {
         receive: usize,
         source: SocketAddr,
-        /// The data of the message, by which tests know it.
+        /// The data of the message, by which tests identify it.
         data: u64,
         how: Arrived,
     },
-    /// A receive was taken back.
+    /// A receive was canceled.
     Canceled(usize),
     /// A peer has written.
     Written { len: u32, data: u64 },
@@ -46,7 +46,7 @@ pub(crate) struct Op {
     pub(crate) form: Option<Form>,
 }
 
-/// A message that has found its receive.
+/// A message that has matched its receive.
 #[derive(Clone, Debug)]
 pub(crate) struct Landed {
     pub(crate) receive: usize,
@@ -60,20 +60,20 @@ pub(crate) struct Exposed {
     _copy: Box<[u8]>,
 }
 
-/// Receives that endpoints share, and how many were ever posted.
+/// The receives that endpoints share, and how many were ever posted.
 pub(crate) type Shared = Rc<(RefCell<Pool<SimHost>>, Cell<u64>)>;
 
 pub(crate) struct SimHost {
     pub(crate) net: Rc<RefCell<Net>>,
     pub(crate) told: RefCell<Vec<Told>>,
-    /// Messages in the order in which they found receives: source, tag, data.
+    /// Messages in the order in which they matched receives: source, tag, data.
     pub(crate) matched: RefCell<Vec<(SocketAddr, u64, u64)>>,
     /// Peers to connect to.
     pub(crate) connecting: RefCell<Vec<(usize, SocketAddr)>>,
     pub(crate) shared: Option<Shared>,
-    /// The program does not read its completions.
+    /// Whether the program does not read its completions.
     pub(crate) full: Cell<bool>,
-    /// Peers hold on to memory.
+    /// Whether peers hold on to memory.
     pub(crate) held: Cell<bool>,
     pub(crate) watched: Cell<bool>,
 }
@@ -96,7 +96,7 @@ impl SimHost {
         self.told.borrow_mut().push(told);
     }
 
-    /// Lets peers read or write memory of the test.
+    /// Lets peers read or write the test's memory.
     pub(crate) fn expose_at(&self, addr: u64, len: usize, copy: Box<[u8]>) -> (Exposed, u32) {
         let key = self.net.borrow_mut().expose(addr, len as u32);
         (Exposed { key, _copy: copy }, key)
@@ -166,7 +166,7 @@ impl Host for SimHost {
     }
     fn execute(&self, _: &Connection<Self>, it: &Atomic, payload: &[u8]) -> Result<Vec<u8>> {
         let request = Request::read(it, payload)?;
-        // Addresses are real here, and no key is asked for.
+        // Addresses are real here, and no key is needed.
         let place = [sge(it.addr, request.len())];
         let before = gather(&place);
         let mut values = before.clone();

@@ -1,4 +1,4 @@
-//! Peers that go, stop, or break the protocol.
+//! Peers that end, stop, or break the protocol.
 
 use crate::host::Told;
 use crate::world::{From, How, Node, World, address};
@@ -24,7 +24,7 @@ fn any() -> From {
     }
 }
 
-/// Sends a message of any bytes over the first connection of node 0, as a hostile peer does.
+/// Sends any bytes as a message over the first connection of node 0, as a hostile peer does.
 fn forge(world: &mut World, header: Header, payload: &[u8]) {
     let mut head = [0; MAX_LEN];
     let len = header.encode(&mut head);

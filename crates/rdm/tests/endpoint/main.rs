@@ -1,4 +1,4 @@
-//! Endpoints that talk to each other in one thread, over a network in memory and under a clock of its own.
+//! Endpoints that communicate in one thread, over a network in memory and with a simulated clock.
 
 mod exactly_once;
 mod groups;

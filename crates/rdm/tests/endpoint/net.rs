@@ -1,7 +1,8 @@
-//! A network in memory: queue pairs whose requests are carried out one at a time, when the test says so.
+//! A network in memory: queue pairs whose requests are executed one at a time, when the test says
+//! so.
 
 #![allow(unsafe_code)]
-// UNSAFETY: a device reads and writes memory by its address.
+// UNSAFETY: the network reads and writes memory by address.
 
 use rkey_base::memory::{Memory, ProcessMemory};
 use rkey_core::WireKey;
@@ -23,7 +24,7 @@ pub(crate) fn gather(sges: &[Sge]) -> Vec<u8> {
     all
 }
 
-/// Copies bytes into the elements; what does not fit is left out.
+/// Copies bytes into the elements; bytes that do not fit are dropped.
 pub(crate) fn scatter(sges: &[Sge], mut bytes: &[u8]) {
     // SAFETY: endpoints and tests keep memory that they have handed to the network.
     let memory = unsafe { ProcessMemory::new() };
@@ -56,12 +57,12 @@ pub(crate) struct Arrival {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What a node has of the device.
+/// A node's part of the network.
 pub(crate) struct Device {
     pub(crate) arrivals: VecDeque<Arrival>,
     pub(crate) buffers: u32,
     pub(crate) alive: bool,
-    /// Peers that have gone.
+    /// Peers that have ended.
     pub(crate) gone: u32,
 }
 
@@ -76,7 +77,7 @@ impl Default for Device {
     }
 }
 
-/// All queue pairs, and the memory that peers may reach.
+/// All queue pairs, and the memory that peers may access.
 #[derive(Default)]
 pub(crate) struct Net {
     qps: Vec<Qp>,
@@ -142,7 +143,7 @@ impl Net {
         }
     }
 
-    /// A process ends.
+    /// Ends a process.
     pub(crate) fn kill(&mut self, node: usize) {
         self.devices[node].alive = false;
         for qp in 0..self.qps.len() {
@@ -154,7 +155,7 @@ impl Net {
         }
     }
 
-    /// Queue pairs whose oldest request can be carried out now.
+    /// Queue pairs whose oldest request can be executed now.
     pub(crate) fn runnable(&self) -> Vec<usize> {
         let can = |&qp: &usize| {
             let it = &self.qps[qp];
@@ -180,14 +181,14 @@ impl Net {
         Some((self.qps[it.peer].node, it.peer, bytes))
     }
 
-    /// The message went past the buffers.
+    /// The message bypassed the buffers.
     pub(crate) fn skip(&mut self, qp: usize) {
         if let Some(request) = self.qps[qp].requests.pop_front() {
             self.complete(qp, &request, Status::Success);
         }
     }
 
-    /// Carries out the oldest request of a queue pair.
+    /// Executes the oldest request of a queue pair.
     pub(crate) fn run(&mut self, qp: usize) {
         let Some(request) = self.qps[qp].requests.pop_front() else {
             return;
@@ -275,7 +276,7 @@ fn takes_receive(work: &Work) -> bool {
     matches!(work, Work::Send { .. } | Work::Write { imm: Some(_), .. })
 }
 
-/// Memory of the test, which needs no region of its own.
+/// The test's memory, which needs no region.
 pub(crate) fn sge(addr: u64, len: usize) -> Sge {
     Sge {
         addr,

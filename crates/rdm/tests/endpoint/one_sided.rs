@@ -11,7 +11,7 @@ use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::Atomic;
 use smallvec::smallvec;
 
-/// A world of two in which there is a connection, and its place at node 0.
+/// A world of two connected nodes, and the index of the connection at node 0.
 fn connected() -> (World, usize) {
     let mut world = World::new(2, Service::ReliableDatagram);
     loop {
@@ -41,7 +41,7 @@ fn transfer(world: &mut World, it: Transfer<'_>) -> Result<()> {
 
 #[test]
 fn data_arrive_with_the_bytes_of_a_write() {
-    // Short data travel with the write, others behind it.
+    // Short data is sent with the write, other data after it.
     for data in [7, u64::MAX] {
         let (mut world, connection) = connected();
         let mut there = vec![0; 64];
@@ -78,7 +78,7 @@ fn a_refused_write_gives_its_credit_back() {
         key: WireKey::Device(Key(99)),
     };
     for data in [1, u64::MAX] {
-        // More often than there is credit.
+        // More often than the credit allows.
         for _ in 0..5000 {
             let it = Transfer {
                 connection,

@@ -1,4 +1,5 @@
-//! Endpoints, the network between them, and a clock: all in one thread. A test, or chance, chooses what happens next.
+//! Endpoints, the network between them, and a clock: all in one thread. A test, or a random choice,
+//! decides what happens next.
 
 use crate::host::{Exposed, Op, Shared, SimHost, Told};
 use crate::net::{Device, Net, scatter, sge};
@@ -16,16 +17,16 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Completions that a node takes in one look.
+/// How many completions a node takes in one poll.
 const LOOK: usize = 8;
-/// So much time passes when nothing else happens.
+/// How much time passes when nothing else happens.
 const TICK: Duration = Duration::from_millis(60);
 
-/// An endpoint and what it runs on.
+/// An endpoint and its host.
 pub(crate) struct Node {
     pub(crate) ep: Endpoint<SimHost>,
     pub(crate) host: SimHost,
-    /// Connections of peers that are not ready yet.
+    /// Connections from peers that are not ready yet.
     accepting: Vec<usize>,
     gone: u32,
 }
@@ -33,13 +34,13 @@ pub(crate) struct Node {
 /// Something that can happen.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// The oldest request of a queue pair is carried out.
+    /// The oldest request of a queue pair is executed.
     Run(usize),
-    /// The same for a message that goes past the buffers, if the endpoint takes it.
+    /// The same for a message that bypasses the buffers, if the endpoint takes it.
     Direct(usize),
     /// A node takes completions.
     Look(usize),
-    /// A connection that a node has asked for is made.
+    /// A connection that a node has requested is made.
     Connect(usize),
     /// A connection that a node has accepted is ready.
     Ready(usize),
@@ -49,7 +50,7 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) net: Rc<RefCell<Net>>,
     pub(crate) nodes: Vec<Node>,
-    /// Memory that messages come from and go to.
+    /// The memory of messages.
     memory: Vec<Box<[u8]>>,
     /// The buffer of each receive.
     buffers: Vec<(usize, usize)>,
@@ -85,7 +86,7 @@ pub(crate) struct How {
     pub(crate) confirm: bool,
 }
 
-/// Which messages a receive is for.
+/// The messages that a receive accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct From {
     pub(crate) node: Option<usize>,
@@ -111,7 +112,7 @@ impl World {
         Self::with(nodes, service, None)
     }
 
-    /// Endpoints that share their receives, if there are any.
+    /// The endpoints that share their receives, if any.
     pub(crate) fn with(nodes: usize, service: Service, shared: Option<Shared>) -> Self {
         let net = Rc::<RefCell<Net>>::default();
         let node = |_| {
@@ -138,7 +139,7 @@ impl World {
         self.net.borrow().devices[node].alive
     }
 
-    /// Sends message number `sent` so far; the number. Its bytes are [`content`].
+    /// Sends the next message; returns its number. Its bytes are [`content`].
     pub(crate) fn try_send(
         &mut self,
         from: usize,
@@ -190,7 +191,7 @@ impl World {
         Ok(id)
     }
 
-    /// The same, again and again while there is no way yet.
+    /// The same, retried until there is a connection.
     pub(crate) fn send(&mut self, from: usize, to: usize, len: usize, how: How) -> usize {
         loop {
             match self.try_send(from, to, len, how) {
@@ -205,7 +206,7 @@ impl World {
         self.sent
     }
 
-    /// A receive into so many bytes of new memory.
+    /// A receive into `room` bytes of new memory.
     pub(crate) fn receive_of(&mut self, len: usize, several: bool) -> (usize, Receive<SimHost>) {
         let id = self.buffers.len();
         self.buffers.push((self.memory.len(), len));
@@ -215,7 +216,7 @@ impl World {
         (id, Receive::new(sges, len, several, id))
     }
 
-    /// Posts a receive; its number.
+    /// Posts a receive; returns its number.
     pub(crate) fn receive(&mut self, node: usize, from: From, len: usize) -> usize {
         let (id, receive) = self.receive_of(len, false);
         let Node { ep, host, .. } = &mut self.nodes[node];
@@ -223,18 +224,18 @@ impl World {
         id
     }
 
-    /// What is in the buffer of a receive.
+    /// The contents of a receive's buffer.
     pub(crate) fn received(&self, receive: usize) -> Vec<u8> {
         let (index, len) = self.buffers[receive];
         crate::net::gather(&[sge(self.memory[index].as_ptr() as u64, len)])
     }
 
-    /// What a node was told since the last look.
+    /// A node's reports since the last call.
     pub(crate) fn told(&mut self, node: usize) -> Vec<Told> {
         self.nodes[node].host.told.take()
     }
 
-    /// What can happen now.
+    /// The acts that are possible now.
     fn agenda(&self) -> Vec<Act> {
         let net = self.net.borrow();
         let mut acts = Vec::new();
@@ -260,7 +261,7 @@ impl World {
         acts
     }
 
-    /// Lets one of the things happen that can; `false` if there are none.
+    /// Performs one of the possible acts; `false` if there are none.
     pub(crate) fn act(&mut self, choice: usize) -> bool {
         let agenda = self.agenda();
         if agenda.is_empty() {
@@ -303,7 +304,7 @@ impl World {
         self.net.borrow_mut().run(qp);
     }
 
-    /// Makes the oldest connection that a node has asked for.
+    /// Makes the oldest connection that a node has requested.
     fn connect(&mut self, node: usize) {
         let (peer, there) = self.nodes[node].host.connecting.borrow_mut().remove(0);
         let to = node_at(there);
@@ -323,7 +324,7 @@ impl World {
         ep.decided(host, peer, Ok(index), self.now);
     }
 
-    /// A node takes completions, and does what follows from them.
+    /// Makes a node take completions, and act on them.
     pub(crate) fn look(&mut self, node: usize) {
         let gone = self.net.borrow().devices[node].gone;
         self.take(node, LOOK);
@@ -357,7 +358,7 @@ impl World {
         }
     }
 
-    /// Time passes, and nodes that wait for it make progress.
+    /// Lets time pass; nodes that wait for it make progress.
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
         for node in 0..self.nodes.len() {
@@ -367,7 +368,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that can, until nothing does.
+    /// Performs all possible acts until none is left.
     pub(crate) fn settle(&mut self) {
         for _ in 0..40 {
             let mut choice = 0;
@@ -379,7 +380,7 @@ impl World {
         assert!(self.agenda().is_empty());
     }
 
-    /// The process of a node ends.
+    /// Ends the process of a node.
     pub(crate) fn kill(&mut self, node: usize) {
         self.net.borrow_mut().kill(node);
     }

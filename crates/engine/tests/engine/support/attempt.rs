@@ -1,11 +1,11 @@
-//! One request, and what became of it on both sides.
+//! One request, and its results on both sides.
 
 use super::node::Qp;
 use super::pair::Pair;
 use rkey_core::Access;
 use rkey_engine::*;
 
-/// What became of one request of node 0.
+/// The result of one request of node 0.
 pub(crate) struct Outcome {
     pub(crate) status: Status,
     pub(crate) vendor: u32,
@@ -38,7 +38,7 @@ pub(crate) fn denied(events: &[Event]) -> Vec<&DenialReport> {
     .collect()
 }
 
-/// Every way to touch memory of a peer, and the right that it takes.
+/// Every way to access a peer's memory, and the right that it needs.
 pub(crate) fn works(remote: Target) -> [(Work, Access); 4] {
     [
         (Work::Write { remote, imm: None }, Access::REMOTE_WRITE),

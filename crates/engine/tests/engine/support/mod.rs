@@ -1,5 +1,5 @@
-//! A world in one thread: nodes with engines and memories, and wires between them whose every
-//! step the test decides.
+//! A world in one thread: nodes with engines and memories, and wires between them. The test decides
+//! each step of the wires.
 
 mod attempt;
 mod node;
@@ -40,5 +40,5 @@ pub(crate) fn statuses(all: &[Completion]) -> Vec<(u64, Status)> {
 pub(crate) const NO_KEY: LocalKey = LocalKey(0);
 pub(crate) const NO_RKEY: Key = Key(0);
 
-/// Nanoseconds of a millisecond.
+/// A millisecond, in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;

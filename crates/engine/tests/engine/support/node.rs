@@ -1,4 +1,4 @@
-//! A device without a process around it, and a queue pair of it.
+//! A device without a process, and a queue pair of it.
 
 use super::wire::WireEnd;
 use rkey_base::memory::ArenaMemory;
@@ -62,7 +62,8 @@ impl Node {
         self.memory.range().start()
     }
 
-    /// Closes a region as a device does. Whether it is over at once: no grant outlives a step of the engine.
+    /// Closes a region as a device does; returns whether that ends at once, because no grant
+    /// outlives a step of the engine.
     pub(crate) fn close(&mut self, region: &Region) -> bool {
         let mut closing = self.protection.close_region(region.id).unwrap();
         self.engine.pass(&mut closing);
@@ -99,7 +100,7 @@ impl Node {
         }
     }
 
-    /// A queue pair with a completion queue of its own.
+    /// A queue pair with its own completion queue.
     pub(crate) fn qp(&mut self, change: impl FnOnce(&mut QpConfig)) -> Qp {
         let cq = self.engine.create_cq(1024).unwrap();
         let mut config = QpConfig::new(self.domain, &cq.id());

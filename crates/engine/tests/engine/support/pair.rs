@@ -14,7 +14,7 @@ pub(crate) struct Pair {
     pub(crate) ends: [LinkId; 2],
     /// Responder ends.
     pub(crate) tails: [LinkId; 2],
-    /// Further wires from node 0 to node 1: the ends at both.
+    /// Additional wires from node 0 to node 1: the ends at both.
     wires: Vec<[LinkId; 2]>,
     pub(crate) now: u64,
 }
@@ -55,8 +55,8 @@ impl Pair {
         }
     }
 
-    /// Another link on which node 0 asks node 1, which takes it for one from `origin`. Requests of `qp` go over it from
-    /// now on.
+    /// Adds another link from node 0 to node 1, which node 1 attributes to `origin`. Requests of `qp` use it from now
+    /// on.
     pub(crate) fn add_wire(&mut self, origin: Origin, qp: &Qp) -> [LinkId; 2] {
         let [near, far] = &mut self.nodes;
         let end = WireEnd::new(far.node, Arc::clone(&far.memory), CAPS, true);
@@ -70,7 +70,7 @@ impl Pair {
         wire
     }
 
-    /// Takes both ends of a wire out.
+    /// Removes both ends of a wire.
     pub(crate) fn cut_wire(&mut self, wire: [LinkId; 2]) {
         self.wires.retain(|other| *other != wire);
         for at in 0..2 {
@@ -79,7 +79,7 @@ impl Pair {
         }
     }
 
-    /// Carries what is on the further wires.
+    /// Carries everything on the additional wires.
     fn carry_wires(&mut self) -> usize {
         let mut count = 0;
         for [end, tail] in self.wires.clone() {
@@ -106,7 +106,7 @@ impl Pair {
         self.nodes[at].engine.link_mut(self.tails[at]).unwrap()
     }
 
-    /// Carries at most `count` things from requester `at` to its responder.
+    /// Carries at most `count` items from requester `at` to its responder.
     pub(crate) fn carry_requests(&mut self, at: usize, count: usize) -> usize {
         let Some(end) = self.nodes[at].engine.link_mut(self.ends[at]) else {
             return 0;
@@ -119,7 +119,7 @@ impl Pair {
         count
     }
 
-    /// Carries at most `count` things back to requester `at`.
+    /// Carries at most `count` items back to requester `at`.
     pub(crate) fn carry_responses(&mut self, at: usize, count: usize) -> usize {
         let Some(tail) = self.nodes[1 - at].engine.link_mut(self.tails[1 - at]) else {
             return 0;
@@ -143,7 +143,7 @@ impl Pair {
         self.nodes[at].engine.drive(self.now, budget)
     }
 
-    /// Until nothing moves, without letting time pass.
+    /// Runs until nothing moves, without letting time pass.
     pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             let did = self.drive(0, 64).did | self.drive(1, 64).did;
@@ -154,7 +154,7 @@ impl Pair {
         panic!("it never comes to rest");
     }
 
-    /// Until nothing moves and no deadline is left before `limit`.
+    /// Runs until nothing moves and no deadline is left before `limit`.
     pub(crate) fn run(&mut self, limit: u64) {
         loop {
             self.settle();
@@ -181,7 +181,7 @@ impl Pair {
         self.nodes[1].events();
     }
 
-    /// Brings one side up to ready-to-send. `change` sees the attributes of each step.
+    /// Brings one side to ready-to-send. `change` can modify the attributes of each step.
     pub(crate) fn up(
         &mut self,
         at: usize,

@@ -1,4 +1,5 @@
-//! The wire: a link that carries nothing by itself, so that the test can stop it between any two things.
+//! The wire: a link that carries nothing on its own, so that the test can stop it between any two
+//! items.
 
 use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
@@ -40,9 +41,9 @@ pub(crate) struct WireEnd {
     told: Ticket,
     requester: bool,
     pub(crate) down: Option<DownReason>,
-    /// Responses that may wait in `outbox`.
+    /// How many responses may wait in `outbox`.
     pub(crate) response_room: usize,
-    /// The peer may not reach for our memory any more.
+    /// Whether the peer may no longer access our memory.
     pub(crate) ended: bool,
 }
 
