@@ -1,6 +1,6 @@
 //! What the table costs: nanoseconds for a check, for registering and closing, and bytes per live region.
 //!
-//! `cargo run --release -p rkey-core --example cost`. Run it on a machine that does nothing else.
+//! `cargo run --release -p rkey-core --example cost`. Run it on an otherwise idle machine.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const SIZE: u64 = 4096;
 
-/// The best of many short runs, in nanoseconds per operation: what is left when nothing else gets in the way.
+/// The best of many short runs, in nanoseconds per operation: the cost without disturbances.
 fn measure(mut run: impl FnMut(u64)) -> f64 {
     const OPERATIONS: u64 = 10_000;
     let mut once = || {
@@ -118,7 +118,7 @@ fn main() {
                 );
             }
         });
-        // The last few slots are left for this.
+        // The last few slots are free for this.
         let cycle = measure(|count| {
             for _ in 0..count {
                 if let Some(region) = black_box(register(7, None))

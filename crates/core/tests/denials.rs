@@ -1,4 +1,4 @@
-//! The sentences of denials, word for word: ten classic mistakes.
+//! The sentences of denials, word for word, for ten classic mistakes.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -505,7 +505,7 @@ fn an_address_outside_a_zero_based_region() {
         ),
         "Use an offset below 0x1000 instead of an address.",
     );
-    // Reaching past the end from an offset inside is another mistake.
+    // An access that starts inside and goes past the end is another mistake.
     let denial = it.write(region.key.0, 0xffc, 8);
     assert!(!denial.to_string().contains("zero-based"), "{denial}");
     assert_eq!(

@@ -1,15 +1,14 @@
-//! Whether keys can be foretold from other keys: what an attacker can see, and guesses that are better than chance if
-//! keys follow any of the patterns that keys had before 0.2.
+//! Whether keys can be predicted from other keys: what an attacker can see, and guesses that are better than chance if
+//! keys follow any of the patterns of keys before 0.2.
 //!
-//! The same guesser runs against a copy of the key layout of before, so that it is sure to find something where there is
-//! something to be found.
+//! The same guesser runs against a copy of the old key layout, to show that it finds a pattern where there is one.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
 use std::collections::{HashMap, HashSet};
 
-/// The upper 24 bits of a key as they were made before: three multiplications and shifts on 24 bits. The low byte was
-/// the generation of the slot, which had eight values of the upper bits in turn.
+/// The upper 24 bits of a key in the old layout: three multiplications and shifts on 24 bits. The low byte was the
+/// generation of the slot, which had eight values of the upper bits in turn.
 struct Old {
     mask: u32,
     factors: [u32; 3],
@@ -30,11 +29,11 @@ impl Old {
     }
 }
 
-/// The keys that an attacker sees who can have regions registered and closed.
+/// The keys that an attacker sees if it can cause regions to be registered and closed.
 struct Seen {
-    /// Of regions that all live.
+    /// Keys of regions that are all live.
     side_by_side: Vec<u32>,
-    /// Of regions one after the other, each closed before the next.
+    /// Keys of regions one after the other, each closed before the next is registered.
     in_turn: Vec<u32>,
 }
 
@@ -79,12 +78,12 @@ fn guesses(seen: &[u32]) -> HashSet<u32> {
     let mut guesses = HashSet::new();
     for lag in 1..=16 {
         let last = seen[now - lag];
-        // It comes again after as many keys as others did.
+        // Keys repeat after the same number of keys.
         let same = (lag..now).filter(|at| seen[*at] == seen[at - lag]).count();
         if same > 4 {
             guesses.insert(last);
         }
-        // It is as far from an earlier one as others were, by addition or by exclusive or.
+        // The difference from an earlier key repeats, by addition or by exclusive or.
         let (mut steps, mut turns) = (HashMap::new(), HashMap::new());
         for at in lag..now {
             let step = seen[at].wrapping_sub(seen[at - lag]) & WIDE;
@@ -113,8 +112,8 @@ fn luck(keys: &[u32]) -> (usize, usize, usize) {
     (hits, rounds, tried)
 }
 
-/// How well single bits of a key are foretold by sums of bits of the number of the key and of the two keys before:
-/// the most that the share of correct guesses for a bit differs from one half.
+/// How well single bits of a key are predicted by sums of bits of its number and of the two previous keys: the largest
+/// difference from one half in the share of correct guesses for a bit.
 fn linear(keys: &[u32]) -> f64 {
     let features = |at: usize| {
         u128::from(keys[at - 1]) | u128::from(keys[at - 2]) << 32 | (at as u128) << 64 | 1 << 96
@@ -123,7 +122,7 @@ fn linear(keys: &[u32]) -> f64 {
     let mut worst = 0f64;
     for bit in 0..32 {
         let value = |at: usize| u128::from(keys[at] >> bit & 1);
-        // Gauss: each row is the features, and the value above them.
+        // Gaussian elimination: each row has the features, with the value in the bit above them.
         let mut pivots: Vec<(u32, u128)> = Vec::new();
         for at in known.clone() {
             let mut row = features(at) | value(at) << 127;
@@ -160,7 +159,7 @@ fn the_guesser_foretells_keys_as_they_were_before() {
     assert_eq!(hits, rounds, "in turn, {tried} guesses");
 }
 
-/// A thousand keys say nothing of the next: it is not among the guesses, and no bit of it is foretold.
+/// A thousand keys reveal nothing about the next: it is not among the guesses, and no bit of it is predicted.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
 fn a_thousand_keys_say_nothing_of_the_next() {
@@ -184,8 +183,8 @@ fn a_thousand_keys_say_nothing_of_the_next() {
     }
 }
 
-/// An attacker who has seen a thousand keys tries all keys near them, and by those that their differences
-/// lead to: more than 1.2 million guesses against a hundred live regions, of which chance would make 0.03 succeed.
+/// An attacker who has seen a thousand keys tries all keys near them, and all that their differences suggest: more than
+/// 1.2 million guesses against a hundred live regions, of which 0.03 would succeed by chance.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
 fn keys_near_those_that_were_seen_open_nothing() {
@@ -238,10 +237,10 @@ fn keys_near_those_that_were_seen_open_nothing() {
     assert!(tried > 1_200_000, "{tried}");
 }
 
-/// A client connects 16 times to a server that registers a buffer for each client and closes it when the client goes.
-/// It learns the key of each of its buffers. Then another client connects, and the client tries to reach that buffer:
-/// first by the 256 keys that have their upper bits from one of its own (before, the one of eight registrations ago),
-/// then by all that its keys, their differences and their neighbours lead to.
+/// A client connects 16 times to a server that registers a buffer for each client and closes it when the client
+/// disconnects. It learns the key of each of its buffers. Then another client connects, and the first one tries to reach
+/// its buffer: first with the 256 keys that share their upper bits with one of its own (in the old layout, with the one
+/// of eight registrations ago), then with all keys that its own keys, their differences and their neighbours suggest.
 #[test]
 #[cfg_attr(miri, ignore = "many thousand steps")]
 fn a_client_that_came_16_times_cannot_reach_the_next_clients_buffer() {

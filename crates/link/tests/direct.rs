@@ -1,4 +1,4 @@
-//! Direct leases between two sides in one process: copies, bounds, and taking leases back while
+//! Direct leases between two sides in one process: copies, bounds, and revoking leases while
 //! another thread copies as fast as it can.
 
 mod common;
@@ -50,7 +50,7 @@ impl Setup {
         (grant, map)
     }
 
-    /// Byte of the owner's memory, as it is now.
+    /// The present value of a byte of the owner's memory.
     fn byte(&self, offset: usize) -> u8 {
         let mut byte = [0];
         self.read(offset, &mut byte);
@@ -58,7 +58,7 @@ impl Setup {
     }
 
     fn read(&self, offset: usize, into: &mut [u8]) {
-        // A second lease for the owner's own eyes: the tests have no unsafe code.
+        // A second lease, by which the owner reads its memory: the tests have no unsafe code.
         let (grant, mut map) = self.lease(offset as u64, into.len() as u64, false);
         map.read(0, into).unwrap();
         drop(map);
@@ -144,7 +144,7 @@ fn bounds_and_rights_hold() {
         matches!(sealed.open(&grant), Err(DirectError::Open(_))),
         "sealed against writing"
     );
-    // More than there is.
+    // Past the end.
     let grant = sealed.board.grant(0, 1 << 30, false).unwrap();
     assert!(matches!(sealed.open(&grant), Err(DirectError::Open(_))));
     assert!(sealed.board.grant(0, 0, false).is_none());
@@ -176,7 +176,7 @@ fn leases_are_many_but_not_endless_and_come_back() {
     s.board.revoke(&[grants[0].id], LONG).unwrap();
     let again = s.board.grant(0, 8, true).unwrap();
     assert_eq!(again.id.index(), grants[0].id.index());
-    // The old map might still clear the word that the new one would announce in.
+    // The old map might still clear the word that the new one would use.
     assert!(
         matches!(s.open(&again), Err(DirectError::Open(e)) if e.kind() == ErrorKind::ResourceBusy)
     );
@@ -190,7 +190,7 @@ fn leases_are_many_but_not_endless_and_come_back() {
     );
 }
 
-/// Memory in which a read takes as long as the test likes.
+/// Memory in which a read takes as long as the test wants.
 struct Slow {
     memory: ArenaMemory,
     entered: AtomicBool,
@@ -225,8 +225,8 @@ impl Memory for Slow {
     }
 }
 
-/// A copy that does not end: the owner learns where it is, parts with those pages, and gives the lease up.
-/// Its words are used by another lease only when the copy has ended.
+/// A copy that does not end: the owner learns its position, detaches those pages, and abandons the
+/// lease. Another lease uses its words only when the copy has ended.
 #[test]
 fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
     let s = setup(1 << 20, Sharing::ReadWrite);
@@ -257,7 +257,7 @@ fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
         assert_eq!(others.len(), 255);
         assert!(others.iter().all(|o| o.id.index() != grant.id.index()));
         slow.go_on.store(true, Ordering::Release);
-        // It ends as if nothing had happened, in pages that are no longer the owner's.
+        // It ends normally, in pages that no longer belong to the owner.
         copy.join().unwrap().unwrap();
     });
     assert!(matches!(map.write(0, &[1]), Err(DirectError::Revoked)));
@@ -311,7 +311,7 @@ fn nothing_lands_after_a_revocation() {
                     std::thread::yield_now();
                 }
                 s.board.revoke(&[grant.id], LONG).unwrap();
-                // Ours again: clear it, wait a little, look.
+                // Ours again: clear it, wait a little, and check.
                 let (mine, mut map) = s.lease(0, 64 << 10, true);
                 map.write(0, &vec![0; size]).unwrap();
                 for _ in 0..100 {

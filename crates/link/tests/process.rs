@@ -1,5 +1,5 @@
 //! The shared-memory link between two real processes: this test binary starts itself again as the
-//! other side. What the child does is named by an environment variable.
+//! other side. An environment variable names the child's role.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn start(role: &str, name: &[u8]) -> Child {
         .unwrap()
 }
 
-/// What runs in the other process; nothing when the suite runs it.
+/// The other process's code; does nothing when the suite runs it as a test.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -79,7 +79,7 @@ fn finish(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// The bytes of the `n`-th message; its length varies over all ways of travelling.
+/// The bytes of the `n`-th message; lengths vary so that every mechanism is used.
 fn message(n: u32) -> Vec<u8> {
     let len = match n % 5 {
         0 => n % 17,
@@ -122,7 +122,7 @@ fn child_asks(mut link: ShmLink) {
             }
         }
         while let Some(incoming) = link.response().unwrap() {
-            // Every third message is answered with itself.
+            // Every third message is echoed.
             assert_eq!(incoming.header.msn, answered);
             assert_eq!(bytes_of(&incoming), message(answered));
             answered += 3;
@@ -204,7 +204,7 @@ fn child_sends_with_gaps(mut link: ShmLink) {
         };
         link.request(&header, |_| Ok(())).unwrap();
         link.flush();
-        // One message at a time: a lost wake-up is never repaired by the next one.
+        // One message at a time, so that no later message hides a lost wake-up.
         let start = Instant::now();
         while link.acked().unwrap() <= u64::from(msn) {
             assert!(start.elapsed() < LONG, "message {msn} was not heard");
@@ -264,7 +264,7 @@ fn a_sleeper_hears_everything() {
 }
 
 fn child_streams(mut link: ShmLink) {
-    // Payload of all kinds for ever: the parent kills us.
+    // Payload of all kinds without end: the parent kills us.
     let source = vec![5u8; 100_000];
     let refs = [(source.as_ptr() as u64, source.len() as u64)];
     let remote_iovec = link.capabilities().remote_iovec;
@@ -388,8 +388,8 @@ fn child_writes_directly(mut link: ShmLink) {
     }
 }
 
-/// The owner takes leases back from another process that writes as fast as it can: nothing is
-/// written after `revoke` has returned.
+/// The owner revokes leases of another process that writes as fast as it can: nothing is written
+/// after `revoke` has returned.
 #[test]
 fn leases_come_back_from_another_process() {
     let (link, child) = with_child("direct");
@@ -432,7 +432,7 @@ fn leases_come_back_from_another_process() {
     finish(child);
 }
 
-/// A peer that is killed in the middle of a direct copy does not keep its lease.
+/// A peer that is killed in the middle of a direct copy loses its lease.
 #[test]
 fn a_dead_peer_gives_its_leases_back() {
     let (link, mut child) = with_child("direct");
@@ -445,7 +445,7 @@ fn a_dead_peer_gives_its_leases_back() {
     link.send_control(&grants[1].to_bytes(), &[arena.fd()])
         .unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    // Stopped in the middle of a copy, most probably: then revoking runs into its limit.
+    // Most probably stopped in the middle of a copy: then revoking reaches its time limit.
     let stop = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(stop, rustix::process::Signal::STOP).unwrap();
     let stopped = board.revoke(&[grants[1].id], Duration::from_millis(50));

@@ -1,5 +1,5 @@
-//! The shared-memory link with both sides in one process: handshake, every way of moving payload,
-//! sleeping, and what happens when the other side goes away or talks nonsense.
+//! The shared-memory link with both sides in one process: handshake, every mechanism for payload,
+//! sleeping, and a peer that ends or violates the protocol.
 
 mod common;
 
@@ -75,7 +75,7 @@ fn requests_and_responses_travel() {
     }
 }
 
-/// Fragments are preferred while there is room for them, and again once there is.
+/// Fragments are preferred while they have room, and again when they have room again.
 #[test]
 fn a_full_ring_is_no_place_to_wait() {
     let config = LinkConfig {
@@ -152,7 +152,7 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
     }
     assert_eq!(seen, source[17..5017]);
 
-    // Memory that is not there, on either side.
+    // Memory that is not mapped, on either side.
     assert!(matches!(
         responder.pull(&target, 0x10_0000, 8, 64),
         Err(PullError::Remote(_))
@@ -377,7 +377,7 @@ fn strangers_can_say_other_things() {
 
 #[test]
 fn other_users_are_let_in_only_if_configured() {
-    // The uid cannot be changed here; what can be shown is that the policy is asked.
+    // The uid cannot be changed here; the test can only show that the policy is applied.
     let (listener, name) = listen();
     let open = LinkConfig {
         policy: Policy::Any,

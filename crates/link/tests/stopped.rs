@@ -1,5 +1,5 @@
-//! A responder that is stopped at any point of reaching into the requester's memory: the requester has
-//! its memory for itself again at once, and keeps it when the responder goes on.
+//! A responder that is stopped at any point of an access to the requester's memory: the requester owns its memory again
+//! at once, and still does when the responder continues.
 
 mod common;
 
@@ -26,8 +26,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What runs in the other process; nothing when the suite runs it. For each link, takes one request and
-/// writes what it names for ever, in small or in large fragments.
+/// The other process's code; does nothing when the suite runs it as a test. For each link, takes one request and writes
+/// to the memory that it names without end, in small or in large fragments.
 #[test]
 fn child() {
     let Ok(name) = std::env::var(NAME) else {
@@ -54,7 +54,7 @@ fn child() {
             }
         };
         let (start, len) = list.as_slice()[0];
-        // Most of the time of a small one is spent outside of the kernel.
+        // A small one spends most of its time outside of the kernel.
         let len = if round % 3 == 0 { len } else { 8 };
         let end = loop {
             if let Err(error) = link.push(&memory, start, 0x1000, len) {
@@ -93,8 +93,8 @@ impl Drop for Running {
     }
 }
 
-/// The requester takes its memory back from a responder that is stopped while it writes there: that it is
-/// at rest is known before it goes on, and when it does, it writes nothing.
+/// The requester takes its memory back from a responder that is stopped while it writes there: the responder is known
+/// to be at rest before it continues, and when it does, it writes nothing.
 #[test]
 fn a_stopped_responder_writes_nothing_when_it_goes_on() {
     let name = unique_name();
@@ -128,7 +128,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
         link.request_remote_iovec(&header, &[place]).unwrap();
         link.flush();
         until("a write", || memory[0].load(Ordering::Relaxed) != 0);
-        // At another point of its loop each time.
+        // At a different point of its loop each time.
         for _ in 0..round * 7 {
             std::hint::spin_loop();
         }

@@ -1,9 +1,9 @@
-//! A key-value store whose clients read it themselves, out of the server's memory.
+//! A key-value store whose clients read directly from the server's memory.
 //!
 //! The server keeps a table of slots in registered memory and gives every client a key with remote
-//! read and nothing else. A look-up is one read of the slot; the server's program does not run for
-//! it. Each slot carries a checksum, which tells the client when it caught a change in the middle;
-//! then it reads again. New values go to the server by message.
+//! read and nothing else. A lookup is one read of the slot, in which the server's program takes no
+//! part. Each slot has a checksum, by which the client detects a change in progress and reads
+//! again. New values are sent to the server as messages.
 //!
 //! ```text
 //! cargo run -p rkey --example kv_store                     a server and two clients
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Slots of the table; a name lives in the slot of its hash or one of the next few.
+/// The number of slots; a name is in the slot of its hash or one of the next few.
 const SLOTS: u64 = 1024;
 /// The size of a slot in bytes: name (24), length (8), value (80), version (8), checksum (8).
 const SLOT: u64 = 128;
 const NAME: usize = 24;
 const VALUE: usize = 80;
-/// How far from its place a name may be.
+/// How far from the slot of its hash a name may be.
 const REACH: u64 = 8;
 const CLIENTS: u64 = 2;
 
@@ -103,7 +103,7 @@ fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Stores a value; `false` if there is no room near the place of the name.
+/// Stores a value; `false` if no slot near the name's hash is free.
 fn put(table: &MemoryRegion, name: &str, value: &str) -> anyhow::Result<bool> {
     anyhow::ensure!(name.len() <= NAME && value.len() <= VALUE, "too long");
     for step in 0..REACH {
@@ -159,7 +159,7 @@ fn client(address: &str, number: u64) -> anyhow::Result<()> {
     let each = started.elapsed() / 5000;
     println!("client {number}: 5000 look-ups, {each:?} each, none by the server's program");
 
-    // The key says remote read, so a write is refused, with the reason.
+    // The key grants only remote read, so a write is refused, with the reason.
     let error = server.write_bytes(b"vandal", &key, 0)?.wait().err();
     println!(
         "client {number}: {}",

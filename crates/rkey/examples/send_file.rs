@@ -1,7 +1,7 @@
 //! Sends a file straight into the memory of another process, with a progress bar.
 //!
-//! The receiver offers as much registered memory as the file needs; the sender writes into it piece
-//! by piece, several pieces in flight, and the receiver's program sleeps until it is told.
+//! The receiver offers as much registered memory as the file needs; the sender writes to it part by
+//! part, with several parts in flight, and the receiver's program sleeps until it gets a message.
 //!
 //! ```text
 //! cargo run --release -p rkey --example send_file               makes a file of 64 MiB and sends it
@@ -20,7 +20,7 @@ use std::time::Instant;
 
 /// The size of one write, in bytes.
 const PIECE: usize = 1 << 20;
-/// Writes in flight.
+/// The number of writes in flight.
 const DEPTH: usize = 4;
 
 #[derive(Serialize, Deserialize)]
@@ -109,7 +109,7 @@ fn send(file: &Path, copy: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the oldest piece.
+/// Waits for the oldest write.
 fn wait_for(
     in_flight: &mut VecDeque<(usize, rkey::Pending<'_>)>,
     bar: &ProgressBar,
@@ -138,12 +138,12 @@ fn receive(address: &str, target: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file of our own in the directory for temporary files.
+/// Our own file in the directory for temporary files.
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("rkey-send-file-{}-{name}", std::process::id()))
 }
 
-/// Bytes that do not repeat.
+/// Bytes without a short period.
 fn sample(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -157,7 +157,7 @@ fn sample(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The start of a checksum.
+/// The initial value of a checksum.
 const FNV: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// A checksum over 8-byte words, so that it costs little beside the copy.

@@ -1,4 +1,4 @@
-//! Several processes count in one word of memory that none of them but its owner has.
+//! Several processes increment one word of memory that belongs to one of them.
 //!
 //! Each worker adds to the word with atomics, one by one. At the end the sum is exact, and each
 //! number was seen by exactly one worker.
@@ -12,7 +12,7 @@ use rkey::{Access, Device, RemoteKey};
 use std::collections::HashSet;
 use std::process::Command;
 
-/// What a worker found: the values that its additions met.
+/// The result of a worker: the old values that its additions returned.
 type Seen = Vec<u64>;
 
 fn main() -> anyhow::Result<()> {
@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn own(workers: usize, steps: u64) -> anyhow::Result<()> {
-    // A message carries at most 400 kB of seen values here.
+    // A message has at most 400 kB of old values here.
     let device = Device::builder().max_message(1 << 20).open()?;
     // A Vec<u64>, because atomics need an address that is a multiple of 8.
     let counter = device
@@ -76,7 +76,7 @@ fn work(address: &str) -> anyhow::Result<()> {
     let (key, steps): (RemoteKey, u64) = owner.receive()?;
     let mut seen: Seen = Vec::new();
     for step in 0..steps {
-        // Every tenth step by compare-and-swap, as one would build anything else than a sum.
+        // Every tenth step uses compare-and-swap, with which any other update can be built.
         if step % 10 == 0 {
             let mut guess = seen.last().map_or(0, |last| last + 1);
             loop {

@@ -19,7 +19,7 @@ fn main() -> anyhow::Result<()> {
         .collect::<Vec<_>>()
         .as_slice()
     {
-        // Both sides: we are the owner and start the writer as a process of its own.
+        // Both sides: we are the owner and start the writer as a separate process.
         [] => {
             let device = Device::open()?;
             let listener = device.listen("127.0.0.1:0")?;
@@ -39,7 +39,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Registers memory, gives the peer a key for a part of it, and looks at what it wrote.
+/// Registers memory, gives the peer a key for a part of it, and checks what it wrote.
 fn own(device: &Device, listener: &Listener) -> anyhow::Result<()> {
     let region = device
         .domain()?
@@ -67,7 +67,7 @@ fn write(address: &str) -> anyhow::Result<()> {
 
     owner.write(&local, .., &key, 0)?.wait()?;
 
-    // One byte too far is refused before it is sent: the key says how long the memory is.
+    // A write one byte too far is refused before it is sent, because the key contains the length.
     let refused = owner.write(&local, 0..8, &key, 25).err();
     println!(
         "writer: {}",

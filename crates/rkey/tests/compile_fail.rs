@@ -1,4 +1,5 @@
-//! What must not compile, and why: each file in `ui/` is one mistake that the types catch.
+//! Programs that must not compile, and why: each file in `ui/` is one mistake that the types
+//! prevent.
 
 #[test]
 fn mistakes_that_the_compiler_catches() {

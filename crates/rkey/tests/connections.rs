@@ -245,7 +245,7 @@ fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
     pair.outer.send(&Note::Number(1)).unwrap();
     assert_eq!(pair.inner.receive::<Note>().unwrap(), Note::Number(1));
 
-    // The bytes of these decode as the type that is asked for.
+    // The bytes of these decode as the expected type.
     pair.outer.send("a string").unwrap();
     let error = pair.inner.receive::<u32>().unwrap_err().to_string();
     assert!(
@@ -367,7 +367,7 @@ fn a_failure_that_nobody_waited_for_is_told_by_the_next_call() {
     let (_region, key) = pair.region(64, Access::REMOTE_READ);
     drop(pair.outer.write_bytes(b"refused", &key, 0).unwrap());
     assert!(matches!(pair.outer.send("all done"), Err(Error::Denied(_))));
-    // It was told once; the message may go now.
+    // It was reported once; the message may be sent now.
     pair.outer.send("with a gap").unwrap();
     assert_eq!(pair.inner.receive::<String>().unwrap(), "with a gap");
 }
@@ -382,7 +382,7 @@ fn a_region_can_go_while_operations_on_it_are_in_flight() {
         let (_inner, outer) = pair.again();
         drop(outer.write(&local, .., &key, 0).unwrap());
         drop(outer.read(&local, .., &key, 0).unwrap());
-        // The buffer is ours from here on; the device may not read or write it any more.
+        // The buffer is ours from here on; the device must no longer read or write it.
         let mut buffer = local.deregister().unwrap();
         buffer.fill(round);
         let outcome = outer.flush();
@@ -432,7 +432,7 @@ fn the_end_of_a_connection_is_noticed() {
     outer.send("last words").unwrap();
     drop(outer);
     assert_eq!(inner.receive::<String>().unwrap(), "last words");
-    // And not that the time is over.
+    // And not a timeout.
     let gone = inner.receive::<String>().unwrap_err();
     assert!(gone.is_peer_gone(), "{gone}");
     let gone = inner.send("hello?").unwrap_err();
@@ -449,7 +449,8 @@ fn waiting_ends_in_time() {
         .timeout(Duration::from_millis(50))
         .open()
         .unwrap();
-    // Who connects waits for the answer as long as its own device says: that one is patient.
+    // The connecting side waits for the answer as long as its own device's time limit, which is
+    // long here.
     let pair = Pair::between(&device, &common::device());
     assert!(matches!(
         pair.inner.receive::<u8>(),

@@ -1,10 +1,10 @@
-//! The examples do what they say: each runs by itself, as a newcomer would start it.
+//! The examples work: each runs alone, as a newcomer would start it.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Where cargo puts the examples when it builds the tests of this crate.
+/// The folder of the examples that cargo builds with this crate's tests.
 fn example(name: &str) -> PathBuf {
     let mut path = std::env::current_exe().unwrap();
     path.pop();

@@ -5,7 +5,7 @@ mod common;
 use common::{ALL, connect, device};
 use rkey::{Error, RemoteKey};
 
-/// The checksum of a key as bytes, which is no secret (FNV-1a).
+/// The checksum of an encoded key, which is not secret (FNV-1a).
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
@@ -13,8 +13,8 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// A client connects 16 times to a server that registers a buffer for each of its clients while they are connected, and
-/// learns its own keys. It then asks for the buffer of the client that comes next, of which it knows everything but the
-/// key, by keys that have the upper bits of its own. (`crates/core/tests/prediction.rs` makes more and better guesses.)
+/// learns its own keys. It then requests the next client's buffer, of which it knows everything but the key, with keys
+/// that share the upper bits of its own. (`crates/core/tests/prediction.rs` makes more and better guesses.)
 #[test]
 fn a_client_does_not_guess_the_next_clients_key() {
     let (server, attacker, victim) = (device(), device(), device());

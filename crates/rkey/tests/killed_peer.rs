@@ -84,12 +84,12 @@ fn the_survivor_gets_an_error_soon_and_keeps_nothing() {
             }
         };
         killer.join().unwrap();
-        // And not that the time is over.
+        // And not a timeout.
         assert!(error.is_peer_gone(), "pid {pid}: {error}");
         let gone = peer.receive_timeout::<u8>(LONG).unwrap_err();
         assert!(gone.is_peer_gone(), "{gone}");
         drop(peer);
-        // The device closes what belonged to the link in its own time.
+        // The device closes what belonged to the link some time later.
         let settled = Instant::now() + LONG;
         while round > 0 && descriptors() > before && Instant::now() < settled {
             std::thread::sleep(Duration::from_millis(5));
@@ -104,7 +104,7 @@ fn the_survivor_gets_an_error_soon_and_keeps_nothing() {
             descriptors()
         );
     }
-    // The memory that the dead were using is as good as new.
+    // The memory that killed peers used can be used again.
     drop(ours.deregister().unwrap());
     drop(local.deregister().unwrap());
     let inspection = device.inspect().unwrap();
@@ -177,8 +177,8 @@ impl Drop for Sleeper {
     }
 }
 
-/// A peer that is stopped before it has put what we read into our memory does not do so when the queue pair has been shut
-/// down since, and the memory holds something else.
+/// A peer that is stopped before it has stored read data in our memory does not store it after the queue pair was shut
+/// down and the memory was reused.
 #[test]
 fn a_queue_pair_that_was_shut_down_lets_no_peer_write() {
     let device = device();
@@ -217,7 +217,7 @@ fn a_queue_pair_that_was_shut_down_lets_no_peer_write() {
     peer.queue_pair().shut_down().unwrap();
     local.write(0, &vec![7; LEN]).unwrap();
     signal(Signal::CONT);
-    // Time for the peer to do wrong; right it does whatever the time.
+    // Gives the peer time to fail; a correct one passes whatever the time.
     std::thread::sleep(Duration::from_millis(300));
     assert!(local.read_vec(..).unwrap().iter().all(|byte| *byte == 7));
 }

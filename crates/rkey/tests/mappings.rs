@@ -45,7 +45,7 @@ fn allocated_memory_can_be_mapped_by_the_peer_until_it_is_deregistered() {
         Err(Error::Revoked)
     ));
     assert!(!direct.is_live());
-    // Registered anew, the old lease stays dead and a new one can be had.
+    // After a new registration, the old lease stays revoked and a new one is granted.
     let region = pair.owner.register(memory, Access::REMOTE_READ).unwrap();
     assert!(matches!(direct.write(5, b"late"), Err(Error::Revoked)));
     assert_eq!(region.read_vec(5..21).unwrap(), b"straight into it");
@@ -71,8 +71,8 @@ fn inode_mapped_at(address: u64) -> u64 {
     found.next().unwrap().nth(4).unwrap().parse().unwrap()
 }
 
-/// The first lease of allocated memory is for reading, and the peer that has it looks for a way to write: the
-/// descriptor, the owner's descriptor through `/proc`, and a lease for writing with a key that allows it.
+/// The first lease of allocated memory is for reading, and the peer that has it tries to write: the descriptor, the
+/// owner's descriptor through `/proc`, and a lease for writing with a key that allows it.
 #[test]
 fn a_peer_that_maps_for_reading_cannot_write() {
     use std::os::unix::fs::{FileExt, MetadataExt};
@@ -108,7 +108,7 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     assert!(matches!(error, Error::NotMappable(_)), "{error}");
     assert!(error.to_string().contains("for reading"), "{error}");
 
-    // Requests reach it as before, and the owner writes on.
+    // Requests reach it as before, and the owner continues to write.
     let write = pair.outer.write_bytes(b"by request", &key, 0).unwrap();
     write.wait().unwrap();
     region.write(10, b"!").unwrap();
@@ -116,7 +116,8 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     assert_eq!(&seen, b"by request!");
 }
 
-/// Memory that one peer has mapped for writing is not given to another for reading: that one could write it too.
+/// Memory that one peer has mapped for writing is not leased to another for reading, because that peer could write it
+/// too.
 #[test]
 fn memory_mapped_for_writing_is_not_mapped_for_reading_by_others() {
     let pair = Pair::new();

@@ -148,7 +148,7 @@ fn windows_of_type_two_belong_to_a_queue_pair_and_are_invalidated_by_either_side
     assert!(one.next().status.is_success());
     assert_eq!(region.read_vec(1024..1042).unwrap(), b"through the window");
 
-    // The peer gives it back with its last message.
+    // The peer returns it with its last message.
     let sink = two.domain.register(vec![0u8; 16], Access::empty()).unwrap();
     two.pair.post_receive(2, &[sink.part(..).unwrap()]).unwrap();
     let bye = one

@@ -64,7 +64,7 @@ fn every_kind_of_buffer_can_be_registered() {
         b"\x07hello"
     );
     assert_eq!(shared.read_vec(1..6).unwrap(), b"hello");
-    // What the allocator gave is ours again, and can be registered once more.
+    // The allocated memory is ours again, and can be registered again.
     let shared = pair
         .owner
         .register(shared.deregister().unwrap(), ALL)
@@ -87,7 +87,7 @@ fn a_key_for_a_part_reaches_that_part_only() {
         .unwrap();
     assert_eq!(region.read_vec(999..1065).unwrap()[..2], [0, 9]);
 
-    // One byte to either side, by a peer that does not keep to the length of its key.
+    // One byte on either side, by a peer that ignores the length of its key.
     for (address, before, after) in [(part.address() - 1, 1, 0), (part.address() + 1, 0, 1)] {
         let forged = rkey::RemoteKey::from_parts(address, 64, part.key() as u32).unwrap();
         let (_inner, outer) = pair.again();
@@ -154,7 +154,7 @@ fn ranges_outside_are_refused_before_anything_is_sent() {
     out(pair.outer.write(&local, 0..50, &key, 51).err());
     out(pair.outer.read(&local, 0..50, &key, u64::MAX).err());
     out(pair.outer.write_bytes(&[0; 209], &key, 0).err());
-    // The connection is as good as before.
+    // The connection works as before.
     pair.outer
         .write(&local, .., &key, 50)
         .unwrap()
@@ -211,7 +211,7 @@ fn published_bytes_stay_what_they_are() {
     assert_eq!(local.read_vec(..).unwrap(), published.as_slice());
     assert_eq!(published.as_slice(), pattern(1, 1000));
 
-    // Neither the owner nor a peer nor an operation of ours can change a byte.
+    // Neither the owner, nor a peer, nor one of our operations can change a byte.
     let rights = |outcome: rkey::Result<()>| assert!(matches!(outcome, Err(Error::Rights(_))));
     rights(published.write(0, b"x"));
     rights(published.store_u64(0, 1));
@@ -352,7 +352,7 @@ fn a_window_is_bound_rebound_and_unbound() {
     assert_eq!(region.read_vec(0..5).unwrap(), b"first");
     assert_eq!(region.read_vec(50..56).unwrap(), b"second");
 
-    // A bound window does not keep its region from going.
+    // A bound window does not prevent the end of its region.
     window.bind(&region, .., ALL).unwrap();
     region.deregister().unwrap();
     let other = pair.visitor.register(vec![0u8; 8], ALL).unwrap();
@@ -381,7 +381,7 @@ fn domains_keep_apart() {
         .unwrap()
         .wait()
         .unwrap();
-    // And nothing of ours can use the memory of another domain as local memory.
+    // And our operations cannot use memory of another domain as local memory.
     let stranger = pair
         .visitor
         .device()

@@ -44,7 +44,7 @@ pub(crate) fn bind_no(error: &BindError) -> No {
 }
 
 pub(crate) fn denial_no(denial: &Denial) -> No {
-    // What a peer gets to read is the same refusal.
+    // The peer gets the same refusal.
     let peer = Denial::from_wire(&denial.to_wire());
     assert_eq!(peer.reason, denial.reason);
     match denial.reason {

@@ -1,7 +1,7 @@
 //! The table against the reference model: random requests, every answer compared.
 //!
-//! `RKEY_MODEL_SEQUENCES` sets how many sequences are run, `RKEY_MODEL_SEED` where they begin; a failure prints the
-//! seed of its sequence and the requests that led to it.
+//! `RKEY_MODEL_SEQUENCES` sets how many sequences run, `RKEY_MODEL_SEED` the first seed; a failure prints the seed of
+//! its sequence and the requests that led to it.
 
 mod answers;
 mod world;
@@ -52,7 +52,8 @@ fn the_table_agrees_with_the_model() {
     }
 }
 
-/// A comparison is worth what it compares: each kind of request must have met each kind of answer that it can get.
+/// A comparison is only worth what it covers: each kind of request must have got each kind of answer that is possible
+/// for it.
 fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
     use No::*;
     let access = [

@@ -73,7 +73,7 @@ fn a_region_of_one_endpoint_serves_no_other() {
     assert_eq!(ask(4).unwrap_err(), Reason::WrongEndpoint { bound: None });
 }
 
-/// A window is no way around the endpoint of its region.
+/// A window does not bypass the endpoint of its region.
 #[test]
 fn a_window_on_a_region_of_one_endpoint_serves_no_other() {
     let (table, domain) = table();
@@ -137,7 +137,7 @@ fn a_region_of_one_peer_serves_no_other() {
     let own = table.check_local(domain, region.local_key, 0x1000, 8, LocalUse::Send);
     assert!(own.is_ok(), "the owner is no peer");
     drop(own);
-    // Nor does a window let others in.
+    // Nor does a window admit others.
     let window = table.create_window(domain, WindowKind::Type1).unwrap();
     let bind = |range| {
         let request = BindRequest {
@@ -155,7 +155,7 @@ fn a_region_of_one_peer_serves_no_other() {
     };
     serves_seven_only(bind(range(0x1010, 16)));
     bind(range(0, 0));
-    // A change of the region leaves it to the same peer.
+    // After a change, the region still serves the same peer only.
     let other = [range(0x1000, 128)];
     let change = Change {
         ranges: Some((&other, Addressing::Virtual)),
@@ -166,7 +166,7 @@ fn a_region_of_one_peer_serves_no_other() {
     serves_seven_only(changed.key);
 }
 
-/// Which peer asks counts only for regions of one peer: also where the straight path is not taken.
+/// The requesting peer matters only for regions of one peer, also on the slow path.
 #[test]
 fn a_region_of_no_peer_serves_all() {
     let (table, domain) = table();

@@ -1,4 +1,4 @@
-//! The end of a region, and its change: what waits for grants, and what is left afterwards.
+//! The end and the change of a region: what waits for grants, and what is left afterwards.
 
 use crate::fixture::Fixture;
 use crate::table::{ALL, over, range, remote, table, table_within};
@@ -63,7 +63,7 @@ fn checks_in_a_section_hold_up_nothing() {
     );
     table.unbind_counter(region.id).unwrap();
     let mut closing = table.close_region(region.id).unwrap();
-    // The compiler refuses to pass while a grant of the section is there.
+    // The compiler refuses `pass` while a grant of the section exists.
     drop(grant);
     section.pass(&mut closing);
     closing.finish().unwrap();
@@ -71,8 +71,8 @@ fn checks_in_a_section_hold_up_nothing() {
     assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
 }
 
-/// Grants of a section show in no count, so a region ends when exclusive access to the section has shown that they are
-/// over, and no sooner.
+/// No count includes grants of a section, so a region ends only when exclusive access to the section has shown that
+/// they have ended.
 #[test]
 fn a_region_ends_when_its_tables_section_was_passed() {
     let (table, domain) = table();
@@ -105,8 +105,8 @@ fn a_region_ends_when_its_tables_section_was_passed() {
     assert!(table.section().is_some(), "the next one");
 }
 
-/// A section remembers which slot a key was found in. A slot has 2048 generations; when they begin anew, what was
-/// remembered means another region.
+/// A section remembers the slot in which a key was found. A slot has 2048 generations; when they wrap, the remembered
+/// slot has another region.
 #[test]
 fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
     const GENERATIONS: usize = 2048;
@@ -238,7 +238,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     );
     drop(granted);
     table.close_domain(domain).unwrap();
-    // Once more, and given up half way: the region is gone and nothing is left of it.
+    // Again, abandoned halfway: the region is closed, and nothing is left of it.
     let change = Change {
         access: Some(Access::REMOTE_READ),
         ..Change::default()
@@ -260,7 +260,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     table.close_domain(other).unwrap();
 }
 
-/// A slot that is free has a next handle, which was not given out.
+/// A free slot has a next handle, which has not been issued.
 #[test]
 fn a_handle_that_is_still_to_come_names_nothing() {
     let it = Fixture::new();

@@ -1,4 +1,4 @@
-//! Protection domains and what hangs on them.
+//! Protection domains and their objects.
 
 use crate::table::{ALL, range, table};
 use rkey_core::*;
@@ -36,7 +36,7 @@ fn a_domain_with_children_stays() {
     assert_ne!(table.create_domain().unwrap(), domain);
 }
 
-/// Regions of the front end are not the program's, whatever is changed about them.
+/// A front end's own regions do not count as the program's, whatever is changed about them.
 #[test]
 fn the_regions_of_the_program_are_counted() {
     let (table, domain) = table();

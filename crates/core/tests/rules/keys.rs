@@ -1,4 +1,4 @@
-//! Keys of regions: those that the program asks for, and those of the device, which do not come again.
+//! Keys of regions: those that the program requests, and those of the device, which are not issued again.
 
 use crate::table::{ALL, over, range, table, table_within};
 use rkey_core::*;
@@ -39,7 +39,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
         register(domain, u64::MAX),
         Err(CoreError::KeyReserved(u64::MAX))
     );
-    // A region without remote rights gets no remote key, and may ask for one that is taken.
+    // A region without remote rights gets no remote key, and may request one that is taken.
     let local = RegionSpec::new(domain, &ranges, Access::SEND);
     let local = table
         .register(&RegionSpec {
@@ -52,7 +52,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
     assert!(!shown.contains(&key.to_string()), "keys are not printed");
 }
 
-/// A stale key stays stale, also when its slot has been used up and begins again: four slots have 8,192 generations.
+/// A stale key stays stale even when the generations of its slot have wrapped: four slots have 8,192 generations.
 #[test]
 #[cfg_attr(miri, ignore = "thousands of registrations")]
 fn remote_keys_do_not_come_again_with_their_slot() {

@@ -1,10 +1,10 @@
-//! Limits of a table, and how each says which one it is.
+//! Limits of a table, and how each error names its limit.
 
 use crate::table::{ALL, range, table_within};
 use rkey_base::range::VaRange;
 use rkey_core::*;
 
-/// Each limit says its name, its value and how to raise it.
+/// Each error says the limit's name, its value and how to raise it.
 #[test]
 fn limits_name_themselves() {
     let limits = Limits {

@@ -1,4 +1,4 @@
-//! Null regions: what they grant, to whom, and what cannot be done with them.
+//! Null regions: what they grant, to whom, and which operations they refuse.
 
 use crate::table::{over, range, table};
 use rkey_base::range::VaRange;
@@ -107,7 +107,7 @@ fn it_can_be_closed_and_nothing_else() {
         denied.unwrap_err().reason,
         Reason::StaleKey { .. }
     ));
-    // What it had is free again: the next one gets the same.
+    // Its resources are free again: the next one gets the same.
     let next = table
         .register_null(domain, memory(SINK), memory(ZEROS))
         .unwrap();

@@ -1,4 +1,4 @@
-//! Regions: which bytes they are made of, at which addresses, and what may be done with them.
+//! Regions: their bytes, their addresses, and the accesses that they allow.
 
 use crate::table::{ALL, range, remote, table};
 use rkey_core::*;
@@ -19,7 +19,7 @@ const USES: [LocalUse; 6] = [
 #[test]
 fn each_right_grants_its_own_kind_of_access_only() {
     let (table, domain) = table();
-    // Slow under Miri: there not every combination.
+    // Miri is slow: it does not run every combination.
     for bits in (0..=ALL.bits()).step_by(if cfg!(miri) { 251 } else { 1 }) {
         let access = Access::from_bits_truncate(bits);
         let ranges = [range(0x1000, 64)];
@@ -46,7 +46,7 @@ fn each_right_grants_its_own_kind_of_access_only() {
     }
 }
 
-/// One rule at a time, and none by default.
+/// One rule at a time; by default there is none.
 ///
 /// Proves: X-01, VB-014, VB-015, VB-016, VB-017
 #[test]
@@ -200,7 +200,7 @@ fn overlapping_regions_have_rights_of_their_own() {
     assert!(remote(&table, domain, write.key, 0x1000, 8, Operation::Write).is_ok());
 }
 
-/// No bytes, no key: InfiniBand does not look at the key of such a request, nor do we.
+/// No bytes, no key: InfiniBand ignores the key of such a request, and so do we.
 #[test]
 fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
     let (table, domain) = table();
@@ -217,7 +217,7 @@ fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
     }
 }
 
-/// A region of two pieces that meet at offset 12, addressed from zero.
+/// A region of two segments that meet at offset 12, addressed from zero.
 fn two_pieces() -> (Protection, DomainId, Key) {
     let (table, domain) = table();
     let pieces = [range(0x1000, 12), range(0x9000, 12)];

@@ -1,4 +1,4 @@
-//! A table to try things on.
+//! A table for tests.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -20,7 +20,7 @@ pub(crate) fn table_within(limits: Limits) -> (Protection, DomainId) {
     (table, domain)
 }
 
-/// Who asks over a queue pair.
+/// The accessor of a queue pair.
 pub(crate) fn over(domain: DomainId, qp: u32) -> Accessor {
     Accessor {
         domain,
@@ -29,7 +29,7 @@ pub(crate) fn over(domain: DomainId, qp: u32) -> Accessor {
     }
 }
 
-/// What a peer is told that wants to touch these bytes by a key of the device.
+/// The answer to a peer that requests these bytes by a device key.
 pub(crate) fn remote(
     table: &Protection,
     domain: DomainId,

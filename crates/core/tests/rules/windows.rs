@@ -1,4 +1,4 @@
-//! Windows of any kind: what a bind asks for, what a window grants, and how it and its region end.
+//! Windows of any kind: what a bind requires, what a window grants, and how it and its region end.
 
 use crate::fixture::Fixture;
 use crate::table::{ALL, over, range};
@@ -257,7 +257,7 @@ fn an_unbind_looks_at_nothing_but_its_length() {
     it.close().unwrap();
 }
 
-/// A grant through a window holds up the close of the region, also when the window is unbound meanwhile.
+/// A grant through a window delays the close of the region, even if the window is unbound meanwhile.
 #[test]
 fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
     for kind in WindowKind::ALL {
@@ -302,7 +302,7 @@ fn revoking_a_region_unbinds_its_windows() {
     }
 }
 
-/// A front end may hand in any number as the handle of a region: what it says of a window's slot is that it names nothing.
+/// A front end may pass any number as the handle of a region: one that names a window's slot is refused as unknown.
 #[test]
 fn no_handle_of_a_region_names_a_window() {
     let it = Fixture::new();

@@ -1,4 +1,4 @@
-//! What several tests of the shared-memory link need: two sides in one process, names, waiting.
+//! Helpers for tests of the shared-memory link: two sides in one process, names, waiting.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use rkey_link::shm::{

@@ -1,22 +1,22 @@
-//! Two devices of this process, connected: what most tests need.
+//! Two connected devices of this process, for most tests.
 
 #![allow(dead_code, reason = "each test file uses another part of it")]
 
 use rkey::{Access, Connection, Device, Domain, Region, RemoteKey};
 use std::time::Duration;
 
-/// All that a peer can be allowed.
+/// All remote rights.
 pub(crate) const ALL: Access = Access::REMOTE;
 
 /// Only a hang takes longer.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A device whose calls end at some time, so that a test that hangs says why.
+/// A device whose calls have a time limit, so that a test that hangs says why.
 pub(crate) fn device() -> Device {
     Device::builder().timeout(LONG).open().unwrap()
 }
 
-/// The owner of memory and its visitor.
+/// An owner of memory, and a visitor.
 pub(crate) struct Pair {
     pub(crate) owner: Domain,
     pub(crate) visitor: Domain,
@@ -42,7 +42,7 @@ impl Pair {
         }
     }
 
-    /// One more connection of the same two.
+    /// Another connection of the same two.
     pub(crate) fn again(&self) -> (Connection, Connection) {
         connect(&self.owner, &self.visitor)
     }
@@ -72,7 +72,7 @@ pub(crate) fn connect(owner: &Domain, visitor: &Domain) -> (Connection, Connecti
     })
 }
 
-/// Bytes that do not repeat soon.
+/// Bytes without a short period.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u64).wrapping_mul(0x9e37_79b9).to_le_bytes()[2] ^ seed)

@@ -1,4 +1,4 @@
-//! A region that owns its buffer may live for ever, so borrowed memory needs a scope.
+//! A region that owns its buffer may live forever, so borrowed memory needs a scope.
 
 use rkey::{Access, Device};
 

@@ -1,4 +1,4 @@
-//! Accesses: who may touch which bytes, by a key or at home.
+//! Accesses: who may touch which bytes, by a remote key or locally.
 
 use super::World;
 use crate::answers::denial_no;

@@ -1,7 +1,7 @@
-//! What a request names: objects that are there, near misses, and what never was.
+//! What a request names: existing objects, near misses, and names that were never issued.
 //!
-//! Most requests would fail at the first check if everything in them were random. So most choices fit to what was
-//! chosen before, and a few do not.
+//! Most requests would fail at the first check if everything in them were random. So most choices
+//! match earlier ones, and a few do not.
 
 use super::World;
 use rkey_core::*;
@@ -16,7 +16,7 @@ impl World {
         Some((number, *self.domains.get(number)?))
     }
 
-    /// Mostly the domain of what is asked for.
+    /// Usually the domain of the requested object.
     pub(super) fn domain_for(&mut self, number: Option<usize>) -> Option<(usize, DomainId)> {
         match number {
             Some(number) if !self.random.one_in(6) => Some((number, self.domains[number])),
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// Any region, more often one of the last ones.
+    /// Any region, usually one of the last ones.
     pub(super) fn some_region(&mut self) -> Option<usize> {
         let count = self.regions.len() as u64;
         let near = if self.random.one_in(3) {
@@ -58,7 +58,7 @@ impl World {
         7 + self.random.below(QPS) as u32
     }
 
-    /// Mostly the queue pair that a window belongs to.
+    /// Usually the queue pair that a window belongs to.
     pub(super) fn qp_for(&mut self, name: Name) -> u32 {
         match name {
             Name::Type2(window, _) | Name::Chosen(window, _) if !self.random.one_in(4) => self
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// A new name for the tests to aim at, the newest last.
+    /// Adds a name for requests to use, the newest last.
     pub(super) fn learn(&mut self, name: Name) {
         self.names.retain(|known| *known != name);
         self.names.push(name);
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Some bytes in, near or off a region.
+    /// Some bytes inside, near or far from a region.
     pub(super) fn aim(&mut self, region: usize) -> (u64, u64) {
         let (ranges, base) = self.aims[region].clone();
         let (real, size) = self.random.pick(&ranges);

@@ -1,7 +1,8 @@
 //! Device and model side by side.
 //!
-//! Every request goes to both, and [`World::same`] compares the two answers. What is asked is random, but not blind:
-//! `choice.rs` aims at what is there and just beside it. The requests themselves are in a file for each object.
+//! Every request goes to both, and [`World::same`] compares the two answers. Requests are random, but not blind:
+//! `choice.rs` chooses existing objects and near misses. The requests themselves are in one file for each kind of
+//! object.
 
 mod checks;
 mod choice;
@@ -29,13 +30,12 @@ pub(crate) struct World {
     model: Model,
     domains: Vec<DomainId>,
     regions: Vec<Region>,
-    /// Ranges and first request address of each region, to aim at it.
+    /// The ranges and the first request address of each region, for requests that name it.
     aims: Vec<(Vec<(u64, u64)>, u64)>,
-    /// Domain of each region and each window, to ask where it can be granted.
+    /// The domain of each region and each window, for requests that can be granted.
     region_domains: Vec<usize>,
     window_domains: Vec<usize>,
-    /// Where each window was bound last: region, first address of the window, bytes, queue pair,
-    /// and by which key.
+    /// The last binding of each window: region, first address of the window, bytes, queue pair, and by which key.
     bound: HashMap<usize, (usize, u64, u64, Option<u32>, Name)>,
     windows: Vec<(WindowId, Key, bool)>,
     chosen: HashMap<(usize, usize), Key>,

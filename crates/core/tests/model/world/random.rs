@@ -1,6 +1,6 @@
 //! A small generator (splitmix64): the same seed gives the same requests on any machine.
 
-/// A stream of numbers.
+/// A sequence of pseudo-random numbers.
 pub(crate) struct Random(pub(super) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Requests about regions, from the registration to the close.
+//! Requests about regions, from registration to close.
 
 use super::{World, range};
 use crate::answers::core_no;

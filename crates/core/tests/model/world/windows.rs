@@ -129,7 +129,8 @@ impl World {
         }
     }
 
-    /// The device named a window's key: it is the one the model means, and no key of before.
+    /// Checks the key that the device chose for a window: it must correspond to the model's, and
+    /// differ from all earlier keys.
     fn agree_on(&mut self, name: Name, key: Key) {
         match name {
             Name::Chosen(window, number) => {
