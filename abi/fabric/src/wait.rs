@@ -149,7 +149,7 @@ impl Deadline {
         self.0.is_some_and(|until| until <= time::now())
     }
 
-    /// The time left, for `poll`; -1 means for ever.
+    /// The time left, for `poll`; -1 means forever.
     fn milliseconds(&self) -> c_int {
         match self.0 {
             None => -1,

@@ -465,7 +465,7 @@ pub const VARIABLES: &[Variable] = &[
         rnr_retry,
         0..=7,
         "7",
-        "retries after RNR (no receive posted) if the program sets none, 7 = for ever"
+        "retries after RNR (no receive posted) if the program sets none, 7 = forever"
     ),
     time!(
         "RKEY_SPIN_US",

@@ -10,7 +10,7 @@ pub(super) struct Buffers {
     start: *mut u8,
 }
 
-// SAFETY: the memory is only read through `read`, whose callers have a buffer to themselves.
+// SAFETY: the memory is only read through `read`, whose callers have exclusive use of a buffer.
 unsafe impl Send for Buffers {}
 // SAFETY: as above.
 unsafe impl Sync for Buffers {}
@@ -42,7 +42,8 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         let bytes = std::ptr::slice_from_raw_parts_mut(self.start, BUFFERS as usize * BUFFER_LEN);
-        // SAFETY: the allocation of `new`, which is not in use any more: the queue of receives went before.
+        // SAFETY: the allocation of `new`, which is no longer in use: the queue of receives was destroyed
+        // before.
         drop(unsafe { Box::from_raw(bytes) });
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs for connections.
+//! Queue pairs of connections.
 
 use super::{Driver, Front, State};
 use rkey_device::{DeviceError, Qp, QpOptions};
@@ -28,7 +28,7 @@ impl<F: Front> Driver<F> {
         self.device.create_qp(&options)
     }
 
-    /// A queue pair, and a connection that is being made with it.
+    /// A queue pair, and the connection that is being made with it.
     pub(super) fn prepare_connection(&self, peer: SocketAddr) -> Result<(Qp, usize), Error> {
         let prepare = || {
             let number = F::peer_number(&self.host.identity(peer));
@@ -37,7 +37,7 @@ impl<F: Front> Driver<F> {
             Ok((qp, index))
         };
         prepare().or_else(|_: Error| {
-            // Connections that are over may take the room. They go in two steps.
+            // Ended connections may use up the room. They are freed in two steps.
             for _ in 0..2 {
                 self.look_for_lost();
             }
@@ -55,7 +55,7 @@ impl<F: Front> Driver<F> {
         qp: Qp,
         peer: SocketAddr,
     ) -> Result<usize, Error> {
-        // Closing looks for connections only once.
+        // Closing checks for connections only once.
         if state.closing {
             return Err(Error::Shutdown);
         }
@@ -69,7 +69,7 @@ impl<F: Front> Driver<F> {
         Ok(state.rdm.connections.add(qpn, connection))
     }
 
-    /// A connection was not made.
+    /// Drops a connection that was not made.
     pub(super) fn given_up(&self, connection: usize) {
         let rdm = &mut self.state.lock().rdm;
         rdm.happened(&self.host, connection, Event::GivenUp);

@@ -62,7 +62,7 @@ pub struct Options<'a> {
 
 /// An endpoint's state machine, and everything of the device that it runs on.
 pub struct Driver<F: Front> {
-    /// What the state machine runs on.
+    /// The host of the state machine.
     pub host: F,
     /// What changes about the endpoint. Connections go before the queue and the buffers that they use.
     pub state: Mutex<State<F>>,
@@ -80,13 +80,13 @@ pub struct Driver<F: Front> {
     device: Device,
 }
 
-/// What changes about an endpoint.
+/// The mutable state of an endpoint.
 pub struct State<F: Front> {
     /// The state machine.
     pub rdm: Endpoint<F>,
     /// Room for completions of the device.
     completions: Vec<Completion>,
-    /// How many peers the device had told to be gone when connections were last looked after.
+    /// How many ended peers the device had reported when connections were last checked.
     peers_gone: u32,
     /// No new connection is added.
     closing: bool,

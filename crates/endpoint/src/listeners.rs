@@ -17,12 +17,12 @@ use std::time::Duration;
 /// The pause after a failure that may last, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The most clients that may be connecting at a time.
+/// The maximum number of clients that may be connecting at a time.
 const COMING_MAX: usize = 1024;
-/// The most of them from one process, so that others still get in.
+/// The maximum number of those from one process, so that others can still connect.
 const OF_PROCESS_MAX: usize = 256;
 
-/// Handles a peer that asks for a connection. A peer that was accepted may take its time to answer.
+/// Handles a peer that requests a connection. An accepted peer may answer later.
 pub type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
 
 /// An accepted client, and what to do when it is ready or has failed.
@@ -102,8 +102,8 @@ impl Listeners {
         Ok(Arc::clone(place.insert(inner)))
     }
 
-    /// Serves a listener. The thread runs the handler and the rest of each connection, one at a time, and never
-    /// again once the result is dropped. By then the address is free.
+    /// Serves a listener. The thread runs the handler and the rest of each connection, one at a time, and not any more
+    /// once the result is dropped. The address is free by then.
     pub fn serve(&self, listener: Listener, handler: Box<Handler>) -> io::Result<Serving> {
         let inner = self.inner()?;
         let entry = Arc::new(Entry {
@@ -131,7 +131,7 @@ impl Listeners {
         answer: impl FnOnce() -> Result<Accepted, E>,
     ) -> Result<(), E> {
         let inner = self.inner()?;
-        // Locked: the peer may be ready, and ask again, as soon as it gets the answer.
+        // Locked, because the peer may be ready, and send another request, as soon as it gets the answer.
         let mut accepted = inner.accepted.lock();
         accepted.push(answer()?);
         drop(accepted);
@@ -238,7 +238,7 @@ impl Clients {
     }
 }
 
-/// The thread: waits for clients and hands them on.
+/// The thread: waits for clients and passes them on.
 fn run(inner: &Inner) {
     let (mut clients, mut looks) = (Clients::default(), Vec::new());
     while !inner.ended.load(Ordering::Acquire) {
@@ -320,7 +320,7 @@ fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
 /// A listener that stays readable for a while.
 struct Stopped;
 
-/// Hands on all clients that have arrived.
+/// Passes on all clients that have arrived.
 fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(), Stopped> {
     while clients.coming.len() < COMING_MAX {
         let open = entry.open.lock();

@@ -1,4 +1,4 @@
-//! Drives the state machine of an endpoint: takes the completions of the device, and gives it the time.
+//! Drives the state machine of an endpoint with the device's completions and the time.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads buffers that the device has filled.
@@ -9,13 +9,13 @@ use rkey_device::time;
 use rkey_rdm::limits::BUFFER_LEN;
 use std::time::Duration;
 
-/// How long an endpoint that goes waits for what it has posted to arrive.
+/// How long a closing endpoint waits for its posted messages to arrive.
 const LINGER: Duration = Duration::from_millis(500);
 
 impl<F: Front> Driver<F> {
     /// Handles what the device has completed.
     pub fn advance(&self, state: &mut State<F>) {
-        // Before the completions are taken: what came from those peers is among them.
+        // Read this before taking completions, which then include everything from those peers.
         let peers_gone = self.cq.peers_gone();
         self.take_completions(state);
         let mut look = false;
@@ -28,7 +28,7 @@ impl<F: Front> Driver<F> {
         }
     }
 
-    /// Takes the completions of the device that are there.
+    /// Takes the device's current completions.
     fn take_completions(&self, state: &mut State<F>) {
         let State {
             rdm, completions, ..
@@ -60,7 +60,7 @@ impl<F: Front> Driver<F> {
         }
     }
 
-    /// Looks for connections whose peer went without a word: its queue pair is in the error state then.
+    /// Checks for connections whose peer ended without a message: their queue pair is in the error state.
     #[cold]
     fn look_after(&self, state: &mut State<F>) {
         let over = state.rdm.broken(&self.host);
@@ -74,7 +74,7 @@ impl<F: Front> Driver<F> {
         }
     }
 
-    /// Looks at all connections now, whether their peers have gone.
+    /// Checks now whether the peers of all connections still exist.
     #[cold]
     pub(super) fn look_for_lost(&self) {
         let mut state = self.state.lock();
@@ -91,11 +91,11 @@ impl<F: Front> Driver<F> {
     /// Posts what waited for room on connections, as far as there is room now; whether something still waits. For a host that
     /// watches ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
     pub fn post_backlog(&self) -> bool {
-        // The thread that holds the lock may leave something behind.
+        // The thread that holds the lock may leave requests waiting.
         let Some(mut state) = self.state.try_lock() else {
             return true;
         };
-        // Closing does that by itself.
+        // Closing does that itself.
         if state.closing {
             return false;
         }
@@ -103,7 +103,7 @@ impl<F: Front> Driver<F> {
         state.rdm.still_waits()
     }
 
-    /// Waits until what was posted has arrived, for a short while: before an endpoint goes.
+    /// Waits briefly until posted messages have arrived, before the endpoint closes.
     pub fn linger(&self) {
         let until = time::now() + LINGER;
         loop {
@@ -117,7 +117,7 @@ impl<F: Front> Driver<F> {
         }
     }
 
-    /// Gives a buffer to the device.
+    /// Posts a buffer to the device.
     pub(super) fn post_buffer(&self, index: u32) {
         let sge = Sge {
             addr: self.buffers.address(index),

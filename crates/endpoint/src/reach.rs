@@ -1,8 +1,8 @@
-//! Reaching peers: the connection to one is made when it is needed, by whichever side needs it first.
+//! Reaching peers: a connection is made when either side first needs it.
 //!
-//! An endpoint sends to a peer over one connection only, so that order is kept. It is the one that the
-//! endpoint asked for, or the peer's if that came first; when both ask at the same time there are two, and
-//! each side sends on its own.
+//! An endpoint sends to a peer over one connection only, so that order is kept. It is the connection that the endpoint
+//! requested, or the peer's if that came first. If both request one at the same time, there are two, and each side sends on
+//! its own.
 
 use super::complaint::complain;
 use super::hello::{refused, why_not};
@@ -19,9 +19,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an endpoint looks for a peer whose address the program has.
+/// How long an endpoint searches for a peer whose address the program has.
 const REACH: Duration = Duration::from_secs(3);
-/// How long one that is there may take to answer: it may be stopped, or share few processors with many that spin.
+/// How long an existing peer may take to answer: it may be stopped, or share few processors with many spinning threads.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// The address under which peers on this host find a listener.
@@ -59,7 +59,7 @@ impl<F: Front> Driver<F> {
         Ok(())
     }
 
-    /// Connects a queue pair to the listener at an address, if it may talk to us; what it told.
+    /// Connects a queue pair to the listener at an address, if it is allowed to; returns its hello.
     ///
     /// # Errors
     /// As [`rkey_device::Device::connect_patiently`], and if the two may not talk.
@@ -86,7 +86,7 @@ impl<F: Front> Driver<F> {
 
     /// The thread that connects to a peer.
     fn call(&self, peer: usize, address: SocketAddr) {
-        // Nothing can come over it before the peer has heard from us, but then at once.
+        // Nothing can arrive over it before the peer gets our answer, but then at once.
         let made = self.prepare_connection(address).and_then(|(qp, index)| {
             let there = self.ask_at(address, &qp, &[], REACH, ANSWER);
             there.map(|hello| (index, hello)).map_err(|error| {
@@ -98,8 +98,8 @@ impl<F: Front> Driver<F> {
         self.decided(peer, made);
     }
 
-    /// Whether there is a way to a peer: over our connection, or why not. If the peer has connected to us meanwhile, that is
-    /// as good.
+    /// Reports the result of connecting to a peer: our connection, or the error. A connection that the peer made meanwhile
+    /// also counts.
     fn decided(&self, peer: usize, made: Result<(usize, Hello), Error>) {
         let mut state = self.state.lock();
         let rdm = &mut state.rdm;
@@ -135,7 +135,7 @@ impl<F: Front> Driver<F> {
             ));
             return refuse(incoming, &why.to_string());
         }
-        // What we send to that address goes over this connection: a peer may not claim the address of another.
+        // Our messages to that address use this connection, so a peer must not claim another's address.
         if !incoming.listens_at(hello.name) {
             complain(format_args!(
                 "a connection from {} was refused: the peer, process {} of user {}, does not listen there",
@@ -156,7 +156,7 @@ impl<F: Front> Driver<F> {
     }
 }
 
-/// Connects to a peer, in a thread of its own.
+/// Connects to a peer, in a separate thread.
 ///
 /// # Errors
 /// [`Error::NoMemory`]: there is no room for the thread.
@@ -173,14 +173,14 @@ pub fn reach<T: Holder>(holder: Arc<T>, peer: usize, address: SocketAddr) -> Res
     spawned.map(drop).map_err(|_| Error::NoMemory)
 }
 
-/// A peer asks for a connection to this (unconnected) endpoint. Runs in the thread of the listeners.
+/// Handles a peer's request for a connection to this (unconnected) endpoint. Runs in the listeners' thread.
 fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming) -> Option<Coming> {
     let Some(driver) = holder.driver() else {
         incoming.reject("not ready");
         return None;
     };
     let (incoming, hello) = driver.admit(incoming)?;
-    // Known before it is ready: messages may come as soon as the peer has our answer.
+    // Added before it is ready: messages may arrive as soon as the peer has our answer.
     let prepared = driver.prepare_connection(hello.name);
     let answered = prepared
         .map_err(|error| format!("{error:?}"))

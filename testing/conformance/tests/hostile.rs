@@ -1,4 +1,4 @@
-//! Peers that break the protocol to keep their grip on our memory: they claim for ever that they are copying,
+//! Peers that break the protocol to keep their grip on our memory: they claim forever that they are copying,
 //! from threads that never sleep, and write as long as they can.
 // UNSAFETY: writes to mappings that belong to the library, sends signals to its thread, and calls
 // `process_vm_writev` with a list in the permit of the link.
@@ -36,7 +36,7 @@ extern "C" fn spin(_: i32) {
     }
 }
 
-/// Makes the engine thread spin in a signal handler for ever: it responds to nothing any more.
+/// Makes the engine thread spin in a signal handler forever: it responds to nothing any more.
 fn stall_the_engine_thread() {
     // SAFETY: a handler that touches nothing.
     unsafe {
@@ -60,7 +60,7 @@ fn stall_the_engine_thread() {
     }
 }
 
-/// Sets the busy word of all halves for ever.
+/// Sets the busy word of all halves forever.
 fn claim_to_copy(halves: &[usize]) {
     loop {
         for half in halves {
@@ -71,7 +71,7 @@ fn claim_to_copy(halves: &[usize]) {
     }
 }
 
-/// Writes to the test's memory for ever, with the list of addresses in the permit, as the protocol requires.
+/// Writes to the test's memory forever, with the list of addresses in the permit, as the protocol requires.
 fn write_while_permitted(test: i32, to: u64) {
     let [permit] = mappings("memfd:rkey-permit")[..] else {
         panic!("not one permit")

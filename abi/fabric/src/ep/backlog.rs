@@ -1,9 +1,9 @@
-//! Answers to peers that found no room on their connection. They are posted when there is room, also while the program
-//! looks at nothing: it may have read all that it waits for, and the peers have not heard of it.
+//! Answers to peers that found no room on their connection. They are posted when there is room, even while the program
+//! does not poll: it may have read everything that it waits for, while the peers still wait for the answers.
 
 use super::host::EpHost;
 
-/// Sees to it that what waits on connections is posted; whether it is.
+/// Makes a thread post the requests that wait on connections; returns whether it will.
 #[cold]
 pub(super) fn watch(host: &EpHost) -> bool {
     let this = host.this.clone();
@@ -13,7 +13,7 @@ pub(super) fn watch(host: &EpHost) -> bool {
         live.is_some_and(|live| live.post_backlog())
     };
     let watched = host.domain.fabric.listeners.look_until(Box::new(look));
-    // Otherwise it is left to the program.
+    // Otherwise it is up to the program.
     watched
         .inspect_err(|error| tracing::debug!("answers wait until the program looks: {error:?}"))
         .is_ok()

@@ -1,9 +1,9 @@
-//! Durable writes (`FI_COMMIT_COMPLETE`): behind the bytes goes a request to commit them, and the write is
-//! complete when the target has answered. The target's endpoint asks the kernel to write the pages to their
-//! file; that takes its progress, as an atomic does.
+//! Durable writes (`FI_COMMIT_COMPLETE`): a request to commit follows the bytes, and the write completes
+//! when the target has answered. The target's endpoint asks the kernel to write the pages to their file,
+//! which needs progress there, as an atomic does.
 
 #![allow(unsafe_code)]
-// UNSAFETY: looks into the protection table.
+// UNSAFETY: reads the protection table.
 
 use super::host::{EpHost, identity_of, refuse};
 use super::*;
@@ -16,7 +16,7 @@ use rkey_rdm::commit::{self, CommitRange};
 // As many as one write has.
 const _: () = assert!(commit::RANGES_MAX == RMA_IOV_LIMIT);
 
-/// Makes durable what a peer wrote: the error, if any.
+/// Makes a peer's writes durable; returns the error, if any.
 pub(super) fn commit(host: &EpHost, from: &Connection, payload: &[u8]) -> Result<()> {
     let who = Accessor {
         domain: host.pd.id,

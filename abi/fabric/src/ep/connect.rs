@@ -22,18 +22,18 @@ use std::time::Duration;
 
 /// How long a peer may take to accept.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The error of a peer that refused, for `err` of the event.
+/// The error for a refusal by the peer, in `err` of the event.
 const REFUSED: FiError = FiError::CONNREFUSED;
-/// The error of a request whose peer does not wait any more.
+/// The error for a request whose peer no longer waits.
 const GONE: FiError = FiError(libc::ECONNABORTED);
 
-/// A peer that asks for a connection.
+/// A peer that requests a connection.
 pub(crate) struct Request {
     pub(crate) incoming: Incoming,
     pub(super) hello: Hello,
 }
 
-/// A request that the program has not answered: nothing, once that is done or the peer has gone.
+/// A request that the program has not answered; empty once it is answered or the peer has gone.
 pub(crate) struct Pending(Mutex<Option<Request>>);
 
 impl Pending {
@@ -41,7 +41,7 @@ impl Pending {
         Self(Mutex::new(Some(request)))
     }
 
-    /// Whether the peer still waits for an answer. If it has gone, nothing is kept of it.
+    /// Whether the peer still waits for an answer. If not, drops the request.
     pub(crate) fn is_waiting(&self) -> bool {
         let mut request = self.0.lock();
         if request.as_ref().is_some_and(|it| it.incoming.is_gone()) {
@@ -73,7 +73,7 @@ impl RequestObject {
     }
 }
 
-/// Reads what a peer says that asks for a connection.
+/// Reads the hello of a peer that requests a connection.
 pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, Vec<u8>)> {
     let Some(mut hello) = Hello::decode(&incoming.peer().private_data) else {
         let why = why_not(&incoming.peer().private_data);
@@ -81,11 +81,11 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
             "a connection from process {} was refused: {why}",
             incoming.peer().pid
         ));
-        // Words would be taken for data of the program.
+        // Text would be taken for the program's data.
         incoming.reject("");
         return None;
     };
-    // A client need not listen anywhere; but then its address says nothing.
+    // A client need not listen anywhere, but then its address is unconfirmed.
     if !incoming.listens_at(hello.name) {
         hello.name = SocketAddr::new(hello.name.ip(), 0);
     }
@@ -124,7 +124,7 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
 /// Whether the peer of a request has gone.
 ///
 /// # Safety
-/// The information of a request that the program has not seen.
+/// The `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
     // SAFETY: as the caller promises: made by us, and its handle that of a request.
     let object = unsafe {
@@ -134,10 +134,10 @@ pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
     object.is_some_and(|it| it.request.0.lock().is_none())
 }
 
-/// Forgets a request of which the program will not hear: the peer is refused.
+/// Drops a request that the program will not see: the peer is refused.
 ///
 /// # Safety
-/// The information of a request that the program has not seen.
+/// The `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn forget_request(info: *mut Info) {
     // SAFETY: as the caller promises: made by us, and its handle that of a request.
     unsafe {
@@ -148,7 +148,7 @@ pub(crate) unsafe fn forget_request(info: *mut Info) {
     }
 }
 
-/// The data that a peer refused with.
+/// The data that a peer sent with its refusal.
 fn rejected_with(reason: &str) -> Vec<u8> {
     let pairs = reason.as_bytes().chunks_exact(2);
     pairs
@@ -156,7 +156,7 @@ fn rejected_with(reason: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Connection data of the program.
+/// The program's connection data.
 ///
 /// # Safety
 /// Null or `len` bytes.
@@ -183,13 +183,13 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Takes it away again: no peer was asked.
+    /// Removes it again: no request was sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
         state.rdm.connections.clear();
     }
 
-    /// Makes the connection in a thread of its own, and tells the program how that went.
+    /// Connects in a separate thread, and reports the result to the program.
     fn make_connection(
         self: &Arc<Self>,
         live: &Live,
@@ -218,10 +218,10 @@ impl Endpoint {
 
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
-        // The peer may have gone since. That is told below.
+        // The peer may have gone since. That is reported below.
         let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
-        // Under the lock, so that the program hears of this before it hears of the end.
+        // Under the lock, so that the program learns of the connection before it learns of its end.
         if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {
@@ -252,8 +252,8 @@ impl Endpoint {
         }
     }
 
-    /// Accepts the request that the endpoint was made for; the thread of the listeners completes it. If that cannot be
-    /// begun the request stays, and can be accepted later.
+    /// Accepts the request that the endpoint was made for; the listeners' thread completes it. If it cannot start, the
+    /// request stays and can be accepted later.
     fn accept(self: &Arc<Self>, live: &Live, data: &[u8]) -> Result<()> {
         let request = self.setup.lock().request.take().ok_or(FiError::INVAL)?;
         let (asker, port) = (
@@ -301,7 +301,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Asks the listener at an address.
+    /// Sends the request to the listener at an address.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
         match live.ask_at(address, qp, data, PATIENCE, PATIENCE) {
             Ok(there) => {
@@ -314,7 +314,7 @@ impl Endpoint {
     }
 }
 
-/// How making a connection went: what the peer says to it, or the error and the data of the event.
+/// The result of a connection attempt: the peer's data, or the error and data of the event.
 type Made = std::result::Result<Vec<u8>, (FiError, Vec<u8>)>;
 
 fn thread(name: &str) -> std::thread::Builder {
@@ -364,7 +364,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
     })
 }
 
-/// `fi_shutdown`: tells the peer, after everything that was sent before.
+/// `fi_shutdown`: tells the peer, after all earlier messages.
 pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

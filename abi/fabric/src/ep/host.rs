@@ -1,4 +1,4 @@
-//! What the state machine of an endpoint runs on: the device, the program's memory, its queues and its counters.
+//! The host of an endpoint's state machine: the device, and the program's memory, queues and counters.
 
 use super::operation::Posted;
 use super::payload;
@@ -21,27 +21,27 @@ use send::Exposed;
 
 /// What an enabled endpoint runs on.
 pub(crate) struct EpHost {
-    /// For threads of its own.
+    /// For its own threads.
     pub(super) this: std::sync::Weak<Endpoint>,
     pub(super) domain: Arc<Domain>,
     pub(super) pd: Arc<ProtectionDomain>,
-    /// By which regions that serve one endpoint know it.
+    /// Its number, for regions that serve one endpoint only.
     pub(super) number: u32,
     pub(super) ep_type: c_int,
     pub(super) caps: u64,
     pub(super) tx: Option<BoundCq>,
     pub(super) rx: Option<BoundCq>,
-    /// Where its receives are, if they are shared.
+    /// Its shared receive context, if it has one.
     pub(super) srx: Option<Arc<Srx>>,
     pub(super) av: Option<Arc<Av>>,
     pub(super) eq: Option<Arc<Eq>>,
-    /// Those of the setup; one may come when the endpoint is live already.
+    /// The counters of the setup; one may be bound when the endpoint is already enabled.
     pub(super) counters: [OnceLock<Arc<Counter>>; COUNTERS],
     pub(super) remote: [OnceLock<Arc<Counter>>; 2],
     pub(super) min_multi_recv: Arc<AtomicUsize>,
 }
 
-/// The endpoint of a peer, as people know it.
+/// A peer's endpoint, for messages.
 fn name_of(av: Option<&Av>, peer: SocketAddr) -> String {
     match av.map(|av| av.number(&peer)) {
         None | Some(FI_ADDR_NOTAVAIL) => to_text(peer),
@@ -58,7 +58,7 @@ fn advice(denial: &Denial) -> String {
 }
 
 impl EpHost {
-    /// The number by which the program knows the sender of a message, if it wants to know.
+    /// The program's number for the sender of a message, if it requested that.
     pub(super) fn number_of(&self, source: &SocketAddr) -> u64 {
         match &self.av {
             Some(av) if self.caps & FI_SOURCE != 0 => av.reported(source),
@@ -159,7 +159,7 @@ impl Host for EpHost {
 
     fn execute(&self, from: &Connection, it: &Atomic, payload: &[u8]) -> Result<Vec<u8>> {
         let result = atomic::execute(self, from, it, payload)?;
-        // FI-I24: what gives values back counts as a read.
+        // FI-I24: an atomic that returns values counts as a read.
         if let Some(counter) = self.remote[usize::from(it.form == 0)].get() {
             counter.count();
         }
@@ -238,7 +238,7 @@ impl Host for EpHost {
         Arriving {
             entry: Entry {
                 context: receive.context,
-                // A program may name memory that does not exist; that is an error when something goes there.
+                // A program may name memory that does not exist; that is an error only when data is stored there.
                 buf: receive.buffer.wrapping_add(offset),
                 source: self.number_of(source),
                 ..receive::rx_entry(header)
@@ -325,7 +325,7 @@ impl Host for EpHost {
 }
 
 impl Front for EpHost {
-    /// Who a peer is, where regions can be limited to one (FI-212).
+    /// The identity of a peer, if regions can be limited to one (FI-212).
     fn identity(&self, peer: SocketAddr) -> Option<Arc<Identity>> {
         let limited = self.domain.av_keys && self.domain.directed;
         limited.then(|| self.domain.identities.of(peer))
@@ -340,20 +340,20 @@ impl Front for EpHost {
     }
 
     fn come_again(&self) {
-        // A program may wait for its queue before it comes again.
+        // A program may wait for its queue before it retries.
         for side in [&self.tx, &self.rx].into_iter().flatten() {
             side.cq.nudge();
         }
     }
 }
 
-/// The number by which regions for one peer know the peer of a connection.
+/// The number of a connection's peer, for regions that serve one peer only.
 pub(super) fn identity_of(from: &Connection) -> Option<u32> {
     from.identity.as_ref().map(|identity| identity.number)
 }
 
-/// The peer asked in a message for what it may not have: noted here, and the error that it gets. A peer that may not know
-/// why gets the same error for every reason.
+/// Records that a message requested a denied access; returns the error for the peer. A peer that may not know the reason
+/// gets the same error for every reason.
 #[cold]
 pub(super) fn refuse(from: &Connection, denial: Box<Denial>) -> FiError {
     let error = of_status(Status::RemoteAccess, Some(&denial));

@@ -1,4 +1,4 @@
-//! An endpoint from being enabled to its end.
+//! The life of an endpoint, from its start to its end.
 
 use super::wake::Fds;
 use super::*;
@@ -7,7 +7,7 @@ use rkey_rdm::endpoint::Service;
 use rkey_rdm::hello::Admission;
 use std::sync::mpsc::{Sender, channel};
 
-/// An endpoint cannot be enabled before it is bound to everything that it needs.
+/// An endpoint cannot be enabled until it is bound to everything that it needs.
 #[cold]
 fn unbound(error: FiError, to: &str) -> FiError {
     error.because(format_args!(
@@ -15,7 +15,7 @@ fn unbound(error: FiError, to: &str) -> FiError {
     ))
 }
 
-/// A place for a counter, which may be free.
+/// The slot of a counter, which may be empty.
 fn settled(counter: Option<Arc<Counter>>) -> OnceLock<Arc<Counter>> {
     counter.map_or_else(OnceLock::new, OnceLock::from)
 }
@@ -40,7 +40,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes the endpoint usable. A second time does nothing.
+    /// Makes the endpoint usable. A second call has no effect.
     pub(super) fn enable(self: &Arc<Self>) -> Result<()> {
         let mut setup = self.setup.lock();
         if setup.enabled {
@@ -75,7 +75,7 @@ impl Endpoint {
             .into_iter()
             .flatten()
             .any(|side| side.cq.wait.is_some());
-        // A thread that reads or waits for events hears of the end of a connection, too, unless a thread of our own looks for it.
+        // A thread that reads or waits for events also detects the end of a connection, unless our own thread does.
         let looks = self.ep_type == FI_EP_MSG && !self.domain.auto_progress;
         let hears = setup.eq.clone().filter(|_| looks);
         let hears_asleep = hears.as_ref().is_some_and(|eq| eq.is_waitable());
@@ -146,7 +146,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Lets everything that drives the endpoint, or is driven by it, know of it.
+    /// Registers the endpoint with everything that drives it or that it drives.
     fn register(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fds: Fds) -> Result<()> {
         if let Some(srx) = &setup.srx {
             srx.attach(self, setup.av.as_ref())?;
@@ -157,7 +157,7 @@ impl Endpoint {
         hears.map_or(Ok(()), |eq| eq.attach(self, fds.ends))
     }
 
-    /// Undoes that, as far as it came.
+    /// Undoes the registrations that were made.
     fn deregister(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fds: Fds) {
         if let Some(eq) = hears {
             eq.detach(self, fds.ends);
@@ -170,7 +170,7 @@ impl Endpoint {
         }
     }
 
-    /// Starts the thread of automatic progress, if the domain has it. The thread begins on a signal.
+    /// Starts the thread of automatic progress, if the domain has it. The thread starts on a signal.
     fn progress_by_itself(self: &Arc<Self>) -> Result<Option<Sender<()>>> {
         if !self.domain.auto_progress {
             return Ok(None);
@@ -186,7 +186,7 @@ impl Endpoint {
         Ok(Some(begins))
     }
 
-    /// The key of an endpoint whose domain has them in address vectors: one (`max_ep_auth_key`).
+    /// The key of an endpoint whose domain has keys in address vectors: one (`max_ep_auth_key`).
     fn take_auth_key(&self, setup: &Setup) -> Result<Option<Arc<AuthKey>>> {
         if !self.domain.av_keys {
             return Ok(None);
@@ -201,7 +201,7 @@ impl Endpoint {
         };
         let pd = self.domain.pd(&key.bytes)?;
         if self.pd.found.get_or_init(|| Arc::clone(&pd)).id != pd.id {
-            // An attempt of before took another.
+            // An earlier attempt took another key.
             return Err(FiError::OPBADSTATE);
         }
         Ok(Some(Arc::clone(key)))
@@ -212,7 +212,7 @@ impl Endpoint {
         self.setup.lock().av.clone()
     }
 
-    /// Ends the endpoint: tells the peers, and takes everything apart.
+    /// Ends the endpoint: tells the peers, and tears everything down.
     pub(super) fn shut(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Release);
         for counter in self.domain.work.forget(self.number) {

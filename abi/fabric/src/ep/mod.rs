@@ -1,10 +1,9 @@
 //! Endpoints: reliable datagrams (`FI_EP_RDM`), connections (`FI_EP_MSG`), datagrams (`FI_EP_DGRAM`).
 //!
-//! Every endpoint stands on reliable queue pairs of the device, one or two for each peer. RMA goes to the
-//! peer's memory straight, carried out by its device while its program does anything else. Messages are matched when
-//! the program (or a thread, with automatic progress) reads its completion queue: a short one goes from the ring to
-//! its receive, others through buffers of the endpoint; of a long one only an RTS comes (rendezvous), and its
-//! payload is read from the sender's memory when a receive matches.
+//! Every endpoint uses reliable queue pairs of the device, one or two for each peer. The peer's device executes RMA, whatever its
+//! program does. Messages are matched when the program (or a thread, with automatic progress) reads its completion queue: a short
+//! one is copied from the ring to its receive, others go through buffers of the endpoint; a long one sends only an RTS
+//! (rendezvous), and its payload is read from the sender's memory when a receive matches.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -83,24 +82,24 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use stx::{SharedRoom, Stx};
 
-/// What a device has to allow so that endpoints work.
+/// The limits that a device must have so that endpoints work.
 pub(crate) const NEEDED_INLINE: u32 = INLINE_MAX as u32;
 pub(crate) const NEEDED_SGE: u32 = crate::info::offer::IOV_LIMIT as u32 + 1;
 pub(crate) const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS };
 
-/// The least room for another message in a buffer for several, until the program says another.
+/// The default minimum room for another message in a buffer for several.
 const MIN_MULTI_RECV: usize = 64;
 
 /// An endpoint.
 pub(crate) struct Endpoint {
     pub(crate) domain: Arc<Domain>,
     pub(crate) pd: CurrentPd,
-    /// By which regions that serve one endpoint know it.
+    /// Its number, for regions that serve one endpoint only.
     pub(crate) number: u32,
     pub(crate) ep_type: c_int,
-    /// Its receives are in a shared context.
+    /// Whether its receives are in a shared context.
     shares: bool,
-    /// It transmits through a shared context.
+    /// Whether it transmits through a shared context.
     shares_tx: bool,
     pub(crate) caps: u64,
     /// The handle, for events.
@@ -110,9 +109,9 @@ pub(crate) struct Endpoint {
     min_multi_recv: Arc<AtomicUsize>,
     hmem_p2p: AtomicI32,
     limits: options::Limits,
-    /// Handles beside the first.
+    /// Its handles beside the first.
     aliases: Users,
-    /// It is being closed: its thread ends.
+    /// Whether it is being closed: its thread ends.
     closing: AtomicBool,
 }
 
@@ -150,34 +149,34 @@ struct Setup {
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     counters: [Option<Arc<Counter>>; COUNTERS],
-    /// Of what peers do: reads, writes.
+    /// The counters of peers' accesses: reads, writes.
     remote: [Option<Arc<Counter>>; 2],
     local_address: LocalAddress,
     /// The key that it has from its address vector.
     auth_key: Option<Arc<AuthKey>>,
-    /// The request of a peer that it was made for.
+    /// The peer's request that it was made for.
     request: Option<connect::Request>,
     enabled: bool,
 }
 
-/// The places of counters: FI_SEND, FI_RECV, FI_READ, FI_WRITE.
+/// The indexes of counters: FI_SEND, FI_RECV, FI_READ, FI_WRITE.
 const COUNTERS: usize = 4;
 const SENT: usize = 0;
 const RECEIVED: usize = 1;
 const READ: usize = 2;
 const WRITTEN: usize = 3;
 
-/// The places of counters of what peers do: FI_REMOTE_READ, FI_REMOTE_WRITE.
+/// The indexes of counters of peers' accesses: FI_REMOTE_READ, FI_REMOTE_WRITE.
 const REMOTE: [(u64, Remote); 2] = [
     (FI_REMOTE_READ, Remote::Reads),
     (FI_REMOTE_WRITE, Remote::Writes),
 ];
 
-/// A completion queue in its role.
+/// A completion queue, as bound to one side of an endpoint.
 #[derive(Clone)]
 struct BoundCq {
     cq: Arc<Cq>,
-    /// Only operations that ask for it are reported.
+    /// Whether only operations that request it are reported.
     selective: bool,
 }
 
@@ -191,10 +190,10 @@ struct Live {
     driver: Driver<EpHost>,
     /// Its room to transmit, if that is shared.
     stx: Option<SharedRoom>,
-    /// What wakes a program that waits for completions, and one that waits for nothing but the end of the connection.
+    /// What wakes a program that waits for completions, and one that waits only for the end of the connection.
     channel: Option<Channel>,
     ends: Option<Channel>,
-    /// Shows it to people, until it is closed.
+    /// Its description in inspections, until it is closed.
     description: Mutex<Option<rkey_device::Description>>,
 }
 
@@ -215,7 +214,7 @@ impl Holder for Endpoint {
     }
 }
 
-/// What changes about an endpoint.
+/// The mutable state of an endpoint.
 type State = rkey_endpoint::State<EpHost>;
 
 impl Endpoint {
@@ -233,7 +232,7 @@ impl Endpoint {
     /// Handles completions of the device and messages that arrived.
     pub(crate) fn progress(&self) {
         let Some(live) = self.live.get() else { return };
-        // The thread that holds the lock makes progress, or will in a moment.
+        // The thread that holds the lock makes progress, or is about to.
         let Some(mut state) = live.state.try_lock() else {
             return;
         };
@@ -243,15 +242,14 @@ impl Endpoint {
         live.cq.rest();
     }
 
-    /// The program has read entries of a queue that was full: peers get what they wait for, even if the program
-    /// does not look for more.
+    /// The program has read entries of a full queue: sends peers what they wait for, even if the program does not poll again.
     #[cold]
     pub(crate) fn give_answers(&self) {
         let Some(live) = self.live.get() else { return };
         live.state.lock().rdm.send_owed(&live.host);
     }
 
-    /// The thread of automatic progress: waits for something to do, and does it.
+    /// The thread of automatic progress: waits for work, and does it.
     fn run(self: Arc<Self>) {
         let time = std::time::Duration::from_millis(50);
         while !self.closing.load(Ordering::Acquire) {

@@ -67,7 +67,7 @@ impl Endpoint {
     }
 }
 
-/// Gives a name to the program; `FI_ETOOSMALL` when it has no room for all of it.
+/// Passes a name to the program; `FI_ETOOSMALL` if it does not fit.
 ///
 /// # Safety
 /// `len` is null or a number, and `addr` has `len` bytes.

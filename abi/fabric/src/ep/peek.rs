@@ -1,4 +1,4 @@
-//! Looking for messages that have come: `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
+//! Peeking at messages that have arrived: `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
 
 use super::receive::{Wanted, prepare, rx_entry};
 use super::*;
@@ -20,7 +20,7 @@ impl Endpoint {
         }
     }
 
-    /// The same, as far as a message is there; whether there is one.
+    /// The same if a message is found; returns whether one is.
     pub(super) fn try_look(
         &self,
         live: &Live,
@@ -57,7 +57,8 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// Receives or discards the first message that was claimed with this context; whether there is one.
+    /// Receives or discards the first message that was claimed with this context; returns whether there
+    /// was one.
     fn take_claimed(&self, live: &Live, state: &mut State, wanted: &Wanted<'_>) -> Result<bool> {
         let (context, rdm) = (wanted.context as usize, &mut state.rdm);
         let Some(found) = rdm.claimed(context) else {
@@ -80,7 +81,7 @@ impl Endpoint {
         }
     }
 
-    /// Says that no message is there, in the way of the call.
+    /// Reports that no message was found, as the call requires.
     pub(super) fn nothing_there(live: &Live, wanted: &Wanted<'_>) -> Result<()> {
         if wanted.flags & FI_PEEK == 0 {
             return Err(FiError::INVAL);
@@ -101,7 +102,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Completes a call that looked for a message, or threw one away.
+    /// Completes a call that peeked at a message or discarded one.
     fn tell(live: &Live, context: usize, source: &SocketAddr, header: &Header) {
         let source = live.host.number_of(source);
         if let Some(rx) = &live.host.rx {

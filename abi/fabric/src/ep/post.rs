@@ -1,10 +1,10 @@
-//! Room for requests of the program: on the connection, for the completion, and in a shared transmit context.
+//! Room for the program's requests: on the connection, for the completion, and in a shared transmit context.
 
 use super::*;
 
 impl Endpoint {
-    /// Makes room for `requests` of the program and for their completions, if they are reported, then calls `post`.
-    /// `FI_EAGAIN` without room. If `post` fails, no place of a shared transmit context is kept.
+    /// Reserves room for this many requests and for their completions, if reported, then calls `post`. `FI_EAGAIN`
+    /// without room. If `post` fails, the place in a shared transmit context is released.
     #[inline]
     pub(super) fn in_room(
         &self,
@@ -19,7 +19,7 @@ impl Endpoint {
         post(state).inspect_err(|_| Self::free_shared_places(live, state))
     }
 
-    /// Makes sure of room, also in a shared transmit context.
+    /// Checks for room, also in a shared transmit context.
     #[inline]
     fn make_room(
         &self,
@@ -32,7 +32,7 @@ impl Endpoint {
         let Some(shared) = &live.stx else {
             return self.find_room(live, state, connection, requests, report);
         };
-        // First: it may look for completions, which take room.
+        // This must be first: it may handle completions, which take room.
         self.take_shared_place(live, state, shared, connection)?;
         let room = self.find_room(live, state, connection, requests, report);
         if room.is_err() {

@@ -5,7 +5,7 @@ use parking_lot::MutexGuard;
 use rkey_device::time;
 use rkey_rdm::peers::Route;
 
-/// The endpoint knows no peer by this number.
+/// The error for a number without a peer.
 #[cold]
 pub(super) fn no_peer(number: u64) -> FiError {
     FiError::INVAL.because(format_args!(
@@ -45,7 +45,7 @@ impl Endpoint {
         Err(self.come_later(live, &mut state, peer))
     }
 
-    /// There is no connection to a peer yet: the program is asked to call again, or told why there will be none.
+    /// Tells the program to retry because there is no connection to a peer yet, or why there will be none.
     #[cold]
     fn come_later(&self, live: &Live, state: &mut State, peer: usize) -> FiError {
         let error = match state.rdm.route_to(&live.host, peer, time::now()) {

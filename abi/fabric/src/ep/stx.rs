@@ -1,8 +1,8 @@
 //! Shared transmit contexts: one transmit queue for several endpoints.
 //!
-//! Operations are posted to the endpoints, and complete in their queues. What the endpoints share is the room: together
-//! they have as many operations under way as the context has places, and a post beyond that gets `-FI_EAGAIN`. A place is
-//! free again when its endpoint has made progress over the completion.
+//! Operations are posted to the endpoints, and complete in their queues. The endpoints share the room: together they have
+//! as many operations in flight as the context has places, and a post beyond that gets `-FI_EAGAIN`. A place is free
+//! again when its endpoint has handled the completion.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -15,7 +15,7 @@ use crate::object::{Users, busy, find, object, publish, remove, status};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct StxObject {
     fid: UnsafeCell<FidStx>,
@@ -26,7 +26,7 @@ object!(StxObject, FidStx, 4096);
 /// A shared transmit context.
 pub(crate) struct Stx {
     pub(crate) domain: Arc<Domain>,
-    /// Those that endpoints may have.
+    /// The capabilities that endpoints may have.
     caps: u64,
     size: usize,
     taken: AtomicUsize,
@@ -71,7 +71,7 @@ impl SharedRoom {
 }
 
 impl Stx {
-    /// An endpoint is going to use it: one with a subset of its capabilities.
+    /// Reserves it for an endpoint, which must have a subset of its capabilities.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
         if !Arc::ptr_eq(&self.domain, &ep.domain) || ep.caps & TRANSMITS & !self.caps != 0 {
             return Err(FiError::INVAL);
@@ -80,7 +80,7 @@ impl Stx {
         Ok(())
     }
 
-    /// An endpoint goes, with the places that it has.
+    /// Removes a closing endpoint, and frees its places.
     pub(super) fn part(&self, places: usize) {
         self.taken.fetch_sub(places, Ordering::AcqRel);
         self.users.remove();
@@ -97,7 +97,7 @@ impl Stx {
 }
 
 impl Endpoint {
-    /// A place for an operation in the shared transmit context; `FI_EAGAIN` if its endpoints have all of them.
+    /// Takes a place for an operation in the shared transmit context; `FI_EAGAIN` if its endpoints have all of them.
     pub(super) fn take_shared_place(
         &self,
         live: &Live,
@@ -116,7 +116,7 @@ impl Endpoint {
         room.take()
     }
 
-    /// Gives places back whose operations are complete.
+    /// Frees the places of completed operations.
     #[inline]
     pub(super) fn free_shared_places(live: &Live, state: &State) {
         if let Some(room) = &live.stx
@@ -145,7 +145,7 @@ static OPS: OpsEp = OpsEp {
 /// `fi_stx_context`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) asks for them.
+/// Arguments as fi_endpoint(3) requires.
 pub(crate) unsafe extern "C" fn stx_context(
     domain: *mut FidDomain,
     attr: *mut TxAttr,
@@ -193,7 +193,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             .users
             .none()
             .map_err(|_| busy("endpoints that are bound to the shared transmit context"))?;
-        // SAFETY: the program uses the context no more.
+        // SAFETY: the program no longer uses the context.
         let object = unsafe { remove::<StxObject, _>(fid)? };
         object.inner.domain.users.remove();
         Ok(())

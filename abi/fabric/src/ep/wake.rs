@@ -1,8 +1,8 @@
 //! What wakes a program that waits for a completion queue or an event queue, and how it prepares to wait.
 //!
 //! The device has two channels for an endpoint: one for all completions, whose descriptor is in the sets of the completion
-//! queues that a program can wait for, and one for the end of the connection, in the set of its event queue: for what a
-//! peer says last, and for the device's word that a peer is gone. So messages do not wake threads that wait for events.
+//! queues that a program can wait for, and one for the end of the connection, in the set of its event queue: for a peer's
+//! last message, and for the device's report that a peer has ended. So messages do not wake threads that wait for events.
 
 use super::*;
 use crate::cq::Armed;
@@ -10,8 +10,8 @@ use rkey_device::time;
 use std::os::fd::{AsRawFd, RawFd};
 
 impl Endpoint {
-    /// Asks for the descriptor to become readable when there is something to do, after doing what there is. That a call
-    /// may come again is told to the thread that waits for the queue of transmissions.
+    /// Handles current work, then makes the descriptor readable when there is more. Only the thread that waits for the
+    /// transmit queue learns that a call may be retried.
     pub(crate) fn arm(&self, cq: &Cq) -> Result<Armed> {
         let mut armed = Armed::default();
         let Some(live) = self.live.get() else {
@@ -21,7 +21,7 @@ impl Endpoint {
             while channel.try_next_event()?.is_some() {}
             live.cq.req_notify(false)?;
         }
-        // The descriptor does not tell of what came before that.
+        // The descriptor does not signal earlier arrivals.
         let mut state = live.state.lock();
         live.advance(&mut state);
         let transmits = live
@@ -36,7 +36,7 @@ impl Endpoint {
                 .may_retry(std::thread::current().id(), time::now());
             armed.needs_looks = !state.rdm.callers.is_empty();
         }
-        // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.
+        // No descriptor signals that a peer has released memory, or that a member of a group has ended.
         armed.needs_looks |= state.rdm.needs_looks();
         Ok(armed)
     }
@@ -54,8 +54,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// As [`Endpoint::progress`], for a thread that reads an event queue and perhaps nothing else; whether there was anything
-    /// to do.
+    /// As [`Endpoint::progress`], for a thread that reads an event queue and perhaps nothing else; returns whether there was
+    /// any work.
     pub(crate) fn look_for_end(&self) -> bool {
         let Some(live) = self.live.get() else {
             return false;
@@ -68,7 +68,7 @@ impl Endpoint {
             return false;
         }
         if told {
-            // The descriptor is not left readable for nothing.
+            // Do not leave the descriptor readable without work.
             drop(state);
             return self.arm_for_end().is_ok();
         }
@@ -77,7 +77,7 @@ impl Endpoint {
     }
 }
 
-/// What is readable when there is something to do, for a thread that has prepared to wait.
+/// The descriptor that becomes readable when there is work, for a thread that has prepared to wait.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fds {
     /// After [`Endpoint::arm`].

@@ -197,7 +197,7 @@ fn the_end_of_a_connection_is_reported_after_its_beginning() {
         take(ours);
         post(here, 2);
         while !poll(cq).is_some_and(|flushed| assert_flushed(flushed, 2)) {
-            assert!(started.elapsed() < PATIENCE, "a receive waits for ever");
+            assert!(started.elapsed() < PATIENCE, "a receive waits forever");
         }
         client.join().unwrap();
         let all: [*mut Fid; 4] = [here.cast(), ep.cast(), ours.cast(), theirs.cast()];

@@ -98,7 +98,7 @@ impl Stage {
         let mut server = side("server", None);
         server.wait_until_it_listens(port.number);
         let mut client = side("client", Some("127.0.0.1"));
-        // If the client fails, its server may wait for ever.
+        // If the client fails, its server may wait forever.
         let status = client.wait();
         if !status.is_some_and(|status| status.success()) {
             server.kill();

@@ -88,7 +88,7 @@ impl Attack {
                 return done.status;
             }
             let next = [0, 1].map(|at| self.pair.drive(at, 64).next_deadline);
-            let next = next.into_iter().flatten().min().expect("it waits for ever");
+            let next = next.into_iter().flatten().min().expect("it waits forever");
             assert!(next > self.pair.now, "it waits for the past");
             self.pair.now = next;
         }

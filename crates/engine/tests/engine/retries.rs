@@ -52,7 +52,7 @@ fn receiver_not_ready_retries_are_counted() {
         pair.run(start + 20 * MS);
         let done = statuses(&qps[0].poll());
         if retries == 7 {
-            assert!(done.is_empty(), "7 is for ever");
+            assert!(done.is_empty(), "7 is forever");
             continue;
         }
         assert_eq!(done, [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);

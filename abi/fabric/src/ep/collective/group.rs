@@ -1,4 +1,4 @@
-//! Groups: joining one, leaving it, and its end.
+//! Groups: joining, leaving and ending.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -15,12 +15,12 @@ use std::ffi::c_void;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 struct McObject {
     fid: UnsafeCell<FidMc>,
     ep: Weak<Endpoint>,
-    /// Where its events are.
+    /// The queue for its events.
     eq: Arc<Eq>,
     address: u64,
 }
@@ -31,14 +31,14 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
-/// What the program is told of a group with: the handle, and the context of the call that joined.
+/// The data for a group's events: its handle, and the context of the call that joined.
 pub(crate) struct Joined {
     fid: usize,
     context: usize,
 }
 
 impl Joined {
-    /// All members have joined, or why they will not.
+    /// Reports that all members have joined, or why they will not.
     pub(in crate::ep) fn tell(&self, eq: &Eq, result: Result<()>) {
         let (fid, context) = (self.fid, self.context);
         match result {
@@ -57,7 +57,7 @@ impl Joined {
 /// `fi_join_collective`.
 ///
 /// # Safety
-/// Arguments as fi_collective(3) asks for them.
+/// Arguments as fi_collective(3) requires.
 pub(in crate::ep) unsafe extern "C" fn join(
     ep: *mut FidEp,
     addr: *const c_void,
@@ -120,7 +120,7 @@ pub(in crate::ep) unsafe extern "C" fn join(
 /// `fi_close` of a group: the endpoint leaves it.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: the program uses the group no more; `remove` validates the handle.
+        // SAFETY: the program no longer uses the group; `remove` validates the handle.
         let object = unsafe { remove::<McObject, _>(fid)? };
         if let Some(ep) = object.ep.upgrade()
             && let Some(live) = ep.live.get()
@@ -134,7 +134,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Whether an endpoint of this type, with these capabilities, takes part in collective operations at all.
+/// Whether an endpoint of this type, with these capabilities, has collective operations.
 pub(in crate::ep) fn check(ep_type: c_int, caps: u64) -> Result<()> {
     if ep_type != FI_EP_RDM {
         return Err(FiError::OPNOTSUPP);
@@ -143,7 +143,7 @@ pub(in crate::ep) fn check(ep_type: c_int, caps: u64) -> Result<()> {
 }
 
 impl Endpoint {
-    /// The members of a set, and our place among them.
+    /// The members of a set, and our rank.
     fn members(&self, live: &Live, set: &AvSet) -> Result<Members> {
         let own = live.name();
         let av = live.host.av.as_ref();
@@ -175,7 +175,7 @@ impl Endpoint {
         Ok(Members { addresses, rank })
     }
 
-    /// Enters a group, and waits for the others to do so.
+    /// Joins a group, and waits for the other members to join.
     fn enter(
         self: &Arc<Self>,
         live: &Live,
@@ -187,7 +187,7 @@ impl Endpoint {
         let now = time::now();
         let rdm = &mut live.state.lock().rdm;
         rdm.join(&live.host, members, address, joined, by_itself, now);
-        // Joining goes on whatever the program does (FI_PROGRESS_AUTO of control).
+        // Joining progresses whatever the program does (FI_PROGRESS_AUTO of control).
         if !by_itself && !self.domain.auto_progress {
             let ep = Arc::clone(self);
             let spawned = rkey_device::threads::spawn("rkey-fi-join", move || ep.attend(address));

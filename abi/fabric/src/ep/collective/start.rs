@@ -1,5 +1,5 @@
-//! The start of a collective operation: its memory, by blocks. A source is the program's own again when the call returns;
-//! a result is written when the operation is complete.
+//! The start of a collective operation: its memory, by blocks. The program may reuse the source when the call returns;
+//! the result is written when the operation completes.
 
 use super::calls::FLAGS;
 use super::*;
@@ -18,30 +18,30 @@ use rkey_rdm::endpoint::Call;
 use rkey_rdm::error::Error;
 use std::ffi::c_void;
 
-/// Memory of the program's: one buffer as long as it has to be, or a list.
+/// The program's memory: one buffer of the required length, or a list.
 #[derive(Clone, Copy)]
 pub(super) enum Memory<'a> {
     One(*mut c_void, *mut c_void),
     List(&'a [Ioc], Descriptors<'a>),
 }
 
-/// An operation, as the program asks for it.
+/// An operation, as the program requests it.
 pub(super) struct CollectiveArgs<'a> {
     pub(super) kind: Kind,
     pub(super) source: Memory<'a>,
     pub(super) result: Memory<'a>,
-    /// Elements that a member has for another, or for all; without that it follows from the lists.
+    /// How many elements a member has for each other member, or for all; `None`: the length of the lists.
     pub(super) count: Option<usize>,
     pub(super) group: u64,
     pub(super) root: u64,
     pub(super) datatype: c_int,
     pub(super) op: c_int,
     pub(super) context: *mut c_void,
-    /// Without flags those of the endpoint hold.
+    /// The default flags are the endpoint's.
     pub(super) flags: Option<u64>,
 }
 
-/// Our place in a group.
+/// Our rank in a group, and the root's.
 #[derive(Clone, Copy)]
 struct Seat {
     n: usize,
@@ -62,7 +62,7 @@ pub(super) fn element_size(kind: Kind, datatype: c_int, op: c_int) -> Result<usi
 }
 
 impl Memory<'_> {
-    /// Elements of a list.
+    /// How many elements a list has.
     fn elements(self) -> Option<usize> {
         match self {
             Self::One(..) => None,
@@ -70,7 +70,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Its buffers, which have so many elements in all, and their descriptors.
+    /// Its buffers, which have this many elements in total, and their descriptors.
     fn buffers(self, elements: usize, size: usize) -> Result<Vec<(iovec, *mut c_void)>> {
         let buffer = |addr, len| iovec {
             iov_base: addr,
@@ -179,7 +179,7 @@ impl Endpoint {
         })
     }
 
-    /// Our place in the group of a call, and that of the root.
+    /// Our rank in the group of a call, and the root's.
     fn seat(&self, live: &Live, it: &CollectiveArgs<'_>) -> Result<Seat> {
         let rdm = &mut live.state.lock().rdm;
         let (n, me) = rdm.seat(it.group).ok_or(FiError::INVAL)?;

@@ -1,4 +1,4 @@
-//! Connections that do not come, come late, or end before they have begun.
+//! Connections that fail, are late, or end before they are made.
 
 use super::*;
 use std::ptr::{null, null_mut};
@@ -88,7 +88,7 @@ fn a_connection_that_cannot_be_begun_can_be_made_later() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
     let _qp = ep.only_connection(live, SOMEBODY).unwrap();
-    // No thread has so much room.
+    // No thread can have such a large stack.
     let huge = thread("huge").stack_size(1 << 60);
     let made = ep.make_connection(live, huge, |_, _| Ok(Vec::new()));
     assert_eq!(made, Err(FiError::NOMEM));
@@ -114,7 +114,7 @@ fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
     let incoming = listener.accept(Some(PATIENCE)).unwrap();
     server.setup.lock().request = read_request(incoming).map(|(request, ..)| request);
     let live = server.live().unwrap();
-    // There is a connection in its place.
+    // Another connection has its slot.
     let _qp = server.only_connection(live, SOMEBODY).unwrap();
     assert_eq!(server.accept(live, &[]), Err(FiError::ISCONN));
     none(events);
@@ -138,7 +138,7 @@ fn a_panic_while_connecting_is_an_event() {
     assert_eq!(event(eq), Err(FiError::IO.0));
 }
 
-/// A thread may come to it late.
+/// A thread may be late.
 #[test]
 fn an_endpoint_that_is_closed_gets_no_connections() {
     let (ep, _) = opened();

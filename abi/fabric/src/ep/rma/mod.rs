@@ -1,6 +1,6 @@
 //! `fi_rma`: reads and writes of a peer's memory.
 //!
-//! They are work requests of the connection; the peer's device carries them out.
+//! They are work requests of the connection, which the peer's device executes.
 
 mod calls;
 
@@ -33,7 +33,7 @@ pub(super) struct Transfer<'a> {
     pub(super) deferred: Option<&'a Deferred>,
 }
 
-/// What a key of the program's names at the peer of a connection.
+/// The wire key for the program's key at the peer of a connection.
 pub(super) fn wire_key(ep: &Endpoint, device_keys: bool, key: u64) -> Result<WireKey> {
     raw::resolve(&ep.domain, key, device_keys).ok_or_else(|| {
         rkey_device::denials::refused(&format!(
@@ -90,7 +90,7 @@ impl Endpoint {
                 [one] => smallvec![named(one)?],
                 all => all.iter().map(named).collect::<Result<_>>()?,
             };
-            // The peer gives credit for data, which may have come.
+            // The peer returns credit for data, which may have arrived.
             if it.data.is_some() && !state.rdm.connections[connection].credit.has(0) {
                 live.advance(state);
             }

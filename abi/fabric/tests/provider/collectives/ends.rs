@@ -1,4 +1,4 @@
-//! Operations that cannot complete: no member waits for ever.
+//! Operations that cannot complete: no member waits forever.
 
 use super::*;
 
