@@ -31,8 +31,10 @@ impl<F: Front> Driver<F> {
     /// A queue pair, and the connection that is being made with it.
     pub(super) fn prepare_connection(&self, peer: SocketAddr) -> Result<(Qp, usize), Error> {
         let prepare = || {
-            let number = F::peer_number(&self.host.identity(peer));
-            let qp = self.new_qp(number).map_err(|it| F::error_of(&it))?;
+            // Held until the connection has it: a peer whose identity nothing holds gets another number.
+            let identity = self.host.identity(peer);
+            let qp = self.new_qp(F::peer_number(&identity));
+            let qp = qp.map_err(|it| F::error_of(&it))?;
             let index = self.add_connection(&mut self.state.lock(), qp.clone(), peer)?;
             Ok((qp, index))
         };
