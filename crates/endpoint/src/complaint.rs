@@ -2,6 +2,7 @@
 
 use rkey_device::base::Limit;
 use rkey_device::denials::limited;
+use rkey_rdm::endpoint::Note;
 use std::fmt::Arguments;
 
 /// Logs it at level `warn`.
@@ -10,4 +11,17 @@ pub fn complain(what: Arguments<'_>) {
     limited(&LIMIT, "complaints about peers", || {
         tracing::warn!("{what}")
     });
+}
+
+/// Logs what the state machine of an endpoint notes of its connections.
+pub fn log(note: Note<'_>) {
+    match note {
+        Note::Violation { peer, why } => {
+            complain(format_args!("the connection to {peer} ends: {why}"));
+        }
+        Note::Lost { peer, open } => {
+            tracing::info!(%peer, open, "a connection is over; operations that are open on it fail");
+        }
+        Note::MemberGone(_) | Note::OtherCall(_) | Note::GroupBroken { .. } => {}
+    }
 }

@@ -1,10 +1,12 @@
 //! The device, from which everything else is made.
 
 use crate::domain::{Domain, DomainInner};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::{Connection, Listener, SharedMemory};
 use rkey_device::Config;
-use std::net::{SocketAddr, ToSocketAddrs};
+use rkey_endpoint::listeners::Listeners;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -30,6 +32,8 @@ pub(crate) struct DeviceInner {
     pub(crate) settings: Settings,
     /// The domain of `Device::domain`, `listen` and `connect`.
     default_domain: OnceLock<Arc<DomainInner>>,
+    /// Accept connections for endpoints.
+    pub(crate) listeners: Listeners,
 }
 
 /// What the builder sets, apart from the configuration of the device itself.
@@ -103,6 +107,23 @@ impl Device {
     /// No peer listens there, the peer refused, or it speaks another protocol.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
         self.domain()?.connect(address)
+    }
+
+    /// Opens an endpoint at a free address of this host. It exchanges tagged messages with any number of peers, without
+    /// connections to manage: see [`endpoint`](crate::endpoint).
+    ///
+    /// # Errors
+    /// A limit of the device is reached.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        self.endpoint_at((Ipv4Addr::LOCALHOST, 0))
+    }
+
+    /// As [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`.
+    ///
+    /// # Errors
+    /// The address is taken, not of this host, or not an address; a limit of the device is reached.
+    pub fn endpoint_at(&self, address: impl ToSocketAddrs) -> Result<Endpoint> {
+        Endpoint::open(self, resolve(address)?)
     }
 
     /// Memory that peers on this host can map ([`Connection::map`]), once it is registered and they have a key. It is
@@ -218,6 +239,7 @@ impl DeviceBuilder {
             raw,
             settings: self.settings,
             default_domain: OnceLock::new(),
+            listeners: Listeners::default(),
         };
         Ok(Device {
             inner: Arc::new(inner),

@@ -130,6 +130,28 @@ pub enum Error {
     #[error("still in use: {0}")]
     Busy(String),
 
+    /// A message was longer than the buffer of its receive. It is lost.
+    #[error("a message of {len} B arrived for a receive of {room} B; receive into a longer buffer")]
+    Truncated {
+        /// The length of the message, in bytes.
+        len: usize,
+        /// The length of the receive's buffer, in bytes.
+        room: usize,
+    },
+
+    /// No connection to an endpoint could be made. Nothing was sent.
+    #[error("the endpoint at {address} cannot be reached: {why}")]
+    Unreachable {
+        /// The endpoint's address.
+        address: crate::endpoint::Address,
+        /// The reason.
+        why: &'static str,
+    },
+
+    /// The text or the bytes are not the address of an endpoint.
+    #[error("not the address of an endpoint: {0}")]
+    BadAddress(String),
+
     /// A limit of the device, or an unsupported operand.
     #[error("{0}")]
     Device(#[from] rkey_device::DeviceError),

@@ -50,6 +50,7 @@
 //! | [`RemoteKey`] | what a peer needs: address, length, key; a plain value to send |
 //! | [`Window`] | a second, narrower key for a part of a region, which can be revoked |
 //! | [`Connection`] | one peer: write, read, atomics, messages |
+//! | [`endpoint::Endpoint`] | any number of peers: tagged messages, matched with receives |
 //! | [`QueuePair`], [`CompletionQueue`] | the low-level interface, for many operations in flight |
 //! | [`SharedMemory`], [`DirectMemory`] | memory that a peer may map and use without the owner's CPU |
 //!
@@ -87,6 +88,7 @@ mod connection;
 mod device;
 mod direct;
 mod domain;
+pub mod endpoint;
 mod error;
 mod flight;
 mod greeting;

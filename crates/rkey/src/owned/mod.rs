@@ -15,6 +15,9 @@
 //!
 //! In-flight operations need no lifetime: the engine holds a grant for the region during
 //! each step, and requests a new one for the next. After the close it is denied.
+//!
+//! The buffers of an endpoint's messages (`lent`) are not registered, except while a peer reads one. Their operation owns
+//! them under the same conditions, until the state machine of the endpoint reports that the operation has ended.
 
 // UNSAFETY: memory that outside agents change cannot be described by Rust's references; the rules
 // above are the contract under which the device is given raw addresses.
@@ -23,10 +26,12 @@
 mod borrows;
 mod buffer;
 mod held;
+mod lent;
 mod registered;
 
 pub use buffer::{Buffer, PrivateBuffer};
 
 pub(crate) use borrows::{Borrows, with_borrows};
 pub(crate) use held::Owned;
+pub(crate) use lent::{Exposed, Lent, LocalMemory};
 pub(crate) use registered::{Registered, RegistrationRequest};

@@ -1,0 +1,115 @@
+//! Addresses of endpoints.
+
+use crate::error::Error;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::str::FromStr;
+
+/// The length of [`Address::to_bytes`].
+pub const ADDRESS_BYTES: usize = 22;
+
+/// The address of an endpoint: what a peer needs to send to it.
+///
+/// It is a plain value. Send it to a peer as text (`Display`, `FromStr`), as bytes, or with serde, as a part of a message for
+/// example. It names a meeting point on this host; no network is involved.
+///
+/// ```
+/// # use rkey::endpoint::Address;
+/// let address: Address = "127.0.0.1:7471".parse()?;
+/// assert_eq!(Address::from_bytes(&address.to_bytes())?, address);
+/// assert_eq!(address.to_string(), "127.0.0.1:7471");
+/// # Ok::<(), rkey::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Address(pub(super) SocketAddr);
+
+impl Address {
+    /// Its bytes: IPv6 address (or a mapped IPv4 address), port and scope, in network byte order.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; ADDRESS_BYTES] {
+        let (ip, scope) = match self.0 {
+            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+        };
+        let mut bytes = [0; ADDRESS_BYTES];
+        bytes[..16].copy_from_slice(&ip.octets());
+        bytes[16..18].copy_from_slice(&self.0.port().to_be_bytes());
+        bytes[18..].copy_from_slice(&scope.to_be_bytes());
+        bytes
+    }
+
+    /// The address with these bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]: there are too few bytes or too many, or the port is 0.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let bad = || Error::BadAddress(format!("{} B are not its {ADDRESS_BYTES} B", bytes.len()));
+        let bytes: &[u8; ADDRESS_BYTES] = bytes.try_into().map_err(|_| bad())?;
+        let (ip, rest) = bytes.split_first_chunk::<16>().ok_or_else(bad)?;
+        let (port, scope) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
+        let scope = scope.try_into().map_err(|_| bad())?;
+        let (port, scope) = (u16::from_be_bytes(*port), u32::from_be_bytes(scope));
+        let ip = Ipv6Addr::from(*ip);
+        Self::checked(match ip.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(v4), port),
+            None => SocketAddrV6::new(ip, port, 0, scope).into(),
+        })
+    }
+
+    fn checked(address: SocketAddr) -> Result<Self, Error> {
+        match address.port() {
+            0 => Err(Error::BadAddress("its port is 0".into())),
+            _ => Ok(Self(address)),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let address = text.parse();
+        Self::checked(
+            address
+                .map_err(|_| Error::BadAddress(format!("`{}` is not one", text.escape_debug())))?,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_as_text_and_as_bytes() {
+        for text in ["127.0.0.1:1", "[::1]:65535", "[fe80::1%3]:9"] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+            assert_eq!(Address::from_bytes(&address.to_bytes()).unwrap(), address);
+            let again: Address =
+                postcard::from_bytes(&postcard::to_stdvec(&address).unwrap()).unwrap();
+            assert_eq!(again, address);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_an_error() {
+        let bytes = "127.0.0.1:7".parse::<Address>().unwrap().to_bytes();
+        for bad in [&bytes[..21], &[0; 23], &[0; ADDRESS_BYTES]] {
+            assert!(matches!(
+                Address::from_bytes(bad),
+                Err(Error::BadAddress(_))
+            ));
+        }
+        for bad in ["", "127.0.0.1", "127.0.0.1:0", "host:7"] {
+            assert!(matches!(bad.parse::<Address>(), Err(Error::BadAddress(_))));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The endpoint behind its handles: progress, and waiting for it.
+//!
+//! One of the waiting threads at a time leads: it waits for the device and makes progress for all. The others sleep until the
+//! leader has made some, or stops leading.
+
+use super::host::EndpointHost;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::owned::LocalMemory;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rkey_device::time;
+use rkey_endpoint::{Driver, Holder, State};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a leader sleeps at most: a thread that does not wait may take the completion that the leader sleeps for.
+const NAP: Duration = Duration::from_millis(20);
+
+/// An endpoint.
+pub(super) struct Inner {
+    driver: OnceLock<Driver<EndpointHost>>,
+    /// Whether a thread leads.
+    led: Mutex<bool>,
+    /// The leader has made progress, or stopped leading.
+    changed: Condvar,
+    /// Outlives the driver, which uses it.
+    memory: Arc<LocalMemory>,
+    device: Device,
+}
+
+impl Holder for Inner {
+    type Front = EndpointHost;
+
+    fn driver(&self) -> Option<&Driver<EndpointHost>> {
+        self.driver.get()
+    }
+}
+
+impl Inner {
+    pub(super) fn new(device: &Device, memory: Arc<LocalMemory>) -> Self {
+        Self {
+            driver: OnceLock::new(),
+            led: Mutex::new(false),
+            changed: Condvar::new(),
+            memory,
+            device: device.clone(),
+        }
+    }
+
+    /// Sets the driver, once.
+    pub(super) fn set(&self, driver: Driver<EndpointHost>) -> &Driver<EndpointHost> {
+        self.driver.get_or_init(|| driver)
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn memory(&self) -> &LocalMemory {
+        &self.memory
+    }
+
+    /// The driver of an open endpoint.
+    pub(super) fn open(&self) -> Result<&Driver<EndpointHost>> {
+        self.driver
+            .get()
+            .ok_or_else(|| Error::Object("the endpoint is not open".into()))
+    }
+
+    /// The state of the endpoint after progress was made.
+    pub(super) fn advanced(&self) -> Result<MutexGuard<'_, State<EndpointHost>>> {
+        let driver = self.open()?;
+        let mut state = driver.state.lock();
+        driver.advance(&mut state);
+        Ok(state)
+    }
+
+    /// Makes progress, and wakes threads whose operations may have ended by that.
+    pub(super) fn progress(&self) -> Result<()> {
+        drop(self.advanced()?);
+        self.wake();
+        Ok(())
+    }
+
+    /// For the thread of the listeners: as [`Driver::post_backlog`].
+    pub(super) fn post_backlog(&self) -> bool {
+        let waits = self.driver.get().is_some_and(Driver::post_backlog);
+        self.wake();
+        waits
+    }
+
+    /// Wakes waiting threads, which check again.
+    pub(super) fn wake(&self) {
+        // A thread that has checked and does not sleep yet holds the lock.
+        drop(self.led.lock());
+        self.changed.notify_all();
+    }
+
+    /// Makes progress until `check` has a result. `what` names it for the error.
+    pub(super) fn wait<T>(
+        &self,
+        timeout: Duration,
+        what: &'static str,
+        mut check: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        let started = time::now();
+        // A time limit beyond the clock is none.
+        let deadline = started.checked_add(timeout);
+        self.progress()?;
+        loop {
+            let mut led = self.led.lock();
+            if let Some(result) = check() {
+                return Ok(result);
+            }
+            if deadline.is_some_and(|at| time::now() >= at) {
+                let after = timeout;
+                return Err(Error::Timeout { what, after });
+            }
+            if *led {
+                self.sleep(&mut led, deadline);
+                continue;
+            }
+            *led = true;
+            drop(led);
+            let lead = Lead(self);
+            let waited = self.lead(deadline);
+            drop(lead);
+            waited?;
+        }
+    }
+
+    fn sleep(&self, led: &mut MutexGuard<'_, bool>, deadline: Option<Instant>) {
+        match deadline {
+            Some(at) => drop(self.changed.wait_until(led, at)),
+            None => self.changed.wait(led),
+        }
+    }
+
+    /// Waits for the device once, and makes progress.
+    fn lead(&self, deadline: Option<Instant>) -> Result<()> {
+        let left = deadline.map_or(NAP, |at| at.saturating_duration_since(time::now()));
+        let driver = self.open()?;
+        driver.cq.wait(Some(left.min(NAP)))?;
+        drop(self.advanced()?);
+        Ok(())
+    }
+
+    /// Waits for a short while, until [`Inner::wake`]: for a connection, which another thread makes.
+    pub(super) fn pause(&self) {
+        let mut led = self.led.lock();
+        self.changed.wait_for(&mut led, Duration::from_millis(1));
+    }
+}
+
+/// Leads until it is dropped.
+struct Lead<'a>(&'a Inner);
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        *self.0.led.lock() = false;
+        self.0.changed.notify_all();
+    }
+}

@@ -1,0 +1,163 @@
+//! Operations in flight.
+
+use super::slot::{Outcome, Slot};
+use super::{Address, Handle, Message};
+use crate::error::{Error, Result};
+use rkey_rdm::error::{Error as Code, Failure};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A message that is being sent. Dropping it does not call the message back.
+#[must_use = "a failure is reported here only"]
+pub struct Sending {
+    pub(super) handle: Arc<Handle>,
+    pub(super) slot: Arc<Slot>,
+    pub(super) to: Address,
+}
+
+/// A receive that waits for its message. Dropping it cancels the receive; a message that has matched it already is lost.
+#[must_use = "dropping it cancels the receive"]
+pub struct Receiving {
+    pub(super) handle: Arc<Handle>,
+    pub(super) slot: Arc<Slot>,
+}
+
+impl Sending {
+    /// Waits until the buffer is the program's again, up to the device's timeout, and returns it. A short message (up to 8 KiB)
+    /// is in the peer's memory by then, and its program may not have received it; a longer one has been received.
+    ///
+    /// # Errors
+    /// [`Error::PeerGone`]; [`Error::Timeout`]: the message may still be received.
+    pub fn wait(self) -> Result<Vec<u8>> {
+        let timeout = self.handle.timeout();
+        self.wait_timeout(timeout)
+    }
+
+    /// As [`Sending::wait`], up to `timeout`.
+    ///
+    /// # Errors
+    /// As [`Sending::wait`].
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<u8>> {
+        let what = "a message to be taken by the peer";
+        let taken = || self.slot.take();
+        self.result(self.handle.inner.wait(timeout, what, taken)?)
+    }
+
+    /// The buffer if the message is sent, or the operation back if it is not.
+    ///
+    /// # Errors
+    /// As [`Sending::wait`], in the inner result.
+    pub fn try_wait(self) -> std::result::Result<Result<Vec<u8>>, Self> {
+        match self.handle.try_take(&self.slot) {
+            Ok(None) => Err(self),
+            Ok(Some(outcome)) => Ok(self.result(outcome)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Whether the operation has ended, successfully or not.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.handle.is_ended(&self.slot)
+    }
+
+    fn result(&self, outcome: Outcome) -> Result<Vec<u8>> {
+        match outcome {
+            Outcome::Sent(bytes) => Ok(bytes),
+            Outcome::Received(message) => Ok(message.bytes),
+            Outcome::Truncated { len, room } => Err(Error::Truncated { len, room }),
+            Outcome::Failed(failure) => Err(error_of(&failure, Some(self.to))),
+        }
+    }
+}
+
+impl Receiving {
+    /// Waits for the message, up to the device's timeout.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`]: the message was longer than the buffer. [`Error::PeerGone`]: the sender ended while its message was
+    /// on the way. [`Error::Timeout`]; the receive is then canceled.
+    pub fn wait(self) -> Result<Message> {
+        let timeout = self.handle.timeout();
+        self.wait_timeout(timeout)
+    }
+
+    /// As [`Receiving::wait`], up to `timeout`.
+    ///
+    /// # Errors
+    /// As [`Receiving::wait`].
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Message> {
+        let taken = || self.slot.take();
+        let outcome = self
+            .handle
+            .inner
+            .wait(timeout, "a message of a peer", taken)?;
+        Self::result(outcome)
+    }
+
+    /// The message if it has arrived, or the receive back if it has not.
+    ///
+    /// # Errors
+    /// As [`Receiving::wait`], in the inner result.
+    pub fn try_wait(self) -> std::result::Result<Result<Message>, Self> {
+        match self.handle.try_take(&self.slot) {
+            Ok(None) => Err(self),
+            Ok(Some(outcome)) => Ok(Self::result(outcome)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Whether the receive has ended, successfully or not.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.handle.is_ended(&self.slot)
+    }
+
+    fn result(outcome: Outcome) -> Result<Message> {
+        match outcome {
+            Outcome::Received(message) => Ok(message),
+            Outcome::Truncated { len, room } => Err(Error::Truncated { len, room }),
+            Outcome::Failed(failure) => Err(error_of(&failure, None)),
+            Outcome::Sent(_) => Err(Error::Object("the receive ended without a message".into())),
+        }
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if !self.slot.is_ended() {
+            self.handle.cancel(&self.slot);
+        }
+    }
+}
+
+/// The error of an operation that failed.
+pub(super) fn error_of(failure: &Failure, peer: Option<Address>) -> Error {
+    let who = peer.map_or_else(String::new, |peer| format!("the endpoint at {peer} "));
+    let gone = |how: &str| Error::PeerGone {
+        how: format!("{who}{how}"),
+    };
+    match failure.error {
+        Code::ConnectionReset | Code::NotConnected | Code::Shutdown => {
+            gone("ended, or closed its endpoint")
+        }
+        Code::TimedOut => gone("did not answer in time"),
+        Code::Canceled => Error::Object("the receive was canceled".into()),
+        Code::NoMemory => Error::Object("there is no room for another region".into()),
+        other => Error::Object(format!("the operation failed ({other:?})")),
+    }
+}
+
+impl std::fmt::Debug for Sending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sending")
+            .field("to", &self.to)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Receiving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiving").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,206 @@
+//! Buffers of operations that an endpoint has in flight, and what lets the device reach them.
+
+use crate::domain::Domain;
+use crate::error::Result;
+use rkey_core::{Access, Addressing, DomainId, LocalKey, Region, RegionSpec};
+use rkey_device::base::{Memory, VaRange};
+use rkey_engine::Sge;
+use std::ptr::NonNull;
+
+/// One past the highest address of user memory.
+const ADDRESSES: u64 = 1 << 47;
+
+/// A buffer that an operation owns while it is in flight. Nothing refers to its bytes until it is taken back.
+pub(crate) struct Lent {
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+// SAFETY: owns its bytes as the Vec did that it was made from, and gives no reference to them.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    pub(crate) fn new(buffer: Vec<u8>) -> Self {
+        let mut buffer = std::mem::ManuallyDrop::new(buffer);
+        Self {
+            start: NonNull::from(buffer.as_mut_slice()).cast(),
+            len: buffer.len(),
+            capacity: buffer.capacity(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn address(&self) -> u64 {
+        self.start.as_ptr().expose_provenance() as u64
+    }
+
+    /// Gives the first `len` bytes of the buffer back. The operation is over: the state machine has reported it, after the
+    /// device has let go.
+    pub(crate) fn take(self, len: usize) -> Vec<u8> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the parts of the Vec of `new`, once: `this` is not dropped.
+        let mut buffer =
+            unsafe { Vec::from_raw_parts(this.start.as_ptr(), this.len, this.capacity) };
+        buffer.truncate(len);
+        buffer
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: the parts of the Vec of `new`; `take` does not get here.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
+    }
+}
+
+/// All memory of the process as one region, in a protection domain that only an endpoint's queue pairs are in.
+///
+/// The program never sees the domain: with a queue pair of its own in there it could name any address. What the endpoint
+/// names are its own buffers and `Lent` ones, which live until their operation is over.
+pub(crate) struct LocalMemory {
+    // Closed before the domain.
+    all: Region,
+    domain: Domain,
+}
+
+impl LocalMemory {
+    /// Registers all memory in a domain that the program has no handle of.
+    pub(crate) fn register(domain: Domain) -> Result<Self> {
+        let ranges = VaRange::new(0, ADDRESSES);
+        let ranges = ranges.as_slice();
+        let rights = Access::LOCAL_READ | Access::LOCAL_WRITE;
+        let spec = RegionSpec {
+            internal: true,
+            ..RegionSpec::new(domain.id(), ranges, rights)
+        };
+        // SAFETY: no peer can reach the region, which has no remote right; requests that name it come from the endpoint's
+        // state machine only, and name memory that it owns until they are over.
+        let all = unsafe { domain.device().raw().register(&spec) }?;
+        Ok(Self { all, domain })
+    }
+
+    /// The protection domain.
+    pub(crate) fn domain(&self) -> DomainId {
+        self.domain.id()
+    }
+
+    /// The local key of all memory.
+    pub(crate) fn key(&self) -> LocalKey {
+        self.all.local_key
+    }
+
+    /// A buffer as the element of a request. It must live until the request is over.
+    pub(crate) fn element(&self, buffer: &Lent) -> Sge {
+        Sge {
+            addr: buffer.address(),
+            // The caller has checked the length.
+            len: buffer.len as u32,
+            key: self.key(),
+        }
+    }
+
+    /// Copies bytes into buffers of receives; `false` if one is not there. Elements must be of [`LocalMemory::element`],
+    /// and their buffers alive.
+    pub(crate) fn store(&self, elements: &[Sge], mut bytes: &[u8]) -> bool {
+        // SAFETY: the elements name buffers of receives, which are alive and to which there is no reference.
+        let memory = unsafe { self.domain.device().raw().memory() };
+        elements.iter().all(|element| {
+            let (now, rest) = bytes.split_at(bytes.len().min(element.len as usize));
+            bytes = rest;
+            element.key == self.key() && memory.store_bytes(element.addr, now).is_ok()
+        })
+    }
+
+    /// Copies the bytes of a message into `into`, which is as long.
+    pub(crate) fn load(&self, buffer: &Lent, into: &mut [u8]) -> bool {
+        let len = buffer.len.min(into.len());
+        // SAFETY: the buffer is alive, and nothing writes to a message that is being sent.
+        let memory = unsafe { self.domain.device().raw().memory() };
+        memory
+            .load_bytes(&mut into[..len], buffer.address())
+            .is_ok()
+    }
+
+    /// Lets peers read a message that is being sent, which must live until that is withdrawn.
+    pub(crate) fn expose(&self, buffer: &Lent) -> Result<Exposed> {
+        self.expose_at(buffer.address(), buffer.len, Box::default())
+    }
+
+    /// The same for a copy.
+    pub(crate) fn expose_copy(&self, bytes: Box<[u8]>) -> Result<Exposed> {
+        let start = bytes.as_ptr().expose_provenance() as u64;
+        self.expose_at(start, bytes.len(), bytes)
+    }
+
+    fn expose_at(&self, start: u64, len: usize, copy: Box<[u8]>) -> Result<Exposed> {
+        let ranges = VaRange::new(start, len as u64);
+        let ranges = ranges.as_slice();
+        let spec = RegionSpec {
+            addressing: Addressing::Zero,
+            internal: true,
+            ..RegionSpec::new(self.domain(), ranges, Access::REMOTE_READ)
+        };
+        // SAFETY: peers only read the bytes, nothing writes to them, and they live until `withdraw`: the operation that
+        // holds the result holds them, too.
+        let region = unsafe { self.domain.device().raw().register(&spec) }?;
+        Ok(Exposed {
+            region,
+            _copy: copy,
+        })
+    }
+
+    /// Ends a key if no peer uses it at this moment; whether it has ended.
+    pub(crate) fn try_withdraw(&self, exposed: &Exposed) -> bool {
+        let closed = self.domain.device().raw().try_close_region(exposed.region);
+        // An error: it was closed before, or the device is broken and serves no peer.
+        closed.unwrap_or(true)
+    }
+
+    /// Ends a key, and waits until no peer uses it.
+    pub(crate) fn withdraw(&self, exposed: &Exposed) {
+        let _ = self.domain.device().raw().close_region(exposed.region);
+    }
+}
+
+impl Drop for LocalMemory {
+    fn drop(&mut self) {
+        let _ = self.domain.device().raw().close_region(self.all);
+    }
+}
+
+/// A message that peers may read under a key of its own.
+pub(crate) struct Exposed {
+    region: Region,
+    _copy: Box<[u8]>,
+}
+
+impl Exposed {
+    /// The key.
+    pub(crate) fn key(&self) -> u32 {
+        self.region.key.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lent_buffer_comes_back_as_it_was() {
+        let mut buffer = Vec::with_capacity(10);
+        buffer.extend([1, 2, 3]);
+        let start = buffer.as_ptr();
+        let lent = Lent::new(buffer);
+        assert_eq!(lent.len(), 3);
+        let back = lent.take(2);
+        assert_eq!((back.as_ptr(), back.capacity()), (start, 10));
+        assert_eq!(back, [1, 2]);
+        drop(Lent::new(back));
+    }
+}
