@@ -40,7 +40,7 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// The file at `path`, if it is there.
+    /// The file at `path`, if it exists.
     pub(crate) fn get(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
@@ -135,7 +135,7 @@ fn blanked(text: &str, with_tests: bool) -> String {
     String::from_utf8_lossy(&code).into_owned()
 }
 
-/// Calls `copy` for what is no literal.
+/// Calls `copy` for text outside of literals.
 fn keep(tokens: TokenStream, with_tests: bool, copy: &mut impl FnMut(Span)) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {

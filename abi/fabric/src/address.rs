@@ -65,7 +65,7 @@ impl Format {
         }
     }
 
-    /// The address in some bytes, and its length there.
+    /// The address that these bytes contain, and its length in them.
     pub(crate) fn decode(self, bytes: &[u8]) -> Option<(SocketAddr, usize)> {
         if self == Self::Text {
             let len = bytes.iter().position(|&byte| byte == 0)?;

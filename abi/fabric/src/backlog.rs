@@ -13,7 +13,7 @@ const REQUESTS_MAX: usize = 128;
 pub(crate) struct Backlog(Mutex<Vec<Weak<Pending>>>);
 
 impl Backlog {
-    /// Adds a request. If the backlog is full, first drops requests whose clients have gone; if it is still
+    /// Adds a request. If the backlog is full, first drops requests whose clients have ended; if it is still
     /// full, returns the request.
     pub(crate) fn add(&self, request: Request) -> Result<Arc<Pending>, Box<Request>> {
         let mut all = self.0.lock();

@@ -1,7 +1,7 @@
 //! The libfabric provider `rkey`: `librkey_fi.so`, which libfabric finds through `FI_PROVIDER_PATH`.
 //!
-//! The library translates: flags on the way in, error numbers and completions on the way out. The device below
-//! decides about accesses. On top of the device's reliable connections come the needs of libfabric endpoints:
+//! The library translates calls, flags, error numbers and completions. The device below
+//! decides about accesses. On top of the device's reliable connections it provides what libfabric endpoints need:
 //! connections on demand, matching of messages and tags, completion queues and counters. One file serves
 //! libfabric from 1.17 on; it is built without libfabric and imports none of its symbols.
 //!
@@ -14,7 +14,7 @@
 //! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, and waiting for them |
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
-//! | `pep`, `place`, `identity` | passive endpoints; addresses; peers that regions
+//! | `pep`, `local_address`, `identity` | passive endpoints; addresses; peers that regions
 //! can be limited to |
 //! | `lenient` | calls that manual pages forbid and other providers accept |
 //! | `object`, `errno`, `nosys` | handles, error numbers, missing calls |

@@ -18,7 +18,7 @@ macro_rules! object {
     ($object:ty, $c:ty, $capacity:literal) => {
         rkey_kit::object!($object, fid: $c, $capacity);
         // SAFETY: the structure holds addresses of tables that never change and numbers; programs are
-        // told not to change it. Everything behind it is `Send` and `Sync` by itself.
+        // told not to change it. Everything behind it is itself `Send` and `Sync`.
         unsafe impl Send for $object {}
         // SAFETY: as above.
         unsafe impl Sync for $object {}
@@ -111,5 +111,5 @@ pub(crate) fn transfer_status(body: impl FnOnce() -> Result<()>) -> isize {
 /// An object cannot be closed while others use it.
 #[cold]
 pub(crate) fn busy(who: &str) -> FiError {
-    FiError::BUSY.because(format_args!("there still are {who}: fi_close them first"))
+    FiError::BUSY.because(format_args!("there are still {who}: fi_close them first"))
 }

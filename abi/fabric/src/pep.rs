@@ -296,7 +296,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
             match weak.upgrade() {
                 Some(pep) => {
                     if let Err(error) = pep.handle_request(incoming) {
-                        tracing::info!("a connection request is lost: {error:?}");
+                        tracing::info!("a connection request was lost: {error:?}");
                     }
                 }
                 None => incoming.reject(""),

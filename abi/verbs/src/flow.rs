@@ -59,7 +59,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// Requires the bytes at an offset of the frame, as far as the mask goes.
+    /// Requires the bytes at an offset of the frame, where the mask has bits.
     fn set(&mut self, at: usize, value: &[u8], mask: &[u8]) -> Result<(), Errno> {
         let Flow {
             value: values,

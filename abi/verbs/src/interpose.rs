@@ -1,7 +1,7 @@
 //! Stand-ins for C library functions, for programs that check `/dev/infiniband/<name>` before they use a
 //! device.
 //!
-//! They look whether it is a character device that they may open: UCX by `stat` and `access`, programs built
+//! They check whether it is a character device that they may open: UCX by `stat` and `access`, programs built
 //! for older C libraries by `__xstat`. Others follow its link in sysfs with `realpath`. These files do not
 //! exist,
 //! so when this library is preloaded, these functions and their variants answer for [them](mod@made_up).

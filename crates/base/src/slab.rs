@@ -193,7 +193,7 @@ impl<T> Slab<T> {
         self.slot(index).map(|slot| &slot.value)
     }
 
-    /// Looks at a slot without holding it, whatever its state and generation. `None` as for [`get`](Self::get).
+    /// Reads a slot without holding it, whatever its state and generation. `None` as for [`get`](Self::get).
     #[must_use]
     #[inline]
     pub fn look(&self, index: u32) -> Option<Look<'_, T>> {

@@ -1,7 +1,7 @@
 //! The contest: all contestants take turns, repetition by repetition, so that all are measured on the same
 //! machine.
 //!
-//! The distance of the cores is measured between repetitions. A repetition during which it changed is repeated,
+//! The distance between the cores is measured between repetitions. A repetition during which it changed is repeated,
 //! at most as often as there are repetitions; one that stays unsteady is kept and marked. The order rotates
 //! from round to round, because a contestant leaves the caches changed for the next one.
 
@@ -16,7 +16,7 @@ use indicatif::ProgressBar;
 /// The inputs of a contest.
 pub(crate) struct Contest<'a> {
     pub(crate) contestants: Vec<Box<dyn Contestant>>,
-    /// Measures the distance of the cores; `None` if it cannot be measured.
+    /// Measures the distance between the cores; `None` if it cannot be measured.
     pub(crate) probe: Box<dyn FnMut() -> Option<Distance>>,
     pub(crate) effort: Effort,
     pub(crate) stop: &'a Stop,
@@ -80,7 +80,7 @@ impl Contest<'_> {
         let unsteady = all().filter(|turn| turn.steady == Some(false)).count();
         if unsteady > 0 {
             outcome.notes.push(format!(
-                "the distance of the cores changed by more than 15 % during {unsteady} of {} repetitions",
+                "the distance between the cores changed by more than 15 % during {unsteady} of {} repetitions",
                 all().count()
             ));
         }

@@ -165,7 +165,7 @@ struct Report<'a> {
 ///
 /// # Errors
 /// An unknown operation or mode ([`UnknownWord`]), a file that cannot be written, a device that does not open,
-/// a target that does not start. The output names a contestant that fails later; the run goes on. If that is
+/// a target that does not start. The output names a contestant that fails later; the run continues. If that is
 /// the device itself, the run ends with a failure.
 pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     if let Some(spec) = args.target {
@@ -422,7 +422,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 fn progress() -> ProgressBar {
     // Hides itself if standard error is no terminal.
     let bar = ProgressBar::new(0);
-    let style = "{bar:30} {pos}/{len}, {elapsed} gone, about {eta} left: {wide_msg}";
+    let style = "{bar:30} {pos}/{len}, {elapsed} elapsed, about {eta} left: {wide_msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }

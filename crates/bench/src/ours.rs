@@ -143,7 +143,7 @@ impl Ours {
             };
         }
         let Shared::Regions { spare, .. } = &mut self.shared else {
-            anyhow::bail!("the regions of this step are gone");
+            anyhow::bail!("the regions of this step are already dropped");
         };
         let start = Instant::now();
         for _ in 0..count {
@@ -167,7 +167,7 @@ impl Ours {
         }
         match &self.shared {
             Shared::Table(table) => Ok(table),
-            _ => anyhow::bail!("the table of this step is gone"),
+            _ => anyhow::bail!("the table of this step is already dropped"),
         }
     }
 

@@ -8,10 +8,7 @@ use std::time::Duration;
 /// Operations and their descriptions.
 pub(crate) const OPERATIONS: &[(&str, &str)] = &[
     // First: its memory per region is the growth of a process that has freed nothing yet.
-    (
-        "check",
-        "the key check by itself, by number of live regions",
-    ),
+    ("check", "the key check alone, by number of live regions"),
     ("write", "RDMA write: stream, one way, single"),
     ("read", "RDMA read: stream, single"),
     ("send", "messages: one way"),

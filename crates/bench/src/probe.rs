@@ -101,7 +101,7 @@ impl Probe {
                     theirs.help(&job);
                 }
             })
-            .context("a thread that measures the distance of the cores")?;
+            .context("a thread that measures the distance between the cores")?;
         Ok(Some(Self {
             shared,
             jobs: Some(jobs),

@@ -45,7 +45,7 @@ pub(crate) struct Measurement {
     pub(crate) turns: Vec<Turn>,
 }
 
-/// One repetition, with the distance of the cores during it: the mean of before and after.
+/// One repetition, with the distance between the cores during it: the mean of before and after.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Turn {
     /// The round, from 0: in each round the contestants' repetitions directly follow each other.

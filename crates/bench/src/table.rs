@@ -52,7 +52,7 @@ impl<'a> Row<'a> {
         median(&mut ratios).or(Some(peer.median_ns / ours.median_ns))
     }
 
-    /// The distance of the cores beside these figures: median, minimum and maximum of a cache line's round trip
+    /// The distance between the cores beside these figures: median, minimum and maximum of a cache line's round trip
     /// in nanoseconds, and the median of gigabytes a second.
     fn distance(&self) -> Option<(f64, f64, f64, f64)> {
         let figures = || self.ours.iter().chain(self.peers.values());
@@ -101,7 +101,7 @@ pub(crate) fn ratios(figures: &[Measurement]) -> Vec<Ratio> {
     rows(figures).into_iter().filter_map(with_ratio).collect()
 }
 
-/// The column for the distance of the cores: a cache line's round trip, and the bandwidth from cache to cache.
+/// The column for the distance between the cores: a cache line's round trip, and the bandwidth from cache to cache.
 const DISTANCE: &str = "cores apart";
 
 /// The printed table.

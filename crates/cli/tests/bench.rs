@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Long enough for a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -83,7 +83,7 @@ fn every_repetition_is_written() {
     assert!(picture.contains("registration and close") && picture.contains(">4 KiB<"));
 }
 
-/// Ctrl-C in the middle: the table and the files come, the target ends, and the exit status says it.
+/// Ctrl-C in the middle: the table and the files are written, the target ends, and the exit status reports it.
 #[test]
 fn an_interrupted_benchmark_shows_what_it_has() {
     let json = Scratch::new("interrupted.json");
@@ -182,7 +182,7 @@ fn a_device_that_fails_is_a_failure() {
     assert!(err.contains(failed[0].as_str().unwrap()), "{report} {err}");
 }
 
-/// Programs started under `nohup` go on when their terminal is gone.
+/// Programs started under `nohup` continue when their terminal is closed.
 #[test]
 fn a_hangup_that_was_ignored_stays_ignored() {
     let plain = program();

@@ -337,7 +337,7 @@ fn the_demo_leaves_no_process_behind_when_it_is_killed() {
     std::thread::sleep(Duration::from_millis(30));
     child.kill().unwrap();
     child.wait().unwrap();
-    // The owner notices that the visitor is gone, and exits.
+    // The owner notices that the visitor has ended, and exits.
     let needle = format!("{}", child.id());
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

@@ -1,4 +1,4 @@
-//! Where output goes wrong: a full disk, a reader that has gone.
+//! Output that fails: a full disk, a reader that has exited.
 
 mod common;
 

@@ -174,7 +174,7 @@ fn refusals_are_explained_at_the_end() {
     }
 }
 
-/// A name that is almost one of ours is an error, before the program starts; another one is told and no more.
+/// A name that is almost one of ours is an error, before the program starts; another one only causes a message.
 #[test]
 fn mistyped_variables_are_told() {
     for (name, meant) in [

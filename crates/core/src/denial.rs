@@ -31,7 +31,7 @@ pub enum Attempt {
 /// The name that the request used for the memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum NamedKey {
-    /// A remote key, as it came in.
+    /// A remote key, as it was received.
     Remote(WireKey),
     /// A local key.
     Local(LocalKey),
@@ -42,7 +42,7 @@ pub enum NamedKey {
 /// What the slot of a stale key holds now. Deliberately no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
-    /// Nothing: the region or window is gone.
+    /// Nothing: the region or window does not exist any more.
     Free,
     /// Something else, registered or bound later, under another key.
     Reused,
@@ -60,7 +60,7 @@ pub enum Reason {
         /// What its slot holds now.
         now: SlotNow,
     },
-    /// A local key came in over the network.
+    /// A local key was received over the network.
     LocalKeyUsedRemotely,
     /// A remote key was used as a local key.
     RemoteKeyUsedLocally,
@@ -110,7 +110,7 @@ pub enum Reason {
     },
     /// Address plus length passes the end of the address space.
     Wraps,
-    /// The memory is bound to one queue pair (endpoint), and the request came over another.
+    /// The memory is bound to one queue pair (endpoint), and the request arrived on another.
     WrongEndpoint {
         /// The queue pair it is bound to; `None` if that is destroyed.
         bound: Option<u32>,
@@ -152,9 +152,9 @@ pub struct Denial {
     pub addr: u64,
     /// How many bytes.
     pub len: u64,
-    /// The requester's domain; `None` if the denial came over the wire.
+    /// The requester's domain; `None` if the peer sent the denial.
     pub domain: Option<DomainId>,
-    /// Queue pair that the request came over; not known when the denial came over the wire.
+    /// Queue pair on which the request arrived; not known if the peer sent the denial.
     pub qp: Option<u32>,
     /// Why not.
     pub reason: Reason,
@@ -167,7 +167,7 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// A peer's operation that the queue pair it came over does not allow.
+    /// A peer's operation that the queue pair it arrived on does not allow.
     #[must_use]
     #[cold]
     pub fn by_queue_pair(

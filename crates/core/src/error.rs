@@ -84,7 +84,7 @@ pub enum CoreError {
     AlreadyTied {
         /// The region.
         region: RegionId,
-        /// The endpoint or counter there.
+        /// The endpoint or counter that it is bound to.
         to: u32,
     },
     /// The region is a null region and cannot be changed.

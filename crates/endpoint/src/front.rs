@@ -12,9 +12,9 @@ pub trait Front: Host<Qp = Qp> + Send + Sync + 'static {
     fn identity(&self, peer: SocketAddr) -> Self::Identity;
     /// The number by which regions that serve one peer know it.
     fn peer_number(identity: &Self::Identity) -> Option<u32>;
-    /// What the program, or a peer, is told of an error of the device.
+    /// Describes an error of the device to the program or a peer.
     fn error_of(error: &DeviceError) -> Error;
-    /// It is decided whether there is a way to a peer: callers that were asked to call again, and wait, should do so.
+    /// Whether a peer can be reached is known now: callers that were told to retry, and wait for this, should do so.
     fn come_again(&self);
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A front end implements [`Host`](rkey_rdm::endpoint::Host) for what the state machine runs on and [`Front`] for what the
 //! driver adds, and keeps a [`Driver`] in its own endpoint ([`Holder`]). The driver makes progress when the front end says
-//! so ([`Driver::advance`]); only connections come and go by themselves, in threads of the device's.
+//! so ([`Driver::advance`]); only connections are made and ended without a call, by threads of the device.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -64,7 +64,7 @@ pub struct Options<'a> {
 pub struct Driver<F: Front> {
     /// The host of the state machine.
     pub host: F,
-    /// What changes about the endpoint. Connections go before the queue and the buffers that they use.
+    /// What changes about the endpoint. Connections are dropped before the queue and the buffers that they use.
     pub state: Mutex<State<F>>,
     serving: Mutex<Option<Serving>>,
     srq: Srq,

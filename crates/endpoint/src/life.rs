@@ -11,7 +11,7 @@ impl<F: Front> Driver<F> {
         drop(self.serving.lock().take());
     }
 
-    /// Tells the peers that the endpoint goes, and waits a short while until that, and what was posted before, has arrived.
+    /// Tells the peers that the endpoint is closing, and waits a short while until that, and what was posted before, has arrived.
     pub fn say_goodbye(&self) {
         {
             let mut state = self.state.lock();

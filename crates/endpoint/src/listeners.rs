@@ -306,7 +306,7 @@ fn go_on(client: Coming) -> Option<Coming> {
 }
 
 /// The reason for refusing a process with too many incomplete connections.
-const TOO_MANY: &str = "too many connections of this process are not complete";
+const TOO_MANY: &str = "this process has too many incomplete connections";
 
 /// Whether a process has reached its limit of incomplete connections. Peers of unknown process count as one.
 fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
@@ -331,7 +331,7 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
             Ok(Some(incoming)) if has_too_many(&clients.coming, incoming.peer()) => {
                 let (pid, uid) = (incoming.peer().pid, incoming.peer().uid);
                 complain(format_args!(
-                    "refused a connection of process {pid} of user {uid}: it already has {OF_PROCESS_MAX} incomplete connections"
+                    "refused a connection from process {pid} of user {uid}: it already has {OF_PROCESS_MAX} incomplete connections"
                 ));
                 incoming.reject(TOO_MANY);
             }

@@ -83,7 +83,7 @@ impl<F: Front> Driver<F> {
         self.advance(&mut state);
     }
 
-    /// Whether the device may have something for [`Driver::advance`]: completions, or peers that have gone.
+    /// Whether the device may have something for [`Driver::advance`]: completions, or peers that have ended.
     pub fn has_news(&self, state: &State<F>) -> bool {
         !self.cq.is_empty() || self.cq.peers_gone() != state.peers_gone
     }

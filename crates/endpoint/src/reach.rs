@@ -112,7 +112,7 @@ impl<F: Front> Driver<F> {
         self.host.come_again();
     }
 
-    /// Whether a peer may connect to this (unconnected) endpoint, and what it told; if not, it is told why.
+    /// Whether a peer may connect to this (unconnected) endpoint, and what it said; if not, it is told why.
     fn admit(&self, incoming: Incoming) -> Option<(Incoming, Hello)> {
         let refuse = |incoming: Incoming, why: &str| {
             incoming.reject(why);
@@ -150,7 +150,10 @@ impl<F: Front> Driver<F> {
                 "refused a connection from {}: the program must first receive what departed peers have left",
                 hello.name
             ));
-            return refuse(incoming, "too many messages of others are unread there");
+            return refuse(
+                incoming,
+                "the peer has too many unread messages from others",
+            );
         }
         Some((incoming, hello))
     }

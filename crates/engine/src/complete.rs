@@ -16,7 +16,7 @@ impl<M> Context<M> {
                     break;
                 }
                 if wqe.needs_response() {
-                    // The link acknowledged it, but its response never came.
+                    // The link acknowledged it, but its response never arrived.
                     wqe.end(Status::BadResponse, 0);
                 }
             }

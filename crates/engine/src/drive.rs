@@ -137,7 +137,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             pump(&mut self.x, &mut self.links, qp);
             progress.did |= before != (qp.sq.next, qp.req.offset);
             if qp.req.blocked {
-                // Full again: the queue pair went to the end of the list.
+                // Full again: the queue pair has moved to the end of the list.
                 return;
             }
         }

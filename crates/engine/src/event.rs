@@ -130,7 +130,7 @@ pub enum AsyncEvent {
         /// Its number.
         qpn: u32,
     },
-    /// The link of a connected queue pair is gone. It had nothing outstanding and stays in its state; to flush its
+    /// The link of a connected queue pair has ended. It had nothing outstanding and stays in its state; to flush its
     /// receives, move it to the error state.
     PeerGone {
         /// Which.

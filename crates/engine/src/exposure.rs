@@ -21,7 +21,7 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// Whether remote iovecs may be outstanding. If not, no peer was told of any memory, except over a link that was
+    /// Whether remote iovecs may be outstanding. If not, no peer knows of any memory, except over a link that was
     /// lost since.
     #[inline]
     #[must_use]

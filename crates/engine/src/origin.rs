@@ -19,7 +19,7 @@ pub struct Process {
 /// What an engine is told about the other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The process there.
+    /// The process at the other end.
     pub process: Process,
     /// Whether it is this process.
     pub here: bool,

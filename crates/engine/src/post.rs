@@ -259,7 +259,7 @@ fn check_front(qp: &Qp, request: &SendRequest<'_>) -> Result<u64, PostError> {
     if request.work != plain || !qp.config.qp_type.is_plain_connection() || request.inline.is_some()
     {
         return Err(PostError::NotSupported(
-            "bytes in front of anything but a plain send",
+            "a prefix before anything but a plain send",
         ));
     }
     if given > max as usize {
@@ -328,7 +328,7 @@ fn check_rare(kind: QpType, request: &SendRequest<'_>) -> Result<(), PostError> 
             not("reads and atomics need a reliable connection")
         }
         Work::Bind { .. } | Work::Invalidate { .. } if kind == QpType::Ud => {
-            not("windows are for connections")
+            not("memory windows need a connected queue pair")
         }
         _ => Ok(()),
     }

@@ -19,7 +19,7 @@
 //! | `ring` | slots, payload ring and acknowledgement words, for [`loopback`] and [`shm`] |
 //! | [`direct`] | leases: the initiator copies by itself, and the owner can revoke that |
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
-//! | [`peer`] | what a link to another process offers besides: who is there, its control socket, leases |
+//! | [`peer`] | more of links to other processes: the peer's identity, the control socket, leases |
 //! | [`any`] | one type for "whatever link this is" |
 //!
 //! Everything a peer can write is copied out once and then checked; an invalid value is a

@@ -1,4 +1,4 @@
-//! What a link to another process offers besides the calls of [`Link`](crate::Link): the peer's identity, a socket for
+//! What a link to another process offers in addition to the calls of [`Link`](crate::Link): the peer's identity, a socket for
 //! small messages, control over the peer's copies, and leases.
 //!
 //! A device requests it once, when it attaches the link, and for leases. Sending and receiving do not need it.

@@ -93,7 +93,7 @@ impl Hello {
 /// Why an endpoint does not talk to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// What the peer said cannot be read.
+    /// The peer's hello cannot be parsed.
     #[error(transparent)]
     Hello(#[from] HelloError),
     /// It is an endpoint of another type.
@@ -118,13 +118,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// What the endpoint, which takes connections at `name`, says when it asks for one at a port.
+    /// What the endpoint, which takes connections at `name`, says when it requests one at a port.
     #[must_use]
     pub fn ask(&self, name: SocketAddr, port: u16, data: &[u8]) -> Hello {
         self.hello(name, authorization::ask(&self.key, self.device, port), data)
     }
 
-    /// What it says to a peer that has asked.
+    /// What it says to a peer that has requested one.
     #[must_use]
     pub fn answer(&self, name: SocketAddr, asked: &Hello, data: &[u8]) -> Hello {
         let proof = authorization::answer(&self.key, self.device, &asked.proof);
@@ -150,7 +150,7 @@ impl Admission {
         self.fits(asked, may)
     }
 
-    /// The same for a device that answers what we asked, and what it said.
+    /// The same for the device that answers our request, and its hello.
     ///
     /// # Errors
     /// Why not.
@@ -197,7 +197,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    /// Both sides decide; each by itself.
+    /// Both sides decide, each on its own.
     #[test]
     fn only_endpoints_of_one_type_and_one_key_are_admitted() {
         let ours = admission(3, b"a key", HERE);

@@ -2,7 +2,7 @@
 //!
 //! An endpoint exchanges messages with any number of peers, over one connection (a reliable queue pair) for each.
 //! Messages are matched with receives by sender and tag. Short ones carry their payload as long as the sender has
-//! credit; long ones go by rendezvous and are read from the sender's memory once they have a receive. Atomics, durable
+//! credit; long ones use a rendezvous and are read from the sender's memory once they have a receive. Atomics, durable
 //! writes and collective operations have their own kinds of messages.
 //!
 //! Like the engine, this crate has no thread, clock, socket or log. Time is an argument, and the host that drives it
@@ -10,16 +10,16 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`endpoint`] | the state machine of an endpoint, and the trait of what it runs on |
+//! | [`endpoint`] | the state machine of an endpoint, and the trait of its host |
 //! | [`error`] | why operations fail |
-//! | [`limits`] | the sizes that both sides count on |
-//! | [`address`], [`authorization`], [`hello`] | what the two sides of a connection tell each other first |
+//! | [`limits`] | the sizes that both sides rely on |
+//! | [`address`], [`authorization`], [`hello`] | what the two sides of a connection exchange first |
 //! | [`header`] | the header of every message |
-//! | [`connection`] | connections: their states, their places, and when they are taken apart |
+//! | [`connection`] | connections: their states, their slots, and when they are removed |
 //! | [`peers`] | the peers of an endpoint, and the connection to each |
-//! | [`matching`] | which receive a message goes to |
-//! | [`operation`] | operations that are under way, by number |
-//! | [`draining`] | operations that are over, with memory that a peer may still touch |
+//! | [`matching`] | which receive a message matches |
+//! | [`operation`] | operations in progress, by number |
+//! | [`draining`] | completed operations with memory that a peer may still touch |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send before the program receives it |
 //! | [`backlog`] | what waits for room on a connection |

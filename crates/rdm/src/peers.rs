@@ -15,7 +15,7 @@ pub struct Peer<E, C> {
     pub address: SocketAddr,
     /// The route of messages to it.
     pub route: Route,
-    /// Why it could not be reached, until the program has been told.
+    /// Why it could not be reached, until this is reported to the program.
     pub failed: Option<(E, Instant)>,
     /// Callers that were told to retry, and for which the result of the connection attempt is not known yet.
     pub retrying: Vec<C>,

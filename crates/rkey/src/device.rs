@@ -252,7 +252,9 @@ pub(crate) fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr> {
     address
         .to_socket_addrs()
         .map_err(|error| {
-            Error::Object(format!("this is no address: {error}; write 127.0.0.1:7471"))
+            Error::Object(format!(
+                "this is not an address: {error}; write 127.0.0.1:7471"
+            ))
         })?
         .next()
         .ok_or_else(|| Error::Object("this name has no address".into()))

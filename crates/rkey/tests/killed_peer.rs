@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Set in the process that is going to be killed.
 const ADDRESS: &str = "RKEY_TEST_VICTIM_OF";
-/// More than a ring holds, so that a part goes by remote iovec.
+/// More than a ring holds, so that a part is sent by remote iovec.
 const LEN: usize = 4 << 20;
 
 /// Not a test of its own: the other process of the tests below.

@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of everything: the survivor gets its errors, loses nothing and goes on.
+//! `kill -9` in the middle of everything: the survivor gets its errors, loses nothing and continues.
 #![allow(unsafe_code)] // UNSAFETY: a process kills itself.
 
 mod common;

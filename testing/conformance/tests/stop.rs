@@ -416,7 +416,7 @@ fn neighbour() {
 
 /// Two peers have leases of the same memory, by the keys of two regions. One is stopped in the middle of a
 /// copy, and its region deregistered. The other loses its lease of the pages in question, but nothing that it
-/// wrote, and goes on with requests.
+/// wrote, and continues with requests.
 #[test]
 fn stopped_beside_a_neighbour() {
     const TEST: &str = "stopped_beside_a_neighbour";
@@ -462,7 +462,7 @@ fn stopped_beside_a_neighbour() {
             word(COUNT) > counts || word(REPORT) != 0
         });
         if word(REPORT) == 0 {
-            // The neighbour goes on: the peer was between two copies, and no lease had to be revoked.
+            // The neighbour continues: the peer was between two copies, and no lease had to be revoked.
             continue;
         }
         assert_eq!(word(REPORT), word(COUNT), "a completed write was lost");

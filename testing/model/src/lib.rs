@@ -91,7 +91,7 @@ fn need(condition: bool, no: No) -> Result<(), No> {
     if condition { Ok(()) } else { Err(no) }
 }
 
-/// The memory addresses of the bytes asked for, if all of them are there.
+/// The memory addresses of the requested bytes, if all of them exist.
 fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<Vec<Byte>, No> {
     need(u128::from(addr) + u128::from(len) <= u128::from(u64::MAX), No::Wraps)?;
     let names = || bytes.iter().map(|byte| byte.named);
@@ -274,7 +274,7 @@ impl Model {
         Ok(Name::Chosen(window, it.keys - 1))
     }
 
-    /// The key of the window from now on. A bind that fails changes nothing but that its promise is gone.
+    /// The key of the window from now on. A bind that fails changes nothing except that its promise has ended.
     pub fn bind(&mut self, ask: &Bind) -> Result<Name, No> {
         let it = self.window(ask.window)?;
         let promised = match ask.key {
@@ -325,7 +325,7 @@ impl Model {
         Ok(Some(Binding { region: ask.region, access: ask.access, qp: ask.qp.filter(|_| window.type2), bytes }))
     }
 
-    /// The number of the region or window that a key names, as long as it does.
+    /// The number of the region or window that a key names, while it does.
     fn meaning(&self, key: Name) -> Result<usize, No> {
         let (number, alive) = match key {
             Name::Never | Name::Requested(_) => return Err(No::UnknownKey),

@@ -24,7 +24,7 @@ const HEAD: &str = "\
 # Compared by `cargo xtask test --only rdma-core`; renewed with `--record`.
 ";
 
-/// A recorded pass may be skipped where the host has not what the test needs.
+/// A recorded pass may be skipped where the host lacks what the test needs.
 const HOST_REASONS: &[&str] = &[
     "There are no huge pages of size 2M allocated",
     "Huge pages of size 2M is not supported in this platform",
@@ -196,7 +196,7 @@ fn render(rows: &Rows) -> String {
     text
 }
 
-/// What a test that was recorded as `expected` and came out as `found` counts for: `Err` says what is wrong.
+/// How to count a test that was recorded as `expected` and ended as `found`: `Err` says what is wrong.
 fn judge(expected: Option<&Row>, found: Option<&Row>) -> Result<bool, String> {
     let before = expected.map(|row| row.result.as_str());
     let Some(now) = found else {

@@ -12,7 +12,7 @@ pub struct Api {
     pub version: &'static str,
     /// The headers.
     pub headers: &'static [&'static str],
-    /// Structures and enumerations, as C names them (regular expressions). What they refer to comes along.
+    /// Structures and enumerations, as C names them (regular expressions). What they refer to is included.
     pub types: &'static [&'static str],
     /// Macros and constants of enumerations without a name (regular expressions).
     pub constants: &'static [&'static str],

@@ -110,7 +110,7 @@ fn version(api: &Api) -> Result<String> {
     Ok(installed)
 }
 
-/// Headers that come with the compiler: libclang by itself has none.
+/// Headers that come with the compiler: libclang alone has none.
 fn compiler_headers() -> Result<PathBuf> {
     let folder = output(Command::new("gcc").arg("-print-file-name=include"))?;
     Ok(PathBuf::from(folder.trim()))

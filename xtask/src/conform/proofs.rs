@@ -33,7 +33,7 @@ const FORMS: &[(&str, Extent)] = &[
 pub(super) struct Citation {
     pub(super) id: String,
     pub(super) extent: Extent,
-    /// What a test of a part leaves out; empty when it does not say.
+    /// What a test of a part leaves out; empty if it does not say.
     pub(super) missing: String,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn find(tree: &Tree) -> Vec<Proof> {
     proofs
 }
 
-/// What a line of a comment cites, and why it cannot be read; none when it cites nothing.
+/// What a line of a comment cites, and why it cannot be read; none if it cites nothing.
 fn comment(line: &str) -> Option<(Vec<Citation>, Option<String>)> {
     let rest = line.strip_prefix("/// Proves")?;
     let form = FORMS.iter().find(|(form, _)| rest.starts_with(form));

@@ -74,7 +74,7 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
 const DEVICE: &str = "is about device memory, which is not built yet";
 const CACHE: &str = "is about the registration cache, which is not built yet";
 
-/// Clauses that are open, and what is missing where a part is shown.
+/// Clauses that are open, and what is missing where only a part is shown.
 const OPEN: &[(&str, &str)] = &[
     ("FI-067", DEVICE),
     (
@@ -109,7 +109,7 @@ pub(super) fn not_applicable(id: &str) -> Option<&'static str> {
     in_list(NOT_APPLICABLE, id)
 }
 
-/// Why a clause is open, or what is missing where a part of it is shown, if there is a reason of its own.
+/// Why a clause is open, or what is missing where a part of it is shown, if it has a reason of its own.
 pub(super) fn of_open(id: &str) -> Option<&'static str> {
     in_list(OPEN, id)
 }

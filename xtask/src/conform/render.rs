@@ -102,7 +102,7 @@ fn row(id: &str, evidence: &Evidence<'_>) -> String {
     parts.join("; ")
 }
 
-/// What is said of tests that show a part, in brackets.
+/// The remark in brackets about tests that show a part.
 fn missing(id: &str, evidence: &Evidence<'_>) -> String {
     let said: BTreeSet<&str> = evidence
         .tests(id)

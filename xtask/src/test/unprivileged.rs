@@ -57,7 +57,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         .get("rkey")
         .map(|path| copy(session, path))
         .transpose()?;
-    // Beside the programs, which look for them there. Procedural macros are libraries too.
+    // Beside the programs, which search their own folder for them. Procedural macros are libraries too.
     for front_end in built
         .libraries
         .iter()

@@ -79,7 +79,7 @@ impl Cq {
     }
 
     /// Wakes all waiting threads to check and prepare again: an endpoint has something for them, or the event
-    /// that they wait for may have gone to another thread.
+    /// that they wait for may have been read by another thread.
     pub(crate) fn nudge(&self) {
         if let Some(wait) = &self.wait {
             wait.signal.raise();

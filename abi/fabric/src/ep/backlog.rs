@@ -15,6 +15,8 @@ pub(super) fn watch(host: &EpHost) -> bool {
     let watched = host.domain.fabric.listeners.look_until(Box::new(look));
     // Otherwise it is up to the program.
     watched
-        .inspect_err(|error| tracing::debug!("answers wait until the program looks: {error:?}"))
+        .inspect_err(|error| {
+            tracing::debug!("answers wait until the program makes progress: {error:?}")
+        })
         .is_ok()
 }

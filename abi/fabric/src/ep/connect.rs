@@ -1,4 +1,4 @@
-//! Connection management of `FI_EP_MSG`: connect, accept, shutdown. Results go to the event queue.
+//! Connection management of `FI_EP_MSG`: connect, accept, shutdown. Results are reported to the event queue.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -33,7 +33,7 @@ pub(crate) struct Request {
     pub(super) hello: Hello,
 }
 
-/// A request that the program has not answered; empty once it is answered or the peer has gone.
+/// A request that the program has not answered; empty once it is answered or the peer has ended.
 pub(crate) struct Pending(Mutex<Option<Request>>);
 
 impl Pending {
@@ -93,7 +93,7 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
     Some((Request { incoming, hello }, name, data))
 }
 
-/// Takes a request from its handle; `FI_ECONNABORTED` when the peer has gone.
+/// Takes a request from its handle; `FI_ECONNABORTED` if the peer has ended.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -121,7 +121,7 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the peer of a request has gone.
+/// Whether the peer that sent a request has ended.
 ///
 /// # Safety
 /// The `fi_info` of a request that the program has not seen.
@@ -218,7 +218,7 @@ impl Endpoint {
 
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
-        // The peer may have gone since. That is reported below.
+        // The peer may have ended since then. That is reported below.
         let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
         // Under the lock, so that the program learns of the connection before it learns of its end.

@@ -307,11 +307,11 @@ impl Host for EpHost {
                 complain(format_args!("the connection to {peer} ends: {why}"));
             }
             Note::Lost { peer, open } => {
-                tracing::info!(%peer, open, "a connection is over; operations that are open on it fail");
+                tracing::info!(%peer, open, "a connection has ended; its outstanding operations fail");
             }
             Note::MemberGone(member) => {
                 let member = to_text(member);
-                tracing::warn!("{member}, a member of a collective group, is gone");
+                tracing::warn!("{member}, a member of a collective group, has ended");
             }
             Note::OtherCall(rank) => tracing::warn!(
                 "member {rank} of a collective group called another operation, or with other arguments"

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 #[cold]
 fn unbound(error: FiError, to: &str) -> FiError {
     error.because(format_args!(
-        "the endpoint is bound to no {to} (fi_ep_bind)"
+        "the endpoint is not bound to {to} (fi_ep_bind)"
     ))
 }
 
@@ -50,23 +50,23 @@ impl Endpoint {
         let counted =
             |places: &[usize]| places.iter().any(|&place| setup.counters[place].is_some());
         if transmits && setup.tx.is_none() && !counted(&[SENT, READ, WRITTEN]) {
-            return Err(unbound(FiError::NOCQ, "completion queue (FI_TRANSMIT)"));
+            return Err(unbound(FiError::NOCQ, "a completion queue (FI_TRANSMIT)"));
         }
         if self.caps & FI_RECV != 0 && setup.rx.is_none() && !counted(&[RECEIVED]) {
-            return Err(unbound(FiError::NOCQ, "completion queue (FI_RECV)"));
+            return Err(unbound(FiError::NOCQ, "a completion queue (FI_RECV)"));
         }
         if self.ep_type != FI_EP_MSG && setup.av.is_none() {
-            return Err(unbound(FiError::NOAV, "address vector"));
+            return Err(unbound(FiError::NOAV, "an address vector"));
         }
         if self.ep_type == FI_EP_MSG && setup.eq.is_none() {
-            return Err(unbound(FiError::NOEQ, "event queue"));
+            return Err(unbound(FiError::NOEQ, "an event queue"));
         }
         if self.shares_tx && setup.stx.is_none() {
-            tracing::warn!("the endpoint has to be bound to its shared transmit context");
+            tracing::warn!("the endpoint must be bound to its shared transmit context");
             return Err(FiError::OPBADSTATE);
         }
         if self.shares && setup.srx.is_none() {
-            tracing::warn!("the endpoint has to be bound to its shared receive context");
+            tracing::warn!("the endpoint must be bound to its shared receive context");
             return Err(FiError::NORX);
         }
         let auth_key = self.take_auth_key(&setup)?;
@@ -111,7 +111,7 @@ impl Endpoint {
         };
         let live = Live {
             driver: Driver::new(device, host, options)?,
-            stx: setup.stx.clone().map(SharedRoom::new),
+            stx: setup.stx.clone().map(SharedSlots::new),
             channel,
             ends,
             description: Mutex::new(None),
@@ -254,7 +254,7 @@ impl Endpoint {
         }
         if let Some(stx) = &setup.stx {
             let room = self.live.get().and_then(|live| live.stx.as_ref());
-            stx.part(room.map_or(0, SharedRoom::leave));
+            stx.part(room.map_or(0, SharedSlots::leave));
         }
         if let Some(key) = &setup.auth_key {
             key.users.remove();

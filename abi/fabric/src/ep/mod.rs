@@ -12,7 +12,7 @@
 //! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
 //! | [`backlog`] | progress for peers while the program does not look |
 //! | [`reach`] | the connection to a peer of the address vector |
-//! | [`operation`] | what the program is told of its operations |
+//! | [`operation`] | reports to the program about its operations |
 //! | [`post`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | messages out, messages in, and peeks at them |
 //! | [`payload`] | memory of the program, copied from and to |
@@ -80,7 +80,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
-use stx::{SharedRoom, Stx};
+use stx::{SharedSlots, Stx};
 
 /// The limits that a device must have so that endpoints work.
 pub(crate) const NEEDED_INLINE: u32 = INLINE_MAX as u32;
@@ -189,7 +189,7 @@ type Connection = rkey_rdm::endpoint::Connection<EpHost>;
 struct Live {
     driver: Driver<EpHost>,
     /// Its room to transmit, if that is shared.
-    stx: Option<SharedRoom>,
+    stx: Option<SharedSlots>,
     /// What wakes a program that waits for completions, and one that waits only for the end of the connection.
     channel: Option<Channel>,
     ends: Option<Channel>,
@@ -237,7 +237,7 @@ impl Endpoint {
             return;
         };
         live.advance(&mut state);
-        Self::free_shared_places(live, &state);
+        Self::free_shared_slots(live, &state);
         drop(state);
         live.cq.rest();
     }
@@ -263,7 +263,7 @@ impl Endpoint {
                     return;
                 }
                 live.advance(&mut state);
-                Self::free_shared_places(live, &state);
+                Self::free_shared_slots(live, &state);
             }
             self.domain.work.run();
         }

@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         };
         if owner.inner.av_keys && (ep_type == FI_EP_MSG || !auth_key.is_empty()) {
             tracing::warn!(
-                "in an FI_AV_AUTH_KEY domain endpoints have their keys from an address vector"
+                "in an FI_AV_AUTH_KEY domain endpoints take their keys from an address vector"
             );
             return Err(FiError::INVAL);
         }

@@ -51,7 +51,7 @@ fn counter_of(form: Form) -> usize {
 }
 
 impl Posted {
-    /// An operation on remote memory: `kind` is `FI_RMA` or `FI_ATOMIC`, and `reads` says that its result comes back.
+    /// An operation on remote memory: `kind` is `FI_RMA` or `FI_ATOMIC`, and `reads` says that it returns a result.
     pub(super) fn one_sided(
         kind: u64,
         reads: bool,

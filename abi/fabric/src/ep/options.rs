@@ -77,7 +77,9 @@ impl Limits {
 
 #[cold]
 fn too_long(what: &str, most: usize) -> FiError {
-    FiError::MSGSIZE.because(format_args!("{what} has {most} B at most at this endpoint"))
+    FiError::MSGSIZE.because(format_args!(
+        "{what} may have at most {most} B at this endpoint"
+    ))
 }
 
 /// The objects with options, except passive endpoints.

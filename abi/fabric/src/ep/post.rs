@@ -4,7 +4,7 @@ use super::*;
 
 impl Endpoint {
     /// Reserves room for this many requests and for their completions, if reported, then calls `post`. `FI_EAGAIN`
-    /// without room. If `post` fails, the place in a shared transmit context is released.
+    /// without room. If `post` fails, the slot of a shared transmit context is released.
     #[inline]
     pub(super) fn in_room(
         &self,
@@ -16,7 +16,7 @@ impl Endpoint {
         post: impl FnOnce(&mut State) -> Result<()>,
     ) -> Result<()> {
         self.make_room(live, state, connection, requests, report)?;
-        post(state).inspect_err(|_| Self::free_shared_places(live, state))
+        post(state).inspect_err(|_| Self::free_shared_slots(live, state))
     }
 
     /// Checks for room, also in a shared transmit context.
@@ -33,10 +33,10 @@ impl Endpoint {
             return self.find_room(live, state, connection, requests, report);
         };
         // This must be first: it may handle completions, which take room.
-        self.take_shared_place(live, state, shared, connection)?;
+        self.take_shared_slot(live, state, shared, connection)?;
         let room = self.find_room(live, state, connection, requests, report);
         if room.is_err() {
-            Self::free_shared_places(live, state);
+            Self::free_shared_slots(live, state);
         }
         room
     }

@@ -9,7 +9,7 @@ use rkey_rdm::peers::Route;
 #[cold]
 pub(super) fn no_peer(number: u64) -> FiError {
     FiError::INVAL.because(format_args!(
-        "fi_addr {number:#x} is not in the address vector of the endpoint, or of another authorization key"
+        "fi_addr {number:#x} is not in the address vector of the endpoint, or has another authorization key"
     ))
 }
 

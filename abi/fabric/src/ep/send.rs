@@ -187,7 +187,7 @@ pub(super) fn total(iov: &[iovec]) -> Result<usize> {
 
 #[cold]
 fn too_long(what: &str, most: usize) -> FiError {
-    FiError::MSGSIZE.because(format_args!("{what} has {most} B at most"))
+    FiError::MSGSIZE.because(format_args!("{what} may have at most {most} B"))
 }
 
 impl BoundCq {

@@ -83,7 +83,9 @@ impl Srx {
         if let Some(av) = av
             && !Arc::ptr_eq(self.av.get_or_init(|| Arc::clone(av)), av)
         {
-            tracing::warn!("endpoints of one shared receive context have one address vector");
+            tracing::warn!(
+                "endpoints of one shared receive context must use the same address vector"
+            );
             return Err(FiError::INVAL);
         }
         self.endpoints.write().push(Arc::clone(ep));

@@ -1,7 +1,7 @@
 //! Shared transmit contexts: one transmit queue for several endpoints.
 //!
-//! Operations are posted to the endpoints, and complete in their queues. The endpoints share the room: together they have
-//! as many operations in flight as the context has places, and a post beyond that gets `-FI_EAGAIN`. A place is free
+//! Operations are posted to the endpoints, and complete in their queues. Together they have at most
+//! as many operations in flight as the context has slots; a post beyond that gets `-FI_EAGAIN`. A slot is free
 //! again when its endpoint has handled the completion.
 
 #![allow(unsafe_code)]
@@ -37,36 +37,36 @@ pub(crate) struct Stx {
 const TRANSMITS: u64 =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE | FI_SEND | FI_READ | FI_WRITE;
 
-/// The room of one endpoint: the context, and how many of its places the endpoint has. Changes under the lock of the
+/// The slots that one endpoint has of a shared context. Changes under the lock of the
 /// endpoint's state.
-pub(super) struct SharedRoom {
+pub(super) struct SharedSlots {
     stx: Arc<Stx>,
-    places: AtomicUsize,
+    slots: AtomicUsize,
 }
 
-impl SharedRoom {
+impl SharedSlots {
     pub(super) fn new(stx: Arc<Stx>) -> Self {
-        let places = AtomicUsize::new(0);
-        Self { stx, places }
+        let slots = AtomicUsize::new(0);
+        Self { stx, slots }
     }
 
-    /// Takes a place, if one is free.
+    /// Takes a slot, if one is free.
     fn take(&self) -> Result<()> {
         self.stx.take()?;
-        self.places.fetch_add(1, Ordering::Relaxed);
+        self.slots.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Gives back what the endpoint does not need any more of its places.
+    /// Gives back the slots that the endpoint does not need any more.
     fn settle(&self, needed: usize) {
-        let given_back = self.places.load(Ordering::Relaxed).saturating_sub(needed);
-        self.places.fetch_sub(given_back, Ordering::Relaxed);
+        let given_back = self.slots.load(Ordering::Relaxed).saturating_sub(needed);
+        self.slots.fetch_sub(given_back, Ordering::Relaxed);
         self.stx.taken.fetch_sub(given_back, Ordering::AcqRel);
     }
 
-    /// The endpoint goes: how many places it had.
+    /// Gives up all slots of a closing endpoint; returns how many it had.
     pub(super) fn leave(&self) -> usize {
-        self.places.swap(0, Ordering::Relaxed)
+        self.slots.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -80,13 +80,13 @@ impl Stx {
         Ok(())
     }
 
-    /// Removes a closing endpoint, and frees its places.
-    pub(super) fn part(&self, places: usize) {
-        self.taken.fetch_sub(places, Ordering::AcqRel);
+    /// Removes a closing endpoint, and frees its slots.
+    pub(super) fn part(&self, slots: usize) {
+        self.taken.fetch_sub(slots, Ordering::AcqRel);
         self.users.remove();
     }
 
-    /// Takes a place, if one is free.
+    /// Takes a slot, if one is free.
     fn take(&self) -> Result<()> {
         let one_more = |taken| (taken < self.size).then_some(taken + 1);
         let took = self
@@ -97,30 +97,30 @@ impl Stx {
 }
 
 impl Endpoint {
-    /// Takes a place for an operation in the shared transmit context; `FI_EAGAIN` if its endpoints have all of them.
-    pub(super) fn take_shared_place(
+    /// Takes a slot for an operation in the shared transmit context; `FI_EAGAIN` if its endpoints have all of them.
+    pub(super) fn take_shared_slot(
         &self,
         live: &Live,
         state: &mut State,
-        room: &SharedRoom,
+        room: &SharedSlots,
         connection: usize,
     ) -> Result<()> {
         if room.take().is_ok() {
             return Ok(());
         }
         live.advance(state);
-        Self::free_shared_places(live, state);
+        Self::free_shared_slots(live, state);
         if !state.rdm.connections[connection].state().is_open() {
             return Err(FiError::AGAIN);
         }
         room.take()
     }
 
-    /// Frees the places of completed operations.
+    /// Frees the slots of completed operations.
     #[inline]
-    pub(super) fn free_shared_places(live: &Live, state: &State) {
+    pub(super) fn free_shared_slots(live: &Live, state: &State) {
         if let Some(room) = &live.stx
-            && room.places.load(Ordering::Relaxed) > 0
+            && room.slots.load(Ordering::Relaxed) > 0
         {
             room.settle(state.rdm.under_way());
         }

@@ -183,7 +183,7 @@ impl Eq {
         self.take_out(about);
     }
 
-    /// Removes connection requests whose clients have gone, except one that the program has peeked at: it may
+    /// Removes connection requests whose clients have ended, except one that the program has peeked at: it may
     /// be using that request.
     pub(crate) fn forget_gone_requests(&self) {
         self.take_out(|event| {

@@ -116,7 +116,7 @@ fn bind_endpoint(mr: &Mr, number: u32, flags: u64) -> Result<()> {
     Ok(())
 }
 
-/// A region that must be found when a counter or an endpoint comes or goes.
+/// A region that must be found when a counter or an endpoint is bound or closed.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Watched(NonNull<Mr>);
 

@@ -1,4 +1,4 @@
-//! Descriptors in data transfers: which key local memory goes by, and whether the mode in force allows it.
+//! Descriptors in data transfers: the key under which local memory is accessed, and whether the mode in force allows it.
 
 #![allow(unsafe_code)]
 // UNSAFETY: descriptors are handles that C passes.

@@ -1,7 +1,7 @@
 //! The structures and numbers of libfabric's headers, as C programs were compiled against them.
 //!
 //! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of 1.17, with what later versions
-//! appended (up to API 2.6): tables of operations have their full length, and a program that is older looks at
+//! appended (up to API 2.6): tables of operations have their full length, and an older program reads
 //! their beginning only. What a program passes may be as short as in 1.17: the later fields are in structures of their own (`Long…`), and are
 //! read only when the version that the program asked for has them. Sizes and offsets are checked when this crate is compiled, and by a
 //! test against the headers that are installed. Values of C enumerations are plain integers, because a C program can

@@ -153,7 +153,7 @@ fn sixteen_byte_numbers_are_supported() {
     assert_eq!(memory[16..26], two_and_a_quarter[..10]);
 }
 
-/// The old value goes to memory with the right for results of reads, and the operand comes from memory with the
+/// The old value is stored in memory with the right for results of reads, and the operand is read from memory with the
 /// right for sources of writes.
 ///
 /// Proves: FI-092, FI-093

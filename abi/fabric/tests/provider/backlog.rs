@@ -31,7 +31,7 @@ fn ask(pep: *mut FidPep) -> (*mut FidEp, *mut FidEq) {
     (ep, eq)
 }
 
-/// Refuses requests until one comes with data, which it accepts. Returns its endpoint.
+/// Refuses requests until one has data, which it accepts. Returns its endpoint.
 fn accept_real_one(pep: *mut FidPep, eq: *mut FidEq, fabric: *mut FidFabric) -> *mut FidEp {
     loop {
         until("a request", || look(eq) != Err(AGAIN));
@@ -77,7 +77,7 @@ fn unanswered_requests_are_bounded() {
     let eq = event_queue(fabric);
     let pep = listen(fabric, eq);
     let address = address_of(&name_of_pep(pep));
-    // Clients that request a connection and go: they keep no others out.
+    // Clients that request a connection and exit do not keep others out.
     let before = descriptors();
     for _ in 0..MANY {
         drop(say(&words, address));

@@ -1,4 +1,4 @@
-//! Peers that come and go, and their traces at an endpoint that stays.
+//! Peers that connect and exit, and what an endpoint that stays keeps of them.
 
 use crate::harness::*;
 use crate::outsider::Outsider;
@@ -207,7 +207,7 @@ fn an_injected_message_that_fails_is_reported() {
     assert_eq!(inject(), -(libc::EAGAIN as isize), "it is connecting");
     let asked = outsider.caller(PATIENCE).unwrap();
     let answer = outsider.answer(&asked);
-    // The peer receives nothing, and goes.
+    // The peer receives nothing, and exits.
     let line = outsider.accept(asked, &answer, 0).unwrap();
     assert_eq!(again(inject), 0);
     assert!(poll(side.cq).is_none(), "it is on its way");

@@ -163,7 +163,7 @@ pub(crate) fn take(eq: *mut FidEq) -> EqCmEntry {
     }
 }
 
-/// A client that goes as soon as it is connected: the server reads the connection event first, then its end,
+/// A client that closes as soon as it is connected: the server reads the connection event first, then its end,
 /// and gets its receives back, those posted before the end and those after it.
 #[test]
 fn the_end_of_a_connection_is_reported_after_its_beginning() {
@@ -263,7 +263,7 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
 }
 
 /// Events that a program writes into its queue are only bytes, whatever they look like: later requests are
-/// reported next to them, and those of clients that have gone are removed.
+/// reported next to them, and those of clients that have ended are removed.
 #[test]
 fn a_programs_own_events_are_not_requests() {
     let (fabric, _) = open_domain(wish().version, wish().info());

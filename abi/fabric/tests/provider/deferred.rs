@@ -48,7 +48,7 @@ fn trecv(side: &Side, into: &mut [u8], tag: u64, ignore: u64) {
     messages::trecv(side, FI_ADDR_UNSPEC, into, tag, ignore, 0);
 }
 
-/// A tagged send with `FI_TRIGGER`; its lists are gone when this returns.
+/// A tagged send with `FI_TRIGGER`; its lists are freed when this returns.
 fn tsend_at(side: &Side, peer: u64, bytes: &[u8], tag: u64, at: &mut TriggeredContext) -> isize {
     let iov = [libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),

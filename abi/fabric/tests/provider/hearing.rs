@@ -199,7 +199,7 @@ fn hear_of_the_end(method: Method, end: End) {
     }
 }
 
-/// In the peer: connects, and then treats its connections as told.
+/// In the peer: connects, and then does with its connections what the test says.
 fn end_connections() {
     let name = name_in(&hear().unwrap());
     let eps = METHODS.map(|_| connect(&name));
@@ -319,7 +319,7 @@ fn messages_do_not_wake_a_thread_that_waits_for_events() {
     });
 }
 
-/// The same while the other thread sleeps until they come.
+/// The same while the other thread sleeps until they arrive.
 #[test]
 fn messages_wake_only_the_thread_that_waits_for_them() {
     if is_peer() {

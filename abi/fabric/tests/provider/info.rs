@@ -159,7 +159,7 @@ fn capabilities(hints: &Info) -> Result<[u64; 4], c_int> {
     }
 }
 
-/// Each capability of a context can be requested by itself, for the endpoint and for the context.
+/// Each capability of a context can be requested alone, for the endpoint and for the context.
 #[test]
 fn capabilities_of_contexts_can_be_requested_one_by_one() {
     const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;

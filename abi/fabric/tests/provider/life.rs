@@ -236,7 +236,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert_eq!(second.bind(of_region, FI_REMOTE_WRITE), 0);
     let (to, beside) = (a.peer(&counted), a.peer(&plain));
     let values = || (count(reads), count(writes));
-    // A completion may come a moment before the target has counted.
+    // A completion may be reported a moment before the target has counted.
     let reach = |r, w| {
         wait_count(reads, r);
         wait_count(writes, w);

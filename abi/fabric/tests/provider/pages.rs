@@ -240,7 +240,7 @@ fn without_notification_a_refresh_is_atomic_for_peers() {
                 current.store(change, Ordering::SeqCst);
                 let before = during.load(Ordering::SeqCst);
                 let started = Instant::now();
-                // At least one whole read happens while refreshes go on.
+                // At least one whole read happens while refreshes continue.
                 while during.load(Ordering::SeqCst) < before + 2 {
                     assert_eq!(mr.refresh(&[]), 0);
                     assert!(started.elapsed() < PATIENCE, "the reader has stopped");

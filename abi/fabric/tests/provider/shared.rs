@@ -325,7 +325,7 @@ pub(crate) struct Server {
     pub(crate) srx: *mut FidEp,
 }
 
-/// Endpoints come and go while a thread polls the context that they share.
+/// Endpoints are opened and closed while a thread polls the context that they share.
 #[test]
 fn endpoints_close_while_their_shared_receives_are_used() {
     const CLOSES: usize = 5000;

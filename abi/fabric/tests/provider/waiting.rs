@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
-/// Milliseconds of a wait that must not end by itself.
+/// Milliseconds of a wait that must not time out.
 pub(crate) const LONG: c_int = 3 * PATIENCE.as_millis() as c_int;
 
 /// A queue with a descriptor.
@@ -126,7 +126,7 @@ pub(crate) fn note_thread(into: &AtomicI32) {
     into.store(unsafe { libc::gettid() }, Ordering::Release);
 }
 
-/// A handle that goes from thread to thread.
+/// A handle that may be sent to another thread.
 pub(crate) struct Shared<T>(pub(crate) *mut T);
 // SAFETY: the provider's objects may be used by several threads (FI_THREAD_SAFE).
 unsafe impl<T> Send for Shared<T> {}
@@ -209,7 +209,7 @@ fn nothing_is_missed_while_other_calls_are_in_progress() {
 }
 
 /// A call that returned `-FI_EAGAIN` for lack of a connection may be repeated once there is one, and the
-/// waiting thread is woken, even if the connection came before it began to wait.
+/// waiting thread is woken, even if the connection was made before it began to wait.
 #[test]
 fn a_thread_is_woken_to_repeat_a_call() {
     let wish = Wish::default();

@@ -155,13 +155,13 @@ fn at_level_info_the_log_explains_failed_calls() {
     for (line, words) in lines.iter().zip([
         "the endpoint is not enabled (fi_enable)",
         "the endpoint is not enabled (fi_enable)",
-        "the endpoint is bound to no address vector (fi_ep_bind)",
+        "the endpoint is not bound to an address vector (fi_ep_bind)",
         "fi_addr 0x4d is not in the address vector",
-        "what is injected (inject_size) has 4096 B at most",
+        "what is injected (inject_size) may have at most 4096 B",
         "cannot register 0 B from 0x1000",
-        "there still are 1 endpoint, 1 completion queue, 1 address vector, 1 memory region: fi_close",
-        "there still are endpoints that are bound to the completion queue",
-        "there still are domains, event queues or passive endpoints of the fabric",
+        "there are still 1 endpoint, 1 completion queue, 1 address vector, 1 memory region: fi_close",
+        "there are still endpoints that are bound to the completion queue",
+        "there are still domains, event queues or passive endpoints of the fabric",
     ]) {
         assert!(line.contains(words), "{lines:#?}");
     }

@@ -243,7 +243,7 @@ pub unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
 /// `src` must be valid for reading and `dst` for writing `len` bytes; the ranges must not overlap.
 #[inline]
 pub(crate) unsafe fn transfer(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise. A fault cannot happen with valid ranges, so there is no error to look at.
+    // SAFETY: the caller's promise. A fault cannot happen with valid ranges, so there is no error to check.
     let _ = unsafe { direct::copy(dst, src, len) };
 }
 

@@ -228,7 +228,7 @@ global_asm!(
         "lea r8, [rdi + rdx - 8]", // ends of all but the last 8 bytes
         "lea r9, [rsi + rdx - 8]",
         "sub rdx, 8",
-        "vmovdqu ymm0, [rsi]", // 32 bytes, then go on where the destination is aligned
+        "vmovdqu ymm0, [rsi]", // 32 bytes, then continue where the destination is aligned
         "vmovdqu [rdi], ymm0",
         "lea rcx, [rdi + 32]",
         "and rcx, -32",

@@ -468,7 +468,7 @@ fn in_a_child() {
             fault_here(); // it reaches us already
             assert_eq!(check(), Mode::Guarded);
             fault_here();
-            fault_elsewhere(); // and this one must not go round in circles
+            fault_elsewhere(); // and this one must not loop
         }
         "displaced twice" => {
             install().unwrap();

@@ -31,7 +31,7 @@ pub(super) enum Ask {
     /// The value of the counter.
     Counter,
     /// Post a receive for a message of this length on the data connection, answer, and answer again with its checksum when the
-    /// message has come.
+    /// message has arrived.
     Receive(u64),
     /// Bind the window to a part of the memory.
     Bind { offset: u64, len: u64 },

@@ -1,4 +1,4 @@
-//! Other devices: how links to and from them come up and go down, and which processes they belong to.
+//! Other devices: how links to and from them are established and lost, and which processes they belong to.
 //!
 //! A link comes up in one of two ways: another device connects to one of our sockets ([`Reception`]), or one of our
 //! queue pairs or groups needs one ([`Discovery`], [`GroupSearch`]). From then on [`Links`] watches it. The engine

@@ -32,7 +32,7 @@ pub(crate) struct EngineThread {
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// A doorbell rang, or a link came up, went down or waits for the engine.
+    /// A doorbell rang, or a link was established, was lost or waits for the engine.
     rung: bool,
     /// The timer fired.
     ticked: bool,

@@ -24,7 +24,7 @@
 //! | `event_router` | acts on the engine's events |
 //! | `engine_thread` | waits for sockets, doorbell and timer; drives while the program does not |
 //! | `thread_requests` | work that other threads leave to the engine thread |
-//! | `poll_set` | the rings that pollers look at without a lock |
+//! | `poll_set` | the rings that pollers check without a lock |
 //! | `idle` | how long pollers have found nothing |
 //! | `reactor`, `timer`, `backoff` | epoll, a timer, growing pauses |
 

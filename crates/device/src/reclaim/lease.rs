@@ -74,7 +74,7 @@ pub(super) struct Granted {
     /// The segment that it maps, and which bytes.
     pub(super) segment: u32,
     pub(super) bytes: Range<u64>,
-    /// Whether the link is gone but a copy is in progress.
+    /// Whether the link has ended but a copy is in progress.
     pub(super) lost: bool,
 }
 

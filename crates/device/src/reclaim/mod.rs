@@ -11,7 +11,7 @@
 //! | `outbox` | answers that a peer's socket had no room for |
 //! | `segment` | memory that can be leased |
 //! | `revoke` | takes leases back |
-//! | `remote_copies` | peers that copy by system calls, also after their link has gone |
+//! | `remote_copies` | peers that copy by system calls, also after their link has ended |
 //! | `quiesce` | gives back the memory that a queue pair's requests named |
 
 mod lease;

@@ -89,13 +89,13 @@ impl<L: Outlet> Outbox<L> {
         !self.0.lock().is_empty()
     }
 
-    /// Drops what waits for a link that is gone.
+    /// Drops what waits for a link that has ended.
     pub(super) fn forget(&self, link: LinkId) {
         self.0.lock().retain(|it| it.link != link);
     }
 }
 
-/// Sends a packet if there is room; a peer that is gone needs no answer.
+/// Sends a packet if there is room; a peer that has ended needs no answer.
 fn try_send(line: &impl Outlet, packet: &Packet) -> bool {
     let fds: Vec<_> = packet.fd.iter().map(AsFd::as_fd).collect();
     match line.send(&packet.bytes, &fds) {

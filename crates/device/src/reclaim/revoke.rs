@@ -98,7 +98,7 @@ impl Leases {
         }
     }
 
-    /// Forgets the leases of a link that is gone, except those with a copy in progress, for which deregistering their region
+    /// Forgets the leases of a link that has ended, except those with a copy in progress, for which deregistering their region
     /// still waits. Returns whether any are left.
     pub(crate) fn forget_link(&self, link: LinkId) -> bool {
         for segment in self.segments.lock().values_mut() {

@@ -1,7 +1,7 @@
 //! Messages of sends and writes, from their first fragment to their last.
 //!
 //! A message is checked as a whole when it starts, and is then *in progress* (`qp.resp.current`) until its last
-//! fragment is stored. Fragments come in order; a first fragment in the middle of another message means that the sender
+//! fragment is stored. Fragments arrive in order; a first fragment in the middle of another message means that the sender
 //! has abandoned the latter.
 
 use super::receive::{complete_receive, no_receive, take_receive};

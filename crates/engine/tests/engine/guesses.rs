@@ -183,7 +183,7 @@ fn guesses_in_the_ring_wait_there() {
     assert_eq!(tried, u64::from(ALLOWANCE) + 1);
 }
 
-/// One mistake a second, each with another key, for two hours: nothing ever waits. A program that repeats the same
+/// One mistake a second, each with another key, for two hours never makes anything wait. A program that repeats the same
 /// mistake in a loop is not slowed down either, because it learns nothing.
 #[test]
 fn honest_mistakes_are_answered_at_once() {

@@ -304,7 +304,7 @@ impl Stranger {
     /// Takes the next packet; `Pending` if none has arrived.
     ///
     /// # Errors
-    /// `Closed` when the other side is gone; anything that is not a packet of this protocol; a
+    /// `Closed` if the other side has ended; anything that is not a packet of this protocol; a
     /// refusal.
     pub fn receive(&self) -> Result<Step<Control>, HandshakeError> {
         let Some(packet) = expect_packet(&self.socket)? else {

@@ -30,7 +30,7 @@ use std::time::Instant;
 const BUSY: u64 = 1;
 
 /// The requester's control over all access to its memory over a link. Cheap to clone; usable from any thread, even
-/// after the link is gone.
+/// after the link has ended.
 #[derive(Clone, Debug)]
 pub struct PeerAccess {
     own: Half,

@@ -6,7 +6,7 @@
 //! | [`kind`] | the operations |
 //! | [`names`] | what members call a group, and an operation |
 //! | [`plan`] | what one member does, round after round |
-//! | [`inbox`] | chunks that came early |
+//! | [`inbox`] | chunks that arrived early |
 
 pub mod inbox;
 pub mod kind;

@@ -3,7 +3,7 @@
 //!
 //! | operation | how |
 //! | --- | --- |
-//! | barrier | dissemination: after the last round every member has heard of every other |
+//! | barrier | dissemination: after the last round every member knows that every other has entered |
 //! | broadcast, reduce, scatter, gather | binomial trees around the root |
 //! | allreduce | recursive doubling; members beyond a power of two hand theirs to a neighbour first |
 //! | allgather | a ring |

@@ -66,7 +66,7 @@ pub trait Host: Sized {
     /// # Errors
     /// [`Error::Fault`], [`Error::Denied`].
     fn store(&self, sges: &[Sge], bytes: &[u8], usage: LocalUse) -> Result<()>;
-    /// Lets peers read these bytes; returns the key for that.
+    /// Lets peers read these bytes; returns the key to use.
     ///
     /// # Errors
     /// No region can be registered.

@@ -9,19 +9,19 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`host`] | what the endpoint runs on, and whom it tells |
-//! | `send` | messages out: with their payload, or by rendezvous |
+//! | [`host`] | what the endpoint runs on and reports to |
+//! | `send` | sending messages: with their payload, or by rendezvous |
 //! | `transfer` | reads, writes, atomics and commits of the program |
-//! | `receive` | receives, and messages that find theirs or are kept |
-//! | `payload` | payload into its place: copied, or read from the sender's memory |
+//! | `receive` | receives, and messages that match one or are unexpected |
+//! | `payload` | moving payload to its buffer: copied, or read from the sender's memory |
 //! | `peek` | peeks, claims and discards of messages |
 //! | `direct` | messages that need no buffer |
 //! | `shared` | receives that several endpoints share |
 //! | `post` | requests to a connection, and what waits for room |
 //! | `flow` | credit and answers for peers |
-//! | `operation` | operations that are under way |
+//! | `operation` | operations in progress |
 //! | `progress` | completions of the device, and what follows from them |
-//! | `loss` | connections that fail, and how they are taken apart |
+//! | `loss` | connections that fail, and how they are removed |
 //! | `collective` | operations of groups of endpoints |
 
 mod collective;
@@ -94,7 +94,7 @@ pub struct Endpoint<H: Host> {
     /// The host watches the requests that wait for room on connections.
     backlog_watched: bool,
     operations: Operations<Operation<H>>,
-    /// Results of a connected endpoint that wait for their turn: of its own transfers, and of arrivals.
+    /// Results of a connected endpoint that wait for their turn: those of its transfers, and received messages.
     sends: InOrder<Outcome<H>>,
     arrivals: InOrder<Arrival<H>>,
     draining: Draining<Operation<H>, H::Qp>,
@@ -106,7 +106,7 @@ pub struct Endpoint<H: Host> {
     settled: u64,
     /// Messages that the program has claimed, by the context of the claim: oldest first.
     claimed: HashMap<usize, VecDeque<Found>>,
-    /// The connection of a connected endpoint has ended, and the program has been told.
+    /// The connection of a connected endpoint has ended, and this has been reported to the program.
     shut: bool,
 }
 
@@ -141,7 +141,7 @@ impl<H: Host> Endpoint<H> {
         self.service != Service::Datagram
     }
 
-    /// Whether completions come in the order of the operations.
+    /// Whether completions are reported in the order of the operations.
     #[inline]
     fn is_ordered(&self) -> bool {
         self.service == Service::Connected

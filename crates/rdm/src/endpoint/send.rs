@@ -34,7 +34,7 @@ pub trait Body<H: Host> {
     /// # Errors
     /// [`Error::Fault`](crate::error::Error::Fault).
     fn copy(&self, into: &mut [u8]) -> Result<()>;
-    /// Lets a peer read them; returns the key for that.
+    /// Lets a peer read them; returns the key to use.
     ///
     /// # Errors
     /// As [`Host::expose`].

@@ -1,4 +1,4 @@
-//! Nor can the connection go.
+//! Nor can the connection be dropped.
 
 use rkey::{Access, Device, RemoteKey};
 

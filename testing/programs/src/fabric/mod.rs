@@ -20,12 +20,12 @@ use std::process::Command;
 
 const SOURCES: &str = "abi/fabric/tests/clauses";
 const PAGE: &str = "docs/fabric-differences.md";
-/// Libfabric's own providers, and what its filter has to let through for each.
+/// Libfabric's own providers, and what its filter must let through for each.
 const OTHERS: &[(&str, &str)] = &[("tcp", "tcp,ofi_rxm"), ("shm", "shm")];
 /// The API version of Debian's libfabric.
 const API: &str = "1.17";
 
-/// Required mode bits: none, each alone, some sets, and all that go together.
+/// Required mode bits: none, each alone, some sets, and all that may be combined.
 const MODES: &[&str] = &[
     "NONE",
     "LOCAL",

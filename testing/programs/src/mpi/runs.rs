@@ -30,7 +30,7 @@ impl Mpi {
         }
     }
 
-    /// Whose compiler makes the programs for it: Intel's MPI runs those of MPICH, and comes without one.
+    /// Whose compiler makes the programs for it: Intel's MPI runs those of MPICH, and has none of its own.
     pub(super) const fn compiled_by(self) -> Self {
         match self {
             Self::Open => Self::Open,

@@ -148,7 +148,7 @@ impl Endpoint {
         let own = live.name();
         let av = live.host.av.as_ref();
         if !av.is_some_and(|av| Arc::ptr_eq(av, &set.av)) {
-            tracing::warn!("the set is of another address vector than the endpoint's");
+            tracing::warn!("the set belongs to another address vector than the endpoint");
             return Err(FiError::INVAL);
         }
         let mut addresses = Vec::new();
@@ -169,7 +169,7 @@ impl Endpoint {
         let rank = addresses.iter().position(|address| *address == own);
         let rank = rank.ok_or_else(|| {
             let own = rkey_rdm::address::to_text(own);
-            tracing::warn!("the endpoint, {own}, is no member of the set");
+            tracing::warn!("the endpoint, {own}, is not a member of the set");
             FiError::INVAL
         })?;
         Ok(Members { addresses, rank })
@@ -192,7 +192,7 @@ impl Endpoint {
             let ep = Arc::clone(self);
             let spawned = rkey_device::threads::spawn("rkey-fi-join", move || ep.attend(address));
             if let Err(error) = spawned {
-                tracing::debug!(%error, "the program has to make progress while it joins");
+                tracing::debug!(%error, "the program must make progress while it joins");
             }
         }
     }

@@ -87,7 +87,9 @@ impl Memory<'_> {
                     .collect())
             }
             Self::List(..) => {
-                tracing::warn!("a list of a collective operation has not {elements} elements");
+                tracing::warn!(
+                    "a list of a collective operation does not have {elements} elements"
+                );
                 Err(FiError::INVAL)
             }
         }
@@ -189,7 +191,9 @@ impl Endpoint {
                 let address = live.host.av.as_ref().and_then(|av| av.get(it.root));
                 let rank = address.and_then(|address| rdm.rank_of(it.group, address));
                 rank.ok_or_else(|| {
-                    tracing::warn!("the root of a collective operation is no member of the group");
+                    tracing::warn!(
+                        "the root of a collective operation is not a member of the group"
+                    );
                     FiError::INVAL
                 })?
             }

@@ -37,7 +37,7 @@ pub(super) struct Transfer<'a> {
 pub(super) fn wire_key(ep: &Endpoint, device_keys: bool, key: u64) -> Result<WireKey> {
     raw::resolve(&ep.domain, key, device_keys).ok_or_else(|| {
         rkey_device::denials::refused(&format!(
-            "key {key:#x} was not mapped with fi_mr_map_raw, as the domain's FI_MR_RAW asks for"
+            "key {key:#x} was not mapped with fi_mr_map_raw, as the domain's FI_MR_RAW requires"
         ));
         FiError::NOKEY
     })

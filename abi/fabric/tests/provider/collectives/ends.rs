@@ -9,7 +9,7 @@ fn sum(side: &Side, mc: &Mc, words: &mut [u64]) -> c_int {
     call(side, mc, FI_ALLREDUCE, it, None, (FI_UINT64, FI_SUM))
 }
 
-/// Members that wait for one that has gone, directly or through others, get an error; so do later operations.
+/// Members that wait for one that has ended, directly or through others, get an error; so do later operations.
 #[test]
 fn when_a_member_is_gone_the_others_get_an_error() {
     for (n, len) in [(2, 2), (4, 2), (4, 8192), (5, 2)] {
@@ -41,7 +41,7 @@ fn when_a_member_is_gone_the_others_get_an_error() {
     }
 }
 
-/// A member that never comes, because it went before it joined.
+/// A member that never joins, because it ended before that.
 #[test]
 fn joining_fails_if_a_member_is_gone() {
     let team = Team::open(4, &wish());
