@@ -58,3 +58,9 @@ fn kv_store() {
 fn send_file() {
     assert!(run("send_file", &[]).contains("the copy is equal to the file"));
 }
+
+#[test]
+fn task_farm() {
+    let text = run("task_farm", &["3", "100000"]);
+    assert!(text.contains("9592 primes below 100000"), "{text}");
+}

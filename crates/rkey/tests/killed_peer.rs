@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Set in the process that is going to be killed.
 const ADDRESS: &str = "RKEY_TEST_VICTIM_OF";
+/// Set in the process whose endpoint is going to be killed.
+const ENDPOINT: &str = "RKEY_TEST_ENDPOINT_VICTIM_OF";
 /// More than a ring holds, so that a part is sent by remote iovec.
 const LEN: usize = 4 << 20;
 
@@ -32,6 +34,63 @@ fn victim() {
     loop {
         peer.write(&region, .., &theirs, 0).unwrap().wait().unwrap();
         peer.read(&region, .., &theirs, 0).unwrap().wait().unwrap();
+    }
+}
+
+/// Not a test of its own: the other process of the test about endpoints.
+#[test]
+fn endpoint_victim() {
+    let Ok(address) = std::env::var(ENDPOINT) else {
+        return;
+    };
+    let (endpoint, to) = (device().endpoint().unwrap(), address.parse().unwrap());
+    for tag in 0.. {
+        // Every second one is longer than what travels with its header.
+        let len = if tag % 2 == 0 { 8 } else { LEN };
+        let sending = endpoint.send_tagged(to, tag, pattern(tag as u8, len));
+        sending.unwrap().wait().unwrap();
+    }
+}
+
+#[test]
+fn a_killed_endpoint_is_an_error_of_what_it_has_begun_and_others_go_on() {
+    let endpoint = device().endpoint().unwrap();
+    let address = endpoint.address().to_string();
+    for round in 0..2u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "endpoint_victim", "--quiet"])
+            .env(ENDPOINT, &address)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let receive = |tag| {
+            let buffer = vec![0; LEN];
+            let received = endpoint.receive_tagged(tag, None, buffer).unwrap();
+            received.wait_timeout(LONG)
+        };
+        let peer = receive(0).unwrap().from;
+        for tag in 1..10 + round {
+            let len = if tag % 2 == 0 { 8 } else { LEN };
+            let message = receive(tag).unwrap();
+            assert!(message.bytes == pattern(tag as u8, len) && message.from == peer);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Of the message that it was sending only the header may be here.
+        let rest = endpoint.receive_tagged(rkey::endpoint::Tag::ANY, peer, vec![0; LEN]);
+        match rest.unwrap().wait_timeout(Duration::from_millis(100)) {
+            Ok(message) => assert_eq!(message.from, peer),
+            Err(error) => assert!(
+                error.is_peer_gone() || matches!(error, Error::Timeout { .. }),
+                "{error}"
+            ),
+        }
+        let error = endpoint.send_tagged(peer, 1, vec![0; LEN]);
+        let error = error.and_then(rkey::endpoint::Sending::wait).unwrap_err();
+        assert!(
+            error.is_peer_gone() || matches!(error, Error::Unreachable { .. }),
+            "{error}"
+        );
     }
 }
 

@@ -22,6 +22,7 @@ pub const ADDRESS_BYTES: usize = 22;
 /// # Ok::<(), rkey::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "[u8; ADDRESS_BYTES]", try_from = "[u8; ADDRESS_BYTES]")]
 pub struct Address(pub(super) SocketAddr);
 
 impl Address {
@@ -62,6 +63,20 @@ impl Address {
             0 => Err(Error::BadAddress("its port is 0".into())),
             _ => Ok(Self(address)),
         }
+    }
+}
+
+impl From<Address> for [u8; ADDRESS_BYTES] {
+    fn from(address: Address) -> Self {
+        address.to_bytes()
+    }
+}
+
+impl TryFrom<[u8; ADDRESS_BYTES]> for Address {
+    type Error = Error;
+
+    fn try_from(bytes: [u8; ADDRESS_BYTES]) -> Result<Self, Error> {
+        Self::from_bytes(&bytes)
     }
 }
 
