@@ -19,6 +19,8 @@ pub fn threads() {
     thread::yield_now();
 }
 
+pub fn locks(_: &std::sync::Mutex<u8>, _: &std::sync::RwLock<u8>) {} //~ disallowed_types
+
 pub fn placeholders(it: Option<u8>) -> u8 {
     dbg!(1); //~ dbg_macro
     match it.unwrap() { //~ unwrap_used

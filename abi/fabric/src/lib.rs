@@ -20,7 +20,8 @@
 //! | `object`, `errno`, `nosys` | handles, error numbers, missing calls |
 //! | [`fuzzing`] | readers of peers' bytes, for fuzz targets |
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod address;
 mod attached;

@@ -12,7 +12,8 @@
 //! | [`mod@object`] | handles: the objects that these addresses stand for |
 //! | [`argument`] | structures and lists whose addresses a C program passes |
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod argument;
 pub mod delivery;

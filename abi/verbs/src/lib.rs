@@ -21,7 +21,8 @@
 //! | [`absent`] | objects of later versions that this device lacks |
 //! | [`fork`], [`interpose`], [`made_up`] | `fork`, and the files that programs look for |
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod absent;
 pub mod advise;

@@ -20,7 +20,8 @@
 //! | `long_double` | the numbers of the x87 unit (x86-64 only) |
 //! | [`hint`] | prefetch and pause |
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod barrier;
 pub mod copy;

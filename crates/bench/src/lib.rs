@@ -5,7 +5,7 @@
 //! Every figure carries its condition (static or touched buffers), because copies between buffers that no
 //! program touches measure the cache, not the device.
 
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 
 mod check;
 mod child;

@@ -3,7 +3,7 @@
 //! Each subcommand is a module of its name, except `bench`, which is a crate. This file reads the command line and turns errors into
 //! a line with a hint.
 
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 
 #[macro_use]
 mod output;

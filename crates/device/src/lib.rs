@@ -23,7 +23,7 @@
 //! the program still polls. A program that waits or does other things leaves the engine to the thread, which sleeps until a peer
 //! rings the doorbell. `progress` has the details.
 
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 
 pub mod config;
 pub mod connect;

@@ -16,7 +16,8 @@
 //! | [`life`] | the end of an endpoint |
 //! | [`complaint`], [`signal`] | the log of peers' errors; waking a thread by a descriptor |
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod buffers;
 mod connection;

@@ -25,7 +25,8 @@
 //! Everything a peer can write is copied out once and then checked; an invalid value is a
 //! [`Malformed`] and the link is dead after it.
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod any;
 pub mod direct;

@@ -81,7 +81,8 @@
 //! program without a subscriber.
 
 #![deny(unsafe_code)]
-#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod completion;
 mod connection;

@@ -1,17 +1,13 @@
 //! What the root of each library must turn on, so that rustc and clippy hold it to rules (`clippy.toml` names what
-//! `disallowed_methods` refuses: threads and clocks), and who is excepted from them.
+//! `disallowed_methods` and `disallowed_types` refuse: threads, clocks, the standard library's locks), and who is excepted from them.
 
 use super::{Finding, HEART};
 use crate::source::{Tree, code_only};
 use std::collections::BTreeSet;
 
-const EVERYWHERE: &[&str] = &["clippy::unwrap_used"];
+const EVERYWHERE: &[&str] = &["clippy::disallowed_types", "clippy::unwrap_used"];
 const BELOW_AND_ABOVE_THE_DEVICE: &[&str] = &["clippy::disallowed_methods"];
-const IN_THE_HEART: &[&str] = &[
-    "clippy::disallowed_types",
-    "clippy::print_stderr",
-    "clippy::print_stdout",
-];
+const IN_THE_HEART: &[&str] = &["clippy::print_stderr", "clippy::print_stdout"];
 
 /// Crates that may start threads and read clocks.
 const CRATES: &[(&str, &str)] = &[
@@ -123,10 +119,11 @@ mod tests {
 
     #[test]
     fn a_library_turns_the_lints_on() {
-        let good = "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]";
+        let good = "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]\n\
+            #![cfg_attr(not(test), warn(clippy::unwrap_used))]";
         assert_eq!(found("abi/a/src/lib.rs", good), Vec::<String>::new());
-        assert_eq!(found("abi/a/src/lib.rs", "mod a;").len(), 2);
-        assert_eq!(found("crates/device/src/lib.rs", "mod a;").len(), 1);
+        assert_eq!(found("abi/a/src/lib.rs", "mod a;").len(), 3);
+        assert_eq!(found("crates/device/src/lib.rs", "mod a;").len(), 2);
         assert_eq!(found("testing/a/src/lib.rs", "mod a;").len(), 0);
     }
 
