@@ -24,6 +24,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod barrier;
+pub mod biased;
 pub mod copy;
 pub mod fault;
 pub mod fifo;

@@ -14,8 +14,12 @@
 //!                                                         left behind
 //! ```
 //!
-//! All of it is one 64-bit word per slot: the generation (32 bits), the state (8) and the number of pins (24), or the
-//! number of the next free slot. Since pinning and retiring change the same word, they cannot miss each other.
+//! A live slot that is idle, that is neither pinned nor *held*, can be claimed for its next use in one step
+//! ([`Slab::reclaim`]).
+//!
+//! All of it is one 64-bit word per slot: the generation (32 bits), the state (8, with a bit for the hold) and the number
+//! of pins (24), or the number of the next free slot. Since pinning, holding and retiring change the same word, they
+//! cannot miss each other.
 //!
 //! What the slots hold is shared from the start, so its fields are atomics (or locks) and this module needs no `unsafe`.
 
@@ -28,7 +32,7 @@ mod slot;
 mod tests;
 
 use crate::lock::SpinLock;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 use slot::{Slot, Word};
 use std::fmt;
 use std::sync::OnceLock;
@@ -91,7 +95,7 @@ impl<T: Default> Slab<T> {
 
     /// Claims a free slot like [`claim`](Self::claim), from a list that the caller keeps.
     ///
-    /// If the claim is dropped and not published, the slot is lost.
+    /// If the claim is dropped and not published, the slot is lost until [`claimed`](Self::claimed).
     #[inline]
     pub fn claim_from(&self, free: &mut FreeList) -> Option<Claimed<'_, T>> {
         let (slot, index, generation) = self.take(free)?;
@@ -168,6 +172,68 @@ impl<T> Slab<T> {
             index,
             generation,
         })
+    }
+
+    /// Ends the life of a slot that is neither pinned nor held, and claims it for its next use, in one step. `None` when the
+    /// slot is not live under this generation, or not idle. The order is that of [`retire`](Self::retire).
+    ///
+    /// The claim is as one of [`claim_from`](Self::claim_from).
+    #[inline]
+    pub fn reclaim(
+        &self,
+        index: u32,
+        generation: u32,
+        next_generation: u32,
+    ) -> Option<Claimed<'_, T>> {
+        let slot = self.slot(index)?;
+        let idle = Word::live(generation, false);
+        let claimed = Word::new(next_generation, Word::CLAIMED, 0);
+        slot.word
+            .compare_exchange(idle.0, claimed.0, Ordering::SeqCst, Ordering::Relaxed)
+            .ok()?;
+        Some(Claimed {
+            slab: self,
+            slot,
+            index,
+            generation: next_generation,
+            own_list: false,
+        })
+    }
+
+    /// Resumes a claim from a list of the caller's that was dropped. `None` when the slot is not claimed under this
+    /// generation. The caller must be the only one that knows of the claim.
+    #[inline]
+    pub fn claimed(&self, index: u32, generation: u32) -> Option<Claimed<'_, T>> {
+        let slot = self.slot(index)?;
+        let claimed = Word::new(generation, Word::CLAIMED, 0);
+        (slot.load() == claimed).then_some(Claimed {
+            slab: self,
+            slot,
+            index,
+            generation,
+            own_list: false,
+        })
+    }
+
+    /// Keeps a live slot from being claimed by [`reclaim`](Self::reclaim), until [`unhold`](Self::unhold). False when the
+    /// slot is not live under this generation. A slot is held or not: holds are not counted.
+    pub fn hold(&self, index: u32, generation: u32) -> bool {
+        let hold = |word: Word| {
+            let found = word.is(Word::LIVE) && word.generation() == generation;
+            found.then_some(Word(word.0 | Word::HELD))
+        };
+        self.slot(index)
+            .is_some_and(|slot| slot.update(hold).is_some())
+    }
+
+    /// Ends a hold. Does nothing when the slot is not live under this generation.
+    pub fn unhold(&self, index: u32, generation: u32) {
+        if let Some(slot) = self.slot(index) {
+            slot.update(|word| {
+                let found = word.is(Word::LIVE) && word.generation() == generation;
+                found.then_some(Word(word.0 & !Word::HELD))
+            });
+        }
     }
 
     /// Resumes a retired slot whose [`Retired`] was dropped instead of released. `None` when there is no such slot under

@@ -6,6 +6,7 @@
 
 use crate::denial::{Attempt, NamedKey, Request};
 use crate::entry::{BoundTo, Entry, NONE, flag};
+use crate::hold::Held;
 use crate::key::Named;
 use crate::state::{RegionEvent, WindowEvent, WindowState};
 use crate::sync::Ordering;
@@ -163,8 +164,9 @@ impl Protection {
             _ => None,
         };
         let decided = self.decide_bind(&mut registry, request);
-        let bound = match decided {
-            Ok(bound) => bound,
+        // The region is held until the window counts.
+        let (bound, _region) = match decided {
+            Ok(decided) => decided.unzip(),
             Err(error) => {
                 if let Some(slot) = promised {
                     self.retire_slot(&mut registry, kind, slot);
@@ -233,7 +235,7 @@ impl Protection {
         let regions: Vec<RegionId> = registry.endpoints.iter().filter_map(tied).collect();
         for region in regions {
             registry.endpoints.remove(&region);
-            if let Ok(entry) = self.region(region) {
+            if let Ok(entry) = self.hold(region) {
                 entry.endpoint.store(NONE, Ordering::Release);
                 count += 1;
             }
@@ -268,12 +270,12 @@ impl Protection {
         count
     }
 
-    /// Checks a bind; returns the window's new binding, or `None` for an unbind.
+    /// Checks a bind; returns the window's new binding and its region, or `None` for an unbind.
     fn decide_bind(
         &self,
         registry: &mut Registry,
         request: &BindRequest,
-    ) -> Result<Option<(Bound, BoundTo)>, BindError> {
+    ) -> Result<Option<((Bound, BoundTo), Held<'_>)>, BindError> {
         let record = registry
             .window(request.window)
             .ok_or(BindError::NoSuchWindow(request.window))?;
@@ -317,11 +319,12 @@ impl Protection {
         if unbind {
             return Ok(None);
         }
-        let (id, region) = self.region_to_bind(request.region)?;
+        let region = self.region_to_bind(request.region)?;
         if region.domain() != record.domain {
             return Err(other("region", region.domain()));
         }
-        self.bind_to(request, type2, id, region).map(Some)
+        let bound = self.bind_to(request, type2, region.id, &region)?;
+        Ok(Some((bound, region)))
     }
 
     /// The part of the check that concerns the region.
@@ -373,7 +376,7 @@ impl Protection {
         Ok((Bound { region: id, qp }, to))
     }
 
-    fn region_to_bind(&self, region: BindRegion) -> Result<(RegionId, &Entry), BindError> {
+    fn region_to_bind(&self, region: BindRegion) -> Result<Held<'_>, BindError> {
         let (id, error) = match region {
             BindRegion::Id(id) => (id, BindError::RegionGone(id)),
             BindRegion::Key(key) => match self.keys.open_local(key) {
@@ -383,7 +386,7 @@ impl Protection {
                 None => return Err(BindError::NoSuchRegion(key)),
             },
         };
-        self.region(id).map(|entry| (id, entry)).map_err(|_| error)
+        self.hold(id).map_err(|_| error)
     }
 
     /// The window that an invalidation names.
@@ -483,6 +486,7 @@ impl Protection {
         }
         if let Some(region) = self.slots.get(bound.region.index) {
             region.link.fetch_sub(1, Ordering::Relaxed);
+            self.end_hold(bound.region);
         }
     }
 
@@ -494,25 +498,27 @@ impl Protection {
         kind: WindowKind,
         place: u32,
     ) -> Option<KeySlot> {
-        let type2 = kind.is_type2();
-        let claimed = self.claim(registry, type2)?;
-        let (index, generation) = (claimed.index(), claimed.generation());
-        let given = if type2 {
-            self.give_type2_key(registry, &claimed)
+        let (claimed, key) = if kind.is_type2() {
+            let claimed = self.claim(registry, true)?;
+            match self.give_type2_key(registry, &claimed) {
+                Some(key) => (claimed, key),
+                None => {
+                    claimed.release_to(&mut registry.free_type2);
+                    return None;
+                }
+            }
         } else {
-            self.give_key(registry, &claimed)
+            let ready = self.ready_slot_of_all(registry)?;
+            (self.take_up(&ready)?, ready.key)
         };
-        let Some(key) = given else {
-            self.give_up(registry, type2, claimed);
-            return None;
-        };
+        let (index, generation) = (claimed.index(), claimed.generation());
         // The slot may have been a region's.
         claimed.version.store(0, Ordering::Relaxed);
         claimed.rebind(None);
         claimed.domain.store(domain.0, Ordering::Relaxed);
         claimed.endpoint.store(NONE, Ordering::Relaxed);
         claimed.window.store(place, Ordering::Relaxed);
-        claimed.publish();
+        claimed.publish_held();
         Some(KeySlot {
             key,
             index,

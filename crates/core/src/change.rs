@@ -9,8 +9,8 @@ use crate::grant::Closing;
 use crate::registry::{Filling, Geometry, allowed};
 use crate::section::passing::{Awaited, Passing};
 use crate::sync::Ordering;
-use crate::table::{Protection, Registry, reached};
-use crate::{Access, Change, CoreError, Limit, MemoryKind, Region, RegionId};
+use crate::table::{Protection, Registry};
+use crate::{Access, Change, CoreError, MemoryKind, Region, RegionId};
 use rkey_base::slab::Retired;
 
 impl Protection {
@@ -27,19 +27,14 @@ impl Protection {
     ) -> Result<(Region, Closing<'_>), CoreError> {
         let (geometry, access) = self.changed(change)?;
         let mut registry = self.registry.lock();
-        let entry = self.region(region)?;
-        let filling = self.refill(&mut registry, region, entry, change, geometry, access)?;
-        // Remove the old region's requested key first, so that the new one can take it.
-        let requested = self.forget_requested(region, entry);
-        let placed = self.place(&mut registry, filling, entry.len.load(Ordering::Relaxed));
-        if placed.is_err() {
-            self.restore_requested(region, entry, requested);
-        }
-        let new = placed?;
+        let entry = self.hold(region)?;
+        let filling = self.refill(&mut registry, region, &entry, change, geometry, access)?;
+        let new = self.place(&mut registry, filling, Some(&entry))?;
         if let Some(endpoint) = registry.endpoints.remove(&region) {
             registry.endpoints.insert(new.id, endpoint);
         }
-        Ok((new, self.end(&mut registry, region, entry)))
+        let closing = self.end(&mut registry, region, &entry)?;
+        Ok((new, closing))
     }
 
     /// Changes a region's domain, memory or rights under its current handle and keys. From the moment this returns
@@ -54,17 +49,10 @@ impl Protection {
     ) -> Result<Changing<'_>, CoreError> {
         let (geometry, access) = self.changed(change)?;
         let mut registry = self.registry.lock();
-        let entry = self.region(region)?;
-        let mut new = self.refill(&mut registry, region, entry, change, geometry, access)?;
+        let entry = self.hold(region)?;
+        let mut new = self.refill(&mut registry, region, &entry, change, geometry, access)?;
         let old_len = entry.len.load(Ordering::Relaxed);
-        let bytes = registry
-            .bytes
-            .wrapping_sub(old_len)
-            .checked_add(new.geometry.len);
-        let max = self.limits.max_total_bytes;
-        let bytes = bytes
-            .filter(|bytes| *bytes <= max)
-            .ok_or(reached(Limit::TotalBytes, max))?;
+        let bytes = self.room_for(&mut registry, new.geometry.len, old_len)?;
         // A requested key that stays is found throughout, so that a request in between is denied as "changing" and
         // not as an unknown key.
         let asked = entry.requested();
@@ -72,20 +60,13 @@ impl Protection {
         if stays {
             new.rights |= flag::REQUESTED;
         } else {
-            let requested = self.forget_requested(region, entry);
-            if let Some(key) = new.requested {
-                match self.may_request(new.domain, key) {
-                    Ok(room) => room.fill(region),
-                    Err(error) => {
-                        self.restore_requested(region, entry, requested);
-                        return Err(error);
-                    }
-                }
+            self.replace_requested(&new, Some(&entry), Ok(region))?;
+            if new.requested.is_some() {
                 new.rights |= flag::REQUESTED;
             }
         }
         let Some(retired) = self.slots.retire(region.index, region.generation) else {
-            return Err(CoreError::NoSuchRegion(region)); // cannot happen: the region is live, and the registry is locked
+            return Err(CoreError::NoSuchRegion(region)); // cannot happen: the region is held
         };
         retired.begin_change();
         if new.memory == MemoryKind::User {
@@ -99,19 +80,9 @@ impl Protection {
         Ok(Changing {
             table: self,
             region,
-            section: Awaited::new(self, &registry),
+            section: Awaited::new(self),
             waiting: Some((retired, Box::new(new))),
         })
-    }
-
-    /// Restores the key that was just taken from a region.
-    fn restore_requested(&self, region: RegionId, entry: &Entry, key: Option<u64>) {
-        // This cannot fail: the cell that was just emptied is still free.
-        if let Some(key) = key
-            && let Ok(room) = self.may_request(entry.domain(), key)
-        {
-            room.fill(region);
-        }
     }
 
     /// The new attributes, checked on their own.
@@ -219,7 +190,8 @@ impl Changing<'_> {
             }
             let rights = new.rights;
             self.table.fill(&retired, *new, rights);
-            let revived = retired.revive();
+            let held = retired.is_booked();
+            let revived = retired.revive(held);
             debug_assert!(revived.is_ok(), "it is drained, and that does not change");
         }
         Ok(region)

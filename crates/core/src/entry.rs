@@ -41,6 +41,8 @@ pub(crate) mod flag {
     pub(crate) const INTERNAL: u32 = 1 << 27;
     /// A null region: a scatter list of substitutes for what is read and written.
     pub(crate) const NULL: u32 = 1 << 25;
+    /// A slot with any of these is released under the table's lock only.
+    pub(crate) const BOOKED: u32 = SCATTER | WINDOW | SHARED | INTERNAL | NULL;
 }
 
 /// No endpoint, no counter.
@@ -120,6 +122,15 @@ impl Entry {
     pub(crate) fn note_requested(&self, key: u64) {
         self.version.store((key >> 32) as u32, Ordering::Relaxed);
         self.window.store(key as u32, Ordering::Relaxed);
+    }
+
+    /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)): its end changes something else under the
+    /// table's lock, or is refused because something is bound to it.
+    pub(crate) fn is_booked(&self) -> bool {
+        self.rights() & flag::BOOKED != 0
+            || self.link.load(Ordering::Relaxed) > 0
+            || Self::tied(&self.endpoint).is_some()
+            || Self::tied(&self.counter).is_some()
     }
 
     /// Changes flags; the caller holds the table's lock.

@@ -3,7 +3,7 @@
 use crate::RegionId;
 use crate::entry::Entry;
 use crate::section::passing::{Awaited, Passing};
-use crate::table::{Protection, Registry};
+use crate::table::Protection;
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
 
@@ -151,10 +151,10 @@ pub struct Closing<'a> {
 }
 
 impl<'a> Closing<'a> {
+    /// The region's slot is retired already.
     #[inline]
     pub(crate) fn new(
         table: &'a Protection,
-        registry: &Registry,
         waiting: Option<Retired<'a, Entry>>,
         shared: bool,
     ) -> Self {
@@ -162,7 +162,7 @@ impl<'a> Closing<'a> {
             table,
             waiting,
             shared,
-            section: Awaited::new(table, registry),
+            section: Awaited::new(table),
         }
     }
 

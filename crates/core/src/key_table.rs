@@ -36,6 +36,8 @@ pub(crate) struct KeyTable {
     levels: [OnceLock<Box<[Bucket]>>; LEVELS],
     /// The number of levels.
     grown: AtomicUsize,
+    /// How many cells of each level were never used.
+    empty: [AtomicUsize; LEVELS],
 }
 
 /// What the table knows about a key.
@@ -57,6 +59,7 @@ impl KeyTable {
         Self {
             levels: [const { OnceLock::new() }; LEVELS],
             grown: AtomicUsize::new(0),
+            empty: std::array::from_fn(|_| AtomicUsize::new(0)),
         }
     }
 
@@ -114,37 +117,71 @@ impl KeyTable {
     #[inline]
     #[must_use]
     pub(crate) fn insert(&self, key: u32, index: u32, generation: u32) -> bool {
-        let mut ended = None;
-        let mut empty = None;
-        for level in self.levels() {
+        let Some(cell) = self.room(key).or_else(|| self.grow(key)) else {
+            return false;
+        };
+        cell.store(word(key, index, generation), Ordering::Relaxed);
+        true
+    }
+
+    /// A cell for a key, in the largest level with room, because lookups try it first. A cell that was never used is
+    /// preferred, as long as the level has any: then more ended keys are remembered.
+    #[inline]
+    fn room(&self, key: u32) -> Option<&AtomicU64> {
+        // Usually the first cell will do, and the others need not be computed.
+        let newest = self.grown.load(Ordering::Relaxed).wrapping_sub(1);
+        if let Some(cell) = self.first_cell(newest, key)
+            && cell.load(Ordering::Relaxed) & LIVE == 0
+            && self.empty.get(newest)?.load(Ordering::Relaxed) == 0
+        {
+            return Some(cell);
+        }
+        self.find_room(key)
+    }
+
+    /// The cell of a level that is tried first for a key.
+    #[inline]
+    fn first_cell(&self, level: usize, key: u32) -> Option<&AtomicU64> {
+        cells(self.levels.get(level)?.get()?, key).next()
+    }
+
+    fn find_room(&self, key: u32) -> Option<&AtomicU64> {
+        let grown = self.grown.load(Ordering::Relaxed).min(LEVELS);
+        for (level, empty) in self.levels().zip(self.empty[..grown].iter().rev()) {
+            let left = empty.load(Ordering::Relaxed);
+            let mut ended = None;
             for cell in cells(level, key) {
                 match cell.load(Ordering::Relaxed) {
                     EMPTY => {
-                        empty = Some(cell);
-                        break;
+                        empty.store(left - 1, Ordering::Relaxed);
+                        return Some(cell);
                     }
-                    word if word & LIVE == 0 => ended = ended.or(Some(cell)),
-                    _ => {}
+                    word if word & LIVE != 0 => {}
+                    _ if left == 0 => return Some(cell),
+                    _ => ended = ended.or(Some(cell)),
                 }
             }
-            // Prefer the largest level with room, because lookups try it first.
-            if empty.is_some() || ended.is_some() {
-                break;
+            if ended.is_some() {
+                return ended;
             }
         }
-        match empty.or(ended).or_else(|| self.grow(key)) {
-            Some(cell) => {
-                cell.store(word(key, index, generation), Ordering::Relaxed);
-                true
-            }
-            None => false,
-        }
+        None
     }
 
     /// Notes that a key has ended.
     #[inline]
     pub(crate) fn end(&self, key: u32, index: u32, generation: u32) {
         let live = word(key, index, generation);
+        let newest = self.grown.load(Ordering::Relaxed).wrapping_sub(1);
+        match self.first_cell(newest, key) {
+            Some(cell) if cell.load(Ordering::Relaxed) == live => {
+                cell.store(live & !LIVE, Ordering::Relaxed);
+            }
+            _ => self.find_and_end(key, live),
+        }
+    }
+
+    fn find_and_end(&self, key: u32, live: u64) {
         for level in self.levels() {
             for cell in cells(level, key) {
                 if cell.load(Ordering::Relaxed) == live {
@@ -162,6 +199,7 @@ impl KeyTable {
             let buckets = (FIRST_LEVEL << (2 * grown)) / BUCKET;
             (0..buckets).map(|_| Bucket::default()).collect()
         });
+        self.empty[grown].store(level.len() * BUCKET - 1, Ordering::Relaxed);
         self.grown.store(grown + 1, Ordering::Release);
         cells(level, key).next()
     }
@@ -169,9 +207,9 @@ impl KeyTable {
     /// The levels, the largest and usually fullest first.
     #[inline(always)]
     fn levels(&self) -> impl Iterator<Item = &[Bucket]> {
-        let grown = self.grown.load(Ordering::Acquire);
-        let level = |number: usize| Some(&**self.levels.get(number)?.get()?);
-        (0..grown).rev().map_while(level)
+        let grown = self.grown.load(Ordering::Acquire).min(LEVELS);
+        let levels = self.levels[..grown].iter().rev();
+        levels.map_while(|level| Some(&**level.get()?))
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
 //! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one short spin
-//! lock.
+//! lock, except for threads that register and deregister from a [`Magazine`].
 //!
 //! Where to find things: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in `key`, the
 //! decision in `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, the states of
@@ -31,12 +31,14 @@ mod entry;
 mod error;
 mod explain;
 mod grant;
+mod hold;
 mod id;
 mod key;
 mod key_table;
 mod limits;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod magazine;
 mod null;
 mod raw;
 mod region;
@@ -61,6 +63,7 @@ pub use grant::{Closing, Grant, Spans};
 pub use id::{Accessor, DomainId, Key, LocalKey, RegionId, WindowId, WireKey};
 pub use key::Secrets;
 pub use limits::{Limit, Limits};
+pub use magazine::Magazine;
 pub use raw::{RawKey, RawKeyMap};
 pub use region::{Addressing, Change, MemoryKind, Region, RegionSpec};
 pub use rules::Rules;

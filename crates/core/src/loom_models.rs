@@ -8,9 +8,9 @@ use crate::key_table::KeyTable;
 use crate::requested::{Requested, Vacancy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
-    Access, Accessor, Addressing, BindRegion, BindRequest, Change, Closing, DomainId, Limits,
-    Operation, Protection, Region, RegionId, RegionSpec, Rules, Secrets, Section, SectionLock,
-    WindowKind, WireKey,
+    Access, Accessor, Addressing, BindRegion, BindRequest, Change, Closing, CoreError, DomainId,
+    Limits, Magazine, Operation, Protection, Region, RegionId, RegionSpec, Rules, Secrets, Section,
+    SectionLock, WindowKind, WireKey,
 };
 use loom::sync::Arc;
 use loom::thread;
@@ -57,7 +57,8 @@ fn first_use(index: u32) -> RegionId {
 }
 
 fn add(table: &Requested, domain: DomainId, key: u64, index: u32) {
-    let Vacancy::Room(room) = table.vacancy(domain, key) else {
+    let adding = table.adding();
+    let Vacancy::Room(room) = adding.vacancy(domain, key) else {
         panic!("no room");
     };
     room.fill(first_use(index));
@@ -328,5 +329,96 @@ fn access_through_a_window_against_unbind_and_close() {
         let closing = world.table.close_region(region.id).unwrap();
         world.take_back(closing);
         peer.join().unwrap();
+    });
+}
+
+impl World {
+    fn register_from(&self, magazine: &Magazine, start: u64) -> Result<Region, CoreError> {
+        let ranges = [VaRange::new(start, 64).unwrap()];
+        let spec = RegionSpec::new(self.who.domain, &ranges, Access::all());
+        self.table.register_from(magazine, &spec)
+    }
+}
+
+/// A region that ends into a magazine, and whose slot is another region's at once.
+fn access_against_a_magazine(access: fn(&World, WireKey)) {
+    loom::model(move || {
+        let (world, region) = World::new();
+        let magazine = world.table.magazine();
+        let peer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || access(&world, WireKey::Device(region.key)))
+        };
+        let closing = world.table.close_region_into(&magazine, region.id).unwrap();
+        world.take_back(closing);
+        let next = world.register_from(&magazine, 8 * START).unwrap();
+        assert_ne!(next.key, region.key);
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn access_in_a_section_against_close_into_a_magazine() {
+    access_against_a_magazine(World::access_in_section);
+}
+
+#[test]
+fn access_with_a_pin_against_close_into_a_magazine() {
+    access_against_a_magazine(World::access_with_a_pin);
+}
+
+/// A region that is bound to something does not end, and one that has ended is not bound, nor is the next in its slot.
+#[test]
+fn bind_against_close_into_a_magazine() {
+    loom::model(|| {
+        let (world, region) = World::new();
+        let magazine = world.table.magazine();
+        let binder = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.table.bind_endpoint(region.id, 7))
+        };
+        let closed = world
+            .table
+            .close_region_into(&magazine, region.id)
+            .map(drop);
+        if closed.is_ok() {
+            world.register_from(&magazine, 8 * START).unwrap();
+        }
+        match (closed, binder.join().unwrap()) {
+            (Ok(()), Err(CoreError::NoSuchRegion(_))) => {
+                assert_eq!(world.table.forget_endpoint(7), 0);
+            }
+            (Err(CoreError::RegionBusy { .. }), Ok(())) => {
+                assert_eq!(world.table.forget_endpoint(7), 1);
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// Counts are exact again when a magazine is settled while its thread uses it.
+#[test]
+fn settling_against_registering() {
+    loom::model(|| {
+        let (world, region) = World::new();
+        let magazine = world.table.magazine();
+        let owner = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let own = world.register_from(&magazine, 8 * START);
+                let own = own.map(|own| world.table.close_region_into(&magazine, own.id).map(drop));
+                (magazine, own)
+            })
+        };
+        drop(world.table.close_region(region.id).unwrap());
+        // The domain closes when nothing is registered, whatever is prepaid.
+        let early = world.table.close_domain(world.who.domain).is_ok();
+        let (magazine, registered) = owner.join().unwrap();
+        match registered {
+            Ok(closed) => closed.unwrap(),
+            Err(error) => assert!(early, "{error}"),
+        }
+        assert!(early || world.table.close_domain(world.who.domain).is_ok());
+        drop(magazine);
     });
 }

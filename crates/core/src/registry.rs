@@ -2,7 +2,9 @@
 
 use crate::entry::{Entry, NONE, flag};
 use crate::grant::Closing;
-use crate::requested::{Room, Vacancy};
+use crate::hold::Held;
+use crate::magazine::ReadySlot;
+use crate::requested::{Adding, Room, Vacancy};
 use crate::scatter::ScatterList;
 use crate::state::{RegionEvent, RegionState};
 use crate::sync::{AtomicU32, Ordering};
@@ -43,22 +45,11 @@ impl Protection {
     pub fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, CoreError> {
         let geometry = self.geometry(spec.ranges, spec.addressing)?;
         let access = allowed(spec.access, spec.rules)?;
-        let mut rights = access.bits() | geometry.flags;
-        if spec.needs_endpoint {
-            rights |= flag::ENDPOINT | flag::DISABLED;
-        } else if spec.disabled {
-            rights |= flag::DISABLED;
-        }
-        if spec.peer.is_some() {
-            rights |= flag::PEER;
-        }
-        if spec.internal {
-            rights |= flag::INTERNAL;
-        }
+        let rights = rights(spec, access);
         self.enter(Filling {
-            geometry,
             domain: spec.domain,
-            rights,
+            rights: rights | geometry.flags,
+            geometry,
             requested: spec.requested_key.filter(|_| access.is_remote()),
             endpoint: None,
             peer: spec.peer,
@@ -73,10 +64,13 @@ impl Protection {
         let mut registry = self.registry.lock();
         let max = self.limits.max_regions;
         if registry.regions >= max {
+            self.settle(&mut registry);
+        }
+        if registry.regions >= max {
             return Err(reached(Limit::Regions, u64::from(max)));
         }
         registry.children(filling.domain)?;
-        self.place(&mut registry, filling, 0)
+        self.place(&mut registry, filling, None)
     }
 
     /// Enables a region that was created disabled. Nothing can be bound to it afterwards.
@@ -85,8 +79,8 @@ impl Protection {
     /// [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it must serve one endpoint and has none.
     pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
         let _books = self.registry.lock();
-        let entry = self.region(region)?;
-        if state(entry).step(RegionEvent::Enable).is_none() {
+        let entry = self.hold(region)?;
+        if state(&entry).step(RegionEvent::Enable).is_none() {
             return Err(CoreError::AlreadyEnabled(region));
         }
         if entry.rights() & flag::ENDPOINT != 0 && Entry::tied(&entry.endpoint).is_none() {
@@ -104,7 +98,7 @@ impl Protection {
         let mut registry = self.registry.lock();
         tie(
             region,
-            self.region(region)?,
+            &*self.hold(region)?,
             |entry| &entry.endpoint,
             endpoint,
         )?;
@@ -118,7 +112,7 @@ impl Protection {
     /// [`CoreError::NoSuchRegion`].
     pub fn unbind_endpoint(&self, region: RegionId) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
-        self.region(region)?.endpoint.store(NONE, Ordering::Release);
+        self.hold(region)?.endpoint.store(NONE, Ordering::Release);
         registry.endpoints.remove(&region);
         Ok(())
     }
@@ -131,7 +125,7 @@ impl Protection {
         let _books = self.registry.lock();
         tie(
             region,
-            self.region(region)?,
+            &*self.hold(region)?,
             |entry| &entry.counter,
             counter,
         )
@@ -143,7 +137,7 @@ impl Protection {
     /// [`CoreError::NoSuchRegion`].
     pub fn unbind_counter(&self, region: RegionId) -> Result<(), CoreError> {
         let _books = self.registry.lock();
-        self.region(region)?.counter.store(NONE, Ordering::Release);
+        self.hold(region)?.counter.store(NONE, Ordering::Release);
         Ok(())
     }
 
@@ -156,6 +150,7 @@ impl Protection {
     pub fn close_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
         let mut registry = self.registry.lock();
         let entry = self.region(region)?;
+        // If the region ends meanwhile (into a magazine), these are another's, and `end` fails.
         let windows = entry.link.load(Ordering::Relaxed);
         let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::tied(place).is_some());
         if windows > 0 || bindings != [false; 2] {
@@ -166,7 +161,7 @@ impl Protection {
                 bindings,
             });
         }
-        Ok(self.end(&mut registry, region, entry))
+        self.end(&mut registry, region, entry)
     }
 
     /// Unbinds every window of a region, removes its endpoint and counter, and closes it.
@@ -175,7 +170,7 @@ impl Protection {
     /// [`CoreError::NoSuchRegion`].
     pub fn revoke_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
         let mut registry = self.registry.lock();
-        let entry = self.region(region)?;
+        let entry = self.hold(region)?;
         if entry.link.load(Ordering::Relaxed) > 0 {
             self.unbind_windows(&mut registry, |bound| bound.region == region);
         }
@@ -184,7 +179,7 @@ impl Protection {
         if !registry.endpoints.is_empty() {
             registry.endpoints.remove(&region);
         }
-        Ok(self.end(&mut registry, region, entry))
+        self.end(&mut registry, region, &entry)
     }
 
     /// Where a region's memory comes from.
@@ -201,7 +196,7 @@ impl Protection {
             .unwrap_or_default())
     }
 
-    /// The slot of a live region. It cannot be retired while the caller holds the registry's lock.
+    /// The slot of a region that is live at this moment.
     #[inline]
     pub(crate) fn region(&self, region: RegionId) -> Result<&Entry, CoreError> {
         if self.slots.peek(region.index) == Some((region.generation, State::Live))
@@ -285,7 +280,8 @@ impl Protection {
         }
     }
 
-    fn bounded(&self, len: u64) -> Result<(), CoreError> {
+    #[inline]
+    pub(crate) fn bounded(&self, len: u64) -> Result<(), CoreError> {
         let max = self.limits.max_region_bytes;
         if len > max {
             Err(reached(Limit::RegionBytes, max))
@@ -294,36 +290,32 @@ impl Protection {
         }
     }
 
-    /// Claims a slot for a region. `replaced` bytes are about to be released. The domain is known to be open.
+    /// Fills a slot with a region, whose domain is known to be open. The region `replaced`, which the caller holds, is about
+    /// to end: its bytes are released, and its requested key is taken away from it.
     #[inline]
     pub(crate) fn place(
         &self,
         registry: &mut Registry,
         it: Filling,
-        replaced: u64,
+        replaced: Option<&Held<'_>>,
     ) -> Result<Region, CoreError> {
-        let bytes = (registry.bytes - replaced).checked_add(it.geometry.len);
-        let max = self.limits.max_total_bytes;
-        let bytes = bytes
-            .filter(|bytes| *bytes <= max)
-            .ok_or(reached(Limit::TotalBytes, max))?;
-        let room = match it.requested {
-            Some(key) => Some(self.may_request(it.domain, key)?),
-            None => None,
-        };
-        let claimed = self
-            .claim(registry, false)
-            .ok_or_else(|| reached(Limit::KeySlots, u64::from(self.slots.capacity())))?;
-        let index = claimed.index();
-        let generation = claimed.generation();
-        let Some(key) = self.give_key(registry, &claimed) else {
-            self.give_up(registry, false, claimed);
-            return Err(reached(Limit::KeySlots, u64::from(self.slots.capacity())));
-        };
-        let id = RegionId { index, generation };
+        let released = replaced.map_or(0, |old| old.len.load(Ordering::Relaxed));
+        let bytes = self.room_for(registry, it.geometry.len, released)?;
+        // First, because it may look into magazines, whose locks come before that of the requested keys.
+        let ready = self.ready_slot_of_all(registry);
+        let full = || reached(Limit::KeySlots, u64::from(self.slots.capacity()));
+        if it.requested.is_some() || replaced.is_some_and(|old| old.requested().is_some()) {
+            let id = ready.as_ref().map(ReadySlot::id).ok_or_else(full);
+            if let Err(error) = self.replace_requested(&it, replaced, id) {
+                registry.ready.extend(ready);
+                return Err(error);
+            }
+        }
+        let ready = ready.ok_or_else(full)?;
+        let claimed = self.take_up(&ready).ok_or_else(full)?;
+        let (id, key) = (ready.id(), ready.key);
         let mut rights = it.rights;
-        if let Some(room) = room {
-            room.fill(id);
+        if it.requested.is_some() {
             rights |= flag::REQUESTED;
         }
         if it.memory != MemoryKind::User {
@@ -332,8 +324,11 @@ impl Protection {
         }
         let (domain, requested) = (it.domain, it.requested);
         self.fill(&claimed, it, rights);
-        claimed.publish();
-        registry.bytes = bytes.wrapping_add(replaced); // `end` takes them away again
+        match claimed.is_booked() {
+            true => claimed.publish_held(),
+            false => claimed.publish(),
+        }
+        registry.bytes = bytes.wrapping_add(released); // `end` takes them away again
         registry.regions += 1;
         registry.region_came(domain, rights)?;
         Ok(Region {
@@ -370,14 +365,82 @@ impl Protection {
         slot.rights.store(rights, Ordering::Release);
     }
 
+    /// The bytes of all regions after `released` were released and `len` came.
+    #[inline]
+    pub(crate) fn room_for(
+        &self,
+        registry: &mut Registry,
+        len: u64,
+        released: u64,
+    ) -> Result<u64, CoreError> {
+        let max = self.limits.max_total_bytes;
+        let sum = |bytes: u64| (bytes - released).checked_add(len);
+        let fits = |bytes: &u64| *bytes <= max;
+        if let Some(bytes) = sum(registry.bytes).filter(fits) {
+            return Ok(bytes);
+        }
+        self.settle(registry);
+        let bytes = sum(registry.bytes).filter(fits);
+        bytes.ok_or(reached(Limit::TotalBytes, max))
+    }
+
+    /// Gives a new region its requested key, if it has one, after the region that it replaces has lost its own. That one
+    /// keeps it if this fails, as it does if there is no slot for the new one.
+    pub(crate) fn replace_requested(
+        &self,
+        it: &Filling,
+        replaced: Option<&Held<'_>>,
+        new: Result<RegionId, CoreError>,
+    ) -> Result<(), CoreError> {
+        let adding = self.requested.adding();
+        let old = replaced.and_then(|old| self.forget_requested(old.id, old));
+        let room = match it.requested {
+            Some(key) => self.may_request(&adding, it.domain, key).map(Some),
+            None => Ok(None),
+        };
+        match room.and_then(|room| Ok((room, new?))) {
+            Ok((Some(room), id)) => room.fill(id),
+            Ok((None, _)) => {}
+            Err(error) => {
+                if let Some(replaced) = replaced {
+                    self.restore_requested(&adding, replaced, old);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a region the requested key back that was taken from it just now, under the same lock.
+    pub(crate) fn restore_requested(
+        &self,
+        adding: &Adding<'_>,
+        region: &Held<'_>,
+        key: Option<u64>,
+    ) {
+        // This cannot fail: the cell that was just emptied is still free.
+        if let Some(key) = key
+            && let Ok(room) = self.may_request(adding, region.domain(), key)
+        {
+            room.fill(region.id);
+        }
+    }
+
     /// Ends a live region that has no children.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchRegion`]: it has ended already, which cannot be if the caller holds it.
     #[inline]
     pub(crate) fn end(
         &self,
         registry: &mut Registry,
         region: RegionId,
         entry: &Entry,
-    ) -> Closing<'_> {
+    ) -> Result<Closing<'_>, CoreError> {
+        let RegionId { index, generation } = region;
+        let Some(retired) = self.slots.retire(index, generation) else {
+            return Err(CoreError::NoSuchRegion(region));
+        };
         debug_assert!(state(entry).step(RegionEvent::Close) == Some(RegionState::Closing));
         let rights = entry.rights();
         if rights & flag::REQUESTED != 0 {
@@ -391,22 +454,24 @@ impl Protection {
             .wrapping_sub(entry.len.load(Ordering::Relaxed));
         registry.regions -= 1;
         registry.region_went(entry.domain(), rights);
-        let RegionId { index, generation } = region;
         let key = registry.remote_key(index);
         self.keys.remote.end(key.0, index, generation);
-        let retired = self.slots.retire(index, generation);
-        // This cannot fail: the region is live, and retiring takes the registry's lock.
-        let busy = retired.and_then(|retired| self.try_put_back(registry, false, retired).err());
-        Closing::new(self, registry, busy, rights & flag::SHARED != 0)
+        let busy = self.try_put_back(registry, false, retired).err();
+        Ok(Closing::new(self, busy, rights & flag::SHARED != 0))
     }
 
     /// A free cell for a requested key.
     #[inline]
-    pub(crate) fn may_request(&self, domain: DomainId, key: u64) -> Result<Room<'_>, CoreError> {
+    pub(crate) fn may_request<'a>(
+        &self,
+        adding: &'a Adding<'_>,
+        domain: DomainId,
+        key: u64,
+    ) -> Result<Room<'a>, CoreError> {
         if key == u64::MAX {
             return Err(CoreError::KeyReserved(key));
         }
-        match self.requested.vacancy(domain, key) {
+        match adding.vacancy(domain, key) {
             Vacancy::Room(room) => Ok(room),
             Vacancy::Taken => Err(CoreError::KeyTaken(key)),
             Vacancy::Full => Err(reached(Limit::KeySlots, u64::from(self.slots.capacity()))),
@@ -420,6 +485,24 @@ impl Protection {
         self.requested.remove(entry.domain(), key, region);
         Some(key)
     }
+}
+
+/// The rights and flags of a new region, except for those of its geometry.
+#[inline]
+pub(crate) fn rights(spec: &RegionSpec<'_>, access: Access) -> u32 {
+    let mut rights = access.bits();
+    if spec.needs_endpoint {
+        rights |= flag::ENDPOINT | flag::DISABLED;
+    } else if spec.disabled {
+        rights |= flag::DISABLED;
+    }
+    if spec.peer.is_some() {
+        rights |= flag::PEER;
+    }
+    if spec.internal {
+        rights |= flag::INTERNAL;
+    }
+    rights
 }
 
 /// The state of a live region's slot.
@@ -447,7 +530,8 @@ pub(crate) fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> 
 }
 
 /// The address by which requests name the first byte.
-fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64, u32), CoreError> {
+#[inline]
+pub(crate) fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64, u32), CoreError> {
     let (base, flags) = match addressing {
         Addressing::Virtual => (start, flag::VIRTUAL),
         Addressing::Zero => (0, 0),

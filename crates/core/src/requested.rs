@@ -11,6 +11,7 @@
 use crate::key::GENERATIONS;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::{DomainId, Limits, RegionId};
+use rkey_base::lock::{Guard, SpinLock};
 use std::sync::OnceLock;
 
 const BUCKET: usize = if cfg!(loom) { 1 } else { 8 };
@@ -23,6 +24,7 @@ const USED: u64 = 1 << 31;
 const INDEX_BITS: u32 = 20;
 
 const _: () = assert!(Limits::KEY_SLOTS <= 1 << INDEX_BITS && GENERATIONS <= 1 << 11);
+const _: () = assert!(USED == 1 << 31);
 
 #[derive(Debug, Default)]
 struct Cell {
@@ -36,12 +38,20 @@ struct Cell {
 #[repr(align(128))]
 struct Bucket([Cell; BUCKET]);
 
-/// The table of requested keys. Only the holder of the protection table's lock makes changes.
+/// The table of requested keys.
 pub(crate) struct Requested {
     levels: [OnceLock<Box<[Bucket]>>; LEVELS],
     /// The number of levels.
     grown: AtomicUsize,
     factor: u64,
+    /// Held by the thread that adds keys. The last lock that a thread takes.
+    adding: SpinLock<()>,
+}
+
+/// The right to add keys: one thread has it at a time.
+pub(crate) struct Adding<'a> {
+    table: &'a Requested,
+    _lock: Guard<'a, ()>,
 }
 
 /// Whether a key can be added.
@@ -87,6 +97,7 @@ impl Requested {
             levels: [const { OnceLock::new() }; LEVELS],
             grown: AtomicUsize::new(0),
             factor: random | 1,
+            adding: SpinLock::new(()),
         }
     }
 
@@ -110,21 +121,30 @@ impl Requested {
         None
     }
 
-    /// Whether a key can be added, and in which cell.
+    /// Locks the table for adding keys.
     #[inline]
-    pub(crate) fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
+    pub(crate) fn adding(&self) -> Adding<'_> {
+        Adding {
+            table: self,
+            _lock: self.adding.lock(),
+        }
+    }
+
+    #[inline]
+    fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
         let mixed = self.mix(domain, key);
         // Prefer the largest level with room, because lookups try it first.
         let mut free = None;
         for level in self.levels() {
-            for cell in cells(level, mixed) {
-                let target = cell.target.load(Ordering::Relaxed);
-                if target == EMPTY {
-                    free = free.or(Some(cell));
-                } else if belongs(target, domain) && cell.key.load(Ordering::Relaxed) == key {
+            for cell in &bucket(level, mixed).0 {
+                if belongs(cell.target.load(Ordering::Relaxed), domain)
+                    && cell.key.load(Ordering::Relaxed) == key
+                {
                     return Vacancy::Taken;
                 }
             }
+            let is_free = |cell: &&Cell| cell.target.load(Ordering::Relaxed) == EMPTY;
+            free = free.or_else(|| cells(level, mixed).find(is_free));
         }
         match free.or_else(|| self.grow(mixed)) {
             Some(cell) => Vacancy::Room(Room { cell, domain, key }),
@@ -144,7 +164,7 @@ impl Requested {
         cells(level, mixed).next()
     }
 
-    /// Removes a key if it names this region.
+    /// Removes a key if it names this region. Takes no lock: the cell belongs to this key until then.
     #[inline]
     pub(crate) fn remove(&self, domain: DomainId, key: u64, region: RegionId) {
         let mixed = self.mix(domain, key);
@@ -161,9 +181,9 @@ impl Requested {
     /// The levels, the largest and usually fullest first.
     #[inline(always)]
     fn levels(&self) -> impl Iterator<Item = &[Bucket]> {
-        let grown = self.grown.load(Ordering::Acquire);
-        let level = |number: usize| Some(&**self.levels.get(number)?.get()?);
-        (0..grown).rev().map_while(level)
+        let grown = self.grown.load(Ordering::Acquire).min(LEVELS);
+        let levels = self.levels[..grown].iter().rev();
+        levels.map_while(|level| Some(&**level.get()?))
     }
 
     #[inline]
@@ -173,19 +193,34 @@ impl Requested {
     }
 }
 
+impl Adding<'_> {
+    /// Whether a key can be added, and in which cell.
+    #[inline]
+    pub(crate) fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
+        self.table.vacancy(domain, key)
+    }
+}
+
 /// Whether a cell is that of a key in this domain.
 #[inline]
 fn belongs(target: u64, domain: DomainId) -> bool {
-    target & USED != 0 && target >> 32 == u64::from(domain.0)
+    // `USED` is the bit below the domain.
+    target >> 31 == u64::from(domain.0) << 1 | 1
 }
 
 /// The cells of a level that may hold a key, in lookup order.
 #[inline]
 fn cells(level: &[Bucket], mixed: u64) -> impl Iterator<Item = &Cell> {
-    // Levels have a power of two of buckets. A bit that does not select the bucket selects the half to try first.
-    let bucket = &level[(mixed >> 36) as usize & (level.len() - 1)].0;
+    // A bit that does not select the bucket selects the half to try first.
     let first = (mixed >> 35) as usize & 1;
-    (0..BUCKET).map(move |number| &bucket[(number + first * (BUCKET / 2)) % BUCKET])
+    let (one, other) = bucket(level, mixed).0.split_at(BUCKET / 2 * first);
+    other.iter().chain(one)
+}
+
+/// The bucket of a key. Levels have a power of two of them.
+#[inline]
+fn bucket(level: &[Bucket], mixed: u64) -> &Bucket {
+    &level[(mixed >> 36) as usize & (level.len() - 1)]
 }
 
 #[cfg(test)]
@@ -197,11 +232,12 @@ mod tests {
     }
 
     fn add(table: &Requested, domain: DomainId, key: u32, generation: u32) {
-        let Vacancy::Room(room) = table.vacancy(domain, u64::from(key)) else {
+        let adding = table.adding();
+        let Vacancy::Room(room) = adding.vacancy(domain, u64::from(key)) else {
             panic!("no room for {key}");
         };
         room.fill(region(key, generation));
-        let again = table.vacancy(domain, u64::from(key));
+        let again = adding.vacancy(domain, u64::from(key));
         assert!(matches!(again, Vacancy::Taken));
     }
 

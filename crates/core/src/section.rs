@@ -51,8 +51,9 @@ impl Protection {
     /// The section of this table. `None` if it already has one.
     #[must_use]
     pub fn section(self: &Arc<Self>) -> Option<Section> {
-        // Under the lock: a region ends before there is a section, which then sees that, or its end waits for the section.
-        let had_one = std::mem::replace(&mut self.registry.lock().has_section, true);
+        // In the total order of this and the end of a region: a region ends before there is a section, which then sees that,
+        // or its end waits for the section.
+        let had_one = self.has_section.swap(true, Ordering::SeqCst);
         let nothing = Found {
             of: 0,
             wraps: 0,
@@ -218,7 +219,7 @@ impl Section {
 
 impl Drop for Section {
     fn drop(&mut self) {
-        self.table.registry.lock().has_section = false;
+        self.table.has_section.store(false, Ordering::SeqCst);
     }
 }
 
@@ -303,7 +304,8 @@ impl Pending for Changing<'_> {
 }
 
 pub(crate) mod passing {
-    use crate::table::{Protection, Registry};
+    use crate::sync::Ordering;
+    use crate::table::Protection;
 
     /// Only this crate may state that the section's grants have ended.
     pub trait Passing {
@@ -319,10 +321,10 @@ pub(crate) mod passing {
     }
 
     impl<'a> Awaited<'a> {
-        /// The table's section, under the lock under which the region ends.
+        /// The table's section, after the region has ended.
         #[inline]
-        pub(crate) fn new(table: &'a Protection, registry: &Registry) -> Self {
-            let section = registry.has_section;
+        pub(crate) fn new(table: &'a Protection) -> Self {
+            let section = table.has_section.load(Ordering::SeqCst);
             Self { table, section }
         }
 
@@ -335,7 +337,7 @@ pub(crate) mod passing {
         /// A section is dropped by exclusive access, too.
         #[cold]
         fn is_dropped(&self) -> bool {
-            !self.table.registry.lock().has_section
+            !self.table.has_section.load(Ordering::SeqCst)
         }
 
         #[inline]

@@ -125,7 +125,8 @@ impl Protection {
                     }
                 })
                 .collect();
-            (domains.collect(), windows, registry.bytes)
+            let bytes = registry.bytes - registry.prepaid().bytes;
+            (domains.collect(), windows, bytes)
         };
         let regions = self
             .slots

@@ -6,9 +6,10 @@
 
 use crate::entry::{Entry, flag};
 use crate::key::{GENERATIONS, KeySequence, Keys, Named, Secrets, TYPE2_GENERATIONS};
+use crate::magazine::{ReadySlot, Stocks};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
-use crate::sync::{Ordering, fence};
+use crate::sync::{AtomicBool, Ordering, fence};
 use crate::window::WindowRecord;
 use crate::{Api, CoreError, DomainChildren, DomainId, Key, Limit, Limits, MemoryKind, RegionId};
 use rkey_base::lock::SpinLock;
@@ -28,16 +29,19 @@ pub struct Protection {
     pub(crate) type2: Slab<Entry>,
     pub(crate) scatter: ScatterLists,
     pub(crate) requested: Requested,
+    /// A section exists.
+    pub(crate) has_section: AtomicBool,
     pub(crate) registry: SpinLock<Registry>,
 }
 
 impl std::fmt::Debug for Protection {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let registry = self.registry.lock();
+        let regions = registry.regions - registry.prepaid().regions;
         write!(
             out,
-            "Protection({} regions, {} windows)",
-            registry.regions, registry.live_windows
+            "Protection({regions} regions, {} windows)",
+            registry.live_windows
         )
     }
 }
@@ -48,15 +52,19 @@ pub(crate) struct Registry {
     draw: KeySequence,
     /// The last remote key of each slot that was ever used, by slot.
     remote_keys: Vec<Key>,
+    /// Slots with keys that no magazine has.
+    pub(crate) ready: Vec<ReadySlot>,
+    /// What all magazines contain. To lock one takes this lock first, except for the magazine's owner.
+    pub(crate) magazines: Vec<Stocks>,
     /// Free slots of both slabs.
-    free: FreeList,
-    free_type2: FreeList,
+    pub(crate) free: FreeList,
+    pub(crate) free_type2: FreeList,
     domains: Vec<DomainRecord>,
     free_domains: Vec<u32>,
     open_domains: u32,
+    /// Regions, and those that magazines have prepaid.
     pub(crate) regions: u32,
-    /// A section exists.
-    pub(crate) has_section: bool,
+    /// Bytes of regions, and those that magazines have prepaid.
     pub(crate) bytes: u64,
     pub(crate) windows: Vec<WindowRecord>,
     pub(crate) free_windows: Vec<u32>,
@@ -101,6 +109,7 @@ impl Protection {
             type2: Slab::new(Limits::TYPE2_SLOTS),
             scatter: ScatterLists::default(),
             requested: Requested::new(secrets.number("requested keys")),
+            has_section: AtomicBool::new(false),
             registry: SpinLock::new(Registry::new(draw)),
         }
     }
@@ -152,6 +161,9 @@ impl Protection {
     /// [`CoreError::DomainBusy`] while regions, windows or queue pairs are left in it.
     pub fn close_domain(&self, domain: DomainId) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
+        if registry.domain(domain)?.children.regions > 0 {
+            self.settle(&mut registry);
+        }
         let record = registry.domain(domain)?;
         if !record.children.is_empty() {
             return Err(CoreError::DomainBusy {
@@ -196,7 +208,54 @@ impl Protection {
     pub fn regions_of_program(&self, domain: DomainId) -> Result<u32, CoreError> {
         let mut registry = self.registry.lock();
         let record = registry.domain(domain)?;
-        Ok(record.children.regions - record.internal)
+        let regions = record.children.regions - record.internal;
+        Ok(regions - registry.prepaid_in(domain))
+    }
+
+    /// A free slot with a key, for a region or for a window whose key the device chooses. `None` if there is no room for
+    /// another slot or key.
+    #[inline]
+    pub(crate) fn ready_slot(&self, registry: &mut Registry) -> Option<ReadySlot> {
+        match registry.ready.pop() {
+            Some(ready) => Some(ready),
+            None => self.make_ready(registry),
+        }
+    }
+
+    /// As [`Self::ready_slot`], if need be from the magazines.
+    #[inline]
+    pub(crate) fn ready_slot_of_all(&self, registry: &mut Registry) -> Option<ReadySlot> {
+        if let Some(ready) = self.ready_slot(registry) {
+            return Some(ready);
+        }
+        self.settle(registry);
+        self.ready_slot(registry)
+    }
+
+    #[inline]
+    fn make_ready(&self, registry: &mut Registry) -> Option<ReadySlot> {
+        let claimed = self.claim(registry, false)?;
+        let (index, generation) = (claimed.index(), claimed.generation());
+        match self.give_key(registry, index, generation) {
+            Some(key) => Some(ReadySlot {
+                index,
+                generation,
+                key,
+            }),
+            None => {
+                claimed.release_to(&mut registry.free);
+                None
+            }
+        }
+    }
+
+    /// The claim of a slot that is ready, to be filled.
+    #[inline]
+    pub(crate) fn take_up(&self, ready: &ReadySlot) -> Option<Claimed<'_, Entry>> {
+        let claimed = self.slots.claimed(ready.index, ready.generation);
+        // As in `claim`: the slot may just have been another region's.
+        fence(Ordering::Release);
+        claimed
     }
 
     /// A free slot for a region or a window.
@@ -222,9 +281,9 @@ impl Protection {
     pub(crate) fn give_key(
         &self,
         registry: &mut Registry,
-        claimed: &Claimed<'_, Entry>,
+        index: u32,
+        generation: u32,
     ) -> Option<Key> {
-        let (index, generation) = (claimed.index(), claimed.generation());
         let key = self
             .keys
             .give_remote(&mut registry.draw, index, generation)?;
@@ -257,23 +316,6 @@ impl Protection {
     pub(crate) fn name(&self, key: u32) -> Named {
         self.keys
             .open(key, |index, generation| self.is_used(index, generation))
-    }
-
-    /// Frees a claimed slot that stays unused.
-    #[cold]
-    pub(crate) fn give_up(
-        &self,
-        registry: &mut Registry,
-        type2: bool,
-        claimed: Claimed<'_, Entry>,
-    ) {
-        let (index, generation) = (claimed.index(), claimed.generation());
-        claimed.rights.store(flag::DISABLED, Ordering::Relaxed);
-        claimed.publish();
-        let slab = if type2 { &self.type2 } else { &self.slots };
-        if let Some(retired) = slab.retire(index, generation) {
-            self.put_back(registry, type2, retired);
-        }
     }
 
     /// Frees a retired slot, now or when its last pin is gone.
@@ -345,13 +387,14 @@ impl Registry {
         Self {
             draw,
             remote_keys: Vec::new(),
+            ready: Vec::new(),
+            magazines: Vec::new(),
             free: FreeList::default(),
             free_type2: FreeList::default(),
             domains: Vec::new(),
             free_domains: Vec::new(),
             open_domains: 0,
             regions: 0,
-            has_section: false,
             bytes: 0,
             windows: Vec::new(),
             free_windows: Vec::new(),
@@ -372,6 +415,7 @@ impl Registry {
             .unwrap_or(Key(0))
     }
 
+    #[inline]
     fn domain(&mut self, domain: DomainId) -> Result<&mut DomainRecord, CoreError> {
         let place = (domain.0 & 0xffff).wrapping_sub(1) as usize;
         match self.domains.get_mut(place) {
@@ -413,9 +457,14 @@ impl Registry {
             .zip(1u32..)
             .filter(|(record, _)| record.open)
             .map(|(record, number)| {
+                let id = DomainId(u32::from(record.generation) << 16 | number);
+                let regions = record.children.regions - self.prepaid_in(id);
                 (
-                    DomainId(u32::from(record.generation) << 16 | number),
-                    record.children,
+                    id,
+                    DomainChildren {
+                        regions,
+                        ..record.children
+                    },
                 )
             })
     }

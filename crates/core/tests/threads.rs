@@ -93,17 +93,27 @@ fn memory_is_the_owners_when_its_close_is_drained() {
         let owners = [0, 1].map(|owner| {
             let (table, arena, section) = (&table, &arena, &section);
             scope.spawn(move || {
+                let magazine = table.magazine();
                 for round in 1..=ROUNDS {
                     let slot = owner + 2 * (round as usize % (SLOTS / 2));
                     arena.used[slot].store(u64::from(round), Ordering::Release);
                     let ranges = [VaRange::new(address(slot), 256).unwrap()];
                     let spec = RegionSpec::new(domain, &ranges, Access::all());
-                    let region = table.register(&spec).unwrap();
+                    let with_lock = round % 3 == 0;
+                    let region = match with_lock {
+                        true => table.register(&spec),
+                        false => table.register_from(&magazine, &spec),
+                    };
+                    let region = region.unwrap();
                     arena.keys[slot].store(region.key.0, Ordering::Relaxed);
                     if round % 4 == 0 {
                         thread::yield_now();
                     }
-                    wait_for(table.close_region(region.id).unwrap(), section);
+                    let closing = match with_lock {
+                        true => table.close_region(region.id),
+                        false => table.close_region_into(&magazine, region.id),
+                    };
+                    wait_for(closing.unwrap(), section);
                     arena.used[slot].store(FREE, Ordering::Release);
                 }
             })

@@ -69,6 +69,12 @@ impl Lifecycle {
         self.fork.is_child()
     }
 
+    /// Marks the process that opened the device.
+    #[inline]
+    pub(crate) fn fork_mark(&self) -> ForkMark {
+        self.fork
+    }
+
     /// Whether an object that is dropped should be removed from the engine: not in a forked child, which must not touch it,
     /// and not after a failure, when its state cannot be trusted.
     pub(crate) fn is_usable(&self) -> bool {

@@ -79,20 +79,14 @@ pub(super) unsafe extern "C" fn reg(
         iov_base: buf.cast_mut(),
         iov_len: len,
     };
-    // SAFETY: one segment of our own; the caller promises the rest.
-    unsafe {
-        regv(
-            domain,
-            &iov,
-            1,
-            access,
-            offset,
-            requested_key,
-            flags,
-            mr,
-            context,
-        )
-    }
+    status(|| {
+        // SAFETY: `find` validates the handle.
+        let owner = unsafe { find::<DomainObject, _>(domain)? };
+        let listed = (&raw const iov, 1);
+        let attr = attributes(listed, access, offset, requested_key, flags, context)?;
+        // SAFETY: attributes of our own; the caller promises what they point to.
+        unsafe { register(&owner.inner, &attr, None, flags, mr) }
+    })
 }
 
 pub(super) unsafe extern "C" fn regv(
@@ -109,26 +103,39 @@ pub(super) unsafe extern "C" fn regv(
     status(|| {
         // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<DomainObject, _>(domain)? };
-        if flags & FI_MR_DMABUF != 0 {
-            tracing::warn!(
-                "FI_MR_DMABUF needs fi_mr_regattr: the other calls cannot pass its attributes"
-            );
-            return Err(FiError::BADFLAGS);
-        }
-        let attr = MrAttr {
-            mr_iov: iov,
-            iov_count: count,
-            access,
-            offset,
-            requested_key,
-            context,
-            auth_key_size: 0,
-            auth_key: std::ptr::null_mut(),
-            iface: FI_HMEM_SYSTEM,
-            device: 0,
-        };
+        let attr = attributes((iov, count), access, offset, requested_key, flags, context)?;
         // SAFETY: attributes of our own; the caller promises what they point to.
-        unsafe { register(&owner.inner, &attr, None, flags, mr) }
+        unsafe { register_with(&owner.inner, &attr, None, flags, mr) }
+    })
+}
+
+/// The attributes of a call that has only these.
+#[inline(always)]
+fn attributes(
+    (mr_iov, iov_count): (*const iovec, usize),
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    context: *mut c_void,
+) -> Result<MrAttr> {
+    if flags & FI_MR_DMABUF != 0 {
+        tracing::warn!(
+            "FI_MR_DMABUF needs fi_mr_regattr: the other calls cannot pass its attributes"
+        );
+        return Err(FiError::BADFLAGS);
+    }
+    Ok(MrAttr {
+        mr_iov,
+        iov_count,
+        access,
+        offset,
+        requested_key,
+        context,
+        auth_key_size: 0,
+        auth_key: std::ptr::null_mut(),
+        iface: FI_HMEM_SYSTEM,
+        device: 0,
     })
 }
 
@@ -145,7 +152,7 @@ pub(super) unsafe extern "C" fn regattr(
         let known = unsafe { input(attr)? };
         let tail = Tail::read(attr, owner.inner.version);
         // SAFETY: the caller promises valid attributes and what they point to.
-        unsafe { register(&owner.inner, known, Some(tail), flags, mr) }
+        unsafe { register_with(&owner.inner, known, Some(tail), flags, mr) }
     })
 }
 
@@ -196,10 +203,27 @@ fn is_page_size(size: usize) -> bool {
         || size.is_power_of_two() && size >= 1024 && std::path::Path::new(&huge).exists()
 }
 
+/// [`register`] for calls that need not be fast.
+///
+/// # Safety
+/// As [`register`].
+#[inline(never)]
+unsafe fn register_with(
+    domain: &Arc<Domain>,
+    attr: &MrAttr,
+    tail: Option<Tail>,
+    flags: u64,
+    mr: *mut *mut FidMr,
+) -> Result<()> {
+    // SAFETY: the caller promises it.
+    unsafe { register(domain, attr, tail, flags, mr) }
+}
+
 /// Checks a request and makes the region.
 ///
 /// # Safety
 /// The attributes are the program's; `mr` is null or has room for a handle.
+#[inline(always)]
 unsafe fn register(
     domain: &Arc<Domain>,
     attr: &MrAttr,

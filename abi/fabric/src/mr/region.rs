@@ -76,6 +76,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    #[inline]
     pub(super) fn spec<'a>(
         &self,
         domain: DomainId,
@@ -375,15 +376,11 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if known {
             bind::release(mr)?;
         }
-        for region in mr.everywhere() {
-            if let Err(error) = mr.domain.device.close_region(region) {
-                if known {
-                    bind::count(mr, &mut mr.state.lock());
-                }
-                return Err(error.into());
-            }
-            mr.domain.exposed.end(region.local_key, &mr.domain.device);
-            mr.forget_persistent(region);
+        match mr.copies {
+            None => end_region(mr, mr.region, known)?,
+            Some(_) => mr
+                .everywhere()
+                .try_for_each(|region| end_region(mr, region, known))?,
         }
         if known {
             bind::unwatch(mr);
@@ -395,6 +392,21 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // close the device accepted gets here; and nothing iterates over the pool of regions.
         unsafe { end::<MrObject, _>(&SPARES, fid) }
     })
+}
+
+/// Closes one of the regions that a registration has in the protection table. If that fails, a region that is known
+/// elsewhere is counted there again.
+#[inline]
+fn end_region(mr: &Mr, region: Region, known: bool) -> Result<()> {
+    if let Err(error) = mr.domain.device.close_region(region) {
+        if known {
+            bind::count(mr, &mut mr.state.lock());
+        }
+        return Err(error.into());
+    }
+    mr.domain.exposed.end(region.local_key, &mr.domain.device);
+    mr.forget_persistent(region);
+    Ok(())
 }
 
 /// `fi_control` of a region: enable, refresh, raw attributes.

@@ -30,11 +30,28 @@ impl<T> Claimed<'_, T> {
     /// Makes the slot live under another generation than [`generation`](Self::generation).
     #[inline]
     pub fn publish_as(self, generation: u32) {
+        self.become_live(Word::live(generation, false));
+    }
+
+    /// Makes the slot live and held: see [`Slab::hold`].
+    #[inline]
+    pub fn publish_held(self) {
+        let generation = self.generation;
+        self.become_live(Word::live(generation, true));
+    }
+
+    #[inline]
+    fn become_live(self, word: Word) {
         let this = ManuallyDrop::new(self);
         // The word of a claimed slot is changed by the owner of the claim only; no read-modify-write is needed.
-        this.slot
-            .word
-            .store(Word::new(generation, Word::LIVE, 0).0, Ordering::Release);
+        this.slot.word.store(word.0, Ordering::Release);
+    }
+
+    /// Frees the slot unused, to a list that the caller keeps. Its next use has the generation of this one.
+    pub fn release_to(self, free: &mut FreeList) {
+        let this = ManuallyDrop::new(self);
+        this.slab
+            .put_back(free, this.slot, this.index, this.generation, false);
     }
 }
 
@@ -159,21 +176,21 @@ impl<T> Retired<'_, T> {
         self.finish(free, next_generation, true)
     }
 
-    /// Makes the slot live again under its old generation; its contents may have been changed meanwhile.
+    /// Makes the slot live again under its old generation, held ([`Slab::hold`]) or not; its contents may have been changed
+    /// meanwhile.
     ///
     /// # Errors
     ///
     /// The slot itself, when it is not drained.
-    pub fn revive(self) -> Result<(), Self> {
+    pub fn revive(self, held: bool) -> Result<(), Self> {
         if !self.is_drained() {
             return Err(self);
         }
         let this = ManuallyDrop::new(self);
         // Only its owner changes a drained slot's word. Release: later pins see the change.
-        this.slot.word.store(
-            Word::new(this.generation, Word::LIVE, 0).0,
-            Ordering::Release,
-        );
+        this.slot
+            .word
+            .store(Word::live(this.generation, held).0, Ordering::Release);
         Ok(())
     }
 

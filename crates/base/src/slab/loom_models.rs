@@ -185,3 +185,41 @@ fn two_claims_from_one_list() {
         assert_eq!(list.lock().used(), 2);
     });
 }
+
+/// Either the pin fails, or the slot is not reclaimed.
+#[test]
+fn pin_against_reclaim() {
+    loom::model(|| {
+        let slab = live_slab();
+        let reader = {
+            let slab = Arc::clone(&slab);
+            thread::spawn(move || {
+                if let Some(pin) = slab.pin(0, 0) {
+                    assert_eq!(pin.name.load(Ordering::Relaxed), 10);
+                    pin.memory.with(|_| ());
+                }
+            })
+        };
+        if let Some(claimed) = slab.reclaim(0, 0, 1) {
+            claimed.memory.with_mut(|_| ());
+            claimed.name.store(11, Ordering::Relaxed);
+            claimed.publish();
+            assert!(slab.pin(0, 0).is_none() && slab.pin(0, 1).is_some());
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// Of one that holds a slot and one that reclaims it, one comes first, and the other fails.
+#[test]
+fn hold_against_reclaim() {
+    loom::model(|| {
+        let slab = live_slab();
+        let holder = {
+            let slab = Arc::clone(&slab);
+            thread::spawn(move || slab.hold(0, 0))
+        };
+        let reclaimed = slab.reclaim(0, 0, 1).is_some();
+        assert!(reclaimed ^ holder.join().unwrap());
+    });
+}

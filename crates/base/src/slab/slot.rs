@@ -30,7 +30,9 @@ impl Word {
     pub(super) const RETIRED: u64 = 3 << 24;
     /// Retired, and the [`Retired`](super::Retired) was dropped.
     pub(super) const LEFT: u64 = 4 << 24;
-    const STATE: u64 = 0xFF << 24;
+    /// Beside [`Self::LIVE`]: the slot is held ([`Slab::hold`](super::Slab::hold)).
+    pub(super) const HELD: u64 = 0x80 << 24;
+    const STATE: u64 = 0x7F << 24;
     const LOW: u64 = (1 << 24) - 1;
 
     #[inline(always)]
@@ -56,7 +58,14 @@ impl Word {
 
     #[inline(always)]
     pub(super) const fn with_state(self, state: u64) -> Self {
-        Self(self.0 & !Self::STATE | state)
+        Self(self.0 & !(Self::STATE | Self::HELD) | state)
+    }
+
+    /// A live slot's word.
+    #[inline(always)]
+    pub(super) const fn live(generation: u32, held: bool) -> Self {
+        let hold = if held { Self::HELD } else { 0 };
+        Self::new(generation, Self::LIVE | hold, 0)
     }
 
     pub(super) const fn state(self) -> State {

@@ -6,6 +6,7 @@ mod domains;
 mod fixture;
 mod keys;
 mod limits;
+mod magazines;
 mod null_regions;
 mod regions;
 mod table;

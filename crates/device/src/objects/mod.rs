@@ -6,6 +6,7 @@ pub(crate) mod counters;
 pub mod cq;
 mod cq_notify;
 pub(crate) mod event_queue;
+mod magazines;
 mod membership;
 mod null_region;
 pub mod qp;

@@ -1,7 +1,10 @@
 //! Memory regions: registering and deregistering. After deregistering, no peer touches the memory.
 
+use std::rc::Rc;
+
 use rkey_core::{Change, MemoryKind, Pending, Region, RegionSpec};
 
+use super::magazines::{Kept, magazine};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::progress::Backoff;
@@ -23,9 +26,13 @@ impl Device {
     /// that is taken. [`DeviceError::Forked`], [`DeviceError::Failed`].
     #[allow(unsafe_code)]
     // UNSAFETY: the function lets peers access memory; the contract of its caller is stated above.
+    #[inline]
     pub unsafe fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, DeviceError> {
         self.check()?;
-        let region = self.table().register(spec)?;
+        let region = match self.magazine() {
+            Some(magazine) => self.table().register_from(&magazine, spec),
+            None => self.table().register(spec),
+        }?;
         self.add_leasable(spec.memory, &region);
         Ok(region)
     }
@@ -86,11 +93,15 @@ impl Device {
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (it has windows or bindings: nothing changed), or it does not exist.
     /// [`DeviceError::Forked`].
+    #[inline]
     pub fn close_region(&self, region: Region) -> Result<(), DeviceError> {
         if self.is_forked() {
             return Err(DeviceError::Forked);
         }
-        let closing = self.table().close_region(region.id)?;
+        let closing = match self.magazine() {
+            Some(magazine) => self.table().close_region_into(&magazine, region.id),
+            None => self.table().close_region(region.id),
+        }?;
         let leased = closing.was_shared();
         self.wait_until_unused(region, leased, closing);
         Ok(())
@@ -126,6 +137,14 @@ impl Device {
         Ok(())
     }
 
+    /// This thread's magazine, unless the thread is ending.
+    #[inline]
+    fn magazine(&self) -> Option<Rc<Kept>> {
+        let shared = self.shared();
+        magazine(&shared.protection, shared.lifecycle().fork_mark())
+    }
+
+    #[inline]
     fn add_leasable(&self, memory: MemoryKind, region: &Region) {
         if memory != MemoryKind::User {
             self.shared().reclaim.leases.add_region(region);
@@ -134,7 +153,7 @@ impl Device {
 
     /// Waits until neither a peer nor the engine accesses the memory of a region whose keys already refuse. `leasable`: peers may
     /// have leases on it.
-    #[inline]
+    #[inline(always)]
     fn wait_until_unused<P: Pending>(
         &self,
         region: Region,

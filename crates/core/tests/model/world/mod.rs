@@ -27,6 +27,8 @@ pub(crate) struct World {
     pub(crate) random: Random,
     core: Arc<Protection>,
     section: Section,
+    /// As if several threads registered and deregistered.
+    magazines: [Magazine; 2],
     model: Model,
     domains: Vec<DomainId>,
     regions: Vec<Region>,
@@ -73,6 +75,7 @@ impl World {
         ));
         Self {
             section: core.section().unwrap(),
+            magazines: [core.magazine(), core.magazine()],
             core,
             random,
             model: Model::new(model),

@@ -28,7 +28,8 @@ impl World {
             verbs: self.random.one_in(3),
         };
         let ranges: Vec<VaRange> = ask.ranges.iter().copied().map(range).collect();
-        let core = self.core.register(&RegionSpec {
+        let magazine = self.magazines.get(self.random.below(3) as usize);
+        let spec = RegionSpec {
             domain: domain_id,
             ranges: &ranges,
             access: Access::from_bits_retain(ask.access),
@@ -40,7 +41,11 @@ impl World {
             memory: MemoryKind::User,
             internal: self.random.one_in(4),
             rules: Self::rules(ask.verbs),
-        });
+        };
+        let core = match magazine {
+            Some(magazine) => self.core.register_from(magazine, &spec),
+            None => self.core.register(&spec),
+        };
         let model = self.model.register(&ask);
         if let Some((region, number)) = self.same("register", &ask, core, core_no, model) {
             self.admit(region, number, domain, ask.ranges, addressing);
@@ -151,10 +156,11 @@ impl World {
             return;
         };
         let (id, revoke) = (self.regions[number].id, self.random.one_in(5));
-        let core = if revoke {
-            self.core.revoke_region(id)
-        } else {
-            self.core.close_region(id)
+        let magazine = self.magazines.get(self.random.below(3) as usize);
+        let core = match magazine {
+            _ if revoke => self.core.revoke_region(id),
+            Some(magazine) => self.core.close_region_into(magazine, id),
+            None => self.core.close_region(id),
         };
         let core = core.map(|mut closing| {
             self.section.pass(&mut closing);

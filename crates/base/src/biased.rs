@@ -1,0 +1,284 @@
+//! A lock for what one thread uses all the time and others hardly ever: biased to its owner.
+//!
+//! The owner locks and unlocks by plain stores and a load. The cost is with the others: each time one locks, it makes every
+//! processor that runs this process execute a fence ([`barrier::heavy`](crate::barrier::heavy)), which takes microseconds.
+//!
+//! The owner says "I am in" and then looks whether another wants in; another says that it wants in and then, after the
+//! heavy barrier, looks whether the owner is in. So one of the two sees the other, and the owner gives way.
+
+// UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.
+#![allow(unsafe_code)]
+
+use crate::lock::{Guard, SpinLock};
+use crate::sync::{Arc, AtomicBool, Backoff, Ordering, UnsafeCell};
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// A value that its owner locks for next to nothing, and others for microseconds. Not reentrant, not poisoned by a panic.
+pub struct BiasedLock<T> {
+    owner_is_in: AtomicBool,
+    /// Another thread is in, or waits for the owner to leave.
+    other_wants_in: AtomicBool,
+    /// Held by the one other thread that may be in.
+    others: SpinLock<()>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock gives access to the value to one thread at a time (see `Owner::lock` and `BiasedLock::lock`), which
+// amounts to sending it; hence `T: Send`.
+unsafe impl<T: Send> Sync for BiasedLock<T> {}
+// SAFETY: sending the lock sends the value inside it, and nothing else.
+unsafe impl<T: Send> Send for BiasedLock<T> {}
+
+/// A [`BiasedLock`] as its owner and others share it.
+pub type SharedLock<T> = Arc<BiasedLock<T>>;
+
+/// The owner's access to a [`BiasedLock`]. It can move to another thread, but not be shared.
+pub struct Owner<T> {
+    lock: Arc<BiasedLock<T>>,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl<T> BiasedLock<T> {
+    /// An unlocked lock, as its owner has it.
+    #[must_use]
+    pub fn new(value: T) -> Owner<T> {
+        fences::prepare();
+        Owner {
+            lock: Arc::new(Self {
+                owner_is_in: AtomicBool::new(false),
+                other_wants_in: AtomicBool::new(false),
+                others: SpinLock::new(()),
+                value: UnsafeCell::new(value),
+            }),
+            _not_sync: PhantomData,
+        }
+    }
+
+    /// Locks for a thread that is not the owner, waiting until that is possible.
+    pub fn lock(&self) -> OtherGuard<'_, T> {
+        let others = self.others.lock();
+        self.other_wants_in.store(true, Ordering::Relaxed);
+        fences::heavy();
+        let backoff = Backoff::new();
+        // Acquire: what the owner did inside has happened before.
+        while self.owner_is_in.load(Ordering::Acquire) {
+            backoff.snooze();
+        }
+        OtherGuard {
+            lock: self,
+            _others: others,
+        }
+    }
+}
+
+impl<T> Owner<T> {
+    /// The lock, for others.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<BiasedLock<T>> {
+        &self.lock
+    }
+
+    /// Locks, waiting until that is possible.
+    ///
+    /// # Panics
+    /// If the owner has locked it already.
+    #[inline]
+    pub fn lock(&self) -> OwnerGuard<'_, T> {
+        let lock = &*self.lock;
+        assert!(
+            !lock.owner_is_in.load(Ordering::Relaxed),
+            "the owner locks a lock twice"
+        );
+        lock.owner_is_in.store(true, Ordering::Relaxed);
+        fences::light();
+        // Acquire: what another did inside has happened before.
+        if lock.other_wants_in.load(Ordering::Acquire) {
+            self.give_way();
+        }
+        OwnerGuard {
+            lock,
+            _not_send: PhantomData,
+        }
+    }
+
+    #[cold]
+    fn give_way(&self) {
+        let lock = &*self.lock;
+        loop {
+            lock.owner_is_in.store(false, Ordering::Release);
+            let backoff = Backoff::new();
+            while lock.other_wants_in.load(Ordering::Relaxed) {
+                backoff.snooze();
+            }
+            lock.owner_is_in.store(true, Ordering::Relaxed);
+            fences::light();
+            if !lock.other_wants_in.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Owner<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owner(..)")
+    }
+}
+
+/// The owner's right to use the value; dropping it unlocks.
+pub struct OwnerGuard<'a, T> {
+    lock: &'a BiasedLock<T>,
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Another thread's right to use the value; dropping it unlocks.
+pub struct OtherGuard<'a, T> {
+    lock: &'a BiasedLock<T>,
+    _others: Guard<'a, ()>,
+}
+
+impl<T> Deref for OwnerGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the owner is in. It had one guard at most (`lock` asserts that), and no other thread is in: of the owner's
+        // store and load and the other's store and load, with a fence between each two, at least one load sees the other's
+        // store, and then the owner waits outside, or the other one waits. `&self` excludes `deref_mut`.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for OwnerGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; `&mut self` makes the reference the only one.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for OwnerGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.owner_is_in.store(false, Ordering::Release);
+    }
+}
+
+impl<T> Deref for OtherGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the one that holds `others` is in, and the owner is not: see `OwnerGuard::deref`.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for OtherGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; `&mut self` makes the reference the only one.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for OtherGuard<'_, T> {
+    fn drop(&mut self) {
+        // Before `others` is unlocked, so that the next one's wish is not taken back.
+        self.lock.other_wants_in.store(false, Ordering::Release);
+    }
+}
+
+/// The two fences between a side's store and its load.
+#[cfg(not(any(loom, miri)))]
+mod fences {
+    use crate::barrier;
+    use std::sync::atomic::{Ordering, fence};
+
+    pub(super) fn prepare() {
+        barrier::register();
+    }
+
+    pub(super) fn heavy() {
+        barrier::heavy();
+    }
+
+    #[inline(always)]
+    pub(super) fn light() {
+        // `prepare` was called, so this does not change any more.
+        match barrier::available() {
+            true => barrier::light(),
+            false => fence(Ordering::SeqCst),
+        }
+    }
+}
+
+/// The same where there is no `membarrier`: full fences on both sides.
+#[cfg(any(loom, miri))]
+mod fences {
+    #[cfg(loom)]
+    use loom::sync::atomic::{Ordering, fence};
+    #[cfg(not(loom))]
+    use std::sync::atomic::{Ordering, fence};
+
+    pub(super) fn prepare() {}
+
+    pub(super) fn heavy() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn light() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_and_others_count_together() {
+        let owner = BiasedLock::new(0_u64);
+        let (mine, others) = match cfg!(miri) {
+            true => (50, 20),
+            false => (2_000_000, 2_000),
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let lock = Arc::clone(owner.shared());
+                scope.spawn(move || (0..others).for_each(|_| *lock.lock() += 1));
+            }
+            (0..mine).for_each(|_| *owner.lock() += 1);
+        });
+        assert_eq!(*owner.lock(), mine + 2 * others);
+    }
+
+    #[test]
+    #[should_panic(expected = "locks a lock twice")]
+    fn the_owner_does_not_lock_twice() {
+        let owner = BiasedLock::new(());
+        let _first = owner.lock();
+        let _second = owner.lock();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use super::*;
+    use loom::thread;
+
+    #[test]
+    fn the_owner_and_another_exclude_each_other() {
+        loom::model(|| {
+            let owner = BiasedLock::new(0);
+            let other = {
+                let lock = Arc::clone(owner.shared());
+                thread::spawn(move || *lock.lock() += 1)
+            };
+            *owner.lock() += 1;
+            other.join().unwrap();
+            assert_eq!(*owner.lock(), 2);
+        });
+    }
+}

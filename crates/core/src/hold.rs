@@ -1,0 +1,53 @@
+//! Regions that cannot end while something about them changes.
+//!
+//! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So whoever binds
+//! something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: a bit in the slot's word,
+//! which the end without the lock refuses. Once nothing is bound to the region and nothing changes it, the hold ends.
+
+use crate::entry::Entry;
+use crate::table::Protection;
+use crate::{CoreError, RegionId};
+
+/// A live region that stays live while the caller has this and the table's lock, unless the caller ends it.
+pub(crate) struct Held<'a> {
+    pub(crate) id: RegionId,
+    table: &'a Protection,
+    entry: &'a Entry,
+}
+
+impl Protection {
+    /// Holds a live region; the caller has the table's lock.
+    pub(crate) fn hold(&self, id: RegionId) -> Result<Held<'_>, CoreError> {
+        let entry = self.region(id)?;
+        if !self.slots.hold(id.index, id.generation) {
+            return Err(CoreError::NoSuchRegion(id));
+        }
+        let table = self;
+        Ok(Held { id, table, entry })
+    }
+
+    /// Ends the hold of a region, unless its slot is booked. The caller has the table's lock.
+    pub(crate) fn end_hold(&self, id: RegionId) {
+        if self
+            .slots
+            .get(id.index)
+            .is_some_and(|entry| !entry.is_booked())
+        {
+            self.slots.unhold(id.index, id.generation);
+        }
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        self.entry
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.table.end_hold(self.id);
+    }
+}

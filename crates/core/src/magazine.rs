@@ -1,0 +1,431 @@
+//! Magazines: what a thread keeps so that it registers and deregisters without the table's lock.
+//!
+//! A [`Magazine`] contains *ready* slots, which are claimed and have their keys already, and slots of regions that it has
+//! *ended*. Registering takes a ready slot, fills it and makes it live. Deregistering an idle region ends it and claims its
+//! slot for the next use in one step ([`Slab::reclaim`](rkey_base::slab::Slab::reclaim)). Only when the ready slots are used
+//! up or the ended ones are too many the thread takes the table's lock, and gives them new keys, all at once.
+//!
+//! **Keys.** A ready slot's key is in the table of keys, but grants nothing, and a peer that names it is told what it is told
+//! about a number that was never issued. The key of an ended slot ends with its generation; it leaves the table of keys with
+//! the next visit there, before the slot gets another.
+//!
+//! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes on top: they
+//! are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::settle`] empties
+//! all magazines and asks again. Inspection subtracts what is prepaid.
+//!
+//! **Locks.** A magazine has a lock of its own, which is biased to its thread; others take it to settle. The order is: the
+//! table's, a magazine's, that of the requested keys.
+
+use crate::entry::{Entry, NONE, flag};
+use crate::grant::Closing;
+use crate::key::GENERATIONS;
+use crate::registry::{allowed, based, rights};
+use crate::sync::Ordering;
+use crate::table::{Protection, Registry};
+use crate::{CoreError, DomainId, Key, MemoryKind, Region, RegionId, RegionSpec};
+use rkey_base::biased::{BiasedLock, Owner, OwnerGuard, SharedLock};
+use rkey_base::range::VaRange;
+use rkey_base::slab::Claimed;
+use std::sync::{Arc, Weak};
+
+/// How many slots a magazine takes at once, and how many ended ones it collects.
+const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
+/// How many bytes are prepaid at once.
+const BYTES: u64 = 1 << 30;
+
+/// What one thread needs to register and deregister without the table's lock ([`Protection::register_from`],
+/// [`Protection::close_region_into`]). Dropping it gives everything back to its table.
+pub struct Magazine {
+    stock: Owner<Stock>,
+    table: Weak<Protection>,
+}
+
+/// The contents of a magazine.
+pub(crate) struct Stock {
+    /// The domain in which its slots count as regions.
+    domain: DomainId,
+    /// Bytes that are counted, but not registered.
+    bytes: u64,
+    ready: Vec<ReadySlot>,
+    /// Slots and their next generations; their keys were those of the generations before.
+    ended: Vec<(u32, u32)>,
+}
+
+/// The contents of a magazine, for threads that settle.
+pub(crate) type Stocks = SharedLock<Stock>;
+
+/// A slot that is claimed, and its remote key.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct ReadySlot {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    pub(crate) key: Key,
+}
+
+/// What magazines have prepaid.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Prepaid {
+    pub(crate) regions: u32,
+    pub(crate) bytes: u64,
+}
+
+impl ReadySlot {
+    #[inline]
+    pub(crate) fn id(&self) -> RegionId {
+        RegionId {
+            index: self.index,
+            generation: self.generation,
+        }
+    }
+}
+
+impl Stock {
+    /// How many regions are prepaid.
+    fn regions(&self) -> u32 {
+        (self.ready.len() + self.ended.len()) as u32
+    }
+}
+
+impl Magazine {
+    /// Whether it belongs to this table.
+    #[inline]
+    #[must_use]
+    pub fn is_of(&self, table: &Protection) -> bool {
+        std::ptr::eq(self.table.as_ptr(), table)
+    }
+
+    /// Whether its table still exists.
+    #[must_use]
+    pub fn has_table(&self) -> bool {
+        self.table.strong_count() > 0
+    }
+}
+
+impl Drop for Magazine {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            let mut registry = table.registry.lock();
+            table.empty(&mut registry, &mut self.stock.lock());
+            let mine = self.stock.shared();
+            registry
+                .magazines
+                .retain(|other| !Stocks::ptr_eq(other, mine));
+        }
+    }
+}
+
+impl std::fmt::Debug for Magazine {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let stock = self.stock.lock();
+        let (ready, ended) = (stock.ready.len(), stock.ended.len());
+        write!(out, "Magazine({ready} ready, {ended} ended)")
+    }
+}
+
+impl Protection {
+    /// An empty magazine.
+    #[must_use]
+    pub fn magazine(self: &Arc<Self>) -> Magazine {
+        let stock = BiasedLock::new(Stock {
+            domain: DomainId(0),
+            bytes: 0,
+            ready: Vec::with_capacity(ROOM),
+            ended: Vec::with_capacity(ROOM),
+        });
+        let shared = Stocks::clone(stock.shared());
+        self.registry.lock().magazines.push(shared);
+        let table = Arc::downgrade(self);
+        Magazine { stock, table }
+    }
+
+    /// As [`Self::register`], usually without the table's lock.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    #[inline]
+    pub fn register_from(
+        &self,
+        magazine: &Magazine,
+        spec: &RegionSpec<'_>,
+    ) -> Result<Region, CoreError> {
+        match spec.ranges {
+            [range]
+                if spec.memory == MemoryKind::User && !spec.internal && magazine.is_of(self) =>
+            {
+                self.register_plain(magazine, *range, spec)
+            }
+            _ => self.register(spec),
+        }
+    }
+
+    #[inline]
+    fn register_plain(
+        &self,
+        magazine: &Magazine,
+        range: VaRange,
+        spec: &RegionSpec<'_>,
+    ) -> Result<Region, CoreError> {
+        let (start, len) = (range.start(), range.len());
+        if len == 0 {
+            return Err(CoreError::Empty);
+        }
+        self.bounded(len)?;
+        let (base, flags) = based(spec.addressing, start, len)?;
+        let access = allowed(spec.access, spec.rules)?;
+        let mut rights = rights(spec, access) | flags;
+        let requested = spec.requested_key.filter(|_| access.is_remote());
+        let mut stock = magazine.stock.lock();
+        let has_all = stock.domain == spec.domain && stock.bytes >= len && !stock.ready.is_empty();
+        if !has_all {
+            drop(stock);
+            match self.restock(magazine, spec.domain, len) {
+                Some(restocked) => stock = restocked,
+                None => return self.register(spec),
+            }
+        }
+        let Some(ready) = stock.ready.last().copied() else {
+            return Err(CoreError::NoSuchDomain(spec.domain)); // cannot happen: it is restocked
+        };
+        let id = ready.id();
+        if let Some(key) = requested {
+            let adding = self.requested.adding();
+            self.may_request(&adding, spec.domain, key)?.fill(id);
+            rights |= flag::REQUESTED;
+        }
+        stock.ready.pop();
+        stock.bytes -= len;
+        if let Some(slot) = self.take_up(&ready) {
+            slot.start.store(start, Ordering::Relaxed);
+            slot.len.store(len, Ordering::Relaxed);
+            slot.base.store(base, Ordering::Relaxed);
+            slot.domain.store(spec.domain.0, Ordering::Relaxed);
+            slot.endpoint.store(NONE, Ordering::Relaxed);
+            slot.counter.store(NONE, Ordering::Relaxed);
+            slot.link.store(0, Ordering::Relaxed);
+            if let Some(peer) = spec.peer {
+                slot.link_generation.store(peer, Ordering::Relaxed);
+            }
+            if let Some(key) = requested {
+                slot.note_requested(key);
+            }
+            // Last: see `Entry::begin_change`.
+            slot.rights.store(rights, Ordering::Release);
+            slot.publish();
+        }
+        Ok(Region {
+            id,
+            local_key: self.keys.local(id.index, id.generation),
+            key: ready.key,
+            requested,
+        })
+    }
+
+    /// As [`Self::close_region`], usually without the table's lock.
+    ///
+    /// # Errors
+    /// As [`Self::close_region`].
+    #[inline]
+    pub fn close_region_into(
+        &self,
+        magazine: &Magazine,
+        region: RegionId,
+    ) -> Result<Closing<'_>, CoreError> {
+        match self.end_idle(magazine, region) {
+            Some(closing) => Ok(closing),
+            None => self.close_region(region),
+        }
+    }
+
+    /// Ends a region that is neither pinned nor held, unless its slot is in its last generation.
+    #[inline]
+    fn end_idle(&self, magazine: &Magazine, region: RegionId) -> Option<Closing<'_>> {
+        let RegionId { index, generation } = region;
+        let next = generation + 1;
+        if next >= GENERATIONS || !magazine.is_of(self) {
+            return None;
+        }
+        let mut stock = magazine.stock.lock();
+        if stock.ended.len() >= ROOM {
+            drop(stock);
+            stock = self.unload(magazine);
+        }
+        let slot = self.slots.reclaim(index, generation, next)?;
+        let (domain, rights) = (slot.domain(), slot.rights());
+        if rights & flag::REQUESTED != 0 {
+            self.forget_requested(region, &slot);
+        }
+        if stock.domain != domain {
+            if stock.regions() > 0 {
+                drop(stock);
+                self.count_ended(domain, rights, slot);
+                return Some(Closing::new(self, None, false));
+            }
+            stock.domain = domain;
+        }
+        stock.bytes += slot.len.load(Ordering::Relaxed);
+        stock.ended.push((index, next));
+        Some(Closing::new(self, None, false))
+    }
+
+    /// Gives all magazines' contents back, so that the counts are exact. The caller has the table's lock.
+    #[cold]
+    pub(crate) fn settle(&self, registry: &mut Registry) {
+        let magazines = std::mem::take(&mut registry.magazines);
+        for stock in &magazines {
+            self.empty(registry, &mut stock.lock());
+        }
+        registry.magazines = magazines;
+    }
+
+    /// Makes sure that a magazine has a slot in this domain and so many bytes. `None`: it is not possible at this moment, or
+    /// not at all.
+    #[cold]
+    fn restock<'a>(
+        &self,
+        magazine: &'a Magazine,
+        domain: DomainId,
+        len: u64,
+    ) -> Option<OwnerGuard<'a, Stock>> {
+        let mut registry = self.registry.lock();
+        registry.children(domain).ok()?;
+        let mut stock = magazine.stock.lock();
+        registry.recount(&stock, domain);
+        stock.domain = domain;
+        if stock.ready.is_empty() {
+            self.renew(&mut registry, &mut stock);
+        }
+        if stock.ready.is_empty() {
+            while stock.ready.len() < ROOM && registry.regions < self.limits.max_regions {
+                let Some(ready) = self.ready_slot(&mut registry) else {
+                    break;
+                };
+                stock.ready.push(ready);
+                registry.regions += 1;
+                registry.children(domain).ok()?.regions += 1;
+            }
+        }
+        if stock.bytes < len {
+            let room = self.limits.max_total_bytes - registry.bytes;
+            let more = len.max(BYTES).min(room);
+            registry.bytes += more;
+            stock.bytes += more;
+        }
+        (!stock.ready.is_empty() && stock.bytes >= len).then_some(stock)
+    }
+
+    /// Makes room for an ended slot.
+    #[cold]
+    fn unload<'a>(&self, magazine: &'a Magazine) -> OwnerGuard<'a, Stock> {
+        let mut registry = self.registry.lock();
+        let mut stock = magazine.stock.lock();
+        if stock.ready.is_empty() {
+            self.renew(&mut registry, &mut stock);
+        } else {
+            self.free_ended(&mut registry, &mut stock);
+        }
+        stock
+    }
+
+    /// Gives ended slots new keys.
+    fn renew(&self, registry: &mut Registry, stock: &mut Stock) {
+        for (index, next) in &stock.ended {
+            self.end_key(registry, *index, *next);
+        }
+        let (mut ended, domain) = (std::mem::take(&mut stock.ended), stock.domain);
+        for (index, generation) in ended.drain(..) {
+            match self.give_key(registry, index, generation) {
+                Some(key) => stock.ready.push(ReadySlot {
+                    index,
+                    generation,
+                    key,
+                }),
+                None => self.free(registry, domain, index, generation),
+            }
+        }
+        // Keeps the memory.
+        stock.ended = ended;
+    }
+
+    fn free_ended(&self, registry: &mut Registry, stock: &mut Stock) {
+        let domain = stock.domain;
+        for (index, next) in stock.ended.drain(..) {
+            self.end_key(registry, index, next);
+            self.free(registry, domain, index, next);
+        }
+    }
+
+    /// The key of a slot's generation before `next` leaves the table of keys.
+    #[inline]
+    fn end_key(&self, registry: &Registry, index: u32, next: u32) {
+        let key = registry.remote_key(index);
+        self.keys.remote.end(key.0, index, next - 1);
+    }
+
+    /// Frees a claimed slot that counts as a region of a domain and has no key.
+    fn free(&self, registry: &mut Registry, domain: DomainId, index: u32, generation: u32) {
+        if let Some(claimed) = self.slots.claimed(index, generation) {
+            claimed.release_to(&mut registry.free);
+        }
+        registry.regions -= 1;
+        registry.region_went(domain, 0);
+    }
+
+    /// Gives a magazine's contents back.
+    fn empty(&self, registry: &mut Registry, stock: &mut Stock) {
+        self.free_ended(registry, stock);
+        for ready in stock.ready.drain(..) {
+            registry.ready.push(ready);
+            registry.regions -= 1;
+            registry.region_went(stock.domain, 0);
+        }
+        registry.bytes -= stock.bytes;
+        stock.bytes = 0;
+    }
+
+    /// The end of a region whose domain is not the magazine's: it is counted at once.
+    #[cold]
+    fn count_ended(&self, domain: DomainId, rights: u32, slot: Claimed<'_, Entry>) {
+        let mut registry = self.registry.lock();
+        registry.bytes -= slot.len.load(Ordering::Relaxed);
+        registry.regions -= 1;
+        registry.region_went(domain, rights);
+        self.end_key(&registry, slot.index(), slot.generation());
+        slot.release_to(&mut registry.free);
+    }
+}
+
+impl Registry {
+    /// A magazine's slots count in another domain from now on.
+    fn recount(&mut self, stock: &Stock, domain: DomainId) {
+        let regions = stock.regions();
+        if stock.domain != domain && regions > 0 {
+            for (which, come, go) in [(stock.domain, 0, regions), (domain, regions, 0)] {
+                if let Ok(children) = self.children(which) {
+                    children.regions = children.regions + come - go;
+                }
+            }
+        }
+    }
+
+    /// What all magazines have prepaid.
+    pub(crate) fn prepaid(&self) -> Prepaid {
+        self.magazines
+            .iter()
+            .fold(Prepaid::default(), |sum, stock| {
+                let stock = stock.lock();
+                Prepaid {
+                    regions: sum.regions + stock.regions(),
+                    bytes: sum.bytes + stock.bytes,
+                }
+            })
+    }
+
+    /// How many regions of a domain are prepaid.
+    pub(crate) fn prepaid_in(&self, domain: DomainId) -> u32 {
+        let stocks = self.magazines.iter().map(|stock| stock.lock());
+        stocks
+            .filter(|stock| stock.domain == domain)
+            .map(|stock| stock.regions())
+            .sum()
+    }
+}

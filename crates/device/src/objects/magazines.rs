@@ -1,0 +1,72 @@
+//! The magazines of a thread: one for each device with which it registers memory. They go back when the thread ends.
+
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rkey_base::process::ForkMark;
+use rkey_core::{Magazine, Protection};
+
+thread_local! {
+    /// The one that was used last comes first.
+    static MAGAZINES: RefCell<Vec<Rc<Kept>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A magazine that is given back unless this is a forked child, where another thread may have locked the table at the fork.
+pub(super) struct Kept {
+    magazine: ManuallyDrop<Magazine>,
+    fork: ForkMark,
+}
+
+impl Deref for Kept {
+    type Target = Magazine;
+
+    #[inline]
+    fn deref(&self) -> &Magazine {
+        &self.magazine
+    }
+}
+
+impl Drop for Kept {
+    #[allow(unsafe_code)]
+    // UNSAFETY: takes a value out of `ManuallyDrop`.
+    fn drop(&mut self) {
+        if !self.fork.is_child() {
+            // SAFETY: once, and nothing uses the field afterwards.
+            drop(unsafe { ManuallyDrop::take(&mut self.magazine) });
+        }
+    }
+}
+
+/// This thread's magazine for a table, which belongs to the process that `fork` marks. A thread that is ending has none.
+#[inline]
+pub(super) fn magazine(table: &Arc<Protection>, fork: ForkMark) -> Option<Rc<Kept>> {
+    MAGAZINES
+        .try_with(|all| {
+            if let Some(first) = all.borrow().first()
+                && first.is_of(table)
+            {
+                return Rc::clone(first);
+            }
+            put_first(&mut all.borrow_mut(), table, fork)
+        })
+        .ok()
+}
+
+/// Makes the magazine for a table the first, and forgets those of tables that are gone.
+#[cold]
+fn put_first(all: &mut Vec<Rc<Kept>>, table: &Arc<Protection>, fork: ForkMark) -> Rc<Kept> {
+    all.retain(|kept| kept.has_table());
+    let found = all.iter().position(|kept| kept.is_of(table));
+    let kept = match found {
+        Some(place) => all.remove(place),
+        None => Rc::new(Kept {
+            magazine: ManuallyDrop::new(table.magazine()),
+            fork,
+        }),
+    };
+    all.insert(0, Rc::clone(&kept));
+    kept
+}
