@@ -26,7 +26,7 @@ pub struct BiasedLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock gives access to the value to one thread at a time (see `Owner::lock` and `BiasedLock::lock`), which
+// SAFETY: the lock gives access to the value to one thread at a time (see `Owner::lock` and `BiasedLock::lock_all`), which
 // amounts to sending it; hence `T: Send`.
 unsafe impl<T: Send> Sync for BiasedLock<T> {}
 // SAFETY: sending the lock sends the value inside it, and nothing else.
@@ -42,12 +42,41 @@ pub struct Owner<T> {
 }
 
 impl<T> BiasedLock<T> {
-    /// An unlocked lock, as its owner has it.
+    /// Locks all of these for a thread that is not the owner of any, with one barrier, waiting until that is possible. Threads
+    /// that lock several at a time must agree on their order.
+    pub fn lock_all<'a>(
+        locks: impl IntoIterator<Item = &'a SharedLock<T>>,
+    ) -> Vec<OtherGuard<'a, T>> {
+        let mut guards = Vec::new();
+        for lock in locks {
+            let others = lock.others.lock();
+            lock.other_wants_in.store(true, Ordering::Relaxed);
+            guards.push(OtherGuard {
+                lock,
+                _others: others,
+            });
+        }
+        if !guards.is_empty() {
+            fences::heavy();
+        }
+        for guard in &guards {
+            let backoff = Backoff::new();
+            // Acquire: what the owner did inside has happened before.
+            while guard.lock.owner_is_in.load(Ordering::Acquire) {
+                backoff.snooze();
+            }
+        }
+        guards
+    }
+}
+
+impl<T> Owner<T> {
+    /// An unlocked lock of a value.
     #[must_use]
-    pub fn new(value: T) -> Owner<T> {
+    pub fn new(value: T) -> Self {
         fences::prepare();
-        Owner {
-            lock: Arc::new(Self {
+        Self {
+            lock: Arc::new(BiasedLock {
                 owner_is_in: AtomicBool::new(false),
                 other_wants_in: AtomicBool::new(false),
                 others: SpinLock::new(()),
@@ -57,24 +86,6 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Locks for a thread that is not the owner, waiting until that is possible.
-    pub fn lock(&self) -> OtherGuard<'_, T> {
-        let others = self.others.lock();
-        self.other_wants_in.store(true, Ordering::Relaxed);
-        fences::heavy();
-        let backoff = Backoff::new();
-        // Acquire: what the owner did inside has happened before.
-        while self.owner_is_in.load(Ordering::Acquire) {
-            backoff.snooze();
-        }
-        OtherGuard {
-            lock: self,
-            _others: others,
-        }
-    }
-}
-
-impl<T> Owner<T> {
     /// The lock, for others.
     #[must_use]
     pub fn shared(&self) -> &Arc<BiasedLock<T>> {
@@ -239,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_owner_and_others_count_together() {
-        let owner = BiasedLock::new(0_u64);
+        let owner = Owner::new(0_u64);
         let (mine, others) = match cfg!(miri) {
             true => (50, 20),
             false => (2_000_000, 2_000),
@@ -247,7 +258,13 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 let lock = Arc::clone(owner.shared());
-                scope.spawn(move || (0..others).for_each(|_| *lock.lock() += 1));
+                scope.spawn(move || {
+                    for _ in 0..others {
+                        BiasedLock::lock_all([&lock])
+                            .iter_mut()
+                            .for_each(|value| **value += 1);
+                    }
+                });
             }
             (0..mine).for_each(|_| *owner.lock() += 1);
         });
@@ -257,7 +274,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "locks a lock twice")]
     fn the_owner_does_not_lock_twice() {
-        let owner = BiasedLock::new(());
+        let owner = Owner::new(());
         let _first = owner.lock();
         let _second = owner.lock();
     }
@@ -271,10 +288,10 @@ mod loom_models {
     #[test]
     fn the_owner_and_another_exclude_each_other() {
         loom::model(|| {
-            let owner = BiasedLock::new(0);
+            let owner = Owner::new(0);
             let other = {
                 let lock = Arc::clone(owner.shared());
-                thread::spawn(move || *lock.lock() += 1)
+                thread::spawn(move || *BiasedLock::lock_all([&lock])[0] += 1)
             };
             *owner.lock() += 1;
             other.join().unwrap();

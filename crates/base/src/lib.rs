@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`range`] | address ranges that cannot wrap around |
 //! | [`lock`] | a spin lock for critical sections of a few nanoseconds |
+//! | [`biased`] | a lock that costs its owner next to nothing |
 //! | [`slab`] | numbered slots with generations, reference counts and a two-step end of life |
 //! | [`fifo`] | a bounded queue whose consumers need no lock of the producer |
 //! | [`fault`], [`copy`] | copies and atomics that return an error where a plain access would crash |

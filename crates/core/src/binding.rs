@@ -19,6 +19,9 @@ use crate::{
 use rkey_base::range::VaRange;
 use rkey_base::slab::State;
 
+/// A window's new binding and its region, or `None` for an unbind.
+type Decided<'a> = Option<((Bound, BoundTo), Held<'a>)>;
+
 impl Protection {
     /// Creates a window. Its key is refused until the window is bound.
     ///
@@ -270,12 +273,12 @@ impl Protection {
         count
     }
 
-    /// Checks a bind; returns the window's new binding and its region, or `None` for an unbind.
+    /// Checks a bind.
     fn decide_bind(
         &self,
         registry: &mut Registry,
         request: &BindRequest,
-    ) -> Result<Option<((Bound, BoundTo), Held<'_>)>, BindError> {
+    ) -> Result<Decided<'_>, BindError> {
         let record = registry
             .window(request.window)
             .ok_or(BindError::NoSuchWindow(request.window))?;

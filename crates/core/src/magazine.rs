@@ -26,6 +26,7 @@ use crate::{CoreError, DomainId, Key, MemoryKind, Region, RegionId, RegionSpec};
 use rkey_base::biased::{BiasedLock, Owner, OwnerGuard, SharedLock};
 use rkey_base::range::VaRange;
 use rkey_base::slab::Claimed;
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// How many slots a magazine takes at once, and how many ended ones it collects.
@@ -63,10 +64,22 @@ pub(crate) struct ReadySlot {
 }
 
 /// What magazines have prepaid.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Prepaid {
-    pub(crate) regions: u32,
+    regions: HashMap<DomainId, u32>,
     pub(crate) bytes: u64,
+}
+
+impl Prepaid {
+    /// How many regions of a domain.
+    pub(crate) fn regions(&self, domain: DomainId) -> u32 {
+        self.regions.get(&domain).copied().unwrap_or_default()
+    }
+
+    /// How many regions of all domains.
+    pub(crate) fn all_regions(&self) -> u32 {
+        self.regions.values().sum()
+    }
 }
 
 impl ReadySlot {
@@ -126,7 +139,7 @@ impl Protection {
     /// An empty magazine.
     #[must_use]
     pub fn magazine(self: &Arc<Self>) -> Magazine {
-        let stock = BiasedLock::new(Stock {
+        let stock = Owner::new(Stock {
             domain: DomainId(0),
             bytes: 0,
             ready: Vec::with_capacity(ROOM),
@@ -271,8 +284,8 @@ impl Protection {
     #[cold]
     pub(crate) fn settle(&self, registry: &mut Registry) {
         let magazines = std::mem::take(&mut registry.magazines);
-        for stock in &magazines {
-            self.empty(registry, &mut stock.lock());
+        for mut stock in BiasedLock::lock_all(&magazines) {
+            self.empty(registry, &mut stock);
         }
         registry.magazines = magazines;
     }
@@ -407,25 +420,13 @@ impl Registry {
         }
     }
 
-    /// What all magazines have prepaid.
+    /// What the magazines have prepaid.
     pub(crate) fn prepaid(&self) -> Prepaid {
-        self.magazines
-            .iter()
-            .fold(Prepaid::default(), |sum, stock| {
-                let stock = stock.lock();
-                Prepaid {
-                    regions: sum.regions + stock.regions(),
-                    bytes: sum.bytes + stock.bytes,
-                }
-            })
-    }
-
-    /// How many regions of a domain are prepaid.
-    pub(crate) fn prepaid_in(&self, domain: DomainId) -> u32 {
-        let stocks = self.magazines.iter().map(|stock| stock.lock());
-        stocks
-            .filter(|stock| stock.domain == domain)
-            .map(|stock| stock.regions())
-            .sum()
+        let mut prepaid = Prepaid::default();
+        for stock in BiasedLock::lock_all(&self.magazines) {
+            *prepaid.regions.entry(stock.domain).or_default() += stock.regions();
+            prepaid.bytes += stock.bytes;
+        }
+        prepaid
     }
 }

@@ -90,8 +90,9 @@ impl Protection {
     pub fn snapshot(&self) -> Snapshot {
         let (domains, windows, total_bytes) = {
             let registry = self.registry.lock();
+            let prepaid = registry.prepaid();
             let domains = registry
-                .open_domains()
+                .open_domains(&prepaid)
                 .map(|(id, children)| DomainInfo { id, children });
             let windows = registry
                 .windows
@@ -125,7 +126,7 @@ impl Protection {
                     }
                 })
                 .collect();
-            let bytes = registry.bytes - registry.prepaid().bytes;
+            let bytes = registry.bytes - prepaid.bytes;
             (domains.collect(), windows, bytes)
         };
         let regions = self

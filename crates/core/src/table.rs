@@ -6,7 +6,7 @@
 
 use crate::entry::{Entry, flag};
 use crate::key::{GENERATIONS, KeySequence, Keys, Named, Secrets, TYPE2_GENERATIONS};
-use crate::magazine::{ReadySlot, Stocks};
+use crate::magazine::{Prepaid, ReadySlot, Stocks};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
 use crate::sync::{AtomicBool, Ordering, fence};
@@ -37,7 +37,7 @@ pub struct Protection {
 impl std::fmt::Debug for Protection {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let registry = self.registry.lock();
-        let regions = registry.regions - registry.prepaid().regions;
+        let regions = registry.regions - registry.prepaid().all_regions();
         write!(
             out,
             "Protection({regions} regions, {} windows)",
@@ -209,7 +209,7 @@ impl Protection {
         let mut registry = self.registry.lock();
         let record = registry.domain(domain)?;
         let regions = record.children.regions - record.internal;
-        Ok(regions - registry.prepaid_in(domain))
+        Ok(regions - registry.prepaid().regions(domain))
     }
 
     /// A free slot with a key, for a region or for a window whose key the device chooses. `None` if there is no room for
@@ -451,14 +451,17 @@ impl Registry {
     }
 
     /// The open domains.
-    pub(crate) fn open_domains(&self) -> impl Iterator<Item = (DomainId, DomainChildren)> {
+    pub(crate) fn open_domains(
+        &self,
+        prepaid: &Prepaid,
+    ) -> impl Iterator<Item = (DomainId, DomainChildren)> {
         self.domains
             .iter()
             .zip(1u32..)
             .filter(|(record, _)| record.open)
             .map(|(record, number)| {
                 let id = DomainId(u32::from(record.generation) << 16 | number);
-                let regions = record.children.regions - self.prepaid_in(id);
+                let regions = record.children.regions - prepaid.regions(id);
                 (
                     id,
                     DomainChildren {
