@@ -12,7 +12,7 @@ pub(crate) static LATE_COUNTER: Leniency = Leniency::new(
     "a provider that follows the page returns -FI_EOPBADSTATE, or does not count",
 );
 
-/// Bits of `access` that are no rights.
+/// Bits of `access` that are not rights.
 pub(crate) static OTHER_RIGHTS: Leniency = Leniency::new(
     "a memory region was registered with bits in access that are not access rights; they are ignored",
     "fi_mr(3) says that access is an OR of FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE and FI_COLLECTIVE",

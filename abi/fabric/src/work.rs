@@ -87,7 +87,7 @@ pub(crate) struct Queue {
     /// Signals that wake threads waiting for the domain's completion queues. Not the queues themselves: the
     /// device's thread raises these, too, and must not end up with the last reference to its device.
     waiters: Mutex<Vec<Weak<Signal>>>,
-    /// The waiting threads were told that work is due, and none has checked since.
+    /// The waiting threads were told that work is due, and none has checked since then.
     told: AtomicBool,
     /// Whether the device reports its counts.
     listens: Once,

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`mod@fence`] | a panic ends at the border and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and the ways C functions return them |
-//! | [`delivery`] | how programs are made to find the front ends |
+//! | [`delivery`] | how programs find the front ends |
 //! | [`settings`] | the environment variables of the front ends |
 //! | [`log`] | where their messages go |
 //! | [`strict`] | what manual pages forbid and other implementations allow |

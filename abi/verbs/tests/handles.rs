@@ -163,7 +163,7 @@ fn absurd_sizes_and_objects_of_the_wrong_kind_are_refused() {
         attr.recv_cq = domain.cast();
         assert!(
             qp::create_qp(domain, &raw mut attr).is_null(),
-            "a protection domain is no completion queue"
+            "a protection domain is not a completion queue"
         );
         attr.recv_cq = queue;
         let pair = qp::create_qp(domain, &raw mut attr);

@@ -78,7 +78,7 @@ pub(super) fn check(table: &Table, scattered: bool, count: u64) -> Result<f64> {
     Ok(each(start.elapsed(), count))
 }
 
-/// Nanoseconds to register and deregister in the table alone, beside its live regions.
+/// Nanoseconds to register and deregister in the table alone, with its live regions.
 pub(super) fn pair(table: &Table, count: u64) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..count {

@@ -89,7 +89,7 @@ impl Control {
 
     /// The initiator's page, by the number of the inherited descriptor.
     pub(crate) fn inherit(number: i32) -> Result<Self> {
-        // SAFETY: only checks the number: fcntl refuses one that is no open descriptor.
+        // SAFETY: only checks the number: fcntl refuses one that is not an open descriptor.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         rustix::io::fcntl_getfd(borrowed)
             .with_context(|| format!("descriptor {number} is not open"))?;

@@ -28,7 +28,7 @@ pub(crate) struct Offer {
     pub(crate) memory: &'static str,
 }
 
-/// The maximum number of regions that may live beside the one that is registered, and the only size, as in `common.h`.
+/// The maximum number of regions that may live besides the one that is registered, and the only size, as in `common.h`.
 const LIVE_MAX: u64 = 100_000;
 const REGISTERED: u64 = 4096;
 

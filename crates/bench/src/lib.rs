@@ -1,4 +1,4 @@
-//! The benchmark behind `rkey bench`: the cost of an operation here, beside libfabric and UCX in the same run.
+//! The benchmark behind `rkey bench`: the cost of an operation, compared with libfabric and UCX in the same run.
 //!
 //! A benchmark is two pinned processes: this one is the initiator, a second copy of this program the target.
 //! The peers are such pairs, too. All take turns, and the distance of the two cores is measured at each turn.
@@ -69,7 +69,7 @@ pub struct BenchArgs {
         default_value = "stream,oneway,single"
     )]
     modes: Vec<String>,
-    /// Numbers of live regions beside which registration is measured.
+    /// Numbers of live regions with which registration is measured.
     #[arg(
         long,
         value_delimiter = ',',
@@ -420,7 +420,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 fn progress() -> ProgressBar {
-    // Hides itself if standard error is no terminal.
+    // Hides itself if standard error is not a terminal.
     let bar = ProgressBar::new(0);
     let style = "{bar:30} {pos}/{len}, {elapsed} elapsed, about {eta} left: {wide_msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {

@@ -31,7 +31,7 @@ pub(crate) struct Ours {
 /// What the repetitions of one step share.
 enum Shared {
     Nothing,
-    /// Regions that live beside the one that is registered, and that one's memory.
+    /// Live regions besides the one that is registered, and that one's memory.
     Regions {
         others: Vec<Region<Pages>>,
         spare: Option<Pages>,

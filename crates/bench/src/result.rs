@@ -28,7 +28,7 @@ pub(crate) struct Measurement {
     pub(crate) size: u64,
     /// `static` or `touched`.
     pub(crate) condition: String,
-    /// Live regions beside the one in use.
+    /// Live regions besides the one in use.
     pub(crate) live: u64,
     /// Median of the repetitions, nanoseconds for one operation.
     pub(crate) median_ns: f64,

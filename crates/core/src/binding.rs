@@ -203,7 +203,7 @@ impl Protection {
         Ok(slot.key)
     }
 
-    /// Invalidates a type 2 window, for its owner or for the peer of its queue pair. Doing it twice is no error.
+    /// Invalidates a type 2 window, for its owner or for the peer of its queue pair. Doing it twice is not an error.
     ///
     /// # Errors
     /// A denial when the key is not the present key of a type 2 window of the domain, or when the window belongs to

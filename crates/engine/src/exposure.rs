@@ -22,7 +22,7 @@ pub struct Exposure {
 
 impl Exposure {
     /// Whether remote iovecs may be outstanding. If not, no peer knows of any memory, except over a link that was
-    /// lost since.
+    /// lost since then.
     #[inline]
     #[must_use]
     pub fn is_memory_named(&self) -> bool {

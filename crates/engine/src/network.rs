@@ -307,7 +307,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
-    /// Removes the requests that peers have acknowledged since.
+    /// Removes the requests that peers have acknowledged since then.
     pub(crate) fn forget_orphans(&mut self) {
         let mut orphans = std::mem::take(&mut self.x.orphans);
         orphans.retain(|orphan| self.is_alive(orphan));

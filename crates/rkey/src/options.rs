@@ -68,7 +68,7 @@ impl RegionOptions {
         let unknown = self.access.difference(Access::all());
         if !unknown.is_empty() {
             return Err(Error::Rights(format!(
-                "bits {:#x} are no rights",
+                "bits {:#x} are not rights",
                 unknown.bits()
             )));
         }

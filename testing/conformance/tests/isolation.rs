@@ -333,7 +333,7 @@ fn a_number_does_not_reach_another_users_queue_pair() {
     side.check_memory(0, "after the requests of another user");
 }
 
-/// Connecting to a number without an owner is no error, just as for a peer that never sends, even if the device
+/// Connecting to a number without an owner is not an error, just as for a peer that never sends, even if the device
 /// detects it at once. A queue pair that must fail with its peer flushes its receives and later requests.
 #[test]
 fn a_number_without_an_owner_fails_the_queue_pair() {

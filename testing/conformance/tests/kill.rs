@@ -382,7 +382,7 @@ fn killed_before_the_links_are_up() {
 }
 
 /// A queue pair that was told its peer's device does not take another device for it that has claimed the same
-/// numbers since: the peer is gone.
+/// numbers since then: the peer has ended.
 #[test]
 fn another_device_with_the_same_numbers_is_not_the_peer() {
     let (near, far) = (Side::open(1), Side::open(2));

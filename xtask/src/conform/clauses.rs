@@ -45,7 +45,7 @@ fn row(line: &str) -> Option<Clause> {
     })
 }
 
-/// The cells of a table row; `\|` inside a cell is no border and stays as it is.
+/// The cells of a table row; `\|` inside a cell is not a border and stays as it is.
 fn cells(line: &str) -> Option<Vec<String>> {
     let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     let mut cells = vec![String::new()];

@@ -82,7 +82,7 @@ fn row(id: &str, evidence: &Evidence<'_>) -> String {
             let reason = reasons::not_applicable(id).unwrap_or_default();
             return format!("{}: {reason}", state.name());
         }
-        // Tests below the API stand beside those that show the whole through it.
+        // Tests below the API are listed beside those that show the whole through it.
         State::Shown => parts.extend(list("shown", id, evidence, |_, extent| {
             extent == Extent::Whole
         })),

@@ -1,4 +1,4 @@
-//! What a reader needs is there: the documents, a paragraph at the head of each source file, manifests that say what a
+//! Everything that a reader needs exists: the documents, a paragraph at the head of each source file, manifests that say what a
 //! crate is.
 
 use super::Finding;

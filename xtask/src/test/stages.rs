@@ -84,7 +84,7 @@ pub(super) const ALL: &[Stage] = &[
     ),
     stage(
         "fabric",
-        "the clauses of fi_mr through libfabric: rkey in every mode, tcp and shm beside it",
+        "the clauses of fi_mr through libfabric: rkey in every mode, compared with tcp and shm",
         fabric::tests,
     ),
     stage(
@@ -297,7 +297,7 @@ fn peers(session: &Session<'_>) -> Result<Report> {
         ran &= outcome.ok && said("libfabric") && said("ucx") && !said("not measured");
     }
     let note = if ran {
-        "rkey bench, also of our libfabric provider, with libfabric and UCX beside it"
+        "rkey bench, also of our libfabric provider, compared with libfabric and UCX"
     } else {
         "a benchmark or a peer did not run"
     };

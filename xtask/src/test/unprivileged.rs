@@ -25,7 +25,7 @@ const CRATES: &[&str] = &[
     "rkey-fabric",
 ];
 
-/// Targets that need cargo or the checkout and are no process tests.
+/// Targets that need cargo or the checkout and are not process tests.
 const LEFT_OUT: &[&str] = &["compile_fail"];
 
 /// Shared libraries that tests load into other programs.

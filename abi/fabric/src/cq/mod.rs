@@ -1,6 +1,6 @@
 //! Completion queues: entries of every format, errors, waiting by descriptor or in a call.
 //!
-//! A read returns the entries that are there, and only if there are none drives the queue's endpoints.
+//! A read returns the queued entries; only if there are none, it drives the queue's endpoints.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

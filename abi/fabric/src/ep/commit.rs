@@ -1,6 +1,6 @@
 //! Durable writes (`FI_COMMIT_COMPLETE`): a request to commit follows the bytes, and the write completes
 //! when the target has answered. The target's endpoint asks the kernel to write the pages to their file,
-//! which needs progress there, as an atomic does.
+//! which requires progress at the target, as an atomic does.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the protection table.

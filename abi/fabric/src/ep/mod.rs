@@ -109,7 +109,7 @@ pub(crate) struct Endpoint {
     min_multi_recv: Arc<AtomicUsize>,
     hmem_p2p: AtomicI32,
     limits: options::Limits,
-    /// Its handles beside the first.
+    /// Its handles other than the first.
     aliases: Users,
     /// Whether it is being closed: its thread ends.
     closing: AtomicBool,

@@ -1,4 +1,4 @@
-//! A peer that is no libfabric program: it connects like one, and then sends anything.
+//! A peer that is not a libfabric program: it connects like one, and then sends anything.
 
 use crate::harness::*;
 use crate::messages::trecv;

@@ -102,7 +102,7 @@ fn in_strict_mode_an_endpoint_keeps_its_region_busy_before_2_0() {
     });
 }
 
-/// Registrations with bits in `access` that are no rights, and one with an offset.
+/// Registrations with bits in `access` that are not rights, and one with an offset.
 fn odd_requests(b: &Side, buffer: &mut [u8]) -> Vec<Result<Mr, c_int>> {
     let mut results: Vec<_> = [FI_TAGGED, FI_RMA | FI_MSG, FI_ATOMIC, 1 << 62]
         .iter()
@@ -132,7 +132,7 @@ fn other_bits_of_access_and_an_offset_are_ignored() {
         buffer.fill(5);
         assert_eq!(mr.close(), 0);
     }
-    // Without any right beside them, no peer reaches the region.
+    // Without any other right, no peer reaches the region.
     let none = b.reg(&mut buffer, FI_RMA | FI_MSG, 1, 0).unwrap();
     assert_ne!(a.write(peer, &[6; 4], 0, 1), 0);
     assert_eq!((none.close(), buffer), (0, vec![5; 16]));

@@ -214,7 +214,7 @@ fn counts_of_another_thread_wake_a_waiting_one() {
     both.end(&place);
 }
 
-/// The event that makes work due happens at an endpoint of another queue, and the work is for that endpoint: no
+/// The event that triggers the work happens at an endpoint of another queue, and the work is for that endpoint: no
 /// thread polls it, and no descriptor reports it.
 #[test]
 fn work_of_an_unpolled_endpoint_is_started() {

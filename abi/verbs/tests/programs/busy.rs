@@ -1,6 +1,6 @@
 //! A busy machine: more programs want to run than there are processors. Peers respond late then, but no request
 //! of
-//! perftest, which sets its own timeouts, may fail for that.
+//! perftest, which sets its own timeouts, may fail because of that.
 
 use crate::support::{DEVICE, Stage};
 use std::process::{Child, Command, Stdio};

@@ -155,7 +155,7 @@ mod tests {
         });
     }
 
-    /// A thread that ends while the list is read is no error: the process exists.
+    /// A thread that ends while the list is read is not an error: the process exists.
     #[test]
     fn threads_come_and_go() {
         let busy = Busy::start("starts_threads_for_ever");

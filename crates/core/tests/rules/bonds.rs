@@ -135,7 +135,7 @@ fn a_region_of_one_peer_serves_no_other() {
     };
     serves_seven_only(region.key);
     let own = table.check_local(domain, region.local_key, 0x1000, 8, LocalUse::Send);
-    assert!(own.is_ok(), "the owner is no peer");
+    assert!(own.is_ok(), "the owner is not a peer");
     drop(own);
     // Nor does a window admit others.
     let window = table.create_window(domain, WindowKind::Type1).unwrap();

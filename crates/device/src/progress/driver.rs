@@ -166,7 +166,7 @@ impl Driver {
         if idle.kick_peers {
             kick_peers(&engine);
         }
-        // Driving also updates the deadline for requests that were posted since.
+        // Driving also updates the deadline for requests that were posted since then.
         let did = self.drive(engine, now);
         idle.ns > YIELD_AFTER && !did
     }

@@ -158,7 +158,7 @@ impl<H: Host> Endpoint<H> {
     /// Starts to use a connection that the host has made to a peer.
     ///
     /// # Errors
-    /// [`Error::ConnectionReset`]: it has been lost since.
+    /// [`Error::ConnectionReset`]: it has since been lost.
     pub fn made(&mut self, host: &H, connection: usize) -> crate::error::Result<()> {
         self.check(host, connection);
         self.connections.apply(connection, Event::Made);

@@ -63,7 +63,7 @@ impl<H: Host> Pool<H> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Offers waiting messages to receives that were posted since. `newcomer`, a message that arrived just now, comes
+    /// Offers waiting messages to receives that were posted since then. `newcomer`, a message that arrived just now, comes
     /// last; returns its landing.
     fn settle_with(
         &mut self,
@@ -111,7 +111,7 @@ impl<H: Host> Endpoint<H> {
         self.settle_with(host, Some((source, header)))
     }
 
-    /// Offers waiting messages to shared receives that were posted since.
+    /// Offers waiting messages to shared receives that were posted since then.
     #[inline]
     pub fn settle(&mut self, host: &H) {
         if host

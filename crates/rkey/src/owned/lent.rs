@@ -41,7 +41,7 @@ impl Lent {
     }
 
     /// Gives the first `len` bytes of the buffer back. The operation is over: the state machine has reported it, after the
-    /// device has let go.
+    /// device has released it.
     pub(crate) fn take(self, len: usize) -> Vec<u8> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the parts of the Vec of `new`, once: `this` is not dropped.
@@ -105,7 +105,7 @@ impl LocalMemory {
         }
     }
 
-    /// Copies bytes into buffers of receives; `false` if one is not there. Elements must be of [`LocalMemory::element`],
+    /// Copies bytes into buffers of receives; `false` if one does not exist. Elements must be of [`LocalMemory::element`],
     /// and their buffers alive.
     pub(crate) fn store(&self, elements: &[Sge], mut bytes: &[u8]) -> bool {
         // SAFETY: the elements name buffers of receives, which are alive and to which there is no reference.

@@ -195,7 +195,7 @@ struct Tiny {
     b: u8,
 }
 
-/// serde's data model makes no difference between these, and JSON none either.
+/// serde's data model does not distinguish these, nor does JSON.
 #[test]
 fn wrappers_and_names_are_not_part_of_the_shape() {
     assert_eq!(pass::<_, Metres>(&1.5f64), (true, Ok(Metres(1.5))));

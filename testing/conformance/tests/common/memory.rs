@@ -119,7 +119,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: our own addresses; parts may already be unmapped, which is no error.
+        // SAFETY: our own addresses; parts may already be unmapped, which is not an error.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }

@@ -131,7 +131,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         passed,
         failures: wrong,
         note: format!(
-            "{} checks; rkey in every mode with libfabric {} and {}, tcp and shm beside it",
+            "{} checks; rkey in every mode with libfabric {} and {}, compared with tcp and shm",
             checks.len(),
             versions[0],
             versions[1]

@@ -36,7 +36,7 @@ impl Verdict {
         let known = VERDICTS.iter().find(|(_, known)| *known == name);
         known
             .map(|(verdict, _)| *verdict)
-            .with_context(|| format!("{name:?} is no verdict"))
+            .with_context(|| format!("{name:?} is not a verdict"))
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -68,7 +68,7 @@ pub(super) fn checks(list: &str) -> Result<Vec<Check>> {
     for line in list.lines() {
         let columns: Vec<&str> = line.split('\t').collect();
         let [name, clauses, what] = columns[..] else {
-            bail!("{line:?} is no line of the list of checks");
+            bail!("{line:?} is not a line of the list of checks");
         };
         checks.push(Check {
             name: name.to_owned(),
@@ -90,7 +90,7 @@ pub(super) fn results(output: &str, checks: &[Check]) -> Result<Results> {
     for line in output.lines() {
         let columns: Vec<&str> = line.split('\t').collect();
         let [name, verdict, came] = columns[..] else {
-            bail!("{line:?} is no result");
+            bail!("{line:?} is not a result");
         };
         let outcome = Outcome {
             verdict: Verdict::of(verdict)?,

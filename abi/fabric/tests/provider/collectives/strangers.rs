@@ -197,7 +197,7 @@ fn is_shut_out(team: &Team, stranger: &Stranger, words: &Words) {
     }
 }
 
-/// Messages of a peer that is no member are dropped, and cannot fill our memory.
+/// Messages from a peer that is not a member are dropped, and cannot fill our memory.
 #[test]
 fn a_peer_that_is_no_member_is_cut_off() {
     let team = Team::open(2, &wish());

@@ -136,7 +136,7 @@ impl<H: Host> Endpoint<H> {
         };
         *instance += 1;
         let mut group = Group::new(address, name, addresses, rank, attached);
-        // Members that joined before us and have failed since.
+        // Members that joined before us and have since failed.
         let mut early = None;
         for member in &mut group.members {
             let key = Key {
