@@ -48,7 +48,7 @@ impl Host for EndpointHost {
     type Qp = Qp;
     type Identity = ();
     type Caller = ();
-    /// Nobody awaits some operations.
+    /// `None` for an operation that no thread waits for.
     type Operation = Option<Arc<Slot>>;
     type Receive = Waiting;
     type Landing = Landing;

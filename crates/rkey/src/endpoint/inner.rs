@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long a leader sleeps at most: a thread that does not wait may take the completion that the leader sleeps for.
-const NAP: Duration = Duration::from_millis(20);
+const SLEEP_MAX: Duration = Duration::from_millis(20);
 
 /// An endpoint.
 pub(super) struct Inner {
@@ -138,9 +138,9 @@ impl Inner {
 
     /// Waits for the device once, and makes progress.
     fn lead(&self, deadline: Option<Instant>) -> Result<()> {
-        let left = deadline.map_or(NAP, |at| at.saturating_duration_since(time::now()));
+        let left = deadline.map_or(SLEEP_MAX, |at| at.saturating_duration_since(time::now()));
         let driver = self.open()?;
-        driver.cq.wait(Some(left.min(NAP)))?;
+        driver.cq.wait(Some(left.min(SLEEP_MAX)))?;
         drop(self.advanced()?);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Reliable datagrams: messages to and from any number of peers, without connections to manage.
 //!
-//! An [`Endpoint`] has an [`Address`]. Whoever knows it can send to it; the first message makes the connection. Messages are
+//! An [`Endpoint`] has an [`Address`]. A process that knows it can send to it; the first message makes the connection. Messages are
 //! matched with receives: by tag ([`Endpoint::send_tagged`], [`Endpoint::receive_tagged`]) or not, and by sender if the receive
 //! names one. Messages between two endpoints match in the order in which they were sent, receives in the order in which they
 //! were posted. A message that matches no receive yet is kept until one is posted.
@@ -34,7 +34,7 @@
 //! bytes that the device still writes, and dropping a [`Sending`] or a [`Receiving`] at any moment is safe.
 //!
 //! Messages up to 8 KiB travel with their header and may arrive before their receive is posted; each peer may have some of
-//! them unreceived here, then its sends wait (credit). Of a longer message only the header travels (rendezvous): the receiver's
+//! them unreceived; beyond that its sends wait (credit). Of a longer message only the header travels (rendezvous): the receiver's
 //! device reads the payload from the sender's memory when the receive matches, so its sender's buffer is in use until then.
 //!
 //! # Progress

@@ -7,7 +7,7 @@ use rkey_rdm::error::{Error as Code, Failure};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A message that is being sent. Dropping it does not call the message back.
+/// A message that is being sent. Dropping it does not cancel the message.
 #[must_use = "a failure is reported here only"]
 pub struct Sending {
     pub(super) handle: Arc<Handle>,
@@ -15,7 +15,7 @@ pub struct Sending {
     pub(super) to: Address,
 }
 
-/// A receive that waits for its message. Dropping it cancels the receive; a message that has matched it already is lost.
+/// A receive that waits for its message. Dropping it cancels the receive; a message that has already matched it is lost.
 #[must_use = "dropping it cancels the receive"]
 pub struct Receiving {
     pub(super) handle: Arc<Handle>,

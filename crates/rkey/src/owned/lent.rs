@@ -61,8 +61,8 @@ impl Drop for Lent {
 
 /// All memory of the process as one region, in a protection domain that only an endpoint's queue pairs are in.
 ///
-/// The program never sees the domain: with a queue pair of its own in there it could name any address. What the endpoint
-/// names are its own buffers and `Lent` ones, which live until their operation is over.
+/// The program never gets the domain: with a queue pair of its own in it, it could name any address. What the endpoint
+/// names are its own buffers and `Lent` ones, which live until their operation has ended.
 pub(crate) struct LocalMemory {
     // Closed before the domain.
     all: Region,
