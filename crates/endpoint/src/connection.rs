@@ -2,7 +2,7 @@
 
 use super::{Driver, Front, State};
 use rkey_device::{DeviceError, Qp, QpOptions};
-use rkey_rdm::connection::{Connection, Event};
+use rkey_rdm::connection::Event;
 use rkey_rdm::error::Error;
 use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
 use std::net::SocketAddr;
@@ -61,14 +61,13 @@ impl<F: Front> Driver<F> {
         if state.closing {
             return Err(Error::Shutdown);
         }
-        let depth = BUFFERS + (state.rdm.connections.count() as u32 + 2) * SENDS;
+        let depth = BUFFERS + (state.rdm.connections().count() as u32 + 2) * SENDS;
         if depth as usize > self.cq.depth() {
             let resized = self.cq.resize(depth * 2);
             resized.map_err(|error| F::error_of(&error))?;
         }
-        let (qpn, identity) = (qp.qpn(), self.host.identity(peer));
-        let connection = Connection::new(qp, peer, identity);
-        Ok(state.rdm.connections.add(qpn, connection))
+        let identity = self.host.identity(peer);
+        Ok(state.rdm.add_connection(&self.host, qp, peer, identity))
     }
 
     /// Drops a connection that was not made.

@@ -79,7 +79,7 @@ impl<F: Front> Driver<F> {
     pub(super) fn look_for_lost(&self) {
         let mut state = self.state.lock();
         self.look_after(&mut state);
-        state.rdm.connections.hurry_teardown();
+        state.rdm.hurry_teardown();
         self.advance(&mut state);
     }
 

@@ -104,7 +104,7 @@ impl<F: Front> Driver<F> {
         let mut state = self.state.lock();
         let rdm = &mut state.rdm;
         let made = made.map(|(index, hello)| {
-            rdm.connections[index].device_keys = hello.device_keys;
+            rdm.set_device_keys(index, hello.device_keys);
             index
         });
         rdm.decided(&self.host, peer, made, time::now());
@@ -145,7 +145,7 @@ impl<F: Front> Driver<F> {
             ));
             return refuse(incoming, "the address is not yours");
         }
-        if self.state.lock().rdm.connections.is_littered() {
+        if self.state.lock().rdm.connections().is_littered() {
             complain(format_args!(
                 "refused a connection from {}: the program must first receive what departed peers have left",
                 hello.name
@@ -188,7 +188,11 @@ fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming) -> Option<Coming> {
     let answered = prepared
         .map_err(|error| format!("{error:?}"))
         .and_then(|(qp, connection)| {
-            driver.state.lock().rdm.connections[connection].device_keys = hello.device_keys;
+            driver
+                .state
+                .lock()
+                .rdm
+                .set_device_keys(connection, hello.device_keys);
             let ours = driver.answer(&hello, &[]).encode();
             let answered = incoming.answer(&[&qp], &ours);
             answered

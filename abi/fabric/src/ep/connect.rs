@@ -13,7 +13,6 @@ use rkey_device::{DeviceError, Incoming};
 use rkey_endpoint::complaint::complain;
 use rkey_endpoint::listeners::{Accepted, Coming};
 use rkey_endpoint::why_not;
-use rkey_rdm::connection::Event;
 use rkey_rdm::hello::Hello;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -175,7 +174,7 @@ impl Endpoint {
     /// A new queue pair as the connection of this endpoint.
     fn only_connection(&self, live: &Live, peer: SocketAddr) -> Result<rkey_device::Qp> {
         let mut state = live.state.lock();
-        if state.rdm.connections.slots() > 0 {
+        if state.rdm.connections().slots() > 0 {
             return Err(FiError::ISCONN);
         }
         let qp = live.new_qp(None)?;
@@ -186,7 +185,7 @@ impl Endpoint {
     /// Removes it again: no request was sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
-        state.rdm.connections.clear();
+        state.rdm.forget_connections();
     }
 
     /// Connects in a separate thread, and reports the result to the program.
@@ -235,8 +234,7 @@ impl Endpoint {
 
     fn not_connected(&self, live: &Live, error: FiError, error_data: Vec<u8>) {
         let mut state = live.state.lock();
-        state.rdm.connections.apply(0, Event::Refused);
-        state.rdm.connections[0].qp = None;
+        state.rdm.refuse(0);
         drop(state);
         if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
@@ -276,7 +274,10 @@ impl Endpoint {
                 return Err(error);
             }
         };
-        live.state.lock().rdm.connections[0].device_keys = request.hello.device_keys;
+        live.state
+            .lock()
+            .rdm
+            .set_device_keys(0, request.hello.device_keys);
         let hello = live.answer(&request.hello, data).encode();
         let (ep, this) = (Arc::clone(self), Arc::clone(self));
         let then = move |ready: std::result::Result<(), DeviceError>| {
@@ -305,7 +306,7 @@ impl Endpoint {
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
         match live.ask_at(address, qp, data, PATIENCE, PATIENCE) {
             Ok(there) => {
-                live.state.lock().rdm.connections[0].device_keys = there.device_keys;
+                live.state.lock().rdm.set_device_keys(0, there.device_keys);
                 Ok(there.data)
             }
             Err(DeviceError::Refused { reason }) => Err((REFUSED, rejected_with(&reason))),
@@ -378,7 +379,7 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
         let live = ep.live()?;
         {
             let mut state = live.state.lock();
-            match state.rdm.connections.first() {
+            match state.rdm.connections().first() {
                 Some(connection) if connection.state().is_open() => {}
                 _ => return Err(FiError::NOTCONN),
             }
@@ -402,7 +403,7 @@ pub(super) unsafe extern "C" fn getpeer(
         if ep.ep_type != FI_EP_MSG {
             return Err(FiError::NOSYS);
         }
-        let peer = match ep.live()?.state.lock().rdm.connections.first() {
+        let peer = match ep.live()?.state.lock().rdm.connections().first() {
             Some(connection) if connection.state().is_open() => connection.peer,
             _ => return Err(FiError::NOTCONN),
         };

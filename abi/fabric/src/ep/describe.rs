@@ -138,7 +138,7 @@ impl Live {
 /// The peers, and the traffic of their connections.
 fn tally(rdm: &Rdm) -> Tallies {
     let mut all = Tallies::new();
-    for (connection, unanswered) in rdm.connections.iter().zip(rdm.unanswered()) {
+    for (connection, unanswered) in rdm.connections().iter().zip(rdm.unanswered()) {
         let state = connection.state();
         if state.is_free() {
             continue;
@@ -157,14 +157,14 @@ fn tally(rdm: &Rdm) -> Tallies {
             it.out_of_credit = state.is_open() && connection.credit.is_used_up();
         }
     }
-    for peer in rdm.peers.iter() {
+    for peer in rdm.peers().iter() {
         let it = all.entry(peer.address).or_default();
         match peer.route {
             Route::None => {}
             Route::Connecting => it.route = CONNECTING,
             // If there is a connection in each direction, this is the one that we send on.
             Route::Open(connection) => {
-                let connection = &rdm.connections[connection];
+                let connection = &rdm.connections()[connection];
                 it.route = OPEN;
                 it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
                 it.out_of_credit = connection.credit.is_used_up();

@@ -56,7 +56,7 @@ impl Endpoint {
             return Ok(());
         }
         live.advance(state);
-        let open = state.rdm.connections[connection].state().is_open();
+        let open = state.rdm.connections()[connection].state().is_open();
         match open && state.rdm.has_room(connection, requests) && !is_full() {
             true => Ok(()),
             false => Err(FiError::AGAIN),

@@ -110,7 +110,7 @@ impl Endpoint {
         }
         live.advance(state);
         Self::free_shared_slots(live, state);
-        if !state.rdm.connections[connection].state().is_open() {
+        if !state.rdm.connections()[connection].state().is_open() {
             return Err(FiError::AGAIN);
         }
         room.take()

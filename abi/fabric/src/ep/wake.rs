@@ -32,9 +32,8 @@ impl Endpoint {
         if transmits {
             armed.comes_again = state
                 .rdm
-                .callers
                 .may_retry(std::thread::current().id(), time::now());
-            armed.needs_looks = !state.rdm.callers.is_empty();
+            armed.needs_looks = state.rdm.has_retrying();
         }
         // No descriptor signals that a peer has released memory, or that a member of a group has ended.
         armed.needs_looks |= state.rdm.needs_looks();

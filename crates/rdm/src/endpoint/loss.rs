@@ -127,7 +127,7 @@ impl<H: Host> Endpoint<H> {
     /// The remaining route to a peer when our own connection could not be made or has ended: a connection that the peer
     /// made, if any (both sides may connect at the same time).
     #[cold]
-    pub fn remaining_route(&self, host: &H, address: SocketAddr) -> Route {
+    fn remaining_route(&self, host: &H, address: SocketAddr) -> Route {
         let index = self.connections.iter().position(|it| {
             let qp = it.qp.as_ref().filter(|_| it.state().is_open());
             it.peer == address && qp.is_some_and(|qp| host.is_ready(qp))
@@ -139,7 +139,12 @@ impl<H: Host> Endpoint<H> {
     ///
     /// # Errors
     /// Why the peer cannot be reached; reported once.
-    pub fn route_to(&mut self, host: &H, peer: usize, now: Instant) -> crate::error::Result<usize> {
+    pub(super) fn route_to(
+        &mut self,
+        host: &H,
+        peer: usize,
+        now: Instant,
+    ) -> crate::error::Result<usize> {
         let it = &mut self.peers[peer];
         match it.route {
             Route::Open(connection) => return Ok(connection),

@@ -21,6 +21,7 @@
 //! | `flow` | credit and answers for peers |
 //! | `operation` | operations in progress |
 //! | `progress` | completions of the device, and what follows from them |
+//! | `routes` | peers and connections, for the host |
 //! | `loss` | connections that fail, and how they are removed |
 //! | `collective` | operations of groups of endpoints |
 
@@ -35,6 +36,7 @@ mod peek;
 mod post;
 mod progress;
 mod receive;
+mod routes;
 mod send;
 mod shared;
 mod transfer;
@@ -83,11 +85,11 @@ pub enum Service {
 pub struct Endpoint<H: Host> {
     service: Service,
     /// The peers that it knows.
-    pub peers: Peers<Error, H::Caller>,
+    peers: Peers<Error, H::Caller>,
     /// Its connections.
-    pub connections: Connections<H>,
+    connections: Connections<H>,
     /// Callers that may retry.
-    pub callers: Callers<H::Caller>,
+    callers: Callers<H::Caller>,
     /// Credit or answers are owed to peers until the program has read completions.
     owing: bool,
     owed: Vec<(usize, Header)>,

@@ -212,7 +212,7 @@ impl Run {
         let open: HashMap<usize, _> = world
             .nodes
             .iter()
-            .flat_map(|node| node.ep.connections.iter())
+            .flat_map(|node| node.ep.connections().iter())
             .filter_map(|it| Some((it.qp?, it)))
             .collect();
         for (qp, connection) in &open {
@@ -292,7 +292,7 @@ proptest! {
         run.results(&world);
         let living = if two { 1 } else { 2 };
         for node in &world.nodes[..living] {
-            let lost = node.ep.connections.iter().filter(|it| {
+            let lost = node.ep.connections().iter().filter(|it| {
                 it.state().is_lost() && !it.state().is_free()
             });
             prop_assert_eq!(lost.count(), 0, "a lost connection keeps its place");

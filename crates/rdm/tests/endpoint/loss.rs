@@ -37,7 +37,7 @@ fn forge(world: &mut World, header: Header, payload: &[u8]) {
         inline: Some(&bytes),
         ..SendRequest::new(u64::MAX, send, &[])
     };
-    let qp = world.nodes[0].ep.connections[0].qp.unwrap();
+    let qp = world.nodes[0].ep.connections()[0].qp.unwrap();
     world.net.borrow_mut().post(qp, &request).unwrap();
     while world.act(0) {}
 }
@@ -60,8 +60,8 @@ fn operations_fail_when_their_peer_goes() {
     assert_eq!(world.told(0), told);
     let ep = &world.nodes[0].ep;
     assert_eq!((ep.operations(), ep.under_way()), (0, 0));
-    assert_eq!(ep.connections.count(), 0, "its place is free");
-    assert_eq!(ep.peers.find(address(1)), None);
+    assert_eq!(ep.connections().count(), 0, "its place is free");
+    assert_eq!(ep.peers().find(address(1)), None);
 }
 
 #[test]
@@ -84,7 +84,11 @@ fn what_a_peer_sent_before_it_went_can_be_received() {
     world.settle();
     world.kill(0);
     world.settle();
-    assert_eq!(world.nodes[1].ep.connections.count(), 1, "unread messages");
+    assert_eq!(
+        world.nodes[1].ep.connections().count(),
+        1,
+        "unread messages"
+    );
     let receives = [0; 2].map(|_| world.receive(1, any(), LONG));
     world.settle();
     let results: Vec<_> = world
@@ -100,7 +104,7 @@ fn what_a_peer_sent_before_it_went_can_be_received() {
     let reset = Some(Error::ConnectionReset);
     let (first, second) = (receives[0], receives[1]);
     assert_eq!(results, [(first, short as u64, None), (second, 1, reset)]);
-    assert_eq!(world.nodes[1].ep.connections.count(), 0);
+    assert_eq!(world.nodes[1].ep.connections().count(), 0);
 }
 
 #[test]
@@ -112,7 +116,7 @@ fn a_farewell_ends_the_connection_at_once() {
     ep.say_goodbye(host);
     world.receive(1, any(), 8);
     world.settle();
-    assert_eq!(world.nodes[1].ep.connections.count(), 0);
+    assert_eq!(world.nodes[1].ep.connections().count(), 0);
     let remains = {
         let Node { ep, host, .. } = &mut world.nodes[0];
         ep.close(host)
@@ -168,7 +172,7 @@ fn memory_that_a_peer_holds_is_given_back_late() {
     world.settle();
     let told = [Told::Done(id, Some(Error::ConnectionReset))];
     assert_eq!(world.told(0), told);
-    assert_eq!(world.nodes[0].ep.connections.count(), 0);
+    assert_eq!(world.nodes[0].ep.connections().count(), 0);
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn a_peer_that_exceeds_its_credit_is_not_heard_any_more() {
         ..Header::new(Kind::Message)
     };
     for _ in 0..5000 {
-        if world.nodes[0].ep.connections[0].state().is_lost() {
+        if world.nodes[0].ep.connections()[0].state().is_lost() {
             break;
         }
         forge(&mut world, header, &[0; 400]);
@@ -198,7 +202,7 @@ fn a_peer_that_talks_nonsense_is_not_heard_any_more() {
         let mut world = two();
         world.send(0, 1, 8, How::default());
         world.settle();
-        let qpn = world.nodes[1].ep.connections[0].qp.unwrap() as u32;
+        let qpn = world.nodes[1].ep.connections()[0].qp.unwrap() as u32;
         let completion = Completion {
             opcode: CompletionOp::Recv,
             bytes: bytes.len() as u32,

@@ -16,8 +16,8 @@ fn connected() -> (World, usize) {
     let mut world = World::new(2, Service::ReliableDatagram);
     loop {
         let Node { ep, host, .. } = &mut world.nodes[0];
-        let peer = ep.peers.at(address(1));
-        match ep.route_to(host, peer, world.now) {
+        let peer = ep.peer_at(address(1));
+        match ep.connection_to(host, peer, || 0, || world.now) {
             Ok(connection) => return (world, connection),
             Err(error) => assert_eq!(error, Error::Again),
         }

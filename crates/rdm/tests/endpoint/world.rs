@@ -6,7 +6,6 @@ use crate::net::{Device, Net, scatter, sge};
 use core::net::SocketAddr;
 use rkey_base::shared::PeerBytes;
 use rkey_engine::Sge;
-use rkey_rdm::connection;
 use rkey_rdm::endpoint::{Body, Endpoint, Outgoing, Receive, Service};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::{Header, Kind};
@@ -148,8 +147,8 @@ impl World {
         how: How,
     ) -> Result<usize> {
         let Node { ep, host, .. } = &mut self.nodes[from];
-        let peer = ep.peers.at(address(to));
-        let connection = ep.route_to(host, peer, self.now)?;
+        let peer = ep.peer_at(address(to));
+        let connection = ep.connection_to(host, peer, || 0, || self.now)?;
         if !ep.has_room(connection, 1) {
             return Err(Error::Again);
         }
@@ -314,8 +313,7 @@ impl World {
         }
         let (ours, theirs) = self.net.borrow_mut().pair(node, to);
         let add = |it: &mut Node, qp: usize, peer: usize| {
-            let made = connection::Connection::new(qp, address(peer), ());
-            it.ep.connections.add(qp as u32, made)
+            it.ep.add_connection(&it.host, qp, address(peer), ())
         };
         let index = add(&mut self.nodes[to], theirs, node);
         self.nodes[to].accepting.push(index);

@@ -147,7 +147,7 @@ fn an_endpoint_that_is_closed_gets_no_connections() {
     let qp = live.new_qp(None).unwrap();
     let late = live.add_connection(&mut live.state.lock(), qp, SOMEBODY);
     assert_eq!(late.map_err(FiError::from), Err(FiError::SHUTDOWN));
-    assert!(live.state.lock().rdm.connections.slots() == 0);
+    assert!(live.state.lock().rdm.connections().slots() == 0);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Endpoint {
         let (mut state, connection) = self.connection_to(live, it.peer)?;
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
         self.in_room(live, &mut state, connection, posts, report, |state| {
-            let device_keys = state.rdm.connections[connection].device_keys;
+            let device_keys = state.rdm.connections()[connection].device_keys;
             let named = |place: &RmaIov| {
                 Ok(CommitRange {
                     addr: place.addr,
@@ -91,7 +91,7 @@ impl Endpoint {
                 all => all.iter().map(named).collect::<Result<_>>()?,
             };
             // The peer returns credit for data, which may have arrived.
-            if it.data.is_some() && !state.rdm.connections[connection].credit.has(0) {
+            if it.data.is_some() && !state.rdm.connections()[connection].credit.has(0) {
                 live.advance(state);
             }
             let transfer = endpoint::Transfer {

@@ -1,0 +1,126 @@
+//! Peers and connections, as the host reads and changes them.
+
+use super::{Connection, Connections, Endpoint, Host};
+use crate::connection::Event;
+use crate::error::{Error, Result};
+use crate::peers::{Peers, Route};
+use core::net::SocketAddr;
+use std::time::Instant;
+
+impl<H: Host> Endpoint<H> {
+    /// The connections.
+    #[inline]
+    #[must_use]
+    pub fn connections(&self) -> &Connections<H> {
+        &self.connections
+    }
+
+    /// The peers.
+    #[inline]
+    #[must_use]
+    pub fn peers(&self) -> &Peers<Error, H::Caller> {
+        &self.peers
+    }
+
+    /// Adds a connection that is being made, and returns its slot. Nothing is sent over it before it is made.
+    pub fn add_connection(
+        &mut self,
+        host: &H,
+        qp: H::Qp,
+        peer: SocketAddr,
+        identity: H::Identity,
+    ) -> usize {
+        let qpn = host.qpn(&qp);
+        self.connections
+            .add(qpn, Connection::<H>::new(qp, peer, identity))
+    }
+
+    /// Records from its hello whether a peer's device chooses the keys of its regions.
+    pub fn set_device_keys(&mut self, connection: usize, device_keys: bool) {
+        self.connections[connection].device_keys = device_keys;
+    }
+
+    /// Records that the connection of a connected endpoint could not be made, and drops its queue pair.
+    pub fn refuse(&mut self, connection: usize) {
+        self.connections.apply(connection, Event::Refused);
+        self.connections[connection].qp = None;
+    }
+
+    /// Forgets all connections. No peer knows of them.
+    pub fn forget_connections(&mut self) {
+        self.connections.clear();
+    }
+
+    /// Makes the next scan for ended connections due at once.
+    pub fn hurry_teardown(&mut self) {
+        self.connections.hurry_teardown();
+    }
+
+    /// The index of the peer at an address, which is added if it is new.
+    pub fn peer_at(&mut self, address: SocketAddr) -> usize {
+        self.peers.at(address)
+    }
+
+    /// The index of the peer with this number in the address vector, from which so far this many addresses have been removed;
+    /// `None` if it is not known.
+    #[inline]
+    pub fn numbered_peer(&mut self, number: u64, removals: u64) -> Option<usize> {
+        self.peers.see_removals(removals);
+        self.peers.numbered(number)
+    }
+
+    /// Records the number of a peer in the address vector.
+    pub fn set_number(&mut self, number: usize, peer: usize) {
+        self.peers.set_number(number, peer);
+    }
+
+    /// The connection to a peer. If there is none, the host starts to connect, and the caller is told to retry
+    /// ([`Error::Again`]).
+    ///
+    /// # Errors
+    /// Why the peer cannot be reached; reported once.
+    #[inline]
+    pub fn connection_to(
+        &mut self,
+        host: &H,
+        peer: usize,
+        caller: impl Fn() -> H::Caller,
+        now: impl FnOnce() -> Instant,
+    ) -> Result<usize> {
+        if !self.callers.is_empty() {
+            self.callers.retried(peer, caller());
+        }
+        if let Route::Open(connection) = self.peers[peer].route {
+            return Ok(connection);
+        }
+        self.connect_for(host, peer, caller(), now())
+    }
+
+    #[cold]
+    fn connect_for(
+        &mut self,
+        host: &H,
+        peer: usize,
+        caller: H::Caller,
+        now: Instant,
+    ) -> Result<usize> {
+        let connection = self.route_to(host, peer, now);
+        let retrying = &mut self.peers[peer].retrying;
+        retrying.retain(|&it| it != caller);
+        if connection == Err(Error::Again) {
+            retrying.push(caller);
+        }
+        connection
+    }
+
+    /// For a caller that is about to wait: whether a call may be retried now, so that it should not wait.
+    pub fn may_retry(&mut self, caller: H::Caller, now: Instant) -> bool {
+        self.callers.may_retry(caller, now)
+    }
+
+    /// Whether callers may retry that have neither done so nor been woken.
+    #[must_use]
+    pub fn has_retrying(&self) -> bool {
+        !self.callers.is_empty()
+    }
+}
