@@ -1,4 +1,4 @@
-//! One process hands out tasks to several workers by tagged messages; whoever is free gets the next one.
+//! One process hands out tasks to several workers by tagged messages; a free worker gets the next one.
 //!
 //! There is no connection to accept or to manage: a worker needs the address of the farmer, and the farmer learns the
 //! worker's address from its first message.
@@ -117,5 +117,5 @@ fn work(farmer: Address) -> anyhow::Result<()> {
 
 fn is_prime(number: u64) -> bool {
     let mut divisors = (2..).take_while(|it| it * it <= number);
-    number >= 2 && divisors.all(|it| number % it != 0)
+    number >= 2 && divisors.all(|it| !number.is_multiple_of(it))
 }

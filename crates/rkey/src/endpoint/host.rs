@@ -1,6 +1,6 @@
 //! What the state machine of an endpoint runs on here: the device, and the slots of the program's operations.
 
-use super::Address;
+use super::address::Address;
 use super::inner::Inner;
 use super::slot::Slot;
 use crate::owned::{Exposed, LocalMemory};

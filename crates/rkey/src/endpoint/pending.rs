@@ -1,7 +1,9 @@
 //! Operations in flight.
 
+use super::address::Address;
+use super::handle::Handle;
+use super::message::Message;
 use super::slot::{Outcome, Slot};
-use super::{Address, Handle, Message};
 use crate::error::{Error, Result};
 use rkey_rdm::error::{Error as Code, Failure};
 use std::sync::Arc;

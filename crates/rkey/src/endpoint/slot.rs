@@ -1,6 +1,7 @@
 //! The result of one operation: filled by the endpoint, awaited by the program.
 
-use super::{Address, Message};
+use super::address::Address;
+use super::message::Message;
 use crate::owned::Lent;
 use parking_lot::Mutex;
 use rkey_rdm::endpoint::Arrived;

@@ -1,0 +1,50 @@
+//! The buffer of an operation, as its requests name it.
+
+use super::host::EndpointHost;
+use super::slot::Slot;
+use crate::owned::{Exposed, Lent, LocalMemory};
+use rkey_engine::Sge;
+use rkey_rdm::endpoint::Body;
+use rkey_rdm::error::Error as Code;
+use rkey_rdm::sges::Sges;
+use std::sync::Arc;
+
+/// The buffer of an operation, and how requests name it.
+pub(super) struct Bytes<'a> {
+    memory: &'a LocalMemory,
+    pub(super) sges: Sges,
+    pub(super) slot: Arc<Slot>,
+}
+
+impl<'a> Bytes<'a> {
+    pub(super) fn of(memory: &'a LocalMemory, buffer: Lent) -> Self {
+        let element = memory.element(&buffer);
+        Self {
+            memory,
+            sges: Some(element).into_iter().filter(|it| it.len > 0).collect(),
+            slot: Arc::new(Slot::new(buffer)),
+        }
+    }
+
+    /// Uses the buffer of a message that is not on its way yet.
+    fn with<T>(&self, body: impl FnOnce(&Lent) -> Option<T>) -> std::result::Result<T, Code> {
+        self.slot.with_buffer(body).ok_or(Code::Fault)
+    }
+}
+
+impl Body<EndpointHost> for Bytes<'_> {
+    fn sges(&self) -> &[Sge] {
+        &self.sges
+    }
+
+    fn copy(&self, into: &mut [u8]) -> std::result::Result<(), Code> {
+        self.with(|buffer| self.memory.load(buffer, into).then_some(()))
+    }
+
+    fn expose(&self) -> std::result::Result<(Exposed, u32), Code> {
+        let exposed = self.with(|buffer| Some(self.memory.expose(buffer)))?;
+        let exposed = exposed.map_err(|_| Code::NoMemory)?;
+        let key = exposed.key();
+        Ok((exposed, key))
+    }
+}

@@ -1,0 +1,247 @@
+//! The program's handle of an endpoint.
+
+use super::address::Address;
+use super::body::Bytes;
+use super::host::{EndpointHost, Waiting, unreachable};
+use super::inner::Inner;
+use super::message::{Tag, checked_len};
+use super::pending::{Receiving, Sending, error_of};
+use super::slot::{Outcome, Slot};
+use crate::device::Device;
+use crate::domain::{Domain, DomainInner};
+use crate::error::{Error, Result};
+use crate::owned::{Lent, LocalMemory};
+use rkey_device::time;
+use rkey_endpoint::{Driver, Options};
+use rkey_rdm::endpoint::{Outgoing, Receive, Service};
+use rkey_rdm::error::Error as Code;
+use rkey_rdm::header::{Header, Kind};
+use rkey_rdm::hello::Admission;
+use rkey_rdm::matching::Pattern;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The type of endpoints of reliable datagrams (`FI_EP_RDM` of libfabric).
+const TYPE: u8 = 3;
+/// Messages up to this length are copied when they are sent.
+const COPIED: usize = 256;
+/// An endpoint of reliable datagrams. Clones are the same endpoint; it closes with the last of them, and of its operations.
+///
+/// Closing tells the peers, and waits up to half a second for what was sent to arrive.
+#[derive(Clone)]
+pub struct Endpoint(Arc<Handle>);
+
+/// Held by the program. Threads that connect hold only the inner part.
+pub(super) struct Handle {
+    pub(super) inner: Arc<Inner>,
+    address: Address,
+}
+
+impl Endpoint {
+    pub(crate) fn open(device: &Device, address: SocketAddr) -> Result<Self> {
+        let raw = device.raw();
+        let domain = Arc::new(DomainInner::create(raw)?);
+        let domain = Domain::from_inner(device.clone(), domain);
+        let memory = Arc::new(LocalMemory::register(domain)?);
+        let listener = raw.listen(address)?;
+        let inner = Arc::new(Inner::new(device, Arc::clone(&memory)));
+        let host = EndpointHost {
+            this: Arc::downgrade(&inner),
+            memory,
+        };
+        let options = Options {
+            service: Service::ReliableDatagram,
+            admission: Admission {
+                ep_type: TYPE,
+                device_keys: true,
+                key: Vec::new(),
+                device: raw.node(),
+            },
+            name: address,
+            number: None,
+            max_sge: 2,
+            channel: None,
+        };
+        let driver = inner.set(Driver::new(raw, host, options)?);
+        let served = driver.serve(&inner, &device.inner.listeners, listener);
+        served.map_err(|error| Error::Object(format!("peers cannot connect: {error}")))?;
+        let address = Address(driver.name());
+        Ok(Self(Arc::new(Handle { inner, address })))
+    }
+
+    /// The address under which peers reach the endpoint.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.0.address
+    }
+
+    /// Sends a message with a tag. Waits for a connection to the peer and for room, up to the device's timeout.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::PeerGone`], [`Error::Timeout`], [`Error::MessageTooLong`]: nothing was sent.
+    pub fn send_tagged(
+        &self,
+        to: Address,
+        tag: u64,
+        message: impl Into<Vec<u8>>,
+    ) -> Result<Sending> {
+        self.0.send(to, Some(tag), message.into())
+    }
+
+    /// Sends a message without a tag, for [`Endpoint::receive`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::send_tagged`].
+    pub fn send(&self, to: Address, message: impl Into<Vec<u8>>) -> Result<Sending> {
+        self.0.send(to, None, message.into())
+    }
+
+    /// Posts a receive for a message with such a tag: from one sender, or from any (`None`). A message that is longer than the
+    /// buffer is an error.
+    ///
+    /// # Errors
+    /// [`Error::MessageTooLong`] for a buffer that is longer than any message; the device is broken.
+    pub fn receive_tagged(
+        &self,
+        tag: impl Into<Tag>,
+        from: impl Into<Option<Address>>,
+        buffer: Vec<u8>,
+    ) -> Result<Receiving> {
+        self.0.receive(Some(tag.into()), from.into(), buffer)
+    }
+
+    /// Posts a receive for a message without a tag.
+    ///
+    /// # Errors
+    /// As [`Endpoint::receive_tagged`].
+    pub fn receive(&self, from: impl Into<Option<Address>>, buffer: Vec<u8>) -> Result<Receiving> {
+        self.0.receive(None, from.into(), buffer)
+    }
+}
+
+impl Handle {
+    pub(super) fn timeout(&self) -> Duration {
+        self.inner.device().timeout()
+    }
+
+    fn send(self: &Arc<Self>, to: Address, tag: Option<u64>, message: Vec<u8>) -> Result<Sending> {
+        let header = Header {
+            tagged: tag.is_some(),
+            tag: tag.unwrap_or(0),
+            len: checked_len(message.len())?,
+            ..Header::new(Kind::Message)
+        };
+        let bytes = Bytes::of(self.inner.memory(), Lent::new(message));
+        let (timeout, started) = (self.timeout(), time::now());
+        while !self.try_send(to, header, &bytes)? {
+            if time::since(started) >= timeout {
+                let what = "a connection to the peer, or its credit,";
+                let after = timeout;
+                return Err(Error::Timeout { what, after });
+            }
+            self.inner.pause();
+            self.inner.progress()?;
+        }
+        Ok(Sending {
+            handle: Arc::clone(self),
+            slot: bytes.slot,
+            to,
+        })
+    }
+
+    /// Sends a message if there is a connection with room; whether there is. Without a connection one is being made.
+    fn try_send(&self, to: Address, header: Header, bytes: &Bytes<'_>) -> Result<bool> {
+        let driver = self.inner.open()?;
+        let mut state = driver.state.lock();
+        let (rdm, host) = (&mut state.rdm, &driver.host);
+        let peer = rdm.peer_at(to.0);
+        let connection = match rdm.connection_to(host, peer, || (), time::now) {
+            Ok(connection) => connection,
+            Err(Code::Again) => return Ok(false),
+            Err(error) => {
+                return Err(Error::Unreachable {
+                    address: to,
+                    why: unreachable(error),
+                });
+            }
+        };
+        if !rdm.has_room(connection, 1) {
+            return Ok(false);
+        }
+        let outgoing = Outgoing {
+            connection,
+            header,
+            inject: header.len as usize <= COPIED,
+            plain: None,
+        };
+        let attached = || Some(Arc::clone(&bytes.slot));
+        match rdm.send(host, &outgoing, bytes, attached) {
+            Ok(()) => Ok(true),
+            Err(Code::Again) => Ok(false),
+            Err(error) => Err(error_of(&error.into(), Some(to))),
+        }
+    }
+
+    fn receive(
+        self: &Arc<Self>,
+        tag: Option<Tag>,
+        from: Option<Address>,
+        buffer: Vec<u8>,
+    ) -> Result<Receiving> {
+        checked_len(buffer.len())?;
+        let Bytes { sges, slot, .. } = Bytes::of(self.inner.memory(), Lent::new(buffer));
+        let room = sges.iter().map(|sge| sge.len as usize).sum();
+        let pattern = Pattern {
+            source: from.map(|it| it.0),
+            tag: tag.map_or(0, |it| it.tag),
+            ignore: tag.map_or(0, |it| it.ignore),
+        };
+        let receive = Receive::new(sges, room, false, Waiting(Arc::clone(&slot)));
+        let driver = self.inner.open()?;
+        let rdm = &mut driver.state.lock().rdm;
+        rdm.receive(&driver.host, tag.is_some(), pattern, receive);
+        Ok(Receiving {
+            handle: Arc::clone(self),
+            slot,
+        })
+    }
+
+    /// Cancels a receive that no message has matched yet.
+    pub(super) fn cancel(&self, slot: &Arc<Slot>) {
+        if let Ok(driver) = self.inner.open() {
+            let rdm = &mut driver.state.lock().rdm;
+            rdm.cancel(&driver.host, |receive| Arc::ptr_eq(&receive.0, slot));
+        }
+    }
+
+    /// The result of an operation, if it has ended by now.
+    pub(super) fn try_take(&self, slot: &Slot) -> Result<Option<Outcome>> {
+        if !slot.is_ended() {
+            self.inner.progress()?;
+        }
+        Ok(slot.take())
+    }
+
+    pub(super) fn is_ended(&self, slot: &Slot) -> bool {
+        slot.is_ended() || self.inner.progress().is_err() || slot.is_ended()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Ok(driver) = self.inner.open() {
+            driver.begin_close();
+            driver.say_goodbye();
+            driver.close();
+        }
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}
