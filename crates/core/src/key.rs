@@ -65,6 +65,8 @@ pub(crate) const TYPE2_GENERATIONS: u32 = 1 << 11;
 const BATCH: usize = 64;
 /// Keys below this are never issued.
 const LOWEST: u32 = 256;
+/// So many keys before its own, the place of a key in the table is fetched into the cache.
+const AHEAD: usize = 12;
 /// How many other prefixes are tried for a type 2 window until all of its 256 keys are new.
 const TRIES: u32 = 16;
 /// Words of the bit map of prefixes.
@@ -230,6 +232,9 @@ impl Keys {
             self.refill(draw, drawn);
         }
         self.drawn.store(drawn + 1, Ordering::Relaxed);
+        if let Some(later) = draw.batch.get(place + AHEAD) {
+            self.remote.prefetch(*later);
+        }
         draw.batch[place]
     }
 

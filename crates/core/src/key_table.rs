@@ -139,6 +139,15 @@ impl KeyTable {
         self.find_room(key)
     }
 
+    /// Fetches the cells for a key that will be added soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: u32) {
+        let newest = self.grown.load(Ordering::Relaxed).wrapping_sub(1);
+        if let Some(cell) = self.first_cell(newest, key) {
+            rkey_base::hint::prefetch_write(std::ptr::from_ref(cell).cast());
+        }
+    }
+
     /// The cell of a level that is tried first for a key.
     #[inline]
     fn first_cell(&self, level: usize, key: u32) -> Option<&AtomicU64> {

@@ -340,9 +340,16 @@ impl World {
     }
 }
 
+/// A model with so many steps that it is tried with at most three preemptions.
+fn long_model(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
 /// A region that ends into a magazine, and whose slot is another region's at once.
 fn access_against_a_magazine(access: fn(&World, WireKey)) {
-    loom::model(move || {
+    long_model(move || {
         let (world, region) = World::new();
         let magazine = world.table.magazine();
         let peer = {
@@ -399,7 +406,7 @@ fn bind_against_close_into_a_magazine() {
 /// Counts are exact again when a magazine is settled while its thread uses it.
 #[test]
 fn settling_against_registering() {
-    loom::model(|| {
+    long_model(|| {
         let (world, region) = World::new();
         let magazine = world.table.magazine();
         let owner = {

@@ -12,6 +12,7 @@ use crate::device::Device;
 
 impl Device {
     /// Whether this process was forked from the one that opened the device, and so cannot use it.
+    #[inline]
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.shared().lifecycle().is_forked()

@@ -315,6 +315,7 @@ fn withdraw(mr: &Mr) {
 
 impl Mr {
     /// Makes a new region known to the rest of the domain.
+    #[inline]
     fn begin(&self, unconfigured: bool) -> Result<()> {
         if self.durable {
             self.domain.persistent.lock().insert(self.region.id);
