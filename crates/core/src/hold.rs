@@ -1,8 +1,8 @@
 //! Regions that cannot end while something about them changes.
 //!
-//! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So whoever binds
-//! something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: a bit in the slot's word,
-//! which the end without the lock refuses. Once nothing is bound to the region and nothing changes it, the hold ends.
+//! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So a thread that binds
+//! something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: it sets a bit in the slot's
+//! word with which the slot cannot be ended without the lock. Once nothing is bound to the region and nothing changes it, the hold ends.
 
 use crate::entry::Entry;
 use crate::table::Protection;

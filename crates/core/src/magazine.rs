@@ -3,15 +3,15 @@
 //! A [`Magazine`] contains *ready* slots, which are claimed and have their keys already, and slots of regions that it has
 //! *ended*. Registering takes a ready slot, fills it and makes it live. Deregistering an idle region ends it and claims its
 //! slot for the next use in one step ([`Slab::reclaim`](rkey_base::slab::Slab::reclaim)). Only when the ready slots are used
-//! up or the ended ones are too many the thread takes the table's lock, and gives them new keys, all at once.
+//! up, or too many have ended, does the thread take the table's lock, and give all ended slots new keys at once.
 //!
-//! **Keys.** A ready slot's key is in the table of keys, but grants nothing, and a peer that names it is told what it is told
-//! about a number that was never issued. The key of an ended slot ends with its generation; it leaves the table of keys with
-//! the next visit there, before the slot gets another.
+//! **Keys.** A ready slot's key is in the table of keys, but grants nothing, and a peer that names it gets the same
+//! denial as for a number that was never issued. The key of an ended slot ends with its generation; it leaves the table of
+//! keys just before the slot gets another key or is freed.
 //!
-//! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes on top: they
-//! are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::settle`] empties
-//! all magazines and asks again. Inspection subtracts what is prepaid.
+//! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in addition:
+//! they are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::settle`] empties
+//! all magazines and checks again. Inspection subtracts what is prepaid.
 //!
 //! **Locks.** A magazine has a lock of its own, which is biased to its thread; others take it to settle. The order is: the
 //! table's, a magazine's, that of the requested keys.
@@ -71,12 +71,12 @@ pub(crate) struct Prepaid {
 }
 
 impl Prepaid {
-    /// How many regions of a domain.
+    /// How many regions of a domain are prepaid.
     pub(crate) fn regions(&self, domain: DomainId) -> u32 {
         self.regions.get(&domain).copied().unwrap_or_default()
     }
 
-    /// How many regions of all domains.
+    /// How many regions of all domains are prepaid.
     pub(crate) fn all_regions(&self) -> u32 {
         self.regions.values().sum()
     }
@@ -290,8 +290,8 @@ impl Protection {
         registry.magazines = magazines;
     }
 
-    /// Makes sure that a magazine has a slot in this domain and so many bytes. `None`: it is not possible at this moment, or
-    /// not at all.
+    /// Makes sure that a magazine has a slot in this domain and this many bytes. `None`: that is not possible now, or not at
+    /// all.
     #[cold]
     fn restock<'a>(
         &self,
@@ -395,7 +395,7 @@ impl Protection {
         stock.bytes = 0;
     }
 
-    /// The end of a region whose domain is not the magazine's: it is counted at once.
+    /// Ends a region whose domain is not the magazine's, and counts that at once.
     #[cold]
     fn count_ended(&self, domain: DomainId, rights: u32, slot: Claimed<'_, Entry>) {
         let mut registry = self.registry.lock();
@@ -408,7 +408,7 @@ impl Protection {
 }
 
 impl Registry {
-    /// A magazine's slots count in another domain from now on.
+    /// Moves the count of a magazine's slots to another domain.
     fn recount(&mut self, stock: &Stock, domain: DomainId) {
         let regions = stock.regions();
         if stock.domain != domain && regions > 0 {

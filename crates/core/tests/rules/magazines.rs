@@ -1,4 +1,4 @@
-//! Magazines: what they prepay shows nowhere and is in nobody's way.
+//! Magazines: what they prepay is not visible, and does not keep other registrations out.
 
 use crate::table::{ALL, range};
 use rkey_base::range::VaRange;
@@ -57,7 +57,7 @@ fn inspection_shows_regions_and_nothing_prepaid() {
     assert_eq!(shown(), (0, 0));
 }
 
-/// What one magazine has prepaid, another one, or a thread without one, can use.
+/// Slots and bytes that one magazine has prepaid can be used by another one, or by a thread without one.
 #[test]
 fn limits_count_what_is_registered() {
     let limits = Limits {
