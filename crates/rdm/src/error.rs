@@ -101,12 +101,17 @@ pub struct Failure {
     pub error: Error,
     /// A message for the log and the program; may be empty.
     pub detail: String,
+    /// The vendor code of the failed request's completion, by which the device finds the denial; 0 without one.
+    pub vendor: u32,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let detail = String::new();
-        Self { error, detail }
+        Self {
+            error,
+            detail: String::new(),
+            vendor: 0,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{LONG, device, pattern};
 use rkey::endpoint::{Address, Endpoint, Receiving, Sending, Tag};
-use rkey::{Device, Error};
+use rkey::{Access, Device, Error, LocalKey, SendFlags, Sge, Status};
 use std::time::{Duration, Instant};
 
 fn endpoint() -> Endpoint {
@@ -266,6 +266,80 @@ fn many_threads_share_an_endpoint() {
             });
         }
     });
+}
+
+#[test]
+fn peers_read_and_write_memory_and_a_denial_breaks_nothing() {
+    let (owner, visitor) = (endpoint(), endpoint());
+    let region = owner
+        .register(vec![0u8; 1 << 20], Access::REMOTE_WRITE)
+        .unwrap();
+    let key = region.key(..).unwrap();
+    let local = visitor
+        .register(pattern(1, 1 << 20), Access::empty())
+        .unwrap();
+    let to = owner.address();
+    visitor
+        .write(to, &local, .., &key, 0)
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert!(region.read_vec(..).unwrap() == pattern(1, 1 << 20));
+
+    let denied = visitor
+        .read(to, &local, ..8, &key, 0)
+        .unwrap()
+        .wait()
+        .unwrap_err();
+    assert!(denied.to_string().contains("remote read"), "{denied}");
+    assert!(denied.denial().is_some());
+    let out = visitor
+        .write(to, &local, ..8, &key, (1 << 20) - 7)
+        .unwrap_err();
+    assert!(matches!(out, Error::OutOfRange { .. }), "{out}");
+    visitor
+        .write(to, &local, ..8, &key, 8)
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(region.read_vec(8..16).unwrap(), pattern(1, 8));
+    assert_eq!(pass(&visitor, &owner, 1, b"and messages"), b"and messages");
+
+    // Memory of the same device in another domain is not the endpoint's.
+    let elsewhere = device().domain().unwrap();
+    let foreign = elsewhere.register(vec![0u8; 8], Access::REMOTE).unwrap();
+    let foreign = foreign.key(..).unwrap();
+    let denied = visitor
+        .write(to, &local, ..8, &foreign, 0)
+        .unwrap()
+        .wait()
+        .unwrap_err();
+    assert!(denied.denial().is_some(), "{denied}");
+}
+
+/// The endpoint's own local key covers all memory of the process: programs cannot use it.
+#[test]
+fn the_local_keys_of_an_endpoint_are_refused_elsewhere() {
+    let device = device();
+    let endpoint = device.endpoint().unwrap();
+    let mine = endpoint.register(vec![7u8; 8], Access::empty()).unwrap();
+    let domain = device.domain().unwrap();
+    let queue = domain.completion_queue(16).unwrap();
+    // The region of all memory is in a slot next to that of the first region: the keys differ in the bits of the slot's number.
+    let part = mine.part(..).unwrap();
+    for slots in 0..64 {
+        let key = part.key.0 ^ slots << 12;
+        let part = Sge {
+            key: LocalKey(key),
+            ..part
+        };
+        let pair = [(); 2].map(|()| domain.queue_pair(&queue).build().unwrap());
+        pair[0].connect(&pair[1].address()).unwrap();
+        pair[1].connect(&pair[0].address()).unwrap();
+        pair[0].post_send(1, &[part], SendFlags::SIGNALED).unwrap();
+        let completion = queue.next(LONG).unwrap().unwrap();
+        assert_eq!(completion.status, Status::LocalProtection, "key {key}");
+    }
 }
 
 #[test]

@@ -202,7 +202,11 @@ impl Host for EpHost {
             self.domain.device.tell_own_denial(&detail);
             detail
         });
-        Failure { error, detail }
+        Failure {
+            error,
+            detail,
+            vendor: completion.vendor,
+        }
     }
 
     fn shared<T>(&self, with: impl FnOnce(&mut Pool<Self>) -> T) -> Option<T> {

@@ -5,20 +5,27 @@ use super::body::Bytes;
 use super::host::{EndpointHost, Waiting, unreachable};
 use super::inner::Inner;
 use super::message::{Tag, checked_len};
-use super::pending::{Receiving, Sending, error_of};
+use super::pending::{Receiving, Sending, Transferring, error_of};
 use super::slot::{Outcome, Slot};
 use crate::device::Device;
 use crate::domain::{Domain, DomainInner};
 use crate::error::{Error, Result};
-use crate::owned::{Lent, LocalMemory};
+use crate::key::RemoteKey;
+use crate::memory::MemoryRegion;
+use crate::options::RegionOptions;
+use crate::owned::{Buffer, Lent, LocalMemory};
+use crate::region::Region;
 use rkey_device::time;
 use rkey_endpoint::{Driver, Options};
-use rkey_rdm::endpoint::{Outgoing, Receive, Service};
-use rkey_rdm::error::Error as Code;
+use rkey_engine::Sge;
+use rkey_rdm::commit::CommitRange;
+use rkey_rdm::endpoint::{Memory, Outgoing, Receive, Service, Transfer};
+use rkey_rdm::error::{Error as Code, Failure};
 use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::hello::Admission;
 use rkey_rdm::matching::Pattern;
 use std::net::SocketAddr;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +33,9 @@ use std::time::Duration;
 const TYPE: u8 = 3;
 /// Messages up to this length are copied when they are sent.
 const COPIED: usize = 256;
+/// The state machine of an endpoint.
+type Rdm = rkey_rdm::endpoint::Endpoint<EndpointHost>;
+
 /// An endpoint of reliable datagrams. Clones are the same endpoint; it closes with the last of them, and of its operations.
 ///
 /// Closing tells the peers, and waits up to half a second for what was sent to arrive.
@@ -97,6 +107,54 @@ impl Endpoint {
         self.0.send(to, None, message.into())
     }
 
+    /// Registers a buffer for [`Endpoint::read`] and [`Endpoint::write`]: as the local memory of our own, or with a key for peers.
+    /// The endpoint has a protection domain of its own, so only its peers reach the region, and with no connection.
+    ///
+    /// # Errors
+    /// As [`Domain::register`].
+    pub fn register<B: Buffer>(
+        &self,
+        buffer: B,
+        access: impl Into<RegionOptions>,
+    ) -> Result<Region<B>> {
+        self.0.inner.memory().register_region(buffer, access.into())
+    }
+
+    /// Writes bytes of a region of this endpoint to `offset` within the memory of the endpoint at `to` that `key` names. The
+    /// peer's program need not do anything. A message that is sent after the write has completed arrives after its bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], and as [`Endpoint::send_tagged`]: nothing was sent. Waiting reports a denial.
+    pub fn write(
+        &self,
+        to: Address,
+        local: &MemoryRegion,
+        range: impl RangeBounds<u64>,
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Transferring> {
+        let part = local.part(range)?;
+        key.at(offset, u64::from(part.len))?;
+        self.0.transfer(to, part, key, offset, false)
+    }
+
+    /// Reads from `offset` within the memory of the endpoint at `from` that `key` names into a region of this endpoint.
+    ///
+    /// # Errors
+    /// As [`Endpoint::write`].
+    pub fn read(
+        &self,
+        from: Address,
+        local: &MemoryRegion,
+        range: impl RangeBounds<u64>,
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Transferring> {
+        let part = local.part(range)?;
+        key.at(offset, u64::from(part.len))?;
+        self.0.transfer(from, part, key, offset, true)
+    }
+
     /// Posts a receive for a message with such a tag: from one sender, or from any (`None`). A message that is longer than the
     /// buffer is an error.
     ///
@@ -133,16 +191,15 @@ impl Handle {
             ..Header::new(Kind::Message)
         };
         let bytes = Bytes::of(self.inner.memory(), Lent::new(message));
-        let (timeout, started) = (self.timeout(), time::now());
-        while !self.try_send(to, header, &bytes)? {
-            if time::since(started) >= timeout {
-                let what = "a connection to the peer, or its credit,";
-                let after = timeout;
-                return Err(Error::Timeout { what, after });
-            }
-            self.inner.pause();
-            self.inner.progress()?;
-        }
+        self.post(to, |rdm, host, connection| {
+            let outgoing = Outgoing {
+                connection,
+                header,
+                inject: header.len as usize <= COPIED,
+                plain: None,
+            };
+            rdm.send(host, &outgoing, &bytes, || Some(Arc::clone(&bytes.slot)))
+        })?;
         Ok(Sending {
             handle: Arc::clone(self),
             slot: bytes.slot,
@@ -150,8 +207,66 @@ impl Handle {
         })
     }
 
-    /// Sends a message if there is a connection with room; whether there is. Without a connection one is being made.
-    fn try_send(&self, to: Address, header: Header, bytes: &Bytes<'_>) -> Result<bool> {
+    /// Reads or writes memory that a key of a peer names. The bounds were checked.
+    fn transfer(
+        self: &Arc<Self>,
+        to: Address,
+        part: Sge,
+        key: &RemoteKey,
+        offset: u64,
+        reads: bool,
+    ) -> Result<Transferring> {
+        let remote = [CommitRange {
+            addr: key.address().wrapping_add(offset),
+            len: part.len.into(),
+            key: key.wire_key(),
+        }];
+        // The bytes are in the region: the operation has no buffer of its own.
+        let slot = Arc::new(Slot::new(Lent::new(Vec::new())));
+        self.post(to, |rdm, host, connection| {
+            let transfer = Transfer {
+                connection,
+                reads,
+                local: Memory::There(Some(part).into_iter().collect()),
+                remote: &remote,
+                data: None,
+                fence: false,
+                durable: false,
+            };
+            rdm.transfer(host, transfer, Some(Arc::clone(&slot)))
+        })?;
+        Ok(Transferring(Sending {
+            handle: Arc::clone(self),
+            slot,
+            to,
+        }))
+    }
+
+    /// Calls `post` when there is a connection to a peer with room, until it does not ask for another call.
+    fn post(
+        &self,
+        to: Address,
+        mut post: impl FnMut(&mut Rdm, &EndpointHost, usize) -> std::result::Result<(), Code>,
+    ) -> Result<()> {
+        let (timeout, started) = (self.timeout(), time::now());
+        while !self.try_post(to, &mut post)? {
+            if time::since(started) >= timeout {
+                let what = "a connection to the peer, or room on it,";
+                let after = timeout;
+                return Err(Error::Timeout { what, after });
+            }
+            self.inner.pause();
+            self.inner.progress()?;
+        }
+        Ok(())
+    }
+
+    /// One attempt; whether it succeeded. Without a connection one is being made.
+    fn try_post(
+        &self,
+        to: Address,
+        post: impl FnOnce(&mut Rdm, &EndpointHost, usize) -> std::result::Result<(), Code>,
+    ) -> Result<bool> {
         let driver = self.inner.open()?;
         let mut state = driver.state.lock();
         let (rdm, host) = (&mut state.rdm, &driver.host);
@@ -169,18 +284,20 @@ impl Handle {
         if !rdm.has_room(connection, 1) {
             return Ok(false);
         }
-        let outgoing = Outgoing {
-            connection,
-            header,
-            inject: header.len as usize <= COPIED,
-            plain: None,
-        };
-        let attached = || Some(Arc::clone(&bytes.slot));
-        match rdm.send(host, &outgoing, bytes, attached) {
+        match post(rdm, host, connection) {
             Ok(()) => Ok(true),
             Err(Code::Again) => Ok(false),
-            Err(error) => Err(error_of(&error.into(), Some(to))),
+            Err(error) => Err(self.error_of(&error.into(), Some(to))),
         }
+    }
+
+    /// The error of an operation that failed.
+    pub(super) fn error_of(&self, failure: &Failure, peer: Option<Address>) -> Error {
+        let report = self.inner.device().raw().denial(failure.vendor);
+        report.map_or_else(
+            || error_of(failure, peer),
+            |report| Error::Denied(Box::new(report.denial)),
+        )
     }
 
     fn receive(

@@ -149,7 +149,10 @@ impl Host for EndpointHost {
             Status::RemoteAccess | Status::RemoteInvalidRequest => Error::Denied,
             _ => Error::ConnectionReset,
         };
-        error.into()
+        Failure {
+            vendor: completion.vendor,
+            ..error.into()
+        }
     }
 
     fn shared<T>(&self, _: impl FnOnce(&mut Pool<Self>) -> T) -> Option<T> {

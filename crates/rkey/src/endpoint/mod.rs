@@ -37,6 +37,12 @@
 //! them unreceived; beyond that its sends wait (credit). Of a longer message only the header travels (rendezvous): the receiver's
 //! device reads the payload from the sender's memory when the receive matches, so its sender's buffer is in use until then.
 //!
+//! # Registered memory
+//!
+//! A region that the endpoint registered ([`Endpoint::register`]) can be read and written by the peers that have a key for it
+//! ([`Endpoint::read`], [`Endpoint::write`]), as over a [`Connection`](crate::Connection). Unlike there, a denied access breaks
+//! nothing.
+//!
 //! # Progress
 //!
 //! The endpoint makes progress while the program calls it: in `wait`, `try_wait` and `is_done`, and when it sends. A
@@ -56,4 +62,4 @@ mod slot;
 pub use address::{ADDRESS_BYTES, Address};
 pub use handle::Endpoint;
 pub use message::{MESSAGE_MAX, Message, Tag};
-pub use pending::{Receiving, Sending};
+pub use pending::{Receiving, Sending, Transferring};

@@ -40,7 +40,7 @@ impl Sending {
     /// # Errors
     /// As [`Sending::wait`].
     pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<u8>> {
-        let what = "a message to be taken by the peer";
+        let what = "the operation";
         let taken = || self.slot.take();
         self.result(self.handle.inner.wait(timeout, what, taken)?)
     }
@@ -68,8 +68,38 @@ impl Sending {
             Outcome::Sent(bytes) => Ok(bytes),
             Outcome::Received(message) => Ok(message.bytes),
             Outcome::Truncated { len, room } => Err(Error::Truncated { len, room }),
-            Outcome::Failed(failure) => Err(error_of(&failure, Some(self.to))),
+            Outcome::Failed(failure) => Err(self.handle.error_of(&failure, Some(self.to))),
         }
+    }
+}
+
+/// A read or a write of a peer's memory. Dropping it does not stop the transfer.
+#[must_use = "a failure is reported here only"]
+pub struct Transferring(pub(super) Sending);
+
+impl Transferring {
+    /// Waits until the transfer is done, up to the device's timeout: the bytes of a write are in the peer's memory then, those
+    /// of a read in ours.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] with the reason if the peer refused the access; messages and other transfers go on.
+    /// [`Error::PeerGone`]; [`Error::Timeout`]: the transfer may still be executed.
+    pub fn wait(self) -> Result<()> {
+        self.0.wait().map(drop)
+    }
+
+    /// As [`Transferring::wait`], up to `timeout`.
+    ///
+    /// # Errors
+    /// As [`Transferring::wait`].
+    pub fn wait_timeout(self, timeout: Duration) -> Result<()> {
+        self.0.wait_timeout(timeout).map(drop)
+    }
+
+    /// Whether the transfer has ended, successfully or not.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.0.is_done()
     }
 }
 
@@ -94,7 +124,7 @@ impl Receiving {
             .handle
             .inner
             .wait(timeout, "a message of a peer", taken)?;
-        Self::result(outcome)
+        self.result(outcome)
     }
 
     /// The message if it has arrived, or the receive back if it has not.
@@ -104,7 +134,7 @@ impl Receiving {
     pub fn try_wait(self) -> std::result::Result<Result<Message>, Self> {
         match self.handle.try_take(&self.slot) {
             Ok(None) => Err(self),
-            Ok(Some(outcome)) => Ok(Self::result(outcome)),
+            Ok(Some(outcome)) => Ok(self.result(outcome)),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -115,11 +145,11 @@ impl Receiving {
         self.handle.is_ended(&self.slot)
     }
 
-    fn result(outcome: Outcome) -> Result<Message> {
+    fn result(&self, outcome: Outcome) -> Result<Message> {
         match outcome {
             Outcome::Received(message) => Ok(message),
             Outcome::Truncated { len, room } => Err(Error::Truncated { len, room }),
-            Outcome::Failed(failure) => Err(error_of(&failure, None)),
+            Outcome::Failed(failure) => Err(self.handle.error_of(&failure, None)),
             Outcome::Sent(_) => Err(Error::Object("the receive ended without a message".into())),
         }
     }
@@ -154,6 +184,14 @@ impl std::fmt::Debug for Sending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sending")
             .field("to", &self.to)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Transferring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transferring")
+            .field("peer", &self.0.to)
             .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,11 @@
 //! Buffers of operations that an endpoint has in flight, and what lets the device reach them.
 
+use super::buffer::Buffer;
 use crate::domain::Domain;
 use crate::error::Result;
-use rkey_core::{Access, Addressing, DomainId, LocalKey, Region, RegionSpec};
+use crate::options::RegionOptions;
+use crate::region::Region;
+use rkey_core::{Access, Addressing, DomainId, LocalKey, RegionSpec};
 use rkey_device::base::{Memory, VaRange};
 use rkey_engine::Sge;
 use std::ptr::NonNull;
@@ -65,7 +68,7 @@ impl Drop for Lent {
 /// names are its own buffers and `Lent` ones, which live until their operation has ended.
 pub(crate) struct LocalMemory {
     // Closed before the domain.
-    all: Region,
+    all: rkey_core::Region,
     domain: Domain,
 }
 
@@ -83,6 +86,15 @@ impl LocalMemory {
         // state machine only, and name memory that it owns until they are over.
         let all = unsafe { domain.device().raw().register(&spec) }?;
         Ok(Self { all, domain })
+    }
+
+    /// Registers a buffer of the program in the domain. It gets no handle of the domain by that.
+    pub(crate) fn register_region<B: Buffer>(
+        &self,
+        buffer: B,
+        options: RegionOptions,
+    ) -> Result<Region<B>> {
+        self.domain.register(buffer, options)
     }
 
     /// The protection domain.
@@ -176,7 +188,7 @@ impl Drop for LocalMemory {
 
 /// A message that peers may read under a key of its own.
 pub(crate) struct Exposed {
-    region: Region,
+    region: rkey_core::Region,
     _copy: Box<[u8]>,
 }
 
