@@ -1,43 +1,78 @@
 //! The endpoints that a queue or a counter drives when the program reads it or waits for it.
 
-use crate::ep::Endpoint;
 use crate::errno::Result;
 use crate::wait::Set;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+/// What queues and counters ask of an endpoint.
+pub(crate) trait Driven: Send + Sync {
+    /// Handles completions of the device and messages that arrived.
+    fn progress(&self);
+
+    /// Sends the responses that waited for room in the endpoint's completion queue.
+    fn give_answers(&self);
+
+    /// Prepares a thread to wait for one of the endpoint's completion queues: the endpoint's descriptor becomes
+    /// readable when there is something to do.
+    fn arm(&self, cq: CqId) -> Result<Armed>;
+
+    /// Checks whether the connection has ended. Returns whether there was anything to do.
+    fn look_for_end(&self) -> bool;
+
+    /// As [`Driven::arm`], for the end of the connection only.
+    fn arm_for_end(&self) -> Result<()>;
+}
+
+/// A completion queue, by its address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CqId(pub(crate) usize);
+
+/// What an endpoint reports to a thread that is about to wait.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Armed {
+    /// A call that returned `FI_EAGAIN` may be repeated.
+    pub(crate) comes_again: bool,
+    /// The endpoint waits for something that wakes no thread.
+    pub(crate) needs_looks: bool,
+}
+
 /// Endpoints without duplicates.
 #[derive(Default)]
-pub(crate) struct Attached(RwLock<Vec<Arc<Endpoint>>>);
+pub(crate) struct Attached(RwLock<Vec<Arc<dyn Driven>>>);
+
+/// Whether both are the same endpoint. Compares addresses only: one type can have several tables of methods.
+fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
 
 impl Attached {
     /// All of them; the guard keeps the list unchanged.
-    pub(crate) fn all(&self) -> RwLockReadGuard<'_, Vec<Arc<Endpoint>>> {
+    pub(crate) fn all(&self) -> RwLockReadGuard<'_, Vec<Arc<dyn Driven>>> {
         self.0.read()
     }
 
     /// Whether an endpoint is among them.
-    pub(crate) fn has(&self, endpoint: &Arc<Endpoint>) -> bool {
-        let all = self.0.read();
-        all.iter().any(|known| Arc::ptr_eq(known, endpoint))
+    pub(crate) fn has(&self, endpoint: &Arc<dyn Driven>) -> bool {
+        self.0.read().iter().any(|known| is_same(known, endpoint))
     }
 
-    pub(crate) fn add(&self, endpoint: &Arc<Endpoint>) {
+    pub(crate) fn add(&self, endpoint: &Arc<impl Driven + 'static>) {
         let mut all = self.0.write();
-        if !all.iter().any(|known| Arc::ptr_eq(known, endpoint)) {
-            all.push(Arc::clone(endpoint));
+        if !all.iter().any(|known| is_same(known, endpoint)) {
+            all.push(endpoint.clone());
         }
     }
 
-    pub(crate) fn remove(&self, endpoint: &Arc<Endpoint>) {
-        self.0.write().retain(|known| !Arc::ptr_eq(known, endpoint));
+    pub(crate) fn remove(&self, endpoint: &Arc<impl Driven>) {
+        self.0.write().retain(|known| !is_same(known, endpoint));
     }
 
     /// Adds an endpoint, and its descriptor to the set that a program waits on.
     pub(crate) fn join(
         &self,
-        endpoint: &Arc<Endpoint>,
+        endpoint: &Arc<impl Driven + 'static>,
         set: Option<&Set>,
         fd: Option<RawFd>,
     ) -> Result<()> {
@@ -49,7 +84,7 @@ impl Attached {
     }
 
     /// Removes both.
-    pub(crate) fn leave(&self, endpoint: &Arc<Endpoint>, set: Option<&Set>, fd: Option<RawFd>) {
+    pub(crate) fn leave(&self, endpoint: &Arc<impl Driven>, set: Option<&Set>, fd: Option<RawFd>) {
         if let (Some(set), Some(fd)) = (set, fd) {
             set.remove(fd);
         }

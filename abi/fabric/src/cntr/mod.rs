@@ -7,9 +7,8 @@ mod waiting;
 
 pub(crate) use waiting::trywait;
 
-use crate::attached::Attached;
+use crate::attached::{Attached, Driven};
 use crate::domain::{Domain, DomainObject, number};
-use crate::ep::Endpoint;
 use crate::errno::FiError;
 use crate::lenient;
 use crate::nosys::{self, nosys};
@@ -162,7 +161,7 @@ impl Counter {
         })
     }
 
-    pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>) {
+    pub(crate) fn attach(&self, endpoint: &Arc<impl Driven + 'static>) {
         self.endpoints.add(endpoint);
         // Threads that wait for this counter's work may now depend on one more endpoint.
         self.domain.work.rouse();
@@ -174,7 +173,7 @@ impl Counter {
         !by_itself && self.endpoints.all().iter().any(|it| !than.has(it))
     }
 
-    pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>) {
+    pub(crate) fn detach(&self, endpoint: &Arc<impl Driven>) {
         self.endpoints.remove(endpoint);
     }
 }

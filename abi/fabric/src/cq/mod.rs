@@ -10,11 +10,10 @@ mod read;
 mod waiting;
 
 pub(crate) use entry::Entry;
-pub(crate) use waiting::{Armed, Wait};
+pub(crate) use waiting::Wait;
 
-use crate::attached::Attached;
+use crate::attached::{Attached, CqId, Driven};
 use crate::domain::{Domain, DomainObject};
-use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
 use crate::nosys::{self, nosys};
 use crate::object::{Users, busy, find, object, publish, remove, status};
@@ -66,6 +65,12 @@ struct Queue {
 }
 
 impl Cq {
+    /// Its name for endpoints.
+    #[inline]
+    pub(crate) fn id(&self) -> CqId {
+        CqId(std::ptr::from_ref(self).addr())
+    }
+
     /// Adds an entry.
     #[inline]
     pub(crate) fn push(&self, entry: Entry) {
@@ -139,11 +144,15 @@ impl Cq {
     }
 
     /// Drives an endpoint through this queue from now on. `fd` is readable when the endpoint has work.
-    pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) -> Result<()> {
+    pub(crate) fn attach(
+        &self,
+        endpoint: &Arc<impl Driven + 'static>,
+        fd: Option<RawFd>,
+    ) -> Result<()> {
         self.endpoints.join(endpoint, self.set(), fd)
     }
 
-    pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) {
+    pub(crate) fn detach(&self, endpoint: &Arc<impl Driven>, fd: Option<RawFd>) {
         self.endpoints.leave(endpoint, self.set(), fd);
     }
 

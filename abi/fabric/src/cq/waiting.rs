@@ -1,6 +1,7 @@
 //! Waiting for a completion queue: the descriptor that a program sleeps on, and how a thread prepares to sleep.
 
 use super::Cq;
+use crate::attached::Armed;
 use crate::errno::{FiError, Result};
 use crate::wait::{Set, Signal, Timer};
 use parking_lot::Mutex;
@@ -23,15 +24,6 @@ pub(crate) struct Wait {
     woken: AtomicBool,
     /// The number of threads in such calls.
     waiting: AtomicUsize,
-}
-
-/// What an endpoint reports to a thread that is about to wait.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Armed {
-    /// A call that returned `FI_EAGAIN` may be repeated.
-    pub(crate) comes_again: bool,
-    /// The endpoint waits for something that wakes no thread.
-    pub(crate) needs_looks: bool,
 }
 
 impl Wait {
@@ -126,7 +118,7 @@ impl Cq {
         }
         let mut all = Armed::default();
         for endpoint in &*self.endpoints.all() {
-            let armed = endpoint.arm(self)?;
+            let armed = endpoint.arm(self.id())?;
             all.comes_again |= armed.comes_again;
             all.needs_looks |= armed.needs_looks;
         }

@@ -5,14 +5,23 @@
 //! last message, and for the device's report that a peer has ended. So messages do not wake threads that wait for events.
 
 use super::*;
-use crate::cq::Armed;
+use crate::attached::{Armed, CqId, Driven};
 use rkey_device::time;
 use std::os::fd::{AsRawFd, RawFd};
 
-impl Endpoint {
+impl Driven for Endpoint {
+    #[inline]
+    fn progress(&self) {
+        self.progress();
+    }
+
+    fn give_answers(&self) {
+        self.give_answers();
+    }
+
     /// Handles current work, then makes the descriptor readable when there is more. Only the thread that waits for the
     /// transmit queue learns that a call may be retried.
-    pub(crate) fn arm(&self, cq: &Cq) -> Result<Armed> {
+    fn arm(&self, cq: CqId) -> Result<Armed> {
         let mut armed = Armed::default();
         let Some(live) = self.live.get() else {
             return Ok(armed);
@@ -24,11 +33,7 @@ impl Endpoint {
         // The descriptor does not signal earlier arrivals.
         let mut state = live.state.lock();
         live.advance(&mut state);
-        let transmits = live
-            .host
-            .tx
-            .as_ref()
-            .is_none_or(|tx| std::ptr::eq(&*tx.cq, cq));
+        let transmits = live.host.tx.as_ref().is_none_or(|tx| tx.cq.id() == cq);
         if transmits {
             armed.comes_again = state
                 .rdm
@@ -41,7 +46,7 @@ impl Endpoint {
     }
 
     /// The same for the end of the connection only.
-    pub(crate) fn arm_for_end(&self) -> Result<()> {
+    fn arm_for_end(&self) -> Result<()> {
         let Some(live) = self.live.get() else {
             return Ok(());
         };
@@ -55,7 +60,7 @@ impl Endpoint {
 
     /// As [`Endpoint::progress`], for a thread that reads an event queue and perhaps nothing else; returns whether there was
     /// any work.
-    pub(crate) fn look_for_end(&self) -> bool {
+    fn look_for_end(&self) -> bool {
         let Some(live) = self.live.get() else {
             return false;
         };

@@ -3,8 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::attached::Attached;
-use crate::ep::Endpoint;
+use crate::attached::{Attached, Driven};
 use crate::errno::{self, FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
 use crate::nosys;
@@ -106,11 +105,15 @@ impl Eq {
     }
 
     /// Reports the end of an endpoint's connection here from now on. `fd` is readable when it may have ended.
-    pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) -> Result<()> {
+    pub(crate) fn attach(
+        &self,
+        endpoint: &Arc<impl Driven + 'static>,
+        fd: Option<RawFd>,
+    ) -> Result<()> {
         self.endpoints.join(endpoint, self.set.as_ref(), fd)
     }
 
-    pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) {
+    pub(crate) fn detach(&self, endpoint: &Arc<impl Driven>, fd: Option<RawFd>) {
         self.endpoints.leave(endpoint, self.set.as_ref(), fd);
     }
 
