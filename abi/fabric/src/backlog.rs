@@ -1,7 +1,7 @@
 //! Connection requests that the program has not answered yet. Each has an open descriptor, so a passive
 //! endpoint limits their number.
 
-use crate::ep::connect::{Pending, Request};
+use crate::connect_request::{Pending, Request};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 

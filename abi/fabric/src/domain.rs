@@ -4,35 +4,27 @@
 //! regions with their own key, because those are in the same one (FI-119).
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions; registers all memory of the process for local use.
+// UNSAFETY: reads attributes of the program; registers all memory of the process for local use.
 
 use crate::address::Format;
-use crate::av::AvObject;
-use crate::cntr::{CntrObject, Counter};
-use crate::cq::CqObject;
-use crate::ep::object::EpObject;
-use crate::ep::shared::SrxObject;
-use crate::ep::stx::StxObject;
-use crate::eq::{Eq, EqObject};
+use crate::eq::Eq;
 use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
 use crate::identity::Identities;
 use crate::info::filter::Hints;
-use crate::lenient;
 use crate::mode;
-use crate::mr::bind::Watched;
 use crate::mr::exposed::ExposedMessages;
-use crate::nosys::{self, nosys};
-use crate::object::{Object, Users, busy, find, object, publish, remove, status, store};
+use crate::object::{Users, object};
 use crate::sys::*;
-use crate::work;
+use crate::watched::WatchedRegions;
+use crate::work::{Counting, Queue};
 use parking_lot::Mutex;
 use rkey_device::Device;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId, RegionSpec};
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -44,6 +36,15 @@ pub(crate) struct DomainObject {
     pub(crate) inner: Arc<Domain>,
 }
 object!(DomainObject, FidDomain, 4096);
+
+impl DomainObject {
+    pub(crate) fn new(fid: FidDomain, inner: Domain) -> Self {
+        Self {
+            fid: UnsafeCell::new(fid),
+            inner: Arc::new(inner),
+        }
+    }
+}
 
 /// A domain.
 pub(crate) struct Domain {
@@ -80,19 +81,19 @@ pub(crate) struct Domain {
     /// The domain's event queue, and whether registrations are reported there.
     pub(crate) eq: OnceLock<(Arc<Eq>, bool)>,
     /// Counters that are bound to regions, by the device's number.
-    pub(crate) counters: Mutex<HashMap<u32, Weak<Counter>>>,
+    pub(crate) counters: Mutex<HashMap<u32, Weak<dyn Counting>>>,
     /// Messages that peers may read from regions.
     pub(crate) exposed: ExposedMessages,
     /// Regions registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions bound to a counter or an endpoint, and those with remote rights where remote accesses can be
     /// counted (`FI_RMA_EVENT`).
-    pub(crate) watched: Mutex<HashSet<Watched>>,
+    pub(crate) watched: WatchedRegions,
     /// The number by which the device counts remote accesses to regions without a counter of their own. Set
     /// once an endpoint has a counter for those.
     pub(crate) remote_counted: OnceLock<u32>,
     /// Work that waits for counters.
-    pub(crate) work: Arc<work::Queue>,
+    pub(crate) work: Arc<Queue>,
     /// Its children, except for regions, which the device counts.
     pub(crate) users: Users,
 }
@@ -136,6 +137,56 @@ pub(crate) fn number() -> u32 {
 }
 
 impl Domain {
+    /// A domain as `info` describes it.
+    ///
+    /// # Safety
+    /// `info` was read from an `fi_info` of the program that is still valid.
+    pub(crate) unsafe fn new(owner: &FabricObject, info: &Hints<'_>) -> Result<Self> {
+        let attr = info.domain.ok_or(FiError::INVAL)?;
+        let version = owner.api_version();
+        // FI-118, FI-I20: authorization keys exist since 1.5.
+        let auth_key = if version < crate::sys::version(1, 5) {
+            Vec::new()
+        } else if attr.auth_key_size == FI_AV_AUTH_KEY {
+            // FI-I20, FI-I43.
+            if !attr.auth_key.is_null() || version < crate::sys::version(1, 20) {
+                return Err(FiError::INVAL);
+            }
+            Vec::new()
+        } else {
+            // SAFETY: null, or as long as the program says.
+            unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? }.to_vec()
+        };
+        Ok(Self {
+            fabric: Arc::clone(&owner.inner),
+            device: owner.inner.device()?,
+            version,
+            mr_mode: mode::effective(attr.mr_mode, info.mode),
+            hmem: info.caps & FI_HMEM != 0,
+            rma_events: info.caps & FI_RMA_EVENT != 0,
+            av_keys: version >= crate::sys::version(1, 20) && attr.auth_key_size == FI_AV_AUTH_KEY,
+            user_ids: (info.caps | attr.caps) & FI_AV_USER_ID != 0,
+            directed: info.caps & FI_DIRECTED_RECV != 0,
+            identities: Identities::default(),
+            auto_progress: attr.data_progress == FI_PROGRESS_AUTO,
+            default_av: attr.av_type,
+            format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,
+            auth_key,
+            pds: Mutex::default(),
+            default_pd: OnceLock::new(),
+            raw_keys: RawKeyMap::default(),
+            plain_keys: Mutex::default(),
+            eq: OnceLock::new(),
+            counters: Mutex::default(),
+            exposed: ExposedMessages::default(),
+            persistent: Mutex::default(),
+            watched: WatchedRegions::default(),
+            remote_counted: OnceLock::new(),
+            work: Arc::default(),
+            users: Users::default(),
+        })
+    }
+
     pub(crate) fn has(&self, bit: c_int) -> bool {
         self.mr_mode & bit != 0
     }
@@ -180,7 +231,7 @@ impl Domain {
     }
 
     /// The number of the program's open regions in it.
-    fn regions(&self) -> usize {
+    pub(crate) fn regions(&self) -> usize {
         // SAFETY: registers and deregisters nothing.
         let table = unsafe { self.device.protection() };
         let pds = self.pds.lock();
@@ -257,240 +308,4 @@ impl Drop for ProtectionDomain {
             tracing::debug!(%error, "cannot close a protection domain");
         }
     }
-}
-
-static FID_OPS: Ops = Ops {
-    close,
-    bind,
-    control,
-    ..nosys::OPS
-};
-
-static OPS: OpsDomain = OpsDomain {
-    size: size_of::<OpsDomain>(),
-    av_open: crate::av::av_open,
-    cq_open: crate::cq::cq_open,
-    endpoint: crate::ep::object::endpoint,
-    scalable_ep: nosys!(
-        c_int,
-        *mut FidDomain,
-        *mut Info,
-        *mut *mut FidEp,
-        *mut c_void
-    ),
-    cntr_open: crate::cntr::cntr_open,
-    poll_open: nosys!(c_int, *mut FidDomain, *mut c_void, *mut *mut c_void),
-    stx_ctx: crate::ep::stx::stx_context,
-    srx_ctx: crate::ep::shared::srx_context,
-    query_atomic,
-    query_collective: crate::ep::collective::query,
-    endpoint2,
-    xpu_ctx: nosys!(
-        c_int,
-        *mut FidDomain,
-        *mut c_void,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-};
-
-/// `fi_domain`.
-///
-/// # Safety
-/// Arguments as fi_domain(3) requires.
-pub(crate) unsafe extern "C" fn domain_open(
-    fabric: *mut FidFabric,
-    info: *mut Info,
-    domain: *mut *mut FidDomain,
-    context: *mut c_void,
-) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        let owner = unsafe { find::<FabricObject, _>(fabric)? };
-        if info.is_null() {
-            return Err(FiError::INVAL);
-        }
-        // SAFETY: the program's `fi_info` from `fi_getinfo`.
-        let info = unsafe { Hints::read(info) };
-        let attr = info.domain.ok_or(FiError::INVAL)?;
-        let version = owner.api_version();
-        // FI-118, FI-I20: authorization keys exist since 1.5.
-        let auth_key = if version < crate::sys::version(1, 5) {
-            Vec::new()
-        } else if attr.auth_key_size == FI_AV_AUTH_KEY {
-            // FI-I20, FI-I43.
-            if !attr.auth_key.is_null() || version < crate::sys::version(1, 20) {
-                return Err(FiError::INVAL);
-            }
-            Vec::new()
-        } else {
-            // SAFETY: null, or as long as the program says.
-            unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? }.to_vec()
-        };
-        let inner = Domain {
-            fabric: Arc::clone(&owner.inner),
-            device: owner.inner.device()?,
-            version,
-            mr_mode: mode::effective(attr.mr_mode, info.mode),
-            hmem: info.caps & FI_HMEM != 0,
-            rma_events: info.caps & FI_RMA_EVENT != 0,
-            av_keys: version >= crate::sys::version(1, 20) && attr.auth_key_size == FI_AV_AUTH_KEY,
-            user_ids: (info.caps | attr.caps) & FI_AV_USER_ID != 0,
-            directed: info.caps & FI_DIRECTED_RECV != 0,
-            identities: Identities::default(),
-            auto_progress: attr.data_progress == FI_PROGRESS_AUTO,
-            default_av: attr.av_type,
-            format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,
-            auth_key,
-            pds: Mutex::default(),
-            default_pd: OnceLock::new(),
-            raw_keys: RawKeyMap::default(),
-            plain_keys: Mutex::default(),
-            eq: OnceLock::new(),
-            counters: Mutex::default(),
-            exposed: ExposedMessages::default(),
-            persistent: Mutex::default(),
-            watched: Mutex::default(),
-            remote_counted: OnceLock::new(),
-            work: Arc::default(),
-            users: Users::default(),
-        };
-        let object = DomainObject {
-            fid: UnsafeCell::new(FidDomain {
-                fid: Fid::new(FI_CLASS_DOMAIN, context, &FID_OPS),
-                ops: &OPS,
-                mr: &crate::mr::OPS,
-            }),
-            inner: Arc::new(inner),
-        };
-        // SAFETY: the caller promises room for a handle.
-        unsafe { publish(object, domain)? };
-        owner.inner.users.add();
-        Ok(())
-    })
-}
-
-/// The open objects of a domain: "2 endpoints, 1 completion queue".
-fn open_objects(domain: &Arc<Domain>) -> String {
-    macro_rules! open {
-        ($object:ty) => {
-            <$object>::pool()
-                .live(|object| Arc::ptr_eq(&object.inner.domain, domain))
-                .len()
-        };
-    }
-    let all = [
-        (open!(EpObject), "endpoint"),
-        (open!(SrxObject), "shared receive context"),
-        (open!(StxObject), "shared transmit context"),
-        (open!(CqObject), "completion queue"),
-        (open!(CntrObject), "counter"),
-        (open!(AvObject), "address vector"),
-        (domain.regions(), "memory region"),
-    ];
-    let there = all.iter().filter(|(count, _)| *count > 0);
-    let words: Vec<_> = there
-        .map(|(count, what)| match count {
-            1 => format!("1 {what}"),
-            _ => format!("{count} {what}s"),
-        })
-        .collect();
-    words.join(", ")
-}
-
-/// `fi_close` of a domain: `-FI_EBUSY` while it has open objects and, in strict mode, while keys of peers are
-/// mapped (FI-I05, FI-176).
-unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
-        if !domain.users.is_empty() || domain.regions() > 0 {
-            return Err(busy(&open_objects(domain)));
-        }
-        if !domain.raw_keys.is_empty() || !domain.plain_keys.lock().is_empty() {
-            lenient::unless_strict(&lenient::MAPPED_KEYS, FiError::BUSY)?;
-        }
-        if let Some((eq, _)) = domain.eq.get() {
-            eq.users.remove();
-        }
-        // SAFETY: the program no longer uses the domain.
-        let object = unsafe { remove::<DomainObject, _>(fid)? };
-        object.inner.fabric.users.remove();
-        Ok(())
-    })
-}
-
-/// `fi_domain_bind`: binds an event queue for insertions, and with `FI_REG_MR` also for registrations.
-unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handles.
-        let (domain, eq) = unsafe { (find::<DomainObject, _>(fid)?, find::<EqObject, _>(bound)?) };
-        if flags & !FI_REG_MR != 0 {
-            return Err(FiError::BADFLAGS);
-        }
-        if !Arc::ptr_eq(&eq.inner.fabric, &domain.inner.fabric) {
-            return Err(FiError::INVAL);
-        }
-        let bound = (Arc::clone(&eq.inner), flags & FI_REG_MR != 0);
-        domain.inner.eq.set(bound).map_err(|_| FiError::BUSY)?;
-        eq.inner.users.add();
-        Ok(())
-    })
-}
-
-/// `fi_control` of a domain: raw keys of peers, deferred work.
-unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
-        match command {
-            // SAFETY: the program promises the argument of the command.
-            FI_MAP_RAW_MR => unsafe { crate::mr::raw::map(domain, arg.cast()) },
-            // SAFETY: as above.
-            FI_UNMAP_KEY => unsafe { crate::mr::raw::unmap(domain, arg.cast()) },
-            // SAFETY: as above.
-            FI_QUEUE_WORK => unsafe { work::queue(domain, arg.cast()) },
-            FI_CANCEL_WORK => work::cancel(domain, arg.cast()),
-            // SAFETY: as above.
-            FI_FLUSH_WORK => unsafe { work::flush(domain, arg.cast()) },
-            _ => Err(FiError::NOSYS),
-        }
-    })
-}
-
-unsafe extern "C" fn endpoint2(
-    domain: *mut FidDomain,
-    info: *mut Info,
-    ep: *mut *mut FidEp,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    if flags != 0 {
-        return FiError::BADFLAGS.code();
-    }
-    // SAFETY: the caller promises valid arguments.
-    unsafe { crate::ep::object::endpoint(domain, info, ep, context) }
-}
-
-/// `fi_query_atomic`.
-unsafe extern "C" fn query_atomic(
-    domain: *mut FidDomain,
-    datatype: c_int,
-    op: c_int,
-    attr: *mut AtomicAttr,
-    flags: u64,
-) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        unsafe { find::<DomainObject, _>(domain)? };
-        let kind = match flags & !FI_TAGGED {
-            0 => rkey_rdm::atomic::Kind::Base,
-            FI_FETCH_ATOMIC => rkey_rdm::atomic::Kind::Fetch,
-            FI_COMPARE_ATOMIC => rkey_rdm::atomic::Kind::Compare,
-            _ => return Err(FiError::BADFLAGS),
-        };
-        let (count, size) = crate::ep::atomic::limits(kind, datatype, op)?;
-        // SAFETY: the caller promises that it is writable.
-        unsafe { store(attr, AtomicAttr { count, size }) }
-    })
 }

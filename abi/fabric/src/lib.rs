@@ -14,8 +14,11 @@
 //! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, and waiting for them |
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
-//! | `pep`, `local_address`, `identity` | passive endpoints; addresses; peers that regions
-//! can be limited to |
+//! | `work` | work that waits for counters |
+//! | `tables` | on top: the function tables of fabrics, domains and regions, which name all the others |
+//! | `pep`, `connect_request`, `backlog` | passive endpoints, and the requests of their clients |
+//! | `local_address`, `identity` | addresses of endpoints; peers that regions can be limited to |
+//! | `attached`, `watched` | what queues drive; regions that counters and endpoints have to find |
 //! | `lenient` | calls that manual pages forbid and other providers accept |
 //! | `object`, `errno`, `nosys` | handles, error numbers, missing calls |
 //! | [`fuzzing`] | readers of peers' bytes, for fuzz targets |
@@ -28,6 +31,7 @@ mod attached;
 mod av;
 mod backlog;
 mod cntr;
+mod connect_request;
 mod cq;
 mod domain;
 mod ep;
@@ -46,13 +50,12 @@ mod nosys;
 mod object;
 mod pep;
 pub mod sys;
+mod tables;
 mod wait;
+mod watched;
 mod work;
 
 use std::ffi::CStr;
-
-/// The version of the provider, in libfabric's encoding.
-pub(crate) const PROVIDER_VERSION: u32 = sys::version(0, 1);
 
 /// The newest API version that the provider knows. Libfabric skips providers whose version is below what a
 /// program asks for, and accepts one above its own.
@@ -88,7 +91,7 @@ mod entry {
     unsafe impl Sync for Shared {}
 
     static PROVIDER: Shared = Shared(UnsafeCell::new(sys::Provider {
-        version: PROVIDER_VERSION,
+        version: info::build::PROVIDER_VERSION,
         fi_version: FI_VERSION,
         context: {
             let mut context = [0; 32];
@@ -97,7 +100,7 @@ mod entry {
         },
         name: NAME.as_ptr(),
         getinfo: info::getinfo,
-        fabric: fabric::fabric,
+        fabric: tables::fabric::fabric,
         cleanup,
     }));
 

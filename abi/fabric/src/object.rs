@@ -11,6 +11,7 @@ use rkey_kit::Spares;
 pub(crate) use rkey_kit::argument::{input, list};
 use rkey_kit::contained;
 pub(crate) use rkey_kit::object::{Object, Users, handle_of, vacant};
+use std::ffi::c_void;
 use std::thread::LocalKey;
 
 /// Declares the pool of an object and what its handle points to: the structure in its field `fid`.
@@ -81,6 +82,41 @@ pub(crate) unsafe fn end<T: Object, H>(
 pub(crate) unsafe fn store<T>(room: *mut T, value: T) -> Result<()> {
     // SAFETY: the caller promises it.
     unsafe { rkey_kit::argument::store(room, value) }.map_err(FiError::from)
+}
+
+/// Writes as many bytes as fit; `len` becomes the full length. Returns whether all fitted.
+///
+/// # Safety
+/// `len` is null or a number, and `room` has that many bytes.
+pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) -> Result<bool> {
+    if len.is_null() {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: not null, so it is a number.
+    let capacity = unsafe { *len };
+    let cut = bytes.len().min(capacity);
+    if cut > 0 && room.is_null() {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: the caller promises this length.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), room.cast::<u8>(), cut);
+        *len = bytes.len();
+    }
+    Ok(cut == bytes.len())
+}
+
+/// Passes a name to the program; `FI_ETOOSMALL` if it does not fit.
+///
+/// # Safety
+/// `len` is null or a number, and `addr` has `len` bytes.
+pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
+    // SAFETY: as the caller promises.
+    if unsafe { give_cut(name, addr, len)? } {
+        Ok(())
+    } else {
+        Err(FiError::TOOSMALL)
+    }
 }
 
 /// Runs the body of a C function that returns 0 or a negative number. A panic (a bug of ours) becomes

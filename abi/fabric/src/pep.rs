@@ -5,8 +5,7 @@
 
 use crate::address::Format;
 use crate::backlog::Backlog;
-use crate::ep::connect::{RequestObject, parameters, read_request, reject as reject_request};
-use crate::ep::name::give_name;
+use crate::connect_request::{RequestObject, parameters, read_request, reject as reject_request};
 use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
@@ -15,7 +14,7 @@ use crate::info::filter::{Hints, matches};
 use crate::info::offer::{CM_DATA_SIZE, Offer};
 use crate::local_address::LocalAddress;
 use crate::nosys::{self, nosys};
-use crate::object::{find, handle_of, object, publish, remove, status};
+use crate::object::{find, give_name, handle_of, object, publish, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::Incoming;
@@ -61,6 +60,9 @@ impl State {
     }
 }
 
+/// The error for an option that a passive endpoint does not have, or that cannot be set.
+const NO_SUCH: FiError = FiError(libc::ENOPROTOOPT);
+
 static FID_OPS: Ops = Ops {
     close,
     bind,
@@ -71,7 +73,7 @@ static OPS: OpsEp = OpsEp {
     size: size_of::<OpsEp>(),
     cancel: nosys!(isize, *mut Fid, *mut c_void),
     getopt,
-    setopt: crate::ep::options::setopt_passive,
+    setopt,
     tx_ctx: nosys!(
         c_int,
         *mut FidEp,
@@ -233,7 +235,7 @@ unsafe extern "C" fn getopt(
         // SAFETY: `find` validates the handle.
         unsafe { find::<PepObject, _>(fid)? };
         if level != 0 || option != FI_OPT_CM_DATA_SIZE || len.is_null() || value.is_null() {
-            return Err(FiError(libc::ENOPROTOOPT));
+            return Err(NO_SUCH);
         }
         // SAFETY: not null, so it is the length of the program's buffer.
         unsafe {
@@ -245,6 +247,11 @@ unsafe extern "C" fn getopt(
         }
         Ok(())
     })
+}
+
+/// `fi_setopt` of a passive endpoint, whose only option is read-only.
+unsafe extern "C" fn setopt(_: *mut Fid, _: c_int, _: c_int, _: *const c_void, _: usize) -> c_int {
+    NO_SUCH.code()
 }
 
 unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {

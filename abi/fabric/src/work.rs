@@ -8,68 +8,62 @@
 //! could not be started. Nothing wakes it for the next attempt, nor for work that only the progress of other
 //! queues' endpoints makes due: a sleeping thread checks for those regularly ([`Queue::needs_looks`]).
 
-#![allow(unsafe_code)]
-// UNSAFETY: reads the program's structures.
-
 use crate::attached::Attached;
-use crate::cntr::{CntrObject, Counter};
-use crate::domain::Domain;
-use crate::ep::deferred::Job;
 use crate::errno::{FiError, Result};
-use crate::object::{find, input};
-use crate::sys::*;
+use crate::object::Users;
 use crate::wait::Signal;
 use parking_lot::{Mutex, Once};
-use rkey_device::CountListener;
-use std::ffi::c_void;
+use rkey_device::{CountListener, Device};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What to do when the threshold is reached.
-pub(crate) enum Action {
-    Job(Job),
-    Set(Arc<Counter>, u64),
-    Add(Arc<Counter>, u64),
+/// A counter, as far as work that waits for it is concerned.
+pub(crate) trait Counting: Send + Sync {
+    /// Counts a success. Wakes a waiting thread if that makes work due.
+    fn count(&self);
+
+    /// The value that triggers deferred work: successes plus errors (fi_trigger(3)).
+    fn reached(&self) -> u64;
+
+    /// Drives the endpoints that count here.
+    fn progress_endpoints(&self);
+
+    /// Whether endpoints outside `than` can move it.
+    fn depends_on_others(&self, than: &Attached) -> bool;
+
+    /// What keeps it open.
+    fn users(&self) -> &Users;
 }
 
-impl Action {
-    /// `FI_EAGAIN`: try again. No other error is possible.
-    fn run(&self) -> Result<()> {
-        match self {
-            Self::Set(counter, value) => counter.set(*value),
-            Self::Add(counter, value) => counter.add(*value),
-            Self::Job(job) => match job.run() {
-                Err(error) if error == FiError::AGAIN => return Err(error),
-                Err(error) => job.failed(error),
-                Ok(()) => {}
-            },
-        }
-        Ok(())
-    }
+/// What to do when the threshold is reached.
+pub(crate) trait Action: Send + Sync {
+    /// Does it. `FI_EAGAIN`: try again. Other errors go to [`Action::failed`].
+    fn run(&self) -> Result<()>;
+
+    /// It was not started, and will not be: tells the program.
+    fn failed(&self, error: FiError);
 
     /// The number of its endpoint.
-    fn endpoint(&self) -> Option<u32> {
-        match self {
-            Self::Job(job) => Some(job.endpoint()),
-            _ => None,
-        }
-    }
+    fn endpoint(&self) -> Option<u32>;
+
+    /// Whether it comes from the deferred work queue.
+    fn is_work(&self) -> bool;
 }
 
 /// Waiting work.
 struct Item {
-    counter: Arc<Counter>,
+    counter: Arc<dyn Counting>,
     threshold: u64,
     /// The address by which the program names it: its structure, or the context of a triggered operation.
     id: usize,
-    action: Action,
+    action: Box<dyn Action>,
     /// It was due and could not be started.
     tried: bool,
 }
 
 impl Drop for Item {
     fn drop(&mut self) {
-        self.counter.users.remove();
+        self.counter.users().remove();
     }
 }
 
@@ -82,8 +76,6 @@ pub(crate) struct Queue {
     /// Locked while a thread starts due work: one at a time, to preserve the order. Such work is not among the
     /// items.
     running: Mutex<()>,
-    /// Endpoints (by number) that make progress through the completion counter of their work.
-    attached: Mutex<Vec<(u32, Arc<Counter>)>>,
     /// Signals that wake threads waiting for the domain's completion queues. Not the queues themselves: the
     /// device's thread raises these, too, and must not end up with the last reference to its device.
     waiters: Mutex<Vec<Weak<Signal>>>,
@@ -102,15 +94,24 @@ impl CountListener for Queue {
 }
 
 impl Queue {
-    fn add(self: &Arc<Self>, counter: &Arc<Counter>, threshold: u64, id: usize, action: Action) {
+    /// Adds work: `action` when `counter` has reached `threshold`. From then on the device of the domain reports its
+    /// counts here.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        device: &Device,
+        counter: Arc<dyn Counting>,
+        threshold: u64,
+        id: usize,
+        action: Box<dyn Action>,
+    ) {
         self.listens.call_once(|| {
             let listener: Weak<Self> = Arc::downgrade(self);
-            counter.domain.device.listen_to_counts(listener);
+            device.listen_to_counts(listener);
         });
-        counter.users.add();
+        counter.users().add();
         let mut items = self.items.lock();
         items.push(Item {
-            counter: Arc::clone(counter),
+            counter,
             threshold,
             id,
             action,
@@ -142,7 +143,7 @@ impl Queue {
 
     /// A counter has moved, and the caller starts no work itself.
     #[inline]
-    pub(crate) fn counted_in(&self, counter: &Counter) {
+    pub(crate) fn counted_in(&self, counter: &dyn Counting) {
         if self.len.load(Ordering::SeqCst) > 0 {
             self.tell_of_due(Some(counter));
         }
@@ -150,10 +151,8 @@ impl Queue {
 
     /// Wakes waiting threads if work is due, of one counter or of any.
     #[cold]
-    fn tell_of_due(&self, of: Option<&Counter>) {
-        let due = |item: &Item| {
-            of.is_none_or(|counter| std::ptr::eq(counter, &*item.counter)) && item.is_due()
-        };
+    fn tell_of_due(&self, of: Option<&dyn Counting>) {
+        let due = |item: &Item| of.is_none_or(|it| item.waits_for(it)) && item.is_due();
         let any = self.items.lock().iter().any(due);
         if any && !self.told.swap(true, Ordering::AcqRel) {
             self.rouse();
@@ -207,8 +206,9 @@ impl Queue {
             items.iter().map(|it| Arc::clone(&it.counter)).collect()
         };
         // Many items may wait for one counter.
-        counters.sort_by_key(Arc::as_ptr);
-        counters.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let address = |counter: &Arc<dyn Counting>| Arc::as_ptr(counter).addr();
+        counters.sort_by_key(address);
+        counters.dedup_by_key(|counter| address(counter));
         for counter in counters {
             counter.progress_endpoints();
         }
@@ -220,7 +220,7 @@ impl Queue {
             if due.is_empty() {
                 return;
             }
-            let started = due.iter().take_while(|it| it.action.run().is_ok()).count();
+            let started = due.iter().take_while(|it| it.start().is_ok()).count();
             due.drain(..started);
             if !due.is_empty() {
                 let first = due.iter().any(|it| !it.tried);
@@ -253,138 +253,26 @@ impl Queue {
     pub(crate) fn cancel(&self, endpoint: u32, context: usize) -> bool {
         let taken = self.withdraw(|it| it.id == context && it.action.endpoint() == Some(endpoint));
         for item in &taken {
-            if let Action::Job(job) = &item.action {
-                job.failed(FiError::CANCELED);
-            }
+            item.action.failed(FiError::CANCELED);
         }
         !taken.is_empty()
     }
 
     /// Removes the work of an endpoint that is being closed.
-    pub(crate) fn forget(&self, endpoint: u32) -> Vec<Arc<Counter>> {
+    pub(crate) fn forget(&self, endpoint: u32) {
         drop(self.withdraw(|it| it.action.endpoint() == Some(endpoint)));
-        let mut attached = self.attached.lock();
-        let (of_it, rest) = std::mem::take(&mut *attached)
-            .into_iter()
-            .partition(|(number, _)| *number == endpoint);
-        *attached = rest;
-        of_it.into_iter().map(|(_, counter)| counter).collect()
     }
-}
 
-/// A counter of this domain.
-///
-/// # Safety
-/// The handle may be invalid; a live object stays during the call.
-unsafe fn counter_of<'a>(domain: &Arc<Domain>, handle: *mut FidCntr) -> Result<&'a Arc<Counter>> {
-    // SAFETY: the caller promises it.
-    let counter = &unsafe { find::<CntrObject, _>(handle)? }.inner;
-    if !Arc::ptr_eq(&counter.domain, domain) {
-        return Err(FiError::INVAL);
+    /// `FI_CANCEL_WORK`: removes the work with this id. Returns whether there was any.
+    pub(crate) fn cancel_work(&self, id: usize) -> bool {
+        !self.withdraw(|it| it.id == id).is_empty()
     }
-    Ok(counter)
-}
 
-/// Queues an operation that was posted with `FI_TRIGGER`.
-///
-/// # Safety
-/// `context` is null or a `fi_triggered_context`.
-pub(crate) unsafe fn trigger(domain: &Arc<Domain>, context: *mut c_void, job: Job) -> Result<()> {
-    // SAFETY: the caller promises it.
-    let trigger = unsafe { input(context.cast::<TriggeredContext>())? };
-    if trigger.event_type != FI_TRIGGER_THRESHOLD {
-        return Err(FiError::NOSYS);
+    /// `FI_FLUSH_WORK`: removes all work of the deferred work queue, or all of it that waits for one counter.
+    pub(crate) fn flush(&self, of: Option<&dyn Counting>) {
+        let waits = |item: &Item| of.is_none_or(|it| item.waits_for(it));
+        drop(self.withdraw(|it| it.action.is_work() && waits(it)));
     }
-    // SAFETY: threshold events use this part of the union; `find` validates the handle.
-    let (counter, threshold) = unsafe {
-        let wanted = trigger.trigger.threshold;
-        (counter_of(domain, wanted.cntr)?, wanted.threshold as u64)
-    };
-    let id = context as usize;
-    domain.work.add(counter, threshold, id, Action::Job(job));
-    domain.work.run();
-    Ok(())
-}
-
-/// `FI_QUEUE_WORK`.
-///
-/// # Safety
-/// `work` is null or a complete `fi_deferred_work`.
-pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> Result<()> {
-    // SAFETY: `input` refuses null; `counter_of` validates the handle; the caller promises the rest.
-    let (request, counter) = unsafe {
-        let request = input(work)?;
-        (request, counter_of(domain, request.triggering_cntr)?)
-    };
-    let done = match request.completion_cntr.is_null() {
-        true => None,
-        // SAFETY: `counter_of` validates the handle.
-        false => Some(Arc::clone(unsafe {
-            counter_of(domain, request.completion_cntr)?
-        })),
-    };
-    let action = match request.op_type {
-        FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
-            if done.is_some() {
-                return Err(FiError::INVAL);
-            }
-            // SAFETY: the caller promises the structure of this operation.
-            let (op, target) = unsafe {
-                let op = input(request.op.cast::<DeferredCount>())?;
-                (op, Arc::clone(counter_of(domain, op.cntr)?))
-            };
-            match request.op_type {
-                FI_OP_CNTR_SET => Action::Set(target, op.value),
-                _ => Action::Add(target, op.value),
-            }
-        }
-        // SAFETY: the caller promises the structure of this operation.
-        _ => Action::Job(unsafe { Job::of_work(domain, request, done.clone())? }),
-    };
-    if let (Action::Job(job), Some(done)) = (&action, &done) {
-        // Reading the completion counter makes the endpoint progress.
-        job.attach(done);
-        let mut attached = domain.work.attached.lock();
-        let known = |(number, counter): &(u32, Arc<Counter>)| {
-            *number == job.endpoint() && Arc::ptr_eq(counter, done)
-        };
-        if !attached.iter().any(known) {
-            attached.push((job.endpoint(), Arc::clone(done)));
-        }
-    }
-    domain
-        .work
-        .add(counter, request.threshold, work as usize, action);
-    domain.work.run();
-    Ok(())
-}
-
-/// `FI_CANCEL_WORK`: `FI_ENOENT` for work that is not waiting.
-pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
-    let taken = domain.work.withdraw(|it| it.id == work as usize);
-    match taken.is_empty() {
-        true => Err(FiError::NOENT),
-        false => Ok(()),
-    }
-}
-
-/// `FI_FLUSH_WORK`: cancels all work, or all that waits for one counter.
-///
-/// # Safety
-/// The counter may be null or invalid; a live one stays during the call.
-pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Result<()> {
-    if counter.is_null() {
-        drop(domain.work.withdraw(Item::is_work));
-        return Ok(());
-    }
-    // SAFETY: the caller promises it.
-    let counter = unsafe { counter_of(domain, counter)? };
-    drop(
-        domain
-            .work
-            .withdraw(|it| it.is_work() && Arc::ptr_eq(&it.counter, counter)),
-    );
-    Ok(())
 }
 
 impl Item {
@@ -393,11 +281,18 @@ impl Item {
         self.counter.reached() >= self.threshold
     }
 
-    /// Whether it comes from the deferred work queue.
-    fn is_work(&self) -> bool {
-        match &self.action {
-            Action::Job(job) => job.is_work(),
-            _ => true,
+    /// Whether it waits for this counter.
+    fn waits_for(&self, counter: &dyn Counting) -> bool {
+        std::ptr::addr_eq(counter, Arc::as_ptr(&self.counter))
+    }
+
+    /// Starts it. `FI_EAGAIN`: try again. No other error is possible.
+    fn start(&self) -> Result<()> {
+        match self.action.run() {
+            Err(error) if error == FiError::AGAIN => return Err(error),
+            Err(error) => self.action.failed(error),
+            Ok(()) => {}
         }
+        Ok(())
     }
 }

@@ -5,12 +5,6 @@ use super::Finding;
 use crate::source::{Tree, code_without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Crates with such circles, and why they still have them.
-const EXEMPT: &[(&str, &str)] = &[(
-    "abi/fabric",
-    "its endpoints are one circle until their protocol is a crate of its own",
-)];
-
 /// A module, by the folders and the file of its path under `src`; the crate's root is empty.
 type Module = Vec<String>;
 
@@ -28,10 +22,8 @@ pub(super) fn rooms(tree: &Tree) -> Vec<Finding> {
             crates.entry(name).or_default().insert(module(inside), code);
         }
     }
-    let exempt = |name: &str| EXEMPT.iter().any(|(exempt, _)| *exempt == name);
     crates
         .iter()
-        .filter(|(name, _)| !exempt(name))
         .flat_map(|(name, files)| {
             circles(files)
                 .into_iter()

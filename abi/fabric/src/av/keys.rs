@@ -4,9 +4,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read and write the program's memory.
 
-use super::{Av, AvObject, give_cut};
+use super::{Av, AvObject};
 use crate::errno::{FiError, Result};
-use crate::object::{Users, busy, find, list, status, store};
+use crate::object::{Users, busy, find, give_cut, list, status, store};
 use crate::sys::*;
 use parking_lot::RwLock;
 use std::collections::HashMap;

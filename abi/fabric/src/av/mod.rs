@@ -19,7 +19,7 @@ use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::info::text;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, publish, remove, status};
+use crate::object::{Users, busy, find, give_cut, object, publish, remove, status};
 use crate::sys::*;
 use names::counted_up;
 use parking_lot::{Mutex, RwLock};
@@ -526,28 +526,6 @@ unsafe extern "C" fn lookup(
         // SAFETY: the caller promises that both are writable.
         unsafe { give_cut(&bytes, addr, len) }.map(drop)
     })
-}
-
-/// Writes as many bytes as fit; `len` becomes the full length. Returns whether all fitted.
-///
-/// # Safety
-/// `len` is null or a number, and `room` has that many bytes.
-pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) -> Result<bool> {
-    if len.is_null() {
-        return Err(FiError::INVAL);
-    }
-    // SAFETY: not null, so it is a number.
-    let capacity = unsafe { *len };
-    let cut = bytes.len().min(capacity);
-    if cut > 0 && room.is_null() {
-        return Err(FiError::INVAL);
-    }
-    // SAFETY: the caller promises this length.
-    unsafe {
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), room.cast::<u8>(), cut);
-        *len = bytes.len();
-    }
-    Ok(cut == bytes.len())
 }
 
 unsafe extern "C" fn straddr(

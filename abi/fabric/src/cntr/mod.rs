@@ -15,12 +15,13 @@ use crate::nosys::{self, nosys};
 use crate::object::{Users, busy, find, object, publish, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, check_object};
+use crate::work::Counting;
 use parking_lot::Mutex;
 use rkey_device::time;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use waiting::Wait;
 
@@ -115,12 +116,6 @@ impl Counter {
             .store(value.wrapping_sub(by_device), Ordering::Release);
     }
 
-    /// The value that triggers deferred work: successes plus errors (fi_trigger(3)).
-    pub(crate) fn reached(&self) -> u64 {
-        self.value()
-            .saturating_add(self.errors.load(Ordering::SeqCst))
-    }
-
     /// Counts remote accesses through an endpoint from now on.
     pub(crate) fn watch(&self, endpoint: u32, kind: Remote) {
         self.domain.device.count_endpoint(endpoint);
@@ -137,13 +132,6 @@ impl Counter {
         }
     }
 
-    /// Drives the endpoints that count here.
-    pub(crate) fn progress_endpoints(&self) {
-        for endpoint in &*self.endpoints.all() {
-            endpoint.progress();
-        }
-    }
-
     fn progress(&self) {
         self.progress_endpoints();
         self.domain.work.run();
@@ -153,10 +141,8 @@ impl Counter {
     pub(crate) fn number(self: &Arc<Self>) -> u32 {
         *self.regions.get_or_init(|| {
             let number = number();
-            self.domain
-                .counters
-                .lock()
-                .insert(number, Arc::downgrade(self));
+            let this: Weak<Self> = Arc::downgrade(self);
+            self.domain.counters.lock().insert(number, this);
             number
         })
     }
@@ -167,14 +153,34 @@ impl Counter {
         self.domain.work.rouse();
     }
 
-    /// Whether endpoints outside `than` can move it.
-    pub(crate) fn depends_on_others(&self, than: &Attached) -> bool {
+    pub(crate) fn detach(&self, endpoint: &Arc<impl Driven>) {
+        self.endpoints.remove(endpoint);
+    }
+}
+
+impl Counting for Counter {
+    fn count(&self) {
+        self.count();
+    }
+
+    fn reached(&self) -> u64 {
+        self.value()
+            .saturating_add(self.errors.load(Ordering::SeqCst))
+    }
+
+    fn progress_endpoints(&self) {
+        for endpoint in &*self.endpoints.all() {
+            endpoint.progress();
+        }
+    }
+
+    fn depends_on_others(&self, than: &Attached) -> bool {
         let by_itself = self.domain.auto_progress;
         !by_itself && self.endpoints.all().iter().any(|it| !than.has(it))
     }
 
-    pub(crate) fn detach(&self, endpoint: &Arc<impl Driven>) {
-        self.endpoints.remove(endpoint);
+    fn users(&self) -> &Users {
+        &self.users
     }
 }
 
@@ -258,9 +264,12 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             .users
             .none()
             .map_err(|_| busy("endpoints, regions or deferred operations that use the counter"))?;
-        crate::mr::bind::detach_counter(&counter);
-        if let Some(number) = counter.regions.get() {
-            counter.domain.counters.lock().remove(number);
+        if let Some(&number) = counter.regions.get() {
+            let domain = &counter.domain;
+            domain
+                .watched
+                .for_each(|region| region.counter_closes(number));
+            domain.counters.lock().remove(&number);
         }
         // SAFETY: the program no longer uses the counter.
         let object = unsafe { remove::<CntrObject, _>(fid)? };

@@ -3,18 +3,14 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::name::give_name;
 use super::object::EpObject;
 use super::*;
+use crate::connect_request::parameters;
 use crate::eq::Failure;
-use crate::info::offer::CM_DATA_SIZE;
-use crate::object::{find, input, list, object, remove, status};
-use rkey_device::{DeviceError, Incoming};
+use crate::object::{find, give_name, status};
+use rkey_device::DeviceError;
 use rkey_endpoint::complaint::complain;
 use rkey_endpoint::listeners::{Accepted, Coming};
-use rkey_endpoint::why_not;
-use rkey_rdm::hello::Hello;
-use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -23,151 +19,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The error for a refusal by the peer, in `err` of the event.
 const REFUSED: FiError = FiError::CONNREFUSED;
-/// The error for a request whose peer no longer waits.
-const GONE: FiError = FiError(libc::ECONNABORTED);
-
-/// A peer that requests a connection.
-pub(crate) struct Request {
-    pub(crate) incoming: Incoming,
-    pub(super) hello: Hello,
-}
-
-/// A request that the program has not answered; empty once it is answered or the peer has ended.
-pub(crate) struct Pending(Mutex<Option<Request>>);
-
-impl Pending {
-    pub(crate) fn new(request: Request) -> Self {
-        Self(Mutex::new(Some(request)))
-    }
-
-    /// Whether the peer still waits for an answer. If not, drops the request.
-    pub(crate) fn is_waiting(&self) -> bool {
-        let mut request = self.0.lock();
-        if request.as_ref().is_some_and(|it| it.incoming.is_gone()) {
-            *request = None;
-        }
-        request.is_some()
-    }
-}
-
-/// The handle in the `fi_info` of a connection request.
-#[repr(C)]
-pub(crate) struct RequestObject {
-    fid: UnsafeCell<Fid>,
-    request: Arc<Pending>,
-}
-object!(RequestObject, Fid, 65536);
-
-impl RequestObject {
-    pub(crate) fn new(request: Arc<Pending>) -> Self {
-        let fid = Fid {
-            fclass: FI_CLASS_CONNREQ,
-            context: std::ptr::null_mut(),
-            ops: std::ptr::null(),
-        };
-        Self {
-            fid: UnsafeCell::new(fid),
-            request,
-        }
-    }
-}
-
-/// Reads the hello of a peer that requests a connection.
-pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, Vec<u8>)> {
-    let Some(mut hello) = Hello::decode(&incoming.peer().private_data) else {
-        let why = why_not(&incoming.peer().private_data);
-        complain(format_args!(
-            "a connection from process {} was refused: {why}",
-            incoming.peer().pid
-        ));
-        // Text would be taken for the program's data.
-        incoming.reject("");
-        return None;
-    };
-    // A client need not listen anywhere, but then its address is unconfirmed.
-    if !incoming.listens_at(hello.name) {
-        hello.name = SocketAddr::new(hello.name.ip(), 0);
-    }
-    let (name, data) = (hello.name, hello.data.clone());
-    Some((Request { incoming, hello }, name, data))
-}
-
-/// Takes a request from its handle; `FI_ECONNABORTED` if the peer has ended.
-///
-/// # Safety
-/// See [`crate::object`] for the rules of handles.
-pub(super) unsafe fn take_request(handle: *mut Fid) -> Result<Request> {
-    // SAFETY: `find` validates the handle.
-    let object = unsafe { remove::<RequestObject, _>(handle)? };
-    let request = object.request.0.lock().take();
-    request.ok_or(GONE)
-}
-
-/// Takes a request from its handle to refuse it.
-///
-/// # Safety
-/// See [`crate::object`] for the rules of handles.
-pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
-    // SAFETY: as the caller promises.
-    match unsafe { take_request(handle) } {
-        Ok(request) => {
-            let hex: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
-            request.incoming.reject(&hex);
-        }
-        Err(error) if error == GONE => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
-}
-
-/// Whether the peer that sent a request has ended.
-///
-/// # Safety
-/// The `fi_info` of a request that the program has not seen.
-pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
-    // SAFETY: as the caller promises: made by us, and its handle that of a request.
-    let object = unsafe {
-        let info = input(info.cast_const()).ok();
-        info.and_then(|it| find::<RequestObject, _>(it.handle).ok())
-    };
-    object.is_some_and(|it| it.request.0.lock().is_none())
-}
-
-/// Drops a request that the program will not see: the peer is refused.
-///
-/// # Safety
-/// The `fi_info` of a request that the program has not seen.
-pub(crate) unsafe fn forget_request(info: *mut Info) {
-    // SAFETY: as the caller promises: made by us, and its handle that of a request.
-    unsafe {
-        if let Ok(info) = input(info.cast_const()) {
-            let _ = reject(info.handle, &[]);
-        }
-        crate::info::build::free(info);
-    }
-}
-
 /// The data that a peer sent with its refusal.
 fn rejected_with(reason: &str) -> Vec<u8> {
     let pairs = reason.as_bytes().chunks_exact(2);
     pairs
         .map_while(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
         .collect()
-}
-
-/// The program's connection data.
-///
-/// # Safety
-/// Null or `len` bytes.
-pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<&'a [u8]> {
-    if len > CM_DATA_SIZE {
-        return Err(FiError::INVAL);
-    }
-    if param.is_null() {
-        return Ok(&[]);
-    }
-    // SAFETY: not null, and `len` bytes as the caller promises.
-    Ok(unsafe { list(param.cast(), len)? })
 }
 
 impl Endpoint {

@@ -1,13 +1,12 @@
-//! Operation flags of a handle, and handles that share an endpoint: `fi_ep_alias`, and `FI_GETOPSFLAG` and `FI_SETOPSFLAG`
-//! of `fi_control`.
+//! Operation flags of a handle: `FI_GETOPSFLAG` and `FI_SETOPSFLAG` of `fi_control`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads and writes the program's memory.
 
-use super::object::{EpObject, fid_of};
+use super::object::EpObject;
 use super::*;
 use crate::info::offer::{RX_OP_FLAGS, TX_OP_FLAGS};
-use crate::object::{input, publish};
+use crate::object::input;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
 
@@ -45,7 +44,7 @@ impl OpFlags {
     }
 
     /// Sets the flags of the side that they name.
-    fn set(&self, flags: u64) -> Result<()> {
+    pub(super) fn set(&self, flags: u64) -> Result<()> {
         let (place, known) = self.of(flags)?;
         let flags = flags & !(FI_SEND | FI_RECV);
         if flags & !known != 0 {
@@ -75,28 +74,4 @@ pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
 pub(super) unsafe fn set(object: &EpObject, arg: *mut c_void) -> Result<()> {
     // SAFETY: as the caller promises.
     object.flags.set(*unsafe { input(arg.cast::<u64>())? })
-}
-
-/// `FI_ALIAS`: another handle of the endpoint. It has this handle's flags, except on the side whose flags the program passes.
-///
-/// # Safety
-/// Null, or the argument of `fi_alias`.
-pub(super) unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let asked = unsafe { input(arg.cast::<Alias>())? };
-    let flags = OpFlags::new(object.flags.transmit(), object.flags.receive());
-    if asked.flags != 0 {
-        flags.set(asked.flags)?;
-    }
-    let ep = &object.inner;
-    let alias = EpObject {
-        fid: fid_of(object.context()),
-        inner: Arc::clone(ep),
-        flags,
-        is_alias: true,
-    };
-    // SAFETY: room for a handle, as the caller promises, or null.
-    unsafe { publish(alias, asked.fid.cast())? };
-    ep.aliases.add();
-    Ok(())
 }

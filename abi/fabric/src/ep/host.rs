@@ -83,7 +83,7 @@ impl Host for EpHost {
     type Receive = PostedReceive;
     type Landing = Arriving;
     type Exposed = Exposed;
-    type Group = collective::Joined;
+    type Group = group::Joined;
 
     #[inline]
     fn post(&self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
@@ -281,10 +281,10 @@ impl Host for EpHost {
     }
 
     fn has_collectives(&self) -> bool {
-        collective::check(self.ep_type, self.caps).is_ok()
+        group::check(self.ep_type, self.caps).is_ok()
     }
 
-    fn joined(&self, group: &collective::Joined, result: Result<()>) {
+    fn joined(&self, group: &group::Joined, result: Result<()>) {
         if let Some(eq) = &self.eq {
             group.tell(eq, result.map_err(FiError::from));
         }

@@ -106,7 +106,7 @@ impl Endpoint {
             admission: self.admission(),
             name,
             number: Some(self.number),
-            max_sge: NEEDED_SGE,
+            max_sge: crate::fabric::NEEDED_SGE,
             channel: channel.as_ref(),
         };
         let live = Live {
@@ -215,10 +215,12 @@ impl Endpoint {
     /// Ends the endpoint: tells the peers, and tears everything down.
     pub(super) fn shut(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Release);
-        for counter in self.domain.work.forget(self.number) {
+        self.domain.work.forget(self.number);
+        for counter in std::mem::take(&mut self.setup.lock().completed_work) {
             counter.detach(self);
         }
-        crate::mr::bind::detach_endpoint(&self.domain, self.number);
+        let watched = &self.domain.watched;
+        watched.for_each(|region| region.endpoint_closes(self.number));
         if let Some(live) = self.live.get() {
             // The endpoint is not described any more.
             drop(live.description.lock().take());

@@ -7,7 +7,7 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and aliases of it |
+//! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and what is set through it |
 //! | [`life`] | enabling, and the end |
 //! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
 //! | [`backlog`] | progress for peers while the program does not look |
@@ -18,32 +18,32 @@
 //! | [`payload`] | memory of the program, copied from and to |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
 //! | [`wake`] | what wakes a program that waits |
-//! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common, [`caps`] what they need |
-//! | [`collective`] | operations of groups of endpoints |
-//! | [`deferred`] | operations that are started later |
+//! | [`rma`], [`atomic`], [`datatype`] | one-sided operations, and the types of atomics |
+//! | [`collective`], [`group`] | operations of groups of endpoints |
+//! | [`caps`] | the capabilities that calls need |
 //! | [`commit`] | durable writes |
 //! | [`describe`] | what there is under way, for people |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
+//! | [`tables`] | on top of these: the function tables, and the calls of transfers |
 
-pub(crate) mod atomic;
+mod atomic;
 mod backlog;
 mod binding;
-mod calls;
 mod caps;
-pub(crate) mod collective;
+mod collective;
 mod commit;
-pub(crate) mod connect;
-pub(crate) mod deferred;
+mod connect;
+pub(crate) mod datatype;
 mod describe;
 mod flags;
 pub(crate) mod foreign;
+mod group;
 mod host;
 mod life;
-mod msg;
-pub(crate) mod name;
+mod name;
 pub(crate) mod object;
 mod operation;
-pub(crate) mod options;
+mod options;
 mod payload;
 mod peek;
 mod post;
@@ -53,11 +53,12 @@ mod rma;
 mod send;
 pub(crate) mod shared;
 pub(crate) mod stx;
-mod tagged;
+pub(crate) mod tables;
 mod wake;
 
 use crate::av::{AuthKey, Av};
 use crate::cntr::{Counter, Remote};
+use crate::connect_request::Request;
 use crate::cq::Cq;
 use crate::domain::{Domain, ProtectionDomain};
 use crate::eq::Eq;
@@ -71,7 +72,6 @@ use parking_lot::Mutex;
 use rkey_device::Channel;
 use rkey_device::engine::Sge;
 use rkey_endpoint::{Driver, Holder};
-use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
 use rkey_rdm::sges::Sges;
 use shared::Srx;
 use std::collections::HashMap;
@@ -81,11 +81,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use stx::{SharedSlots, Stx};
-
-/// The limits that a device must have so that endpoints work.
-pub(crate) const NEEDED_INLINE: u32 = INLINE_MAX as u32;
-pub(crate) const NEEDED_SGE: u32 = crate::info::offer::IOV_LIMIT as u32 + 1;
-pub(crate) const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS };
 
 /// The default minimum room for another message in a buffer for several.
 const MIN_MULTI_RECV: usize = 64;
@@ -152,10 +147,12 @@ struct Setup {
     /// The counters of peers' accesses: reads, writes.
     remote: [Option<Arc<Counter>>; 2],
     local_address: LocalAddress,
+    /// The completion counters of its deferred work: reading one makes the endpoint progress.
+    completed_work: Vec<Arc<Counter>>,
     /// The key that it has from its address vector.
     auth_key: Option<Arc<AuthKey>>,
     /// The peer's request that it was made for.
-    request: Option<connect::Request>,
+    request: Option<Request>,
     enabled: bool,
 }
 

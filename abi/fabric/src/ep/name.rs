@@ -5,8 +5,7 @@
 
 use super::object::EpObject;
 use super::*;
-use crate::av::give_cut;
-use crate::object::{find, status};
+use crate::object::{find, give_name, status};
 use std::ffi::c_void;
 
 /// `fi_setname`: the address, before the endpoint is enabled. It is reserved.
@@ -64,18 +63,5 @@ impl Endpoint {
             return Err(FiError::OPBADSTATE);
         }
         Ok(setup.local_address.name())
-    }
-}
-
-/// Passes a name to the program; `FI_ETOOSMALL` if it does not fit.
-///
-/// # Safety
-/// `len` is null or a number, and `addr` has `len` bytes.
-pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
-    // SAFETY: as the caller promises.
-    if unsafe { give_cut(name, addr, len)? } {
-        Ok(())
-    } else {
-        Err(FiError::TOOSMALL)
     }
 }

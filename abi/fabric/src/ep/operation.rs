@@ -1,6 +1,5 @@
 //! The reports of the program's completed operations, and their counters.
 
-use super::deferred::{self, Deferred};
 use super::host::EpHost;
 use super::{READ, SENT, WRITTEN};
 use crate::cntr::Counter;
@@ -27,6 +26,20 @@ pub(crate) enum Counts {
     Endpoint(usize),
     /// The counter of deferred work, which is reported only if it requests that.
     Own(Option<Arc<Counter>>),
+}
+
+/// The counter of an operation of the deferred work queue. Nothing else reports the operation unless it requests
+/// a completion.
+#[derive(Clone)]
+pub(crate) struct Deferred {
+    pub(super) counter: Option<Arc<Counter>>,
+}
+
+/// The counter of an operation whose default counter is `usual`.
+pub(super) fn counts(deferred: Option<&Deferred>, usual: usize) -> Counts {
+    deferred.map_or(Counts::Endpoint(usual), |it| {
+        Counts::Own(it.counter.clone())
+    })
 }
 
 /// The flags of the completion of a plain operation. Successes are counted, and a failure is always reported.
@@ -67,7 +80,7 @@ impl Posted {
             context: context as usize,
             flags: kind | direction,
             report,
-            counts: deferred::counts(deferred, counter),
+            counts: counts(deferred, counter),
         }
     }
 

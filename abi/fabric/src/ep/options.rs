@@ -267,17 +267,6 @@ fn is_cuda_there() -> bool {
     }
 }
 
-/// `fi_setopt` of a passive endpoint, whose only option is read-only.
-pub(crate) unsafe extern "C" fn setopt_passive(
-    _: *mut Fid,
-    _: c_int,
-    _: c_int,
-    _: *const c_void,
-    _: usize,
-) -> c_int {
-    NO_SUCH.code()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! The program's receives: checked, posted and canceled, and their completions.
 
-use super::deferred::Deferred;
 use super::host::EpHost;
+use super::operation::Deferred;
 use super::payload::elements;
 use super::reach::no_peer;
 use super::send::{Descriptors, total};

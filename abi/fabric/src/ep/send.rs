@@ -3,8 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory that the program passes.
 
-use super::deferred::Deferred;
-use super::operation::Posted;
+use super::operation::{self, Deferred, Posted};
 use super::options::Limits;
 use super::payload::{elements, gather};
 use super::*;
@@ -257,7 +256,7 @@ impl Endpoint {
                 context,
                 flags: FI_SEND | kind,
                 report,
-                counts: deferred::counts(message.deferred, SENT),
+                counts: operation::counts(message.deferred, SENT),
             };
             Ok(state.rdm.send(&live.host, &it, &body, posted)?)
         })

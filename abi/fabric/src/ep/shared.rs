@@ -5,25 +5,22 @@
 //! the pool; a thread that holds the pool must not lock an endpoint.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions.
+// UNSAFETY: declares a kind of handle.
 
 use super::receive::{Wanted, prepare};
 use super::*;
-use crate::domain::DomainObject;
-use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, publish, remove, status, transfer_status};
+use crate::object::{Users, object};
 use parking_lot::RwLock;
 use rkey_device::describe::{TAGS, Traffic};
 use rkey_rdm::endpoint;
 use rkey_rdm::matching::Pattern;
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
 
 /// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct SrxObject {
-    fid: UnsafeCell<FidEp>,
+    pub(super) fid: UnsafeCell<FidEp>,
     pub(crate) inner: Arc<Srx>,
 }
 object!(SrxObject, FidEp, 4096);
@@ -41,13 +38,31 @@ pub(crate) struct Srx {
     /// How many receives were ever posted; changes under the lock of the pool.
     posts: AtomicU64,
     pool: Mutex<Pool>,
-    users: Users,
+    pub(super) users: Users,
 }
 
 /// Its receives.
 type Pool = endpoint::Pool<EpHost>;
 
 impl Srx {
+    /// A context with these capabilities, or with all that there are for 0, and the default flags of its receives.
+    pub(super) fn new(domain: &Arc<Domain>, caps: u64, flags: u64) -> Result<Self> {
+        let offered =
+            crate::info::offer::primary(FI_EP_RDM) | crate::info::offer::secondary(FI_EP_RDM);
+        Ok(Self {
+            domain: Arc::clone(domain),
+            pd: domain.pd(&[])?,
+            caps: if caps == 0 { offered } else { caps },
+            flags,
+            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
+            av: OnceLock::new(),
+            endpoints: RwLock::default(),
+            posts: AtomicU64::new(0),
+            pool: Mutex::default(),
+            users: Users::default(),
+        })
+    }
+
     /// Locks the receives.
     pub(super) fn with_pool<T>(&self, with: impl FnOnce(&mut Pool) -> T) -> T {
         with(&mut self.pool.lock())
@@ -153,7 +168,7 @@ impl Srx {
     }
 
     /// Cancels a waiting receive; its completion goes to an endpoint's queue.
-    fn cancel(&self, context: usize) -> Result<()> {
+    pub(super) fn cancel(&self, context: usize) -> Result<()> {
         let canceled = self.with_pool(|pool| pool.cancel(|it| it.is_of(context)));
         let (receive, tagged) = canceled.ok_or(FiError::NOENT)?;
         let endpoints = self.endpoints.read();
@@ -162,117 +177,4 @@ impl Srx {
         }
         Ok(())
     }
-}
-
-static FID_OPS: Ops = Ops {
-    close,
-    control,
-    ..nosys::OPS
-};
-
-static OPS: OpsEp = OpsEp {
-    size: size_of::<OpsEp>(),
-    cancel,
-    rx_size_left,
-    tx_size_left: nosys!(isize, *mut FidEp),
-    ..super::object::OPS
-};
-
-/// `fi_srx_context`.
-///
-/// # Safety
-/// Arguments as fi_endpoint(3) requires.
-pub(crate) unsafe extern "C" fn srx_context(
-    domain: *mut FidDomain,
-    attr: *mut RxAttr,
-    ep: *mut *mut FidEp,
-    context: *mut c_void,
-) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle; null or attributes, as the caller promises.
-        let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
-        let caps = attr.map_or(0, |attr| attr.caps);
-        let flags = attr.map_or(0, |attr| attr.op_flags);
-        let offered =
-            crate::info::offer::primary(FI_EP_RDM) | crate::info::offer::secondary(FI_EP_RDM);
-        if flags & !crate::info::offer::RX_OP_FLAGS != 0 {
-            return Err(FiError::BADFLAGS);
-        }
-        let inner = Srx {
-            domain: Arc::clone(&owner.inner),
-            pd: owner.inner.pd(&[])?,
-            caps: if caps == 0 { offered } else { caps },
-            flags,
-            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
-            av: OnceLock::new(),
-            endpoints: RwLock::default(),
-            posts: AtomicU64::new(0),
-            pool: Mutex::default(),
-            users: Users::default(),
-        };
-        let object = SrxObject {
-            fid: UnsafeCell::new(FidEp {
-                fid: Fid::new(FI_CLASS_SRX_CTX, context, &FID_OPS),
-                ops: &OPS,
-                cm: &super::object::CM,
-                msg: &msg::OPS,
-                rma: &rma::OPS,
-                tagged: &tagged::OPS,
-                atomic: &atomic::OPS,
-                collective: &collective::OPS,
-            }),
-            inner: Arc::new(inner),
-        };
-        // SAFETY: room for a handle, as the caller promises.
-        unsafe { publish(object, ep)? };
-        owner.inner.users.add();
-        Ok(())
-    })
-}
-
-/// `fi_close`: `-FI_EBUSY` while endpoints are bound to it. Receives that still wait are dropped without a
-/// completion.
-unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        unsafe { find::<SrxObject, _>(fid)? }
-            .inner
-            .users
-            .none()
-            .map_err(|_| busy("endpoints that are bound to the shared receive context"))?;
-        // SAFETY: the program no longer uses the context.
-        let object = unsafe { remove::<SrxObject, _>(fid)? };
-        object.inner.domain.users.remove();
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        unsafe { find::<SrxObject, _>(fid)? };
-        match command {
-            // It is usable from the start.
-            FI_ENABLE => Ok(()),
-            _ => Err(FiError::NOSYS),
-        }
-    })
-}
-
-unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
-    transfer_status(|| {
-        // SAFETY: `find` validates the handle.
-        let srx = &unsafe { find::<SrxObject, _>(fid)? }.inner;
-        srx.cancel(context as usize)
-    })
-}
-
-unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
-    crate::object::count(|| {
-        // SAFETY: `find` validates the handle.
-        let srx = &unsafe { find::<SrxObject, _>(ep)? }.inner;
-        let posted =
-            srx.with_pool(|pool| pool.matching(false).posted() + pool.matching(true).posted());
-        Ok(crate::info::offer::RX_SIZE.saturating_sub(posted))
-    })
 }

@@ -5,20 +5,17 @@
 //! again when its endpoint has handled the completion.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions.
+// UNSAFETY: declares a kind of handle.
 
 use super::*;
-use crate::domain::DomainObject;
-use crate::info::offer::{INJECT_SIZE, TX_OP_FLAGS, TX_SIZE};
-use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, object, publish, remove, status};
+use crate::info::offer::TX_SIZE;
+use crate::object::{Users, object};
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
 
 /// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct StxObject {
-    fid: UnsafeCell<FidStx>,
+    pub(super) fid: UnsafeCell<FidStx>,
     pub(crate) inner: Arc<Stx>,
 }
 object!(StxObject, FidStx, 4096);
@@ -30,7 +27,7 @@ pub(crate) struct Stx {
     caps: u64,
     size: usize,
     taken: AtomicUsize,
-    users: Users,
+    pub(super) users: Users,
 }
 
 /// Capabilities that are about transmitting.
@@ -71,6 +68,17 @@ impl SharedSlots {
 }
 
 impl Stx {
+    /// A context with these capabilities and so many places; 0 stands for all.
+    pub(super) fn new(domain: &Arc<Domain>, caps: u64, size: usize) -> Self {
+        Self {
+            domain: Arc::clone(domain),
+            caps: if caps == 0 { TRANSMITS } else { caps },
+            size: if size == 0 { TX_SIZE } else { size },
+            taken: AtomicUsize::new(0),
+            users: Users::default(),
+        }
+    }
+
     /// Reserves it for an endpoint, which must have a subset of its capabilities.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
         if !Arc::ptr_eq(&self.domain, &ep.domain) || ep.caps & TRANSMITS & !self.caps != 0 {
@@ -125,77 +133,4 @@ impl Endpoint {
             room.settle(state.rdm.under_way());
         }
     }
-}
-
-static FID_OPS: Ops = Ops {
-    close,
-    ..nosys::OPS
-};
-
-static OPS: OpsEp = OpsEp {
-    size: size_of::<OpsEp>(),
-    cancel: nosys!(isize, *mut Fid, *mut c_void),
-    getopt: nosys!(c_int, *mut Fid, c_int, c_int, *mut c_void, *mut usize),
-    setopt: nosys!(c_int, *mut Fid, c_int, c_int, *const c_void, usize),
-    rx_size_left: nosys!(isize, *mut FidEp),
-    tx_size_left: nosys!(isize, *mut FidEp),
-    ..super::object::OPS
-};
-
-/// `fi_stx_context`.
-///
-/// # Safety
-/// Arguments as fi_endpoint(3) requires.
-pub(crate) unsafe extern "C" fn stx_context(
-    domain: *mut FidDomain,
-    attr: *mut TxAttr,
-    stx: *mut *mut FidStx,
-    context: *mut c_void,
-) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle; null or attributes, as the caller promises.
-        let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
-        let caps = attr.map_or(0, |attr| attr.caps);
-        let size = attr.map_or(0, |attr| attr.size);
-        if attr.is_some_and(|attr| attr.op_flags & !TX_OP_FLAGS != 0) {
-            return Err(FiError::BADFLAGS);
-        }
-        if size > TX_SIZE || attr.is_some_and(|attr| attr.inject_size > INJECT_SIZE) {
-            return Err(FiError::INVAL);
-        }
-        let inner = Stx {
-            domain: Arc::clone(&owner.inner),
-            caps: if caps == 0 { TRANSMITS } else { caps },
-            size: if size == 0 { TX_SIZE } else { size },
-            taken: AtomicUsize::new(0),
-            users: Users::default(),
-        };
-        let object = StxObject {
-            fid: UnsafeCell::new(FidStx {
-                fid: Fid::new(FI_CLASS_STX_CTX, context, &FID_OPS),
-                ops: &OPS,
-            }),
-            inner: Arc::new(inner),
-        };
-        // SAFETY: room for a handle, as the caller promises.
-        unsafe { publish(object, stx)? };
-        owner.inner.users.add();
-        Ok(())
-    })
-}
-
-/// `fi_close`: `-FI_EBUSY` while endpoints are bound to it.
-unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        unsafe { find::<StxObject, _>(fid)? }
-            .inner
-            .users
-            .none()
-            .map_err(|_| busy("endpoints that are bound to the shared transmit context"))?;
-        // SAFETY: the program no longer uses the context.
-        let object = unsafe { remove::<StxObject, _>(fid)? };
-        object.inner.domain.users.remove();
-        Ok(())
-    })
 }

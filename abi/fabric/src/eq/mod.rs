@@ -193,7 +193,7 @@ impl Eq {
             let unseen = matches!(event, Event::Plain { seen: false, .. });
             let info = event.request().filter(|_| unseen);
             // SAFETY: the information of a request that the program has not read.
-            info.is_some_and(|info| unsafe { crate::ep::connect::is_gone(info) })
+            info.is_some_and(|info| unsafe { crate::connect_request::is_gone(info) })
         });
     }
 
@@ -209,7 +209,7 @@ impl Eq {
         });
         for info in forgotten {
             // SAFETY: the information of a request that the program has not read.
-            unsafe { crate::ep::connect::forget_request(info) };
+            unsafe { crate::connect_request::forget_request(info) };
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::sys::*;
 use std::ffi::{CStr, c_char, c_void};
 use std::net::SocketAddr;
 
+/// The version of the provider, in libfabric's encoding.
+pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
+
 /// A list under construction, freed unless it is handed out.
 #[derive(Default)]
 pub(crate) struct List {
@@ -133,7 +136,7 @@ pub(crate) fn new_info(
         if let Some(name) = &offer.prov_name {
             (*info.fabric_attr).prov_name = string(name)?;
         }
-        (*info.fabric_attr).prov_version = crate::PROVIDER_VERSION;
+        (*info.fabric_attr).prov_version = PROVIDER_VERSION;
         (*info.fabric_attr).api_version = offer.version;
     }
     let info = owned.0;

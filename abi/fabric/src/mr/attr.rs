@@ -1,22 +1,22 @@
 //! `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`: three forms of one request (FI-004).
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions that read structures of the program.
+// UNSAFETY: reads structures of the program.
 
 use super::region;
 use crate::av::{AuthKey, Av, AvObject};
-use crate::domain::{ADDRESSES, Domain, DomainObject};
+use crate::domain::{ADDRESSES, Domain};
 use crate::errno::{FiError, Result};
 use crate::identity::Identity;
 use crate::info::offer::COLLECTIVE_SINCE;
 use crate::lenient;
-use crate::object::{find, input, list, status};
+use crate::object::{find, input, list};
 use crate::sys::*;
 use libc::iovec;
 use rkey_device::base::VaRange;
 use rkey_device::base::page_size;
 use smallvec::{SmallVec, smallvec};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::Arc;
 
 /// The memory of a region: usually one range.
@@ -64,107 +64,15 @@ const ACCESS: u64 =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 const HMEM_FLAGS: u64 = FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC | FI_MR_DMABUF;
 
-pub(super) unsafe extern "C" fn reg(
-    domain: *mut Fid,
-    buf: *const c_void,
-    len: usize,
-    access: u64,
-    offset: u64,
-    requested_key: u64,
-    flags: u64,
-    mr: *mut *mut FidMr,
-    context: *mut c_void,
-) -> c_int {
-    let iov = iovec {
-        iov_base: buf.cast_mut(),
-        iov_len: len,
-    };
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        let owner = unsafe { find::<DomainObject, _>(domain)? };
-        let listed = (&raw const iov, 1);
-        let attr = attributes(listed, access, offset, requested_key, flags, context)?;
-        // SAFETY: attributes of our own; the caller promises what they point to.
-        unsafe { register(&owner.inner, &attr, None, flags, mr) }
-    })
-}
-
-pub(super) unsafe extern "C" fn regv(
-    domain: *mut Fid,
-    iov: *const iovec,
-    count: usize,
-    access: u64,
-    offset: u64,
-    requested_key: u64,
-    flags: u64,
-    mr: *mut *mut FidMr,
-    context: *mut c_void,
-) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        let owner = unsafe { find::<DomainObject, _>(domain)? };
-        let attr = attributes((iov, count), access, offset, requested_key, flags, context)?;
-        // SAFETY: attributes of our own; the caller promises what they point to.
-        unsafe { register_with(&owner.inner, &attr, None, flags, mr) }
-    })
-}
-
-/// The attributes of a call that has only these.
-#[inline(always)]
-fn attributes(
-    (mr_iov, iov_count): (*const iovec, usize),
-    access: u64,
-    offset: u64,
-    requested_key: u64,
-    flags: u64,
-    context: *mut c_void,
-) -> Result<MrAttr> {
-    if flags & FI_MR_DMABUF != 0 {
-        tracing::warn!(
-            "FI_MR_DMABUF needs fi_mr_regattr: the other calls cannot pass its attributes"
-        );
-        return Err(FiError::BADFLAGS);
-    }
-    Ok(MrAttr {
-        mr_iov,
-        iov_count,
-        access,
-        offset,
-        requested_key,
-        context,
-        auth_key_size: 0,
-        auth_key: std::ptr::null_mut(),
-        iface: FI_HMEM_SYSTEM,
-        device: 0,
-    })
-}
-
-pub(super) unsafe extern "C" fn regattr(
-    domain: *mut Fid,
-    attr: *const MrAttr,
-    flags: u64,
-    mr: *mut *mut FidMr,
-) -> c_int {
-    status(|| {
-        // SAFETY: `find` validates the handle.
-        let owner = unsafe { find::<DomainObject, _>(domain)? };
-        // SAFETY: the caller promises valid attributes.
-        let known = unsafe { input(attr)? };
-        let tail = Tail::read(attr, owner.inner.version);
-        // SAFETY: the caller promises valid attributes and what they point to.
-        unsafe { register_with(&owner.inner, known, Some(tail), flags, mr) }
-    })
-}
-
 /// Attributes that only newer programs have (FI-265, FI-I43).
-struct Tail {
+pub(crate) struct Tail {
     hmem_data: usize,
     page_size: usize,
     base_mr: usize,
 }
 
 impl Tail {
-    fn read(attr: *const MrAttr, asked: u32) -> Self {
+    pub(crate) fn read(attr: *const MrAttr, asked: u32) -> Self {
         let long = attr.cast::<LongMrAttr>();
         // SAFETY: programs of this version pass attributes that include the field.
         let field = |since: u32, read: &dyn Fn() -> usize| if asked >= since { read() } else { 0 };
@@ -208,27 +116,29 @@ fn is_page_size(size: usize) -> bool {
 /// # Safety
 /// As [`register`].
 #[inline(never)]
-unsafe fn register_with(
+pub(crate) unsafe fn register_with(
     domain: &Arc<Domain>,
     attr: &MrAttr,
     tail: Option<Tail>,
     flags: u64,
+    ops: &'static Ops,
     mr: *mut *mut FidMr,
 ) -> Result<()> {
     // SAFETY: the caller promises it.
-    unsafe { register(domain, attr, tail, flags, mr) }
+    unsafe { register(domain, attr, tail, flags, ops, mr) }
 }
 
-/// Checks a request and makes the region.
+/// Checks a request and makes the region, with `ops` as the table of its handle.
 ///
 /// # Safety
 /// The attributes are the program's; `mr` is null or has room for a handle.
 #[inline(always)]
-unsafe fn register(
+pub(crate) unsafe fn register(
     domain: &Arc<Domain>,
     attr: &MrAttr,
     tail: Option<Tail>,
     flags: u64,
+    ops: &'static Ops,
     mr: *mut *mut FidMr,
 ) -> Result<()> {
     if mr.is_null() {
@@ -278,7 +188,7 @@ unsafe fn register(
         flags,
     };
     // SAFETY: not null, and the caller promises room for a handle.
-    unsafe { region::make(domain, request, mr) }
+    unsafe { region::make(domain, request, ops, mr) }
 }
 
 fn check_flags(domain: &Domain, flags: u64) -> Result<()> {

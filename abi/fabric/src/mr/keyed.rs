@@ -27,6 +27,11 @@ pub(super) struct Keyed {
 }
 
 impl Mr {
+    /// The authorization keys that it was registered with, in an `FI_AV_AUTH_KEY` domain.
+    pub(crate) fn keys(&self) -> Option<&AvKeys> {
+        self.copies.as_ref().map(|copies| &copies.keys)
+    }
+
     /// The region that peers name.
     pub(super) fn for_peers(&self) -> Region {
         let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());

@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`attr`] | the three calls as one request, and its checks |
+//! | [`attr`] | a registration as one request, and its checks |
 //! | [`region`] | the object: creating, enabling and closing it; its key and descriptor |
 //! | [`bind`] | counters and endpoints |
 //! | [`refresh`] | changed pages |
@@ -26,13 +26,3 @@ pub(crate) mod persistent;
 pub(crate) mod raw;
 pub(crate) mod refresh;
 pub(crate) mod region;
-
-use crate::sys::OpsMr;
-
-/// The registration calls of a domain.
-pub(crate) static OPS: OpsMr = OpsMr {
-    size: size_of::<OpsMr>(),
-    reg: attr::reg,
-    regv: attr::regv,
-    regattr: attr::regattr,
-};

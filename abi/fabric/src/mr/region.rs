@@ -9,7 +9,6 @@ use super::{bind, persistent, raw, refresh};
 use crate::cntr::Counter;
 use crate::domain::{Domain, DomainRef, ProtectionDomain};
 use crate::errno::{FiError, Result};
-use crate::nosys;
 use crate::object::{Object, end, find, object, status, vacant};
 use crate::sys::*;
 use parking_lot::Mutex;
@@ -180,7 +179,7 @@ pub(crate) fn rights(access: u64) -> Access {
     rights
 }
 
-/// Creates the region for a request and gives its handle to the program. If registration is asynchronous, also
+/// Creates the region for a request and gives its handle, with the table `ops`, to the program. If registration is asynchronous, also
 /// reports to the event queue (FI-200 to FI-206).
 ///
 /// # Safety
@@ -189,6 +188,7 @@ pub(crate) fn rights(access: u64) -> Access {
 pub(super) unsafe fn make(
     domain: &Domain,
     request: Request<'_>,
+    ops: &'static Ops,
     mr: *mut *mut FidMr,
 ) -> Result<()> {
     let access = rights(request.access);
@@ -263,7 +263,7 @@ pub(super) unsafe fn make(
     let handle: *mut FidMr = vacant.address().as_ptr().cast();
     let object = vacant.fill(MrObject {
         fid: UnsafeCell::new(FidMr {
-            fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, &FID_OPS),
+            fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, ops),
             // The descriptor is the handle, whose validity can be checked.
             mem_desc: handle.cast(),
             key: FI_KEY_NOTAVAIL,
@@ -338,7 +338,7 @@ impl Mr {
     }
 
     /// Whether it is a region of this domain.
-    pub(super) fn is_of(&self, domain: &Domain) -> bool {
+    pub(crate) fn is_of(&self, domain: &Domain) -> bool {
         std::ptr::eq(&raw const *self.domain, domain)
     }
 
@@ -359,17 +359,10 @@ impl Mr {
     }
 }
 
-static FID_OPS: Ops = Ops {
-    close,
-    bind: bind::bind,
-    control,
-    ..nosys::OPS
-};
-
 /// `fi_close` of a region. In strict mode `-FI_EBUSY` while an endpoint or a counter is bound to it (FI-161);
 /// since 2.0 a region is closed before its endpoint (FI-I07). When the call returns, no access to the memory is
 /// in progress.
-unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
         let mr = &unsafe { find::<MrObject, _>(fid)? }.inner;
@@ -411,7 +404,7 @@ fn end_region(mr: &Mr, region: Region, known: bool) -> Result<()> {
 }
 
 /// `fi_control` of a region: enable, refresh, raw attributes.
-unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<MrObject, _>(fid)? };

@@ -1,6 +1,7 @@
 //! Connections that fail, are late, or end before they are made.
 
 use super::*;
+use crate::connect_request::read_request;
 use std::ptr::{null, null_mut};
 use std::time::Instant;
 
@@ -28,7 +29,7 @@ fn opened() -> (Arc<Endpoint>, *mut FidEq) {
             ((*(*fabric).ops).domain)(fabric, info, &mut domain, null_mut()),
             ((*(*fabric).ops).eq_open)(fabric, null_mut(), &mut eq, null_mut()),
             ((*(*domain).ops).cq_open)(domain, null_mut(), &mut cq, null_mut()),
-            super::super::object::endpoint(domain, info, &mut ep, null_mut()),
+            crate::ep::tables::object::endpoint(domain, info, &mut ep, null_mut()),
             binding::bind(ep.cast(), eq.cast(), 0),
             binding::bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV),
         ];

@@ -4,19 +4,13 @@
 //! process executes one atomic at a time, so atomics of all endpoints are indivisible to each other
 //! (fi_atomic(3)).
 
-mod calls;
-mod convert;
-
-use super::deferred::Deferred;
+use super::datatype::limits;
 use super::host::{EpHost, identity_of, refuse};
-use super::operation::Posted;
+use super::operation::{Deferred, Posted};
 use super::options::Limits;
 use super::send::Descriptors;
 use super::*;
 use crate::mr::local;
-pub(super) use calls::{OPS, of_message};
-pub(crate) use convert::limits;
-pub(super) use convert::{data_type, operation};
 use rkey_device::base::Memory;
 use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
 use rkey_rdm::atomic::{Kind, Request};

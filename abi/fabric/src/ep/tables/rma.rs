@@ -3,20 +3,20 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::super::calls::{descriptors, single};
-use super::super::deferred::{Buffers, Job, What};
-use super::super::object::EpObject;
-use super::super::send::{Descriptors, QUIET};
-use super::Transfer;
+use super::calls::{descriptors, single};
+use super::deferred::{Buffers, Job, What};
+use super::work;
+use crate::ep::object::EpObject;
+use crate::ep::rma::Transfer;
+use crate::ep::send::{Descriptors, QUIET};
 use crate::errno::{FiError, Result};
 use crate::object::{find, input, list, transfer_status};
 use crate::sys::*;
-use crate::work;
 use libc::iovec;
 use std::ffi::c_void;
 
 /// The RMA calls of an endpoint.
-pub(crate) static OPS: OpsRma = OpsRma {
+pub(super) static OPS: OpsRma = OpsRma {
     size: size_of::<OpsRma>(),
     read,
     readv,
@@ -210,7 +210,7 @@ unsafe fn message(
 }
 
 /// Checks the flags of a transfer.
-pub(crate) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
+pub(super) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
     let known = match reads {
         true => READ_FLAGS,
         false => WRITE_FLAGS,

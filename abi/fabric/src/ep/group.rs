@@ -3,12 +3,13 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use super::object::EpObject;
 use super::*;
 use crate::av::set::{AvSet, AvSetObject, new_address};
-use crate::ep::object::EpObject;
 use crate::nosys;
 use crate::object::{find, handle_of, input, object, publish, remove, status};
 use rkey_device::time;
+use rkey_rdm::collective::MEMBERS_MAX;
 use rkey_rdm::endpoint::Members;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -39,7 +40,7 @@ pub(crate) struct Joined {
 
 impl Joined {
     /// Reports that all members have joined, or why they will not.
-    pub(in crate::ep) fn tell(&self, eq: &Eq, result: Result<()>) {
+    pub(super) fn tell(&self, eq: &Eq, result: Result<()>) {
         let (fid, context) = (self.fid, self.context);
         match result {
             Ok(()) => eq.completed(FI_JOIN_COMPLETE, fid, context, 0),
@@ -58,7 +59,7 @@ impl Joined {
 ///
 /// # Safety
 /// Arguments as fi_collective(3) requires.
-pub(in crate::ep) unsafe extern "C" fn join(
+pub(super) unsafe extern "C" fn join(
     ep: *mut FidEp,
     addr: *const c_void,
     flags: u64,
@@ -135,7 +136,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 }
 
 /// Whether an endpoint of this type, with these capabilities, has collective operations.
-pub(in crate::ep) fn check(ep_type: c_int, caps: u64) -> Result<()> {
+pub(super) fn check(ep_type: c_int, caps: u64) -> Result<()> {
     if ep_type != FI_EP_RDM {
         return Err(FiError::OPNOTSUPP);
     }

@@ -5,14 +5,14 @@
 // UNSAFETY: reads the program's lists.
 
 use super::deferred::{Buffers, Job, What};
-use super::object::EpObject;
-use super::receive::Wanted;
-use super::send::{Descriptors, Message, QUIET};
-use super::shared::SrxObject;
+use super::work;
+use crate::ep::object::EpObject;
+use crate::ep::receive::Wanted;
+use crate::ep::send::{Descriptors, Message, QUIET};
+use crate::ep::shared::SrxObject;
 use crate::errno::{FiError, Result};
 use crate::object::{find, list};
 use crate::sys::*;
-use crate::work;
 use libc::iovec;
 use std::ffi::c_void;
 

@@ -5,12 +5,12 @@ use rkey_rdm::atomic::{self, DataType, Kind, Op};
 use std::ffi::c_int;
 
 /// The data type that a program names.
-pub(in crate::ep) fn data_type(number: c_int) -> Option<DataType> {
+pub(super) fn data_type(number: c_int) -> Option<DataType> {
     u8::try_from(number).ok().and_then(DataType::of)
 }
 
 /// The operation that a program names.
-pub(in crate::ep) fn operation(number: c_int) -> Option<Op> {
+pub(super) fn operation(number: c_int) -> Option<Op> {
     u8::try_from(number).ok().and_then(Op::of)
 }
 

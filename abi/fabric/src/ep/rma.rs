@@ -2,12 +2,7 @@
 //!
 //! They are work requests of the connection, which the peer's device executes.
 
-mod calls;
-
-pub(super) use calls::{OPS, check_flags};
-
-use super::deferred::Deferred;
-use super::operation::Posted;
+use super::operation::{Deferred, Posted};
 use super::options::Limits;
 use super::payload::{elements, gather};
 use super::send::{Descriptors, total};

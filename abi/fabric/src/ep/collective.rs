@@ -1,22 +1,32 @@
 //! The start of a collective operation: its memory, by blocks. The program may reuse the source when the call returns;
 //! the result is written when the operation completes.
 
-use super::calls::FLAGS;
+use super::atomic::elements_of;
+use super::datatype::{self, data_type, operation};
+use super::group::check;
+use super::operation::{Counts, Posted};
+use super::payload::gather;
+use super::send::Descriptors;
 use super::*;
-use crate::ep::atomic::{self, data_type, operation};
-use crate::ep::operation::{Counts, Posted};
-use crate::ep::payload::gather;
-use crate::ep::send::Descriptors;
 use crate::info::offer::IOV_LIMIT;
 use crate::mr::local;
 use libc::iovec;
 use rkey_device::core::LocalUse;
 use rkey_device::time;
 use rkey_rdm::atomic::{DataType, Op};
+use rkey_rdm::collective::BYTES_MAX;
 use rkey_rdm::collective::kind::Kind;
 use rkey_rdm::endpoint::Call;
 use rkey_rdm::error::Error;
 use std::ffi::c_void;
+
+/// Flags that a call may have.
+const FLAGS: u64 = FI_COMPLETION
+    | FI_MORE
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE;
 
 /// The program's memory: one buffer of the required length, or a list.
 #[derive(Clone, Copy)]
@@ -54,7 +64,7 @@ pub(super) fn element_size(kind: Kind, datatype: c_int, op: c_int) -> Result<usi
     match kind {
         Kind::Barrier => Ok(0),
         _ if kind.reduces() && !operation(op).is_some_and(Op::reduces) => Err(FiError::OPNOTSUPP),
-        _ if kind.reduces() => Ok(atomic::limits(rkey_rdm::atomic::Kind::Base, datatype, op)?.1),
+        _ if kind.reduces() => Ok(datatype::limits(rkey_rdm::atomic::Kind::Base, datatype, op)?.1),
         _ => data_type(datatype)
             .and_then(DataType::size)
             .ok_or(FiError::OPNOTSUPP),
@@ -66,7 +76,7 @@ impl Memory<'_> {
     fn elements(self) -> Option<usize> {
         match self {
             Self::One(..) => None,
-            Self::List(list, _) => Some(atomic::elements_of(list)),
+            Self::List(list, _) => Some(elements_of(list)),
         }
     }
 
@@ -80,7 +90,7 @@ impl Memory<'_> {
             _ if elements == 0 => Ok(Vec::new()),
             Self::One(addr, desc) => Ok(vec![(buffer(addr, elements * size), desc)]),
             Self::List(list, _) if list.len() > IOV_LIMIT => Err(FiError::INVAL),
-            Self::List(list, desc) if atomic::elements_of(list) == elements => {
+            Self::List(list, desc) if elements_of(list) == elements => {
                 let numbered = list.iter().enumerate();
                 Ok(numbered
                     .map(|(at, one)| (buffer(one.addr, one.count * size), desc.get(at)))

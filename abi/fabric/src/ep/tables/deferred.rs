@@ -5,31 +5,21 @@
 // UNSAFETY: reads the program's structures.
 
 use super::atomic::of_message;
-use super::calls::{Envelope, Filter};
-use super::object::EpObject;
-use super::operation::Counts;
-use super::rma::Transfer;
-use super::send::{Descriptors, Message, QUIET};
-use super::*;
+use super::calls::{Envelope, Filter, descriptors};
+use super::{msg, rma};
 use crate::cq::Entry;
+use crate::ep::atomic::AtomicArgs;
+use crate::ep::object::EpObject;
+use crate::ep::operation::Deferred;
+use crate::ep::receive::Wanted;
+use crate::ep::rma::Transfer;
+use crate::ep::send::{Descriptors, Message, QUIET};
+use crate::ep::*;
 use crate::object::{find, input, list};
+use crate::work::Action;
 use libc::iovec;
 use rkey_rdm::atomic::Kind;
 use std::ffi::c_void;
-
-/// The counter of an operation of the deferred work queue. Nothing else reports the operation unless it requests
-/// a completion.
-#[derive(Clone)]
-pub(crate) struct Deferred {
-    pub(super) counter: Option<Arc<Counter>>,
-}
-
-/// The counter of an operation whose default counter is `usual`.
-pub(super) fn counts(deferred: Option<&Deferred>, usual: usize) -> Counts {
-    deferred.map_or(Counts::Endpoint(usual), |it| {
-        Counts::Own(it.counter.clone())
-    })
-}
 
 /// The program's buffers and their descriptors.
 pub(super) struct Buffers<T> {
@@ -54,12 +44,7 @@ impl<T: Copy> Buffers<T> {
     /// `count` buffers, and null or `count` descriptors.
     unsafe fn read(start: *const T, desc: *mut *mut c_void, count: usize) -> Result<Self> {
         // SAFETY: as the caller promises.
-        unsafe {
-            Ok(Self::copy(
-                list(start, count)?,
-                super::calls::descriptors(desc, count)?,
-            ))
-        }
+        unsafe { Ok(Self::copy(list(start, count)?, descriptors(desc, count)?)) }
     }
 
     fn desc(&self) -> Descriptors<'_> {
@@ -88,12 +73,12 @@ pub(super) enum What {
         compare: Buffers<Ioc>,
         result: Buffers<Ioc>,
         /// Without its lists.
-        args: Box<atomic::AtomicArgs<'static>>,
+        args: Box<AtomicArgs<'static>>,
     },
 }
 
 /// An operation that is started later.
-pub(crate) struct Job {
+pub(super) struct Job {
     ep: Arc<Endpoint>,
     what: What,
     deferred: Option<Deferred>,
@@ -121,7 +106,7 @@ impl Job {
     ///
     /// # Safety
     /// The structure of the operation, with everything that it points to.
-    pub(crate) unsafe fn of_work(
+    pub(super) unsafe fn of_work(
         domain: &Arc<Domain>,
         work: &DeferredWork,
         counter: Option<Arc<Counter>>,
@@ -201,22 +186,22 @@ impl Job {
         })
     }
 
-    pub(crate) fn endpoint(&self) -> u32 {
-        self.ep.number
-    }
-
-    /// Set for an operation of the deferred work queue.
-    pub(crate) fn is_work(&self) -> bool {
-        self.deferred.is_some()
-    }
-
     /// Its endpoint makes progress when the program reads this counter.
-    pub(crate) fn attach(&self, counter: &Counter) {
+    pub(super) fn attach(&self, counter: &Arc<Counter>) {
         counter.attach(&self.ep);
+        let mut setup = self.ep.setup.lock();
+        if !setup
+            .completed_work
+            .iter()
+            .any(|known| Arc::ptr_eq(known, counter))
+        {
+            setup.completed_work.push(Arc::clone(counter));
+        }
     }
+}
 
-    /// Starts it.
-    pub(crate) fn run(&self) -> Result<()> {
+impl Action for Job {
+    fn run(&self) -> Result<()> {
         let deferred = self.deferred.as_ref();
         match &self.what {
             // Deferred work has its own flags.
@@ -224,7 +209,7 @@ impl Job {
                 deferred,
                 ..it.message(&buffers.list, buffers.desc(), 0)
             }),
-            What::Receive(buffers, it) => self.ep.receive(&receive::Wanted {
+            What::Receive(buffers, it) => self.ep.receive(&Wanted {
                 deferred,
                 ..it.wanted(&buffers.list, buffers.desc(), 0)
             }),
@@ -254,7 +239,7 @@ impl Job {
                 compare,
                 result,
                 args,
-            } => self.ep.atomic(&atomic::AtomicArgs {
+            } => self.ep.atomic(&AtomicArgs {
                 operands: &operands.list,
                 desc: operands.desc(),
                 compare: &compare.list,
@@ -267,8 +252,7 @@ impl Job {
         }
     }
 
-    /// Reports to the program that it was not started and will not be.
-    pub(crate) fn failed(&self, error: FiError) {
+    fn failed(&self, error: FiError) {
         let Some(live) = self.ep.live.get() else {
             return;
         };
@@ -310,6 +294,14 @@ impl Job {
             };
             side.cq.push(entry.failed(error));
         }
+    }
+
+    fn endpoint(&self) -> Option<u32> {
+        Some(self.ep.number)
+    }
+
+    fn is_work(&self) -> bool {
+        self.deferred.is_some()
     }
 }
 

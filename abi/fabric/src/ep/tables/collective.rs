@@ -3,20 +3,20 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::start::{CollectiveArgs, Memory, element_size};
-use super::{BYTES_MAX, MEMBERS_MAX};
+use super::calls::descriptors;
 use crate::domain::DomainObject;
-use crate::ep::calls::descriptors;
+use crate::ep::collective::{CollectiveArgs, Memory, element_size};
 use crate::ep::object::EpObject;
 use crate::errno::FiError;
 use crate::object::{find, input, list, status, transfer_status};
 use crate::sys::*;
 use rkey_rdm::collective::kind::Kind;
+use rkey_rdm::collective::{BYTES_MAX, MEMBERS_MAX};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 /// The collective calls of an endpoint.
-pub(in crate::ep) static OPS: OpsCollective = OpsCollective {
+pub(super) static OPS: OpsCollective = OpsCollective {
     size: size_of::<OpsCollective>(),
     barrier,
     broadcast,
@@ -30,14 +30,6 @@ pub(in crate::ep) static OPS: OpsCollective = OpsCollective {
     msg,
     barrier2,
 };
-
-/// Flags that a call may have.
-pub(super) const FLAGS: u64 = FI_COMPLETION
-    | FI_MORE
-    | FI_INJECT
-    | FI_INJECT_COMPLETE
-    | FI_TRANSMIT_COMPLETE
-    | FI_DELIVERY_COMPLETE;
 
 /// The arguments of a call besides its buffers.
 struct Words {

@@ -3,20 +3,21 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::super::calls::descriptors;
-use super::super::deferred::{Buffers, Job, What};
-use super::super::object::EpObject;
-use super::super::send::{Descriptors, QUIET};
-use super::{AtomicArgs, elements_of, limits};
+use super::calls::descriptors;
+use super::deferred::{Buffers, Job, What};
+use super::work;
+use crate::ep::atomic::{AtomicArgs, elements_of};
+use crate::ep::datatype::limits;
+use crate::ep::object::EpObject;
+use crate::ep::send::{Descriptors, QUIET};
 use crate::errno::{FiError, Result};
 use crate::object::{find, input, list, status, store, transfer_status};
 use crate::sys::*;
-use crate::work;
 use rkey_rdm::atomic::Kind;
 use std::ffi::{c_int, c_void};
 
 /// The atomic calls of an endpoint.
-pub(crate) static OPS: OpsAtomic = OpsAtomic {
+pub(super) static OPS: OpsAtomic = OpsAtomic {
     size: size_of::<OpsAtomic>(),
     write,
     writev,
@@ -429,7 +430,7 @@ unsafe fn message(
 ///
 /// # Safety
 /// The remote list is what it says.
-pub(crate) unsafe fn of_message(
+pub(super) unsafe fn of_message(
     kind: Kind,
     msg: &MsgAtomic,
     flags: u64,

@@ -1,0 +1,20 @@
+//! The function tables of endpoints and shared contexts, with the calls behind them. They know the objects; no object
+//! knows a table.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`object`], [`shared`], [`stx`] | endpoints, shared receive contexts, shared transmit contexts |
+//! | [`msg`], [`tagged`], [`rma`], [`atomic`], [`collective`] | the transfers; [`calls`] is what the first two have in common |
+//! | [`work`], [`deferred`] | triggered operations and the deferred work queue |
+
+mod atomic;
+mod calls;
+pub(crate) mod collective;
+mod deferred;
+mod msg;
+pub(crate) mod object;
+mod rma;
+pub(crate) mod shared;
+pub(crate) mod stx;
+mod tagged;
+pub(crate) mod work;

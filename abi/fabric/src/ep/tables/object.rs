@@ -1,0 +1,292 @@
+//! The table of an endpoint: making it, closing it, and the calls that are not transfers.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::{atomic, collective, msg, rma, tagged};
+use crate::connect_request::{Request, take_request};
+use crate::domain::{DomainObject, number};
+use crate::ep::flags::{self, OpFlags};
+use crate::ep::group::join;
+use crate::ep::object::EpObject;
+use crate::ep::*;
+use crate::info::filter::Hints;
+use crate::nosys::{self, nosys};
+use crate::object::{busy, find, handle_of, input, publish, remove, status, transfer_status};
+use crate::pep::PepObject;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+
+/// The structure of a handle.
+fn fid_of(context: *mut c_void) -> UnsafeCell<FidEp> {
+    UnsafeCell::new(FidEp {
+        fid: Fid::new(FI_CLASS_EP, context, &FID_OPS),
+        ops: &OPS,
+        cm: &CM,
+        msg: &msg::OPS,
+        rma: &rma::OPS,
+        tagged: &tagged::OPS,
+        atomic: &atomic::OPS,
+        collective: &collective::OPS,
+    })
+}
+
+static FID_OPS: Ops = Ops {
+    close,
+    bind: binding::bind,
+    control,
+    ..nosys::OPS
+};
+
+pub(super) const OPS: OpsEp = OpsEp {
+    size: size_of::<OpsEp>(),
+    cancel,
+    getopt: options::getopt,
+    setopt: options::setopt,
+    tx_ctx: nosys!(
+        c_int,
+        *mut FidEp,
+        c_int,
+        *mut TxAttr,
+        *mut *mut FidEp,
+        *mut c_void
+    ),
+    rx_ctx: nosys!(
+        c_int,
+        *mut FidEp,
+        c_int,
+        *mut RxAttr,
+        *mut *mut FidEp,
+        *mut c_void
+    ),
+    rx_size_left,
+    tx_size_left,
+    export_xpu: nosys!(c_int, *mut FidEp, *mut c_void),
+};
+
+pub(super) static CM: OpsCm = OpsCm {
+    size: size_of::<OpsCm>(),
+    setname: name::setname,
+    getname: name::getname,
+    getpeer: connect::getpeer,
+    connect: connect::connect,
+    listen: nosys!(c_int, *mut FidPep),
+    accept: connect::accept,
+    reject: nosys!(c_int, *mut FidPep, *mut Fid, *const c_void, usize),
+    shutdown: connect::shutdown,
+    join,
+};
+
+/// `fi_endpoint`.
+///
+/// # Safety
+/// Arguments as fi_endpoint(3) requires.
+pub(crate) unsafe extern "C" fn endpoint(
+    domain: *mut FidDomain,
+    info: *mut Info,
+    ep: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // Check this before the handle in the `fi_info` is consumed.
+        if ep.is_null() {
+            return Err(FiError::INVAL);
+        }
+        // SAFETY: `find` validates the handle; an `fi_info` as the caller promises.
+        let (owner, info) = unsafe { (find::<DomainObject, _>(domain)?, input(info)?) };
+        // SAFETY: as above.
+        let info = unsafe { Hints::read(info) };
+        let attr = info.ep.ok_or(FiError::INVAL)?;
+        let ep_type = attr.ep_type;
+        if !matches!(ep_type, FI_EP_RDM | FI_EP_MSG | FI_EP_DGRAM) {
+            return Err(FiError::INVAL);
+        }
+        let shares = attr.rx_ctx_cnt == FI_SHARED_CONTEXT;
+        let shares_tx = attr.tx_ctx_cnt == FI_SHARED_CONTEXT;
+        if attr.tx_ctx_cnt > 1 && !shares_tx || attr.rx_ctx_cnt > 1 && !shares {
+            return Err(FiError::INVAL.because(format_args!(
+                "an endpoint has one context for each direction (max_ep_tx_ctx, max_ep_rx_ctx)"
+            )));
+        }
+        let auth_key = match owner.inner.version >= version(1, 5) {
+            // SAFETY: null or `len` bytes, as the program says.
+            true => unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? },
+            false => &[],
+        };
+        if owner.inner.av_keys && (ep_type == FI_EP_MSG || !auth_key.is_empty()) {
+            tracing::warn!(
+                "in an FI_AV_AUTH_KEY domain endpoints take their keys from an address vector"
+            );
+            return Err(FiError::INVAL);
+        }
+        let source = info
+            .src_addr
+            .and_then(|bytes| owner.inner.format.decode(bytes));
+        let source = source.map_or_else(|| owner.inner.format.loopback(0), |(address, _)| address);
+        let own = owner.inner.pd(auth_key)?;
+        // SAFETY: `origin` validates the handle, which is that of a passive endpoint or a connection request.
+        let (local_address, request) =
+            unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
+        let offered = crate::info::offer::primary(ep_type) | crate::info::offer::secondary(ep_type);
+        let inner = Arc::new(Endpoint {
+            domain: Arc::clone(&owner.inner),
+            pd: CurrentPd {
+                own,
+                found: OnceLock::new(),
+            },
+            number: number(),
+            ep_type,
+            shares,
+            shares_tx,
+            caps: if info.caps == 0 { offered } else { info.caps },
+            handle: AtomicUsize::new(0),
+            setup: Mutex::new(Setup {
+                local_address,
+                request,
+                ..Setup::default()
+            }),
+            live: OnceLock::new(),
+            min_multi_recv: Arc::new(AtomicUsize::new(MIN_MULTI_RECV)),
+            hmem_p2p: AtomicI32::new(FI_HMEM_P2P_ENABLED),
+            limits: options::Limits::of(ep_type),
+            aliases: Users::default(),
+            closing: AtomicBool::new(false),
+        });
+        let object = EpObject {
+            fid: fid_of(context),
+            inner,
+            flags: OpFlags::new(
+                info.tx.map_or(0, |tx| tx.op_flags),
+                info.rx.map_or(0, |rx| rx.op_flags),
+            ),
+            is_alias: false,
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        let published = unsafe { publish(object, ep)? };
+        published
+            .inner
+            .handle
+            .store(handle_of(published) as usize, Ordering::Release);
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+/// The address of a new endpoint, and the request that it answers, if any: the handle in its `fi_info` can be a
+/// request's, or a passive endpoint's, whose address it takes over (fi_endpoint(3)).
+///
+/// # Safety
+/// See [`crate::object`] for the rules of handles.
+unsafe fn origin(
+    domain: &Domain,
+    ep_type: c_int,
+    handle: usize,
+    source: SocketAddr,
+) -> Result<(LocalAddress, Option<Request>)> {
+    if handle == 0 {
+        return Ok((LocalAddress::new(source), None));
+    }
+    let handle = handle as *mut Fid;
+    // SAFETY: as the caller promises.
+    if let Ok(pep) = unsafe { find::<PepObject, _>(handle) } {
+        if ep_type != FI_EP_MSG {
+            return Err(FiError::INVAL);
+        }
+        return Ok((pep.take_local_address(&domain.fabric)?, None));
+    }
+    // SAFETY: as the caller promises.
+    let request = unsafe { take_request(handle)? };
+    Ok((LocalAddress::new(source), Some(request)))
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: `find` validates the handle.
+        let object = unsafe { find::<EpObject, _>(fid)? };
+        match command {
+            FI_ENABLE => object.inner.enable(),
+            // SAFETY: the argument that goes with the command, as the program promises.
+            FI_GETOPSFLAG => unsafe { flags::get(object, arg) },
+            // SAFETY: as above.
+            FI_SETOPSFLAG => unsafe { flags::set(object, arg) },
+            // SAFETY: as above.
+            FI_ALIAS => unsafe { alias(object, arg) },
+            _ => Err(FiError::NOSYS),
+        }
+    })
+}
+
+/// `fi_close`: `-FI_EBUSY` while the endpoint has aliases.
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: `find` validates the handle.
+        let object = unsafe { find::<EpObject, _>(fid)? };
+        if object.is_alias {
+            // SAFETY: the program no longer uses the alias.
+            unsafe { remove::<EpObject, _>(fid)? }
+                .inner
+                .aliases
+                .remove();
+            return Ok(());
+        }
+        let ep = Arc::clone(&object.inner);
+        ep.aliases
+            .none()
+            .map_err(|_| busy("aliases of the endpoint"))?;
+        ep.shut();
+        // SAFETY: the program no longer uses the endpoint.
+        let object = unsafe { remove::<EpObject, _>(fid)? };
+        object.inner.domain.users.remove();
+        Ok(())
+    })
+}
+
+/// `FI_ALIAS`: another handle of the endpoint. It has this handle's flags, except on the side whose flags the program passes.
+///
+/// # Safety
+/// Null, or the argument of `fi_alias`.
+unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let asked = unsafe { input(arg.cast::<Alias>())? };
+    let flags = OpFlags::new(object.flags.transmit(), object.flags.receive());
+    if asked.flags != 0 {
+        flags.set(asked.flags)?;
+    }
+    let ep = &object.inner;
+    let alias = EpObject {
+        fid: fid_of(object.context()),
+        inner: Arc::clone(ep),
+        flags,
+        is_alias: true,
+    };
+    // SAFETY: room for a handle, as the caller promises, or null.
+    unsafe { publish(alias, asked.fid.cast())? };
+    ep.aliases.add();
+    Ok(())
+}
+
+unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
+    transfer_status(|| {
+        // SAFETY: `find` validates the handle.
+        unsafe { find::<EpObject, _>(fid)? }.inner.cancel(context)
+    })
+}
+
+unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
+    crate::object::count(|| {
+        // SAFETY: `find` validates the handle.
+        let live = unsafe { find::<EpObject, _>(ep)? }.inner.live()?;
+        let rdm = &live.state.lock().rdm;
+        let posted = rdm.matching(false).posted() + rdm.matching(true).posted();
+        Ok(crate::info::offer::RX_SIZE.saturating_sub(posted))
+    })
+}
+
+unsafe extern "C" fn tx_size_left(ep: *mut FidEp) -> isize {
+    crate::object::count(|| {
+        // SAFETY: `find` validates the handle.
+        let live = unsafe { find::<EpObject, _>(ep)? }.inner.live()?;
+        let under_way = live.state.lock().rdm.under_way();
+        Ok(crate::info::offer::TX_SIZE.saturating_sub(under_way))
+    })
+}
