@@ -430,3 +430,51 @@ impl Registry {
         prepaid
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Access, Accessor, Limits, Operation, Reason, Secrets, WireKey};
+
+    /// A key that was drawn in advance is refused like one that was never issued, so that it counts as a guess.
+    #[test]
+    fn a_key_is_unknown_until_a_region_has_it() {
+        let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
+        let domain = table.create_domain().unwrap();
+        let magazine = table.magazine();
+        let bytes = [VaRange::new(0x1000, 8).unwrap()];
+        let spec = RegionSpec::new(domain, &bytes, Access::all());
+        let who = Accessor {
+            domain,
+            qp: 1,
+            peer: None,
+        };
+        let reason = |key| {
+            let answer = table.check_remote(&who, WireKey::Device(key), 0x1000, 1, Operation::Read);
+            answer.err().map(|denial| denial.reason)
+        };
+        for _ in 0..3 {
+            let first = table.register_from(&magazine, &spec).unwrap();
+            let ready: Vec<Key> = magazine
+                .stock
+                .lock()
+                .ready
+                .iter()
+                .map(|it| it.key)
+                .collect();
+            assert_eq!(ready.len(), ROOM - 1);
+            for key in &ready {
+                assert_eq!(reason(*key), Some(Reason::UnknownKey));
+            }
+            let all: Vec<Region> = ready
+                .iter()
+                .map(|_| table.register_from(&magazine, &spec).unwrap())
+                .collect();
+            for region in all.iter().chain([&first]) {
+                assert_eq!(reason(region.key), None);
+                drop(table.close_region_into(&magazine, region.id).unwrap());
+                assert!(matches!(reason(region.key), Some(Reason::StaleKey { .. })));
+            }
+        }
+    }
+}

@@ -314,8 +314,19 @@ impl Protection {
     /// What a number names that gives no access at present.
     #[cold]
     pub(crate) fn name(&self, key: u32) -> Named {
-        self.keys
-            .open(key, |index, generation| self.is_used(index, generation))
+        let named = self
+            .keys
+            .open(key, |index, generation| self.is_used(index, generation));
+        match named {
+            Named::Remote { index, generation }
+                if self.slots.peek(index) == Some((generation, State::Claimed))
+                    && self.keys.remote.find(key) == Some((index, generation)) =>
+            {
+                // Drawn in advance: no region has had it yet.
+                Named::Nothing
+            }
+            named => named,
+        }
     }
 
     /// Frees a retired slot, now or when its last pin is gone.
