@@ -12,6 +12,7 @@ mod child;
 mod contest;
 mod contestant;
 mod control;
+mod count;
 mod direct;
 mod external;
 mod machine;
@@ -35,6 +36,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use contest::{Contest, Outcome};
 use contestant::Contestant;
+use count::Counted;
 use indicatif::{ProgressBar, ProgressStyle};
 use machine::Machine;
 use ours::Ours;
@@ -114,6 +116,12 @@ pub struct BenchArgs {
     /// Plots time over size to a file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Counts instructions, loads and stores of the short paths on each side, instead of measuring times. Needs valgrind.
+    #[arg(long, conflicts_with_all = ["operations", "peers", "libfabric", "svg", "quick"])]
+    count: bool,
+    /// Runs a path that is counted; for this program's own use.
+    #[arg(long, hide = true, value_name = "PATH")]
+    counted: Option<Counted>,
     /// Runs the target's side of a benchmark; for this program's own use.
     #[arg(long, hide = true, value_name = "SPEC")]
     target: Option<TargetSpec>,
@@ -171,6 +179,12 @@ pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     if let Some(spec) = args.target {
         return pair::run_target(spec).map(|()| ExitCode::SUCCESS);
     }
+    if let Some(Counted(path)) = args.counted {
+        return path.run().map(|()| ExitCode::SUCCESS);
+    }
+    if args.count {
+        return counts(host.results, Target::open(&args.json)?);
+    }
     let request = Request::from_args(args)?;
     let (json, svg) = (Target::open(&args.json)?, Target::open(&args.svg)?);
     let stop = Stop::after(args.limit)?;
@@ -208,6 +222,20 @@ pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
         Some(Reason::Interrupted) => ExitCode::from(stop::INTERRUPTED),
         _ => ExitCode::SUCCESS,
     })
+}
+
+/// Counts what the short paths take, and shows it.
+fn counts(results: &mut dyn Write, json: Option<Target>) -> Result<ExitCode> {
+    let bar = progress();
+    let counts = count::all(|path| bar.set_message(path.name()));
+    bar.finish_and_clear();
+    let counts = counts?;
+    let _ = writeln!(results, "{}", count::Shown(&counts));
+    if let Some(file) = json {
+        file.write(&serde_json::to_string_pretty(&counts)?)?;
+        let _ = writeln!(results, "counts: {}", file.path.display());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// All contestants, started and asleep, the device first.

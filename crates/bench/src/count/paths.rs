@@ -1,0 +1,244 @@
+//! The short paths, both sides in turns in one thread.
+
+use anyhow::{Context, Result, bail, ensure};
+use rkey::{
+    Access, Completion, CompletionQueue, Device, QueuePair, Region, RemoteKey, SendFlags,
+    endpoint::Endpoint,
+};
+
+/// How many operations are counted.
+pub(crate) const ROUNDS: u32 = 1000;
+/// How many come before: the connection is made, and everything has grown to its size.
+const WARM_UP: u32 = 300;
+/// The most turns of one operation, so that a lost one is an error.
+const TURNS: u32 = 100_000_000;
+/// The tag of messages.
+const TAG: u64 = 7;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Path {
+    Write,
+    Read,
+    Atomic,
+    Send,
+    Tagged,
+    Register,
+}
+
+impl Path {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Write,
+        Self::Read,
+        Self::Atomic,
+        Self::Send,
+        Self::Tagged,
+        Self::Register,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write-8",
+            Self::Read => "read-8",
+            Self::Atomic => "fetch-and-add",
+            Self::Send => "send-8",
+            Self::Tagged => "tagged-8",
+            Self::Register => "register-4096",
+        }
+    }
+
+    /// How many sides have a part in it.
+    pub(crate) fn sides(self) -> usize {
+        match self {
+            Self::Register => 1,
+            _ => 2,
+        }
+    }
+
+    /// Runs it: some operations that are not counted, then [`ROUNDS`] that are.
+    ///
+    /// # Errors
+    /// The device fails, or an operation does not complete.
+    pub(crate) fn run(self) -> Result<()> {
+        match self {
+            Self::Register => registrations(),
+            Self::Tagged => messages(),
+            _ => operations(self),
+        }
+    }
+}
+
+/// What callgrind counts at the initiator.
+#[inline(never)]
+pub(crate) fn initiator(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> {
+    step()
+}
+
+/// What callgrind counts at the target.
+#[inline(never)]
+pub(crate) fn target(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> {
+    step()
+}
+
+/// Runs a step without counting it.
+fn uncounted(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> {
+    step()
+}
+
+/// What runs a step of a side.
+type Runner = fn(&mut dyn FnMut() -> Result<bool>) -> Result<bool>;
+
+/// The runners of both sides in a round.
+fn runners(round: u32) -> (Runner, Runner) {
+    match round < WARM_UP {
+        true => (uncounted, uncounted),
+        false => (initiator, target),
+    }
+}
+
+/// Lets both sides take turns until both say that they are done.
+fn take_turns(
+    (ours, theirs): (Runner, Runner),
+    us: &mut dyn FnMut() -> Result<bool>,
+    them: &mut dyn FnMut() -> Result<bool>,
+) -> Result<()> {
+    let mut done = (false, false);
+    for _ in 0..TURNS {
+        // Both go on: a side that has its completion may still have to serve the other.
+        done = (done.0 | ours(us)?, done.1 | theirs(them)?);
+        if done == (true, true) {
+            return Ok(());
+        }
+    }
+    bail!("an operation does not complete")
+}
+
+/// One side of a connection.
+struct Side {
+    _device: Device,
+    region: Region<Vec<u64>>,
+    queue: CompletionQueue,
+    pair: QueuePair,
+    completions: [Completion; 32],
+}
+
+impl Side {
+    fn open() -> Result<Self> {
+        let device = Device::open()?;
+        let domain = device.domain()?;
+        let queue = domain.completion_queue(64)?;
+        let pair = domain
+            .queue_pair(&queue)
+            .receive_queue(&queue)
+            .depth(16, 16)
+            .max_inline(64)
+            .build()?;
+        let region = domain.register(vec![0u64; 512], Access::REMOTE)?;
+        Ok(Self {
+            _device: device,
+            region,
+            queue,
+            pair,
+            completions: [Completion::default(); 32],
+        })
+    }
+
+    /// Whether a poll finds a completion.
+    fn poll(&mut self) -> Result<bool> {
+        let count = self.queue.poll(&mut self.completions)?;
+        for completion in &self.completions[..count] {
+            self.queue.check(completion)?;
+        }
+        Ok(count > 0)
+    }
+
+    fn post(&self, path: Path, key: &RemoteKey) -> Result<()> {
+        let (bytes, flags) = ([7; 8], SendFlags::SIGNALED);
+        match path {
+            Path::Write => self.pair.post_write_inline(0, &bytes, key, 64, flags)?,
+            Path::Read => {
+                let into = [self.region.part(0..8)?];
+                self.pair.post_read(0, &into, key, 64, flags)?;
+            }
+            Path::Atomic => {
+                let into = self.region.part(0..8)?;
+                self.pair.post_fetch_and_add(0, into, key, 128, 1, flags)?;
+            }
+            _ => self.pair.post_send_inline(0, &bytes, flags)?,
+        }
+        Ok(())
+    }
+}
+
+/// Operations of a connected queue pair.
+fn operations(path: Path) -> Result<()> {
+    let (mut us, mut them) = (Side::open()?, Side::open()?);
+    let key = them.region.key(..)?;
+    us.pair.connect(&them.pair.address())?;
+    them.pair.connect(&us.pair.address())?;
+    for round in 0..WARM_UP + ROUNDS {
+        let (ours, theirs) = runners(round);
+        let receives = path == Path::Send;
+        if receives {
+            let part = [them.region.part(8..16)?];
+            theirs(&mut || {
+                them.pair.post_receive(0, &part)?;
+                Ok(true)
+            })?;
+        }
+        ours(&mut || {
+            us.post(path, &key)?;
+            Ok(true)
+        })?;
+        // The target of a one-sided operation sees no completion, but has to serve it.
+        take_turns((ours, theirs), &mut || us.poll(), &mut || {
+            Ok(them.poll()? || !receives)
+        })?;
+    }
+    Ok(())
+}
+
+/// Tagged messages between endpoints.
+fn messages() -> Result<()> {
+    let open = || -> Result<Endpoint> { Ok(Device::open()?.endpoint()?) };
+    let (us, them) = (open()?, open()?);
+    let mut buffer = vec![0; 8];
+    for round in 0..WARM_UP + ROUNDS {
+        let (ours, theirs) = runners(round);
+        let mut receiving = None;
+        theirs(&mut || {
+            let room = std::mem::take(&mut buffer);
+            receiving = Some(them.receive_tagged(TAG, None, room)?);
+            Ok(true)
+        })?;
+        let receiving = receiving.context("a receive")?;
+        let mut sending = None;
+        ours(&mut || {
+            sending = Some(us.send_tagged(them.address(), TAG, vec![1; 8])?);
+            Ok(true)
+        })?;
+        let sending = sending.context("a send")?;
+        take_turns((ours, theirs), &mut || Ok(sending.is_done()), &mut || {
+            Ok(receiving.is_done())
+        })?;
+        sending.wait()?;
+        buffer = receiving.wait()?.bytes;
+        ensure!(buffer.len() == 8, "a message of another length");
+    }
+    Ok(())
+}
+
+/// Registrations and their ends.
+fn registrations() -> Result<()> {
+    let domain = Device::open()?.domain()?;
+    let mut memory = Some(vec![0u64; 512]);
+    for round in 0..WARM_UP + ROUNDS {
+        let (ours, _) = runners(round);
+        ours(&mut || {
+            let region = domain.register(memory.take().context("memory")?, Access::REMOTE)?;
+            memory = Some(region.deregister()?);
+            Ok(true)
+        })?;
+    }
+    Ok(())
+}
