@@ -15,6 +15,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("libucx-dev", "UCX, a peer to compare with"),
     ("ucx-utils", "ucx_perftest, the peer's own benchmark"),
     ("util-linux", "taskset"),
+    ("valgrind", "counts the instructions of the short paths"),
     ("rdma-core", "its Python tests for verbs"),
     ("python3-pyverbs", "what those tests call"),
     ("libibverbs-dev", "headers to compare our structures with"),

@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
+/// How often a path runs; the median counts, because a thread of the device takes part in some runs.
+const RUNS: usize = 3;
 /// The sides of a path.
 const SIDES: [&str; 2] = ["initiator", "target"];
 
@@ -53,13 +55,12 @@ pub(crate) fn all(mut progress: impl FnMut(&Path)) -> Result<Vec<Count>> {
     for path in Path::ALL {
         progress(&path);
         for side in SIDES.into_iter().take(path.sides()) {
-            let name = format!("{}-{side}", path.name());
-            run(path, side, &folder.0.join(&name))?;
-            // The first thread; the others are those of the devices.
-            let file = folder.0.join(name + "-01");
-            let text = std::fs::read_to_string(&file)
-                .with_context(|| format!("reading {}", file.display()))?;
-            let [instructions, loads, stores] = totals(&text)?;
+            let mut runs = Vec::new();
+            for run in 0..RUNS {
+                runs.push(one_run(path, side, &folder.0.join(format!("{run}")))?);
+            }
+            runs.sort_by(|a, b| a[0].total_cmp(&b[0]));
+            let [instructions, loads, stores] = runs[RUNS / 2];
             counts.push(Count {
                 path: path.name().to_owned(),
                 side,
@@ -90,8 +91,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a path under callgrind, which writes to `file`.
-fn run(path: Path, side: &str, file: &std::path::Path) -> Result<()> {
+/// Runs a path under callgrind, which writes to `file`. Returns instructions, loads and stores.
+fn one_run(path: Path, side: &str, file: &std::path::Path) -> Result<[f64; 3]> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new("valgrind");
     command
@@ -118,7 +119,10 @@ fn run(path: Path, side: &str, file: &std::path::Path) -> Result<()> {
         output.status,
         String::from_utf8_lossy(&output.stderr).trim_end()
     );
-    Ok(())
+    // The first thread; the others are those of the devices.
+    let file = format!("{}-01", file.display());
+    let text = std::fs::read_to_string(&file).with_context(|| format!("reading {file}"))?;
+    totals(&text)
 }
 
 /// Instructions, loads and stores of an operation, from callgrind's output.

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that must pass, in one command, with a table at the end.
 
+mod counts;
 mod failures;
 mod fresh;
 mod fuzz;

@@ -1,7 +1,7 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
-use super::{Report, Session, fresh, fuzz, unprivileged};
+use super::{Report, Session, counts, fresh, fuzz, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use rkey_harness::in_target;
@@ -103,6 +103,11 @@ pub(super) const ALL: &[Stage] = &[
         "peers",
         "the programs of the benchmarks build and run",
         peers,
+    ),
+    stage(
+        "counts",
+        "instructions of the short paths, compared with the record",
+        instruction_counts,
     ),
     stage(
         "fresh",
@@ -246,6 +251,10 @@ fn release_build(session: &Session<'_>) -> Result<PathBuf> {
         .get("rkey")
         .cloned()
         .context("cargo built no program named rkey")
+}
+
+fn instruction_counts(session: &Session<'_>) -> Result<Report> {
+    counts::tests(session, &release_build(session)?)
 }
 
 fn demo(session: &Session<'_>) -> Result<Report> {

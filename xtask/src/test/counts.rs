@@ -1,0 +1,121 @@
+//! Instructions of the short paths, against those recorded in `benches/counts.json`; `--record` renews them.
+//!
+//! They depend on the compiler: with another one than that of the record they are shown, but not judged.
+
+use super::steps::{MINUTE, succeeds};
+use super::{Report, Session};
+use crate::process;
+use anyhow::{Context, Result};
+use rkey_harness::in_target;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The record, in the repository.
+const RECORD: &str = "benches/counts.json";
+/// How much more than recorded fails, in percent.
+const TOLERANCE: f64 = 2.0;
+
+/// What `rkey bench --count --json` writes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Count {
+    path: String,
+    side: String,
+    instructions: f64,
+    loads: f64,
+    stores: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    compiler: String,
+    counts: Vec<Count>,
+}
+
+/// The stage; `program` is the release build of `rkey`.
+pub(super) fn tests(session: &Session<'_>, program: &Path) -> Result<Report> {
+    let found = in_target(session, "counts")?.join("counts.json");
+    fs::create_dir_all(found.parent().context("a folder for the counts")?)?;
+    let mut command = Command::new(program);
+    command
+        .args(["bench", "--count", "--json"])
+        .arg(&found)
+        .current_dir(session.root);
+    if let Err(failure) = succeeds(command, 15 * MINUTE)? {
+        return Ok(Report::check(Err(failure), "rkey bench --count"));
+    }
+    let counts: Vec<Count> = serde_json::from_str(&fs::read_to_string(&found)?)?;
+    let compiler = process::capture(Command::new("rustc").arg("--version"))?;
+    let compiler = compiler.trim().to_owned();
+    let path = session.root.join(RECORD);
+    if session.record {
+        let record = serde_json::to_string_pretty(&Record { compiler, counts })?;
+        fs::write(&path, record + "\n")?;
+        return Ok(Report::check(Ok(()), format!("recorded in {RECORD}")));
+    }
+    let record: Record = serde_json::from_str(&fs::read_to_string(&path)?)
+        .with_context(|| format!("reading {RECORD}"))?;
+    if record.compiler != compiler {
+        return Ok(Report::skip(format!(
+            "{RECORD} was recorded with {}, this is {compiler}",
+            record.compiler
+        )));
+    }
+    let failures = judge(&record.counts, &counts);
+    Ok(Report {
+        passed: counts.len().saturating_sub(failures.len()),
+        failures,
+        note: format!("at most {TOLERANCE} % more instructions than in {RECORD}"),
+        skipped: false,
+    })
+}
+
+/// A line for each path that takes more instructions than recorded, or is not counted any more.
+fn judge(recorded: &[Count], found: &[Count]) -> Vec<String> {
+    let mut failures = Vec::new();
+    for old in recorded {
+        let (path, side) = (&old.path, &old.side);
+        let same = |new: &&Count| new.path == *path && new.side == *side;
+        let Some(new) = found.iter().find(same) else {
+            failures.push(format!(
+                "{path}, {side}: recorded, but not counted any more"
+            ));
+            continue;
+        };
+        let more = (new.instructions / old.instructions - 1.0) * 100.0;
+        if more > TOLERANCE {
+            failures.push(format!(
+                "{path}, {side}: {:.0} instructions, {:.0} recorded ({more:+.1} %); if that is meant, record it: \
+                 cargo xtask test --only counts --record",
+                new.instructions, old.instructions
+            ));
+        }
+    }
+    failures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(path: &str, instructions: f64) -> Count {
+        Count {
+            path: path.into(),
+            side: "initiator".into(),
+            instructions,
+            loads: 0.0,
+            stores: 0.0,
+        }
+    }
+
+    #[test]
+    fn more_instructions_than_tolerated_fail() {
+        let recorded = [count("a", 1000.0), count("b", 1000.0), count("c", 1000.0)];
+        let found = [count("a", 1019.0), count("b", 1021.0), count("c", 500.0)];
+        let failures = judge(&recorded, &found);
+        assert_eq!(failures.len(), 1);
+        assert!(failures[0].starts_with("b, initiator: 1021 instructions, 1000 recorded (+2.1 %)"));
+        assert_eq!(judge(&recorded, &found[1..]).len(), 2, "a is gone");
+    }
+}
