@@ -13,12 +13,12 @@ pub fn why_not(bytes: &[u8]) -> DeviceError {
 pub(super) fn refused(why: Refusal) -> DeviceError {
     match why {
         Refusal::Hello(HelloError::Version { there, here }) => DeviceError::Version {
-            protocol: "libfabric protocol of rkey",
+            protocol: "endpoint protocol of rkey",
             there,
             here,
         },
         Refusal::Hello(HelloError::NoEndpoint) => {
-            DeviceError::Handshake("the peer is not a libfabric endpoint")
+            DeviceError::Handshake("the peer is not an endpoint")
         }
         Refusal::OtherType => DeviceError::Handshake("the endpoints are of different types"),
         Refusal::OtherKey => {

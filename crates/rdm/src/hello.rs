@@ -25,7 +25,7 @@ const HELLO: [u8; 3] = *b"fi3";
 
 /// The refusal for a peer whose hello cannot be parsed: it has our version, whatever the peer's is.
 pub const NOT_UNDERSTOOD: &str =
-    "the peer speaks version 3 of rkey's libfabric protocol, and the request has another version";
+    "the peer speaks version 3 of rkey's endpoint protocol, and the request has another version";
 
 /// Why some bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

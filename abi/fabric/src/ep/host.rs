@@ -11,7 +11,6 @@ use rkey_device::core::{Denial, DomainId, LocalKey, LocalUse, NamedKey, WireKey}
 use rkey_device::engine::{QpAttributes, QpState, SendRequest, Sge, Status};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::Front;
-use rkey_endpoint::complaint::complain;
 use rkey_rdm::address::to_text;
 use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
@@ -307,12 +306,7 @@ impl Host for EpHost {
     #[cold]
     fn note(&self, note: Note<'_>) {
         match note {
-            Note::Violation { peer, why } => {
-                complain(format_args!("the connection to {peer} ends: {why}"));
-            }
-            Note::Lost { peer, open } => {
-                tracing::info!(%peer, open, "a connection has ended; its outstanding operations fail");
-            }
+            Note::Violation { .. } | Note::Lost { .. } => rkey_endpoint::complaint::log(note),
             Note::MemberGone(member) => {
                 let member = to_text(member);
                 tracing::warn!("{member}, a member of a collective group, has ended");

@@ -255,8 +255,11 @@ impl Handle {
                 let after = timeout;
                 return Err(Error::Timeout { what, after });
             }
-            self.inner.pause();
             self.inner.progress()?;
+            if self.try_post(to, &mut post)? {
+                break;
+            }
+            self.inner.pause()?;
         }
         Ok(())
     }

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How long a leader sleeps at most: a thread that does not wait may take the completion that the leader sleeps for.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
+/// The pause between two attempts to post.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// An endpoint.
 pub(super) struct Inner {
     driver: OnceLock<Driver<EndpointHost>>,
@@ -145,10 +148,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits for a short while, until [`Inner::wake`]: for a connection, which another thread makes.
-    pub(super) fn pause(&self) {
+    /// Waits for a short while, for a connection that another thread makes, or for room on one; progress is made meanwhile.
+    pub(super) fn pause(&self) -> Result<()> {
+        let until = time::now() + PAUSE;
         let mut led = self.led.lock();
-        self.changed.wait_for(&mut led, Duration::from_millis(1));
+        if *led {
+            self.changed.wait_until(&mut led, until);
+            return Ok(());
+        }
+        *led = true;
+        drop(led);
+        let _lead = Lead(self);
+        self.lead(Some(until))
     }
 }
 
