@@ -120,7 +120,7 @@ fn is_refused(client: &OwnedFd) -> bool {
     // SAFETY: a buffer of our own.
     let len = unsafe { libc::recv(client.as_raw_fd(), at, words.len(), flags) };
     let heard = &words[..usize::try_from(len).unwrap_or(0)];
-    let why = b"too many connections of this process";
+    let why = b"too many incomplete connections";
     heard.windows(why.len()).any(|some| some == why)
 }
 
