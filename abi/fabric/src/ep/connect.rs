@@ -19,6 +19,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The error for a refusal by the peer, in `err` of the event.
 const REFUSED: FiError = FiError::CONNREFUSED;
+
 /// The data that a peer sent with its refusal.
 fn rejected_with(reason: &str) -> Vec<u8> {
     let pairs = reason.as_bytes().chunks_exact(2);

@@ -216,7 +216,8 @@ impl Endpoint {
     pub(super) fn shut(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Release);
         self.domain.work.forget(self.number);
-        for counter in std::mem::take(&mut self.setup.lock().completed_work) {
+        let completed_work = std::mem::take(&mut self.setup.lock().completed_work);
+        for counter in completed_work {
             counter.detach(self);
         }
         let watched = &self.domain.watched;
