@@ -100,6 +100,8 @@ fn one_run(path: Path, side: &str, file: &std::path::Path) -> Result<[f64; 3]> {
             "--tool=callgrind",
             "--cache-sim=yes",
             "--separate-threads=yes",
+            // Otherwise a polling thread may keep the devices' threads from running.
+            "--fair-sched=yes",
         ])
         .arg(format!("--toggle-collect=rkey_bench::count::paths::{side}"))
         .arg(format!("--callgrind-out-file={}", file.display()))

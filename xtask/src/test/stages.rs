@@ -117,7 +117,7 @@ pub(super) const ALL: &[Stage] = &[
 ];
 
 /// Stages that run only when they are named: too slow for every run, only for root, or with results that change without us.
-pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
+pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "counts", "fresh"];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(Ok(()), packages::ensure(session.install)?))
