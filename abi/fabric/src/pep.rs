@@ -303,7 +303,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
             match weak.upgrade() {
                 Some(pep) => {
                     if let Err(error) = pep.handle_request(incoming) {
-                        tracing::info!("a connection request was lost: {error:?}");
+                        tracing::info!("cannot report a connection request: {error:?}");
                     }
                 }
                 None => incoming.reject(""),

@@ -14,7 +14,8 @@
 //! | [`device`], [`context`], [`port`], [`gid`] | the device and its attributes |
 //! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
 //! | `raw_lock` | the lock that a program holds between two calls of an extended interface |
-//! | [`cq`], [`polling`], [`channel`], [`async_event`] | completions and events |
+//! | [`cq`], [`channel`], [`async_event`] | completions and events |
+//! | [`polling`] | the cursor and the clock of extended completion queues |
 //! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue
 //! pairs and their parts |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |

@@ -2,7 +2,7 @@
 //!
 //! An operating system's mutex needs one atomic read-modify-write to lock and another one to unlock. This lock unlocks
 //! with a plain release store, which on x86 is an ordinary `mov`; it is meant for code where those few nanoseconds are
-//! a large part of the work. A waiting thread spins for about a microsecond and then yields at every turn, so that a
+//! a large part of the work. A waiting thread spins for about a microsecond and then yields in every iteration, so that a
 //! preempted holder on a machine with few cores makes progress.
 
 // UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.

@@ -364,7 +364,7 @@ impl Request {
         for core in [initiator, target] {
             ensure!(
                 machine::may_use(core),
-                "--cores: this process may not run on core {core}"
+                "--cores: this process is not allowed to run on core {core} (see its CPU affinity)"
             );
         }
         let effort = if args.quick {

@@ -320,7 +320,7 @@ fn has_ended(process: Option<&OwnedFd>) -> bool {
     })
 }
 
-/// A time limit for waits, which does not read the clock at every turn.
+/// A timeout for busy-wait loops; reads the clock only every 2^20 iterations.
 struct Patience {
     turns: u64,
     start: Option<Instant>,

@@ -47,7 +47,7 @@ enum Command {
     /// Run a program that uses verbs or libfabric, unmodified, on the device.
     Run(run::RunArgs),
     /// Measure latency, message rate, bandwidth and the cost of registration.
-    Bench(rkey_bench::BenchArgs),
+    Bench(Box<rkey_bench::BenchArgs>),
 }
 
 fn main() -> ExitCode {

@@ -83,7 +83,7 @@ pub(crate) enum Named {
     Local { index: u32, generation: u32 },
     /// A type 2 window; the low byte of the key is the consumer's.
     Type2 { index: u32, generation: u32 },
-    /// A remote key that has ended, and whose object is forgotten.
+    /// A stale remote key; its slot no longer records the region or window.
     Ended,
     /// Never issued.
     Nothing,

@@ -444,7 +444,7 @@ pub const VARIABLES: &[Variable] = &[
         reserved_files,
         0..=1048576,
         "256",
-        "descriptors of RLIMIT_NOFILE that links leave to the program, at most half of them; a link takes two or three"
+        "file descriptors reserved for the program out of RLIMIT_NOFILE, at most half of it; each link uses two or three"
     ),
     number!(
         "RKEY_TIMEOUT",

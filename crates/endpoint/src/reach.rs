@@ -62,7 +62,7 @@ impl<F: Front> Driver<F> {
     /// Connects a queue pair to the listener at an address, if it is allowed to; returns its hello.
     ///
     /// # Errors
-    /// As [`rkey_device::Device::connect_patiently`], and if the two may not talk.
+    /// As [`rkey_device::Device::connect_patiently`], and if the two are not allowed to talk.
     pub fn ask_at(
         &self,
         address: SocketAddr,

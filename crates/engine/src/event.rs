@@ -92,7 +92,7 @@ pub enum AsyncEvent {
         /// Its number.
         qpn: u32,
     },
-    /// The peer requested something that it may not do, and this target queue pair went to the error state.
+    /// The peer requested something that it is not allowed to do, and this target queue pair went to the error state.
     AccessError {
         /// Which.
         qp: QpId,

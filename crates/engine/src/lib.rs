@@ -22,7 +22,9 @@
 //! | `post` | checks a work request and puts it into the send queue (`send_queue`) |
 //! | `drive` | one round of work on all links (`link_state`: a link and what the engine knows about it) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
-//! | `responder`, `bulk` | executes a peer's requests: in one step, or in several |
+//! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
+//! | `numbers` | which queue pair has which number |
+//! | `context` | what all of these share (`x` everywhere): queues, timers, reports |
 //! | `checked_memory` | every access to memory: asks the core, then copies |
 //! | `complete` | completions in posting order, and the error state |
 //! | [`event`], [`report`], [`exposure`] | what else an engine reports |

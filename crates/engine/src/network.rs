@@ -98,7 +98,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .get_mut(qp)
             .ok_or(EngineError::NoSuch("queue pair"))?;
         let Some(peer) = qp.peer else {
-            return Err(EngineError::NoSuch("peer of the queue pair"));
+            return Err(EngineError::NoSuch("peer: the queue pair is not connected"));
         };
         qp.peer = Some(Peer {
             node: Some(peer.node.unwrap_or(node)),
@@ -121,7 +121,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .get_mut(qp)
             .ok_or(EngineError::NoSuch("queue pair"))?;
         let Some(peer) = &mut qp.peer else {
-            return Err(EngineError::NoSuch("peer of the queue pair"));
+            return Err(EngineError::NoSuch("peer: the queue pair is not connected"));
         };
         peer.node = Some(node);
         qp.inbound = None;
@@ -267,7 +267,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         links
     }
 
-    /// Takes the list of memory that was named to the peer of a detached link and not acknowledged.
+    /// Takes the list of memory whose addresses were sent over a detached link and not acknowledged.
     pub fn take_told(&mut self, link: LinkId) -> Vec<ExposedMemory> {
         self.told.remove(&link).unwrap_or_default()
     }

@@ -55,7 +55,7 @@ impl Loopback {
         self.responder.stop();
     }
 
-    /// Views of the link for other threads: `pending` of either says whether to drive.
+    /// Views of the link for other threads. If `Peek::pending` is true on either, the engine must be driven.
     pub fn peek(&self) -> [crate::ring::Peek; 2] {
         [self.requester.peek(), self.responder.peek()]
     }

@@ -10,7 +10,7 @@
 use super::clauses::is_id;
 use crate::source::Tree;
 
-/// How far a test shows a clause.
+/// How far a test proves a clause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Extent {
     /// All of it.

@@ -16,7 +16,7 @@ pub(super) fn watch(host: &EpHost) -> bool {
     // Otherwise it is up to the program.
     watched
         .inspect_err(|error| {
-            tracing::debug!("answers wait until the program makes progress: {error:?}")
+            tracing::debug!("cannot post waiting answers in the background ({error}); they wait until the program makes progress")
         })
         .is_ok()
 }

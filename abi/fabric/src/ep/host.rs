@@ -316,7 +316,7 @@ impl Host for EpHost {
             ),
             Note::GroupBroken { members, error } => {
                 let error = FiError::from(error);
-                tracing::warn!("a collective group of {members} ends: {error:?}");
+                tracing::warn!("a collective group of {members} members failed: {error:?}");
             }
         }
     }
@@ -350,7 +350,7 @@ pub(super) fn identity_of(from: &Connection) -> Option<u32> {
     from.identity.as_ref().map(|identity| identity.number)
 }
 
-/// Records that a message requested a denied access; returns the error for the peer. A peer that may not know the reason
+/// Records that a message requested a denied access; returns the error for the peer. A peer that is not told the reason
 /// gets the same error for every reason.
 #[cold]
 pub(super) fn refuse(from: &Connection, denial: Box<Denial>) -> FiError {

@@ -18,7 +18,7 @@ pub(super) fn works() -> bool {
     read(&mut target, source.as_ptr() as u64) && source == target
 }
 
-/// Reads memory of this process that may not be mapped; false if it cannot be read.
+/// Reads memory of this process that might not be mapped; false if it cannot be read.
 pub(super) fn read(into: &mut [u8], address: u64) -> bool {
     // SAFETY: `into` is valid for writing its length; the source is checked by the kernel.
     let result = unsafe { transfer(into.as_mut_ptr() as u64, address, into.len()) };

@@ -1,4 +1,4 @@
-//! The machine code that touches memory which may not be mapped.
+//! The machine code that touches memory that might not be mapped.
 //!
 //! All of it is between two labels, uses no stack and changes no callee-saved register. The signal handler (see
 //! [`super::handler`]) relies on that: when the program counter is between the labels, it puts the faulting address

@@ -46,7 +46,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// When the process may not have more descriptors or memory; before Linux 5.1 if `sharing` is read-only.
+    /// When the process cannot get more descriptors or memory; before Linux 5.1 if `sharing` is read-only.
     pub fn create(name: &str, len: usize, sharing: Sharing) -> io::Result<Self> {
         let (fd, size) = create(name, len)?;
         let program = Mapping::new(&fd, 0, size, Rights::ReadWrite, Children::Inherit)?;
@@ -96,7 +96,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// When the process may not have more descriptors.
+    /// When the process cannot get more descriptors.
     pub fn duplicate_fd(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
@@ -139,7 +139,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when the bytes are not whole pages of the arena. When the process may not have more memory;
+    /// `InvalidInput` when the bytes are not whole pages of the arena. When the process cannot get more memory;
     /// then others may still see the pages.
     pub fn detach(&self, offset: usize, len: usize) -> io::Result<()> {
         let mut detached = self.detached.lock();
@@ -181,7 +181,7 @@ impl PeerArena {
     /// # Errors
     ///
     /// `InvalidData` when it is not a memfd of ordinary pages, is not sealed against shrinking, or does not have those
-    /// bytes; `InvalidInput` when they are not whole pages; `PermissionDenied` when the arena may not be written.
+    /// bytes; `InvalidInput` when they are not whole pages; `PermissionDenied` when the arena is read-only.
     pub fn map(fd: OwnedFd, offset: u64, len: u64, sharing: Sharing) -> io::Result<Self> {
         let page = crate::process::page_size() as u64;
         if len == 0 || !len.is_multiple_of(page) || !offset.is_multiple_of(page) {

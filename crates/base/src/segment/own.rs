@@ -24,7 +24,7 @@ impl OwnSegment {
     ///
     /// # Errors
     ///
-    /// When the process may not have more descriptors or memory; before Linux 5.1 (no `F_SEAL_FUTURE_WRITE`).
+    /// When the process cannot get more descriptors or memory; before Linux 5.1 (no `F_SEAL_FUTURE_WRITE`).
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let (fd, size) = create(name, len)?;
         // Mapped first: a writable mapping that exists is not affected by the seal against future ones.

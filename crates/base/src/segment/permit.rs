@@ -33,7 +33,7 @@ impl OwnPermit {
     ///
     /// # Errors
     ///
-    /// When the process may not have more descriptors or memory.
+    /// When the process cannot get more descriptors or memory.
     pub fn create() -> io::Result<Self> {
         let (fd, _) = create("rkey-permit", 1)?;
         // Sealed against seals as well: the peer must not be able to forbid the truncation.

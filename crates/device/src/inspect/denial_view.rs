@@ -59,7 +59,7 @@ pub struct DenialView {
     /// What was tried, in words.
     pub operation: String,
     /// "target": this process denied the peer's request; "initiator": the peer denied ours; "local": our own request named local
-    /// memory that it may not use.
+    /// memory that it is not allowed to use.
     pub side: String,
     /// The address (or offset) of the request, in hexadecimal (`0x...`).
     pub address: String,

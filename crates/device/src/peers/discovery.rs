@@ -40,7 +40,7 @@ pub(crate) struct Discovery {
     /// The link to the owner of each block that was reached.
     blocks: HashMap<u16, LinkId>,
     attempts: HashMap<u16, Attempt>,
-    /// When the owner of a block was last searched for in other scopes, where this device may not connect.
+    /// When the owner of a block was last searched for in other scopes, where this device is not allowed to connect.
     owner_lookup: Option<Instant>,
 }
 
@@ -312,7 +312,7 @@ impl Discovery {
     }
 }
 
-/// Logs that a device of another scope, where this device may not connect, owns a block.
+/// Logs that a device of another scope, where this device is not allowed to connect, owns a block.
 fn log_owner_elsewhere(scope: Scope, block: u16, looked_at: &mut Option<Instant>, now: Instant) {
     if looked_at.is_some_and(|at| now.saturating_duration_since(at) < OWNER_LOOKUP_PAUSE) {
         return;

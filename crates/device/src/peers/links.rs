@@ -272,7 +272,7 @@ impl Links {
     /// Closes all links, so that peers notice.
     pub(crate) fn close(&mut self, shared: &Shared) {
         if shared.driver.has_failed() {
-            // A failed engine may not release its links.
+            // A failed engine must not release its links.
             self.links.values().for_each(|watched| watched.line.close());
         }
         let links: Vec<LinkId> = self.links.keys().copied().collect();

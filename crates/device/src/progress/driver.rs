@@ -318,7 +318,7 @@ impl Driver {
         self.settle();
     }
 
-    /// Puts the engine to sleep after the engine thread found no work. Returns whether the engine thread may wait; it may not
+    /// Puts the engine to sleep after the engine thread found no work. Returns whether the engine thread may wait; it must not
     /// if work arrived at the last moment.
     pub(super) fn fall_asleep(&self) -> bool {
         let engine = self.engine.lock();

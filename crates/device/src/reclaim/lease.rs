@@ -294,7 +294,7 @@ impl Leases {
                     .is_some_and(|end| end <= arena.len() as u64)
             })
             .ok_or(LeaseError::Unavailable(
-                "the region is outside the memory that it names",
+                "the region's address range is not inside the allocation that it was registered with",
             ))?;
         let bytes = offset..offset + span.len();
         if detached.iter().any(|away| overlap(away, &bytes)) {

@@ -10,7 +10,7 @@ pub(super) enum Message {
     Ask(LeaseRequest),
     /// The owner grants it; the message carries the descriptor.
     Granted { id: u64, grant: Vec<u8> },
-    /// The key does not allow it. `report` is the owner's record of it, 0 if the peer may not know the reason.
+    /// The key does not allow it. `report` is the owner's record of it, 0 if the peer is not told the reason.
     Denied {
         id: u64,
         denial: Vec<u8>,

@@ -5,7 +5,7 @@
 //! the permits of all lost links are revoked, and each of their peers must have been seen outside such a call, stopped, or dead
 //! ([`PeerAccess`]).
 //!
-//! Only memory that requests named to such a peer waits for it ([`CopyScope`]), and not forever: after [`LIMIT`] the device
+//! Only memory whose addresses such a peer got in requests waits for it ([`CopyScope`]), and not forever: after [`LIMIT`] the device
 //! gives up waiting and logs an error.
 //!
 //! Until then a lost link also keeps some memory. The engine thread releases it.
@@ -36,7 +36,7 @@ const PAUSE_WITHIN: Duration = Duration::from_millis(200);
 /// Which memory must not be touched any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyScope {
-    /// All memory that was named to a peer.
+    /// All memory whose addresses a peer got.
     All,
     /// The region with this local key.
     Region(LocalKey),
@@ -75,7 +75,7 @@ struct All {
 #[derive(Clone, Debug)]
 struct LostPeer {
     peer_access: PeerAccess,
-    /// The memory that its call can touch. `None`: all memory that was ever named to it.
+    /// The memory that its call can touch. `None`: all memory whose addresses it ever got.
     told: Option<Vec<ExposedMemory>>,
     /// When the device gives up waiting for it.
     until: Instant,
@@ -233,7 +233,8 @@ impl RemoteCopies {
     }
 }
 
-/// Logs that the device no longer waits for a peer. Some of the memory named to the peer may stay registered.
+/// Logs that the device no longer waits for a peer. Some of the memory whose addresses the peer knows may stay
+/// registered.
 #[cold]
 fn log_given_up(lost_peer: &LostPeer) {
     let peer = crate::peers::process::name_of(lost_peer.peer_access.peer_pid());

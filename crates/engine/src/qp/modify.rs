@@ -52,22 +52,22 @@ fn check(qp: &Qp, attributes: &QpAttributes) -> Result<(), ModifyError> {
         ("the timeout", attributes.timeout.map(u32::from), 31),
         ("the retry count", attributes.retry_count.map(u32::from), 7),
         (
-            "the receiver-not-ready retry count",
+            "the RNR retry count (rnr_retry)",
             attributes.rnr_retry.map(u32::from),
             7,
         ),
         (
-            "the receiver-not-ready timer",
+            "the minimum RNR timer (min_rnr_timer)",
             attributes.min_rnr_timer.map(u32::from),
             31,
         ),
         (
-            "the first message number sent",
+            "the initial send PSN (sq_psn)",
             attributes.send_msn,
             MSN_MASK,
         ),
         (
-            "the first message number received",
+            "the initial receive PSN (rq_psn)",
             attributes.recv_msn,
             MSN_MASK,
         ),

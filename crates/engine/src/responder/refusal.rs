@@ -24,7 +24,7 @@ pub(crate) fn failed<M: Memory>(
 ) -> Reply {
     match trouble {
         AccessError::Denied(denial) if header.op == Op::Send => {
-            // Our receive named memory that it may not use.
+            // Our receive named memory that it is not allowed to use.
             let work = qp.resp.recv.id;
             let vendor = x.report(Side::Local, qp, node, Some(work), *denial);
             x.fail_receive(qp, Status::LocalProtection, vendor);
@@ -70,7 +70,7 @@ pub(crate) fn refuse<M: Memory>(
     if let Some(denial) = denial {
         let origin = x.serving;
         x.count_guess(&origin, &denial);
-        // A peer that may not know the reason gets only the status, which is the same for every reason.
+        // A peer that is not told the reason gets only the status, which is the same for every reason.
         let told = origin.explain.then(|| denial.to_wire());
         let id = x.report(Side::Target, qp, node, None, *denial);
         if let Some(told) = told {

@@ -16,7 +16,7 @@ use rkey_engine::{Inbox, Message, Sge};
 pub struct Direct<'a, H: Host> {
     endpoint: &'a mut Endpoint<H>,
     host: &'a H,
-    /// Denials of receives into memory that may not be written, reported when the device is unlocked.
+    /// Denials of receives into memory that must not be written, reported when the device is unlocked.
     refused: Vec<Denial>,
 }
 

@@ -1,4 +1,4 @@
-//! Completions of the device and their consequences, and what the endpoint does as time passes.
+//! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::progress`]).
 
 use super::operation::{Arrival, Operation, What};
 use super::{Endpoint, Host, Service};
