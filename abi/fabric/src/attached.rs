@@ -6,7 +6,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// What queues and counters ask of an endpoint; `ep/wake.rs` implements it.
+/// What queues and counters ask of an endpoint; `ep/driven.rs` implements it.
 pub(crate) trait Driven: Send + Sync {
     /// Handles completions of the device and messages that arrived.
     fn progress(&self);

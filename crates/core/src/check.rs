@@ -134,7 +134,7 @@ impl Protection {
         needs: Access,
         alignment: u64,
     ) -> Result<Grant<'a>, Box<Denial>> {
-        if let Some(range) = usual(&pin, request, needs, alignment) {
+        if let Some(range) = check_plain_region(&pin, request, needs, alignment) {
             return Ok(Grant {
                 held: Held::Pinned(pin),
                 memory: Granted::One(range),
@@ -421,7 +421,7 @@ impl Protection {
 
 /// The fast path: the memory, if the slot is a plain region that grants the request.
 #[inline(always)]
-pub(crate) fn usual(
+pub(crate) fn check_plain_region(
     entry: &Entry,
     request: &Request,
     needs: Access,

@@ -10,7 +10,7 @@
 //! [`Changing::finish`](crate::Changing::finish) refuse. [`SectionLock`] is the only way to share a section between
 //! threads, as it is not `Sync`.
 
-use crate::check::usual;
+use crate::check::check_plain_region;
 use crate::denial::{NamedKey, Request};
 use crate::entry::Entry;
 use crate::grant::{Grant, Granted, Held};
@@ -83,7 +83,10 @@ impl Protection {
     ) -> Result<(), Box<Denial>> {
         let request = Request::local(domain, NamedKey::Region(region), addr, len, want);
         let slot = (region.index, region.generation);
-        if self.straight(slot, &request, want.needs(), 0).is_some() {
+        if self
+            .check_without_pin(slot, &request, want.needs(), 0)
+            .is_some()
+        {
             return Ok(());
         }
         self.check_region(domain, region, addr, len, want).map(drop)
@@ -91,7 +94,7 @@ impl Protection {
 
     /// The fast path without a pin: the memory, as it is at this moment, and the region's counter.
     #[inline]
-    fn straight(
+    fn check_without_pin(
         &self,
         (index, generation): (u32, u32),
         request: &Request,
@@ -99,7 +102,7 @@ impl Protection {
         alignment: u64,
     ) -> Option<(VaRange, Option<u32>)> {
         let look = self.slots.look(index)?;
-        let range = usual(look.value(), request, needs, alignment)?;
+        let range = check_plain_region(look.value(), request, needs, alignment)?;
         let counter = Entry::tied(&look.value().counter);
         // The slot may have been reused while it was read. If it is still live under this generation, it was so all
         // the time, or was changed in place: then its rights kept us off the fast path (see `Entry::begin_change`).
@@ -142,7 +145,8 @@ impl Section {
         let request = Request::remote(who, key, addr, len, want);
         if len > 0
             && let Some(slot) = slot
-            && let Some(grant) = self.look(slot, &request, want.needs(), want.alignment())
+            && let Some(grant) =
+                self.grant_without_pin(slot, &request, want.needs(), want.alignment())
         {
             // The generation may have wrapped to the same number; then this count has changed.
             fence(Ordering::Acquire);
@@ -169,7 +173,7 @@ impl Section {
         let request = Request::local(domain, NamedKey::Local(key), addr, len, want);
         if len > 0
             && let Some(slot) = self.table.keys.open_local(key)
-            && let Some(grant) = self.look(slot, &request, want.needs(), 0)
+            && let Some(grant) = self.grant_without_pin(slot, &request, want.needs(), 0)
         {
             return Ok(grant);
         }
@@ -197,14 +201,16 @@ impl Section {
 
     /// The fast path in a section. What it does not grant is checked again, with a pin.
     #[inline]
-    fn look(
+    fn grant_without_pin(
         &self,
         slot: (u32, u32),
         request: &Request,
         needs: Access,
         alignment: u64,
     ) -> Option<Grant<'_>> {
-        let (range, counter) = self.table.straight(slot, request, needs, alignment)?;
+        let (range, counter) = self
+            .table
+            .check_without_pin(slot, request, needs, alignment)?;
         let (index, generation) = slot;
         Some(Grant {
             held: Held::Section {

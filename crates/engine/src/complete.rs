@@ -55,7 +55,7 @@ impl<M> Context<M> {
             src_qpn: 0,
             vendor: wqe.vendor,
         };
-        self.complete(qp.config.send_cq, entry, false);
+        self.push_completion(qp.config.send_cq, entry, false);
     }
 
     /// A send failed: takes the queue pair out of service.
@@ -168,7 +168,7 @@ impl<M> Context<M> {
             vendor,
             ..Completion::default()
         };
-        self.complete_recv(qp.config.recv_cq, entry, true);
+        self.push_recv_completion(qp.config.recv_cq, entry, true);
     }
 
     /// All sends that were started before Sqd are complete.

@@ -121,7 +121,7 @@ impl<M> Context<M> {
 
     /// Adds an entry to a completion queue.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, cq: CqId, entry: Completion, solicited: bool) {
+    pub(crate) fn push_completion(&mut self, cq: CqId, entry: Completion, solicited: bool) {
         // The queue may have been destroyed: receiving halves of extended reliable connections do not hold the
         // completion queue of their last shared receive queue.
         let Some(queue) = self.cqs.get_mut(cq) else {
@@ -135,9 +135,9 @@ impl<M> Context<M> {
 
     /// As [`Self::complete`], for a receive.
     #[inline(always)]
-    pub(crate) fn complete_recv(&mut self, cq: CqId, entry: Completion, solicited: bool) {
+    pub(crate) fn push_recv_completion(&mut self, cq: CqId, entry: Completion, solicited: bool) {
         self.received += 1;
-        self.complete(cq, entry, solicited);
+        self.push_completion(cq, entry, solicited);
     }
 
     /// Removes the entries of a queue pair that is reset or destroyed from its completion queues.

@@ -152,7 +152,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                     qpn: queue.number(),
                     ..Completion::default()
                 };
-                self.x.complete_recv(cq, entry, true);
+                self.x.push_recv_completion(cq, entry, true);
             }
         }
         self.settle_broken();

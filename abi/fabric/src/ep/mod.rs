@@ -35,6 +35,7 @@ mod commit;
 mod connect;
 pub(crate) mod datatype;
 mod describe;
+mod driven;
 mod flags;
 pub(crate) mod foreign;
 mod group;

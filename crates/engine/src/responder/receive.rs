@@ -76,5 +76,5 @@ pub(crate) fn complete_receive<M>(
         src_qpn: header.src_qp,
         vendor: 0,
     };
-    x.complete_recv(qp.config.recv_cq, entry, solicited);
+    x.push_recv_completion(qp.config.recv_cq, entry, solicited);
 }

@@ -238,7 +238,7 @@ impl End {
         match self.receiver.next() {
             Ok(None) => {
                 if self.receiver.count_empty() {
-                    self.report();
+                    self.publish_ack();
                 }
                 Ok(None)
             }
@@ -257,14 +257,14 @@ impl End {
     #[inline]
     pub(crate) fn done(&mut self) {
         if self.receiver.done() {
-            self.report();
+            self.publish_ack();
             self.receiver.forget_bytes();
         }
     }
 
     /// Writes our ack word.
     #[inline]
-    fn report(&self) {
+    fn publish_ack(&self) {
         let responses = match self.role {
             Role::Requester => 0,
             Role::Responder => self.sender.produced() as u32,
@@ -277,9 +277,9 @@ impl End {
 
     /// Writes our ack word if it is not up to date.
     #[inline]
-    pub(crate) fn report_all(&mut self) {
+    pub(crate) fn publish_ack_if_due(&mut self) {
         if self.receiver.is_unreported() {
-            self.report();
+            self.publish_ack();
             self.receiver.forget_bytes();
         }
     }
@@ -304,7 +304,7 @@ impl End {
     #[inline]
     pub(crate) fn tidy(&self) {
         if self.receiver.count_empty() {
-            self.report();
+            self.publish_ack();
         }
         if self.role == Role::Responder {
             // An invalid acknowledgement breaks the link; the next call reports it.
@@ -348,7 +348,7 @@ impl End {
                     .consumed
                     .store(count, Ordering::Relaxed);
                 self.announced.set((0, 0));
-                self.report();
+                self.publish_ack();
             }
         }
     }

@@ -163,7 +163,7 @@ impl Sender {
             self.send_bounced(slot, header, fill)?;
             extension = BOUNCED;
         }
-        self.publish(slot, index, header, extension);
+        self.publish_slot(slot, index, header, extension);
         Ok(index)
     }
 
@@ -255,12 +255,12 @@ impl Sender {
             flags: header.flags | HeaderFlags::REMOTE_IOVEC,
             ..*header
         };
-        self.publish(slot, index, &header, bytes as u16);
+        self.publish_slot(slot, index, &header, bytes as u16);
         Ok(index)
     }
 
     #[inline(always)]
-    fn publish(&mut self, slot: *mut u8, index: u64, header: &Header, extension: u16) {
+    fn publish_slot(&mut self, slot: *mut u8, index: u64, header: &Header, extension: u16) {
         // SAFETY: `slot` is the slot of `index` in our half, and we are its only writer.
         let first = unsafe { slot::write(slot, index, header, extension) };
         self.own

@@ -247,7 +247,7 @@ impl ShmLink {
         if self.is_requester() {
             self.peer_access.forbid();
         }
-        self.end.report_all();
+        self.end.publish_ack_if_due();
         self.end.stop();
     }
 
@@ -283,7 +283,7 @@ impl ShmLink {
 impl Drop for ShmLink {
     fn drop(&mut self) {
         // The last acknowledgements, so that executed requests do not seem lost.
-        self.end.report_all();
+        self.end.publish_ack_if_due();
         if let Leases::Board(board) = &self.leases {
             board.withdraw_all();
         } else {
@@ -443,7 +443,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn publish(&mut self) {
-        self.end.report_all();
+        self.end.publish_ack_if_due();
         self.flush();
     }
 

@@ -8,7 +8,7 @@
 //! | [`plan`] | what one member does, round after round |
 //! | [`inbox`] | chunks that arrived early |
 
-pub mod inbox;
+pub mod early_chunks;
 pub mod kind;
 pub mod names;
 pub mod plan;

@@ -135,31 +135,6 @@ impl<H: Host> Endpoint<H> {
         index.map_or(Route::None, Route::Open)
     }
 
-    /// The connection to a peer. If there is none, the host starts to connect. [`Error::Again`] meanwhile.
-    ///
-    /// # Errors
-    /// Why the peer cannot be reached; reported once.
-    pub(super) fn route_to(
-        &mut self,
-        host: &H,
-        peer: usize,
-        now: Instant,
-    ) -> crate::error::Result<usize> {
-        let it = &mut self.peers[peer];
-        match it.route {
-            Route::Open(connection) => return Ok(connection),
-            Route::Connecting => return Err(Error::Again),
-            Route::None => {}
-        }
-        if let Some(error) = it.take_failure(now) {
-            return Err(error);
-        }
-        let address = it.address;
-        host.connect(peer, address)?;
-        self.peers[peer].route = Route::Connecting;
-        Err(Error::Again)
-    }
-
     /// Starts to use a connection that the host has made to a peer.
     ///
     /// # Errors

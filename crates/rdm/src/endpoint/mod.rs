@@ -26,9 +26,9 @@
 //! | `collective` | operations of groups of endpoints |
 
 mod collective;
-mod direct;
 mod flow;
 pub mod host;
+mod inbox;
 mod loss;
 mod operation;
 mod payload;
@@ -42,8 +42,8 @@ mod shared;
 mod transfer;
 
 pub use collective::{Call, Loaded, Members};
-pub use direct::Direct;
 pub use host::{Arrived, Host, Note};
+pub use inbox::EndpointInbox;
 pub use loss::Remains;
 pub use peek::Found;
 pub use receive::Receive;

@@ -5,7 +5,7 @@ use super::super::send::{Outgoing, Own};
 use super::super::{Endpoint, Host, Note};
 use super::run::{Finished, Run};
 use super::zeroed;
-use crate::collective::inbox::{Body, Chunk, Key};
+use crate::collective::early_chunks::{Body, Chunk, Key};
 use crate::collective::names::Name;
 use crate::collective::plan::{Receive, Send};
 use crate::error::{Error, Result};

@@ -3,7 +3,7 @@
 use super::super::{Endpoint, Host, Note};
 use super::chunks::named;
 use super::run::{End, Run};
-use crate::collective::inbox::{Body, Chunk, Key, LEFT};
+use crate::collective::early_chunks::{Body, Chunk, Key, LEFT};
 use crate::collective::kind::Kind;
 use crate::collective::names::{self, Name};
 use crate::collective::plan::Plan;

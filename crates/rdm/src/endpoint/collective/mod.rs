@@ -24,7 +24,7 @@ pub use group::Members;
 pub use run::{Call, Loaded};
 
 use super::Host;
-use crate::collective::inbox::Inbox;
+use crate::collective::early_chunks::Inbox;
 use crate::collective::names::Name;
 use crate::error::{Error, Result};
 use crate::header::Header;
@@ -128,7 +128,7 @@ impl<G, O> Groups<G, O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::inbox::{Body, Chunk, Key};
+    use crate::collective::early_chunks::{Body, Chunk, Key};
 
     /// A peer that we accepted may send chunks before we know that it is ready.
     #[test]

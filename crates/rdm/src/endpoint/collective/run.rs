@@ -4,7 +4,7 @@ use super::super::operation::What;
 use super::super::{Endpoint, Host};
 use super::{Groups, reserved, zeroed};
 use crate::atomic::{DataType, Op, apply};
-use crate::collective::inbox::LEFT;
+use crate::collective::early_chunks::LEFT;
 use crate::collective::kind::Kind;
 use crate::collective::names::signature;
 use crate::collective::plan::{How, Plan, Receive};

@@ -13,14 +13,14 @@ use rkey_core::{Denial, NamedKey, Reason};
 use rkey_engine::{Inbox, Message, Sge};
 
 /// The inbox of an endpoint during one poll of its completion queue.
-pub struct Direct<'a, H: Host> {
+pub struct EndpointInbox<'a, H: Host> {
     endpoint: &'a mut Endpoint<H>,
     host: &'a H,
     /// Denials of receives into memory that must not be written, reported when the device is unlocked.
     refused: Vec<Denial>,
 }
 
-impl<H: Host> Direct<'_, H> {
+impl<H: Host> EndpointInbox<'_, H> {
     /// Ends the poll. The device is unlocked.
     #[inline]
     pub fn finish(self) {
@@ -30,7 +30,7 @@ impl<H: Host> Direct<'_, H> {
     }
 }
 
-impl<H: Host, M: Memory> Inbox<M> for Direct<'_, H> {
+impl<H: Host, M: Memory> Inbox<M> for EndpointInbox<'_, H> {
     fn offer(&mut self, message: &Message<'_, M>) -> bool {
         let Self {
             endpoint,
@@ -61,8 +61,8 @@ fn why_not<H: Host>(host: &H, denial: Denial, refused: &mut Vec<Denial>) -> Erro
 impl<H: Host> Endpoint<H> {
     /// An inbox for one poll of the completion queue.
     #[inline]
-    pub fn inbox<'a>(&'a mut self, host: &'a H) -> Direct<'a, H> {
-        Direct {
+    pub fn inbox<'a>(&'a mut self, host: &'a H) -> EndpointInbox<'a, H> {
+        EndpointInbox {
             endpoint: self,
             host,
             refused: Vec::new(),
