@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`front`] | what the driver asks of the front end |
 //! | [`progress`] | hands completions of the device to the state machine |
-//! | [`reach`], [`connection`] | connections on demand, in either direction, and their queue pairs |
+//! | [`mod@reach`], [`connection`] | connections on demand, in either direction, and their queue pairs |
 //! | [`hello`] | why two endpoints do not talk |
 //! | [`listeners`] | the thread that accepts connections |
 //! | [`buffers`] | where messages arrive |
