@@ -10,9 +10,9 @@ use std::os::fd::{AsRawFd, RawFd};
 /// The descriptor that becomes readable when there is work, for a thread that has prepared to wait.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fds {
-    /// After [`Endpoint::arm`].
+    /// After `Driven::arm`.
     pub(super) completions: Option<RawFd>,
-    /// After [`Endpoint::arm_for_end`].
+    /// After `Driven::arm_for_end`.
     pub(super) ends: Option<RawFd>,
 }
 

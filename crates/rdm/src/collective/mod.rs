@@ -6,7 +6,7 @@
 //! | [`kind`] | the operations |
 //! | [`names`] | what members call a group, and an operation |
 //! | [`plan`] | what one member does, round after round |
-//! | [`inbox`] | chunks that arrived early |
+//! | [`early_chunks`] | chunks that arrived early |
 
 pub mod early_chunks;
 pub mod kind;
