@@ -110,7 +110,7 @@ CHECK(mapped_key, "FI-009 FI-173 FI-216", "a raw key can be mapped in every mode
     wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
 }
 
-CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key must be mapped: fi_mr_key returns none, and its bytes alone are no key",
+CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key must be mapped: fi_mr_key returns none, and its bytes alone are not a key",
       .needs = FI_MR_RAW) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);

@@ -122,7 +122,7 @@ with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17. This page sho
 same command with `--record` writes the page, except for the last column of the differences.
 
 A dash means that a check does not apply: it tests a mode bit, a capability or an API version that the provider does not have.
-Where the manual page leaves a choice, the check tests what `rkey` chose; another choice is no fault.
+Where the manual page leaves a choice, the check tests what `rkey` chose; another choice is not a fault.
 
 ";
 
