@@ -390,7 +390,7 @@ pub(crate) fn name_of(ep: *mut FidEp) -> Vec<u8> {
 /// The address in the name of an endpoint of this host: a `sockaddr_in`.
 pub(crate) fn address_of(name: &[u8]) -> SocketAddr {
     let port = u16::from_be_bytes([name[2], name[3]]);
-    (Ipv4Addr::LOCALHOST, port).into()
+    (Ipv4Addr::new(name[4], name[5], name[6], name[7]), port).into()
 }
 
 /// The name of an endpoint at a port of this host. Ports that endpoints choose themselves are above 49152.

@@ -6,10 +6,12 @@ mod rules;
 mod sets;
 mod strangers;
 
+use crate::addresses::own_name;
 use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Instant;
 
 /// Hints of members of groups.
@@ -32,9 +34,21 @@ pub(crate) fn open_with(wish: &Wish, more: impl FnOnce(*mut FidDomain, *mut FidE
     side.eq = event_queue(side.fabric);
     assert_eq!(bind(side.ep.cast(), side.av.cast(), 0), 0);
     assert_eq!(bind(side.ep.cast(), side.eq.cast(), 0), 0);
+    let mut name = unshared_name();
+    let (at, len) = (name.as_mut_ptr().cast(), name.len());
+    // SAFETY: a live handle, and a name of this length.
+    let code = unsafe { ((*(*side.ep).cm).setname)(side.ep.cast(), at, len) };
+    assert_eq!(code, 0);
     more(side.domain, side.ep);
     assert_eq!(side.enable(), 0);
     side
+}
+
+/// A name that no other endpoint gets, not even after this one is closed: there must be nobody at the address of a member that
+/// is gone.
+fn unshared_name() -> Vec<u8> {
+    static PORT: AtomicU16 = AtomicU16::new(10_000);
+    own_name(PORT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Members, each with all names in its address vector in the same order.
