@@ -6,9 +6,9 @@
 use crate::async_event::Acks;
 use crate::channel::ChannelObject;
 use crate::context::ContextObject;
+use crate::cq_cursor::{self, Cursor};
 use crate::object::{Object, Users, find, find_or_null, insert, remove};
 use crate::pd::PdObject;
-use crate::polling::{self, Polling};
 use crate::sys::{CompChannel, Context, Cq, CqEx, Pd, Wc};
 use crate::{errno, status};
 use rkey_device::DeviceError;
@@ -38,7 +38,7 @@ pub struct CqObject {
     /// Asynchronous events not yet acknowledged.
     pub async_acks: Acks,
     /// State of the extended polling calls.
-    pub polling: Polling,
+    pub cursor: Cursor,
 }
 
 // SAFETY: the C structure is written only by the calls that poll, under their lock or by a program that
@@ -125,8 +125,8 @@ pub unsafe fn create(context: *mut Context, wanted: &CqConfig) -> Result<*mut Cq
         return Err(Errno::INVAL);
     }
     let (device, channel_of_device) = (object.device(), channel.map(|c| &c.channel));
-    let cq = if polling::is_stamped(wanted.wc_flags) {
-        device.create_stamped_cq(wanted.depth, channel_of_device, polling::timestamp)
+    let cq = if cq_cursor::is_stamped(wanted.wc_flags) {
+        device.create_stamped_cq(wanted.depth, channel_of_device, cq_cursor::timestamp)
     } else {
         device.create_cq(wanted.depth, channel_of_device)
     };
@@ -153,7 +153,7 @@ pub unsafe fn create(context: *mut Context, wanted: &CqConfig) -> Result<*mut Cq
         users: Users::default(),
         comp_acks: Acks::default(),
         async_acks: Acks::default(),
-        polling: Polling::new(wanted.single_threaded),
+        cursor: Cursor::new(wanted.single_threaded),
     })?;
     object.open.events.add_cq(id, handle);
     if let Some(channel) = channel {

@@ -15,7 +15,7 @@
 //! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
 //! | `raw_lock` | the lock that a program holds between two calls of an extended interface |
 //! | [`cq`], [`channel`], [`async_event`] | completions and events |
-//! | [`polling`] | the cursor and the clock of extended completion queues |
+//! | [`cq_cursor`] | the cursor and the clock of extended completion queues |
 //! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue
 //! pairs and their parts |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
@@ -35,6 +35,7 @@ pub mod channel;
 pub mod context;
 pub mod convert;
 pub mod cq;
+pub mod cq_cursor;
 pub mod device;
 pub mod dm;
 pub mod ece;
@@ -52,7 +53,6 @@ pub mod mr_ex;
 pub mod mw;
 pub mod object;
 pub mod pd;
-pub mod polling;
 pub mod port;
 pub mod post;
 pub mod private;

@@ -11,7 +11,7 @@ use crate::sys::{
     Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, GidEntry, OdpCaps, PacketPacingCaps,
     PciAtomicCaps, PerTransportCaps, PortAttr, RssCaps, TmCaps, TsoCaps, ValuesEx,
 };
-use crate::{gid, polling, wq};
+use crate::{cq_cursor, gid, wq};
 use rkey_kit::{Errno, fence, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut Val
             return Err(Errno::OPNOTSUPP);
         }
         if values.comp_mask & VALUES_MASK_RAW_CLOCK != 0 {
-            let now = polling::timestamp();
+            let now = cq_cursor::timestamp();
             values.raw_clock = libc::timespec {
                 tv_sec: (now / 1_000_000_000) as i64,
                 tv_nsec: (now % 1_000_000_000) as i64,

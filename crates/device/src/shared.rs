@@ -20,7 +20,7 @@ use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
 use crate::peers::qp_numbers::QpNumbers;
 use crate::progress::reactor::Reactor;
-use crate::progress::{DeviceEngine, Driver, EventRouter};
+use crate::progress::{DeviceEngine, EngineDriver, EventRouter};
 use crate::reclaim::Reclaim;
 
 /// The objects that a device is made of. The engine thread and every handle hold it.
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) protection: Arc<Protection>,
     pub(crate) memory: ProcessMemory,
     /// Owns the engine and drives it.
-    pub(crate) driver: Driver,
+    pub(crate) driver: EngineDriver,
     /// Gives memory that peers access directly back to the program.
     pub(crate) reclaim: Reclaim,
     pub(crate) reactor: Reactor,
@@ -84,7 +84,7 @@ impl Shared {
             scope,
             protection,
             memory,
-            driver: Driver::new(node, engine, config.tick, router, lifecycle)?,
+            driver: EngineDriver::new(node, engine, config.tick, router, lifecycle)?,
             reclaim,
             reactor: Reactor::new()?,
             qp_numbers,

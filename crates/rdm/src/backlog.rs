@@ -79,7 +79,7 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::UNTRACKED;
+    use crate::operation_id::UNTRACKED;
 
     #[test]
     fn answers_that_wait_are_bounded_in_number_and_in_bytes() {

@@ -18,7 +18,7 @@
 //! | [`connection`] | connections: their states, their slots, and when they are removed |
 //! | [`peers`] | the peers of an endpoint, and the connection to each |
 //! | [`matching`] | which receive a message matches |
-//! | [`operation`] | operations in progress, by number |
+//! | [`operation_id`] | operations in progress, by number |
 //! | [`draining`] | completed operations with memory that a peer may still touch |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send before the program receives it |
@@ -49,7 +49,7 @@ pub mod header;
 pub mod hello;
 pub mod limits;
 pub mod matching;
-pub mod operation;
+pub mod operation_id;
 pub mod order;
 pub mod peers;
 pub mod sges;

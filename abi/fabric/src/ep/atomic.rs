@@ -6,8 +6,8 @@
 
 use super::datatype::limits;
 use super::host::{EpHost, identity_of, refuse};
-use super::operation::{Deferred, Posted};
 use super::options::Limits;
+use super::report::{Deferred, Posted};
 use super::send::Descriptors;
 use super::*;
 use crate::mr::local;

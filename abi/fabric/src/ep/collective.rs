@@ -4,8 +4,8 @@
 use super::atomic::elements_of;
 use super::datatype::{self, data_type, operation};
 use super::group::check;
-use super::operation::{Counts, Posted};
 use super::payload::gather;
+use super::report::{Counts, Posted};
 use super::send::Descriptors;
 use super::*;
 use crate::info::offer::IOV_LIMIT;

@@ -1,8 +1,8 @@
 //! The host of an endpoint's state machine: the device, and the program's memory, queues and counters.
 
-use super::operation::Posted;
 use super::payload;
 use super::receive::{Arriving, PostedReceive};
+use super::report::Posted;
 use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
@@ -15,7 +15,7 @@ use rkey_rdm::address::to_text;
 use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
-use rkey_rdm::operation::Plain;
+use rkey_rdm::operation_id::Plain;
 use send::Exposed;
 
 /// What an enabled endpoint runs on.

@@ -12,7 +12,7 @@
 //! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
 //! | [`backlog`] | progress for peers while the program does not look |
 //! | [`reach`] | the connection to a peer of the address vector |
-//! | [`operation`] | reports to the program about its operations |
+//! | [`report`] | reports to the program about its operations |
 //! | [`post`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | messages out, messages in, and peeks at them |
 //! | [`payload`] | memory of the program, copied from and to |
@@ -43,13 +43,13 @@ mod host;
 mod life;
 mod name;
 pub(crate) mod object;
-mod operation;
 mod options;
 mod payload;
 mod peek;
 mod post;
 mod reach;
 mod receive;
+mod report;
 mod rma;
 mod send;
 pub(crate) mod shared;

@@ -1,9 +1,9 @@
 //! The program's receives: checked, posted and canceled, and their completions.
 
 use super::host::EpHost;
-use super::operation::Deferred;
 use super::payload::elements;
 use super::reach::no_peer;
+use super::report::Deferred;
 use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;

@@ -2,9 +2,9 @@
 //!
 //! They are work requests of the connection, which the peer's device executes.
 
-use super::operation::{Deferred, Posted};
 use super::options::Limits;
 use super::payload::{elements, gather};
+use super::report::{Deferred, Posted};
 use super::send::{Descriptors, total};
 use super::*;
 use crate::info::offer::RMA_IOV_LIMIT;

@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory that the program passes.
 
-use super::operation::{self, Deferred, Posted};
 use super::options::Limits;
 use super::payload::{elements, gather};
+use super::report::{self, Deferred, Posted};
 use super::*;
 use crate::info::offer::MAX_MSG_SIZE;
 use libc::iovec;
@@ -14,7 +14,7 @@ use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
 use rkey_rdm::endpoint::{Body, Outgoing};
 use rkey_rdm::error::Result as RdmResult;
 use rkey_rdm::header::{Header, Kind};
-use rkey_rdm::operation::{Form, Plain};
+use rkey_rdm::operation_id::{Form, Plain};
 use std::ffi::c_void;
 
 /// A message to be sent.
@@ -256,7 +256,7 @@ impl Endpoint {
                 context,
                 flags: FI_SEND | kind,
                 report,
-                counts: operation::counts(message.deferred, SENT),
+                counts: report::counts(message.deferred, SENT),
             };
             Ok(state.rdm.send(&live.host, &it, &body, posted)?)
         })

@@ -4,8 +4,8 @@
 // UNSAFETY: C functions.
 
 use crate::cq::{self, CqConfig, CqObject};
+use crate::cq_cursor::{Current, clock, is_stamped, timestamp};
 use crate::object::{find, input};
-use crate::polling::{Current, clock, is_stamped, timestamp};
 use crate::status;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, CqEx, CqInitAttrEx, ModifyCqAttr, PollCqAttr, TmInfo};
@@ -141,7 +141,7 @@ unsafe fn object<'a>(cq: *mut CqEx) -> Option<&'a CqObject> {
 /// The caller holds the queue's polling lock.
 unsafe fn take(object: &CqObject, stamped: bool) -> c_int {
     // SAFETY: the lock is held.
-    let current = unsafe { &mut *object.polling.current.get() };
+    let current = unsafe { &mut *object.cursor.current.get() };
     let taken = if stamped {
         take_stamped(object, current)
     } else {
@@ -188,11 +188,11 @@ unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
     if unsafe { input(attr) }.is_ok_and(|attr| attr.comp_mask != 0) {
         return Errno::INVAL.raw();
     }
-    object.polling.lock();
+    object.cursor.lock();
     // SAFETY: locked above.
     let code = unsafe { take(object, stamped) };
     if code != 0 {
-        object.polling.unlock();
+        object.cursor.unlock();
     }
     code
 }
@@ -220,7 +220,7 @@ unsafe extern "C" fn next_poll_stamped(cq: *mut CqEx) -> c_int {
 unsafe extern "C" fn end_poll(cq: *mut CqEx) {
     // SAFETY: `object` validates the handle.
     if let Some(object) = unsafe { object(cq) } {
-        object.polling.unlock();
+        object.cursor.unlock();
     }
 }
 
@@ -231,7 +231,7 @@ unsafe extern "C" fn end_poll(cq: *mut CqEx) {
 #[inline]
 unsafe fn current(cq: *mut CqEx) -> Current {
     // SAFETY: called between start and end, so the lock is held.
-    unsafe { object(cq).map_or_else(Current::default, |object| *object.polling.current.get()) }
+    unsafe { object(cq).map_or_else(Current::default, |object| *object.cursor.current.get()) }
 }
 
 /// Readers: name, type, and the field of the current completion.

@@ -4,7 +4,7 @@ use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{CompChannel, Cq, CqEx, CqInitAttrEx, PollCqAttr};
 use ibverbs::tables::cq_ex;
-use ibverbs::{channel, cq, polling};
+use ibverbs::{channel, cq, cq_cursor};
 use std::ptr::null_mut;
 
 const TIMES: u64 = WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -44,10 +44,10 @@ fn complete(world: &World, channel: *mut CompChannel, id: u64) {
 #[test]
 fn a_completion_is_stamped_when_it_completes() {
     let (world, queue, channel) = world(TIMES);
-    let mut stamps = vec![polling::timestamp()];
+    let mut stamps = vec![cq_cursor::timestamp()];
     for id in 1..=2 {
         complete(&world, channel, id);
-        stamps.push(polling::timestamp());
+        stamps.push(cq_cursor::timestamp());
     }
     // SAFETY: a live queue, read only between start and end.
     unsafe {

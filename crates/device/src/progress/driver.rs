@@ -40,7 +40,7 @@ const POLLS_PER_ACK: u32 = 64;
 const YIELD_AFTER: u64 = 5_000;
 
 /// The engine, and everything that decides when which thread drives it.
-pub(crate) struct Driver {
+pub(crate) struct EngineDriver {
     /// Locked for the length of engine calls only. The system calls under it are the doorbell and, for a remote iovec, the
     /// kernel's copy of one fragment between two processes: memory that is backed by a slow file system stalls that copy,
     /// and with it the device.
@@ -63,7 +63,7 @@ pub(crate) struct Driver {
     pub(crate) lifecycle: Lifecycle,
 }
 
-impl Driver {
+impl EngineDriver {
     /// A driver that leaves the engine to the engine thread, which checks every `tick` whether the program still polls.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Driver {
         })
     }
 
-    /// Locks the engine for reading. Changes go through [`Driver::command`] or [`Driver::post`].
+    /// Locks the engine for reading. Changes go through [`EngineDriver::command`] or [`EngineDriver::post`].
     pub(crate) fn lock(&self) -> Guard<'_, DeviceEngine> {
         self.engine.lock()
     }
@@ -111,7 +111,7 @@ impl Driver {
         self.rest();
     }
 
-    /// [`Driver::poll`] for a front end that takes the messages of a completion queue from an inbox. It does not yield.
+    /// [`EngineDriver::poll`] for a front end that takes the messages of a completion queue from an inbox. It does not yield.
     #[inline]
     pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.empty_polls().wrapping_add(1);
@@ -212,7 +212,7 @@ impl Driver {
         self.drive(self.engine.lock(), now)
     }
 
-    /// [`Driver::drive_now`] for the engine thread, which does not wait for the lock. `now` is the time.
+    /// [`EngineDriver::drive_now`] for the engine thread, which does not wait for the lock. `now` is the time.
     pub(super) fn try_drive(&self, now: u64) -> bool {
         self.engine
             .try_lock()
@@ -468,7 +468,7 @@ fn kick_peers(engine: &DeviceEngine) {
 }
 
 /// Marks the device as failed when a panic drops it.
-struct PanicAlarm<'a>(&'a Driver);
+struct PanicAlarm<'a>(&'a EngineDriver);
 
 impl Drop for PanicAlarm<'_> {
     fn drop(&mut self) {

@@ -9,7 +9,7 @@ use crate::error::DeviceError;
 use crate::peers::Peers;
 use crate::peers::handshake::LocalNode;
 use crate::progress::reactor::Token;
-use crate::progress::{Driver, Mode, now_ns};
+use crate::progress::{EngineDriver, Mode, now_ns};
 use crate::shared::Shared;
 use crate::threads;
 
@@ -25,7 +25,7 @@ const RECENTLY: u64 = 200_000;
 pub(crate) struct EngineThread {
     shared: Arc<Shared>,
     peers: Peers,
-    /// [`Driver::empty_polls`] when the thread last checked whether the program polls.
+    /// [`EngineDriver::empty_polls`] when the thread last checked whether the program polls.
     last_polls: u32,
 }
 
@@ -83,7 +83,7 @@ impl EngineThread {
         }
     }
 
-    fn driver(&self) -> &Driver {
+    fn driver(&self) -> &EngineDriver {
         &self.shared.driver
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rkey_engine::{AsyncEvent, Event, QpAttributes, QpId, QpState};
 
-use super::Driver;
+use super::EngineDriver;
 use crate::inspect::denials::Denials;
 use crate::objects::event_queue::EventQueue;
 use crate::objects::{Counters, CqTable, QpTable};
@@ -25,13 +25,13 @@ pub(crate) struct EventRouter {
 
 impl EventRouter {
     /// Acts on events, in order.
-    pub(super) fn route(&self, driver: &Driver, events: Vec<Event>) {
+    pub(super) fn route(&self, driver: &EngineDriver, events: Vec<Event>) {
         for event in events {
             self.route_one(driver, event);
         }
     }
 
-    fn route_one(&self, driver: &Driver, event: Event) {
+    fn route_one(&self, driver: &EngineDriver, event: Event) {
         match event {
             Event::CqReady(cq) => self.cqs.ready(cq),
             Event::CqSeen(cq) => self.cqs.seen(cq),
@@ -63,7 +63,7 @@ impl EventRouter {
     }
 
     /// Handles an event for the program, and its consequences in the device.
-    fn tell(&self, driver: &Driver, event: AsyncEvent) {
+    fn tell(&self, driver: &EngineDriver, event: AsyncEvent) {
         match event {
             AsyncEvent::CqOverrun(cq) => {
                 tracing::warn!(
@@ -86,7 +86,7 @@ impl EventRouter {
     }
 
     /// Reports the end of a queue pair's peer, and fails the queue pair if its options require that.
-    pub(super) fn peer_is_gone(&self, driver: &Driver, qp: QpId, qpn: u32) {
+    pub(super) fn peer_is_gone(&self, driver: &EngineDriver, qp: QpId, qpn: u32) {
         if self.qps.fails_with_peer(qpn, qp) {
             self.fail_with_peer(driver, qp);
         }
@@ -94,7 +94,7 @@ impl EventRouter {
     }
 
     /// Fails a queue pair, and wakes its completion queues: if nothing was posted to it, no completion wakes them.
-    fn fail_with_peer(&self, driver: &Driver, qp: QpId) {
+    fn fail_with_peer(&self, driver: &EngineDriver, qp: QpId) {
         let Some(info) = driver.command(|engine| engine.query_qp(qp)) else {
             return;
         };
@@ -116,7 +116,7 @@ impl EventRouter {
     }
 
     /// Connects a queue pair to this device at once, and leaves connections to other devices to the engine thread.
-    fn link_needed(&self, driver: &Driver, qp: QpId, peer: u32) {
+    fn link_needed(&self, driver: &EngineDriver, qp: QpId, peer: u32) {
         if !self.qp_numbers.owns(names::block_of(peer)) {
             driver.requests.connect(qp, peer);
             return;

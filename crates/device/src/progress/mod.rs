@@ -1,6 +1,6 @@
 //! How the engine is driven.
 //!
-//! The engine moves only when a thread calls `drive`. The [`Driver`] owns the engine and decides which thread that is; the
+//! The engine moves only when a thread calls `drive`. The [`EngineDriver`] owns the engine and decides which thread that is; the
 //! [`Schedule`] keeps the [`Mode`], which changes only under the engine's lock:
 //!
 //! * [`Mode::Program`]: the program polls, or has just posted. A polling thread checks the rings without a lock, and drives when
@@ -11,7 +11,7 @@
 //!   wakes the engine thread. The timer runs only if requests are outstanding. No CPU is used.
 //!
 //! A program that starts to poll or post wakes the engine without the engine thread: it makes the sleep words even and sets the
-//! timer. A program that is about to wait hands the engine over ([`Driver::hand_over`]), also without the engine thread. The
+//! timer. A program that is about to wait hands the engine over ([`EngineDriver::hand_over`]), also without the engine thread. The
 //! engine thread takes over when a tick finds no poll since the last one.
 //!
 //! Pollers take the time from a coarse clock, which the engine thread and every 64th empty poll refresh: reading the real one
@@ -42,7 +42,7 @@ mod thread_requests;
 mod timer;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use driver::{DeviceEngine, Driver};
+pub(crate) use driver::{DeviceEngine, EngineDriver};
 pub(crate) use event_router::EventRouter;
 pub(crate) use schedule::{Mode, Schedule, now_ns};
 pub(crate) use thread_requests::ThreadRequests;

@@ -27,7 +27,7 @@ use super::lease_messages::{LeaseRequest, Message, encode};
 use super::outbox::{Outbox, Packet};
 use crate::inspect::denials::Denials;
 use crate::objects::QpTable;
-use crate::progress::Driver;
+use crate::progress::EngineDriver;
 use crate::reclaim::segment::Segment;
 
 /// The leases that peers have on this device's memory.
@@ -116,7 +116,7 @@ impl Leases {
     }
 
     /// Answers a request that came over a link.
-    pub(super) fn answer(&self, driver: &Driver, link: LinkId, request: &LeaseRequest) {
+    pub(super) fn answer(&self, driver: &EngineDriver, link: LinkId, request: &LeaseRequest) {
         let found = {
             let engine = driver.lock();
             engine.link(link).and_then(|link| {
@@ -135,7 +135,7 @@ impl Leases {
 
     fn decide(
         &self,
-        driver: &Driver,
+        driver: &EngineDriver,
         (link, board, node): (LinkId, &LeaseBoard, NodeId),
         request: &LeaseRequest,
     ) -> (Message, Option<OwnedFd>) {
@@ -171,7 +171,7 @@ impl Leases {
     /// The queue pair that a request names, if it is connected to the requesting one.
     fn qp_of(
         &self,
-        driver: &Driver,
+        driver: &EngineDriver,
         node: NodeId,
         request: &LeaseRequest,
     ) -> Result<QpInfo, LeaseError> {

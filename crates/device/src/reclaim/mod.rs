@@ -34,7 +34,7 @@ use rkey_link::peer::{Control, PeerAccess};
 
 use crate::inspect::denials::Denials;
 use crate::objects::QpTable;
-use crate::progress::{Backoff, DeviceEngine, Driver};
+use crate::progress::{Backoff, DeviceEngine, EngineDriver};
 use lease::Leases;
 use lease_messages::{Message, decode};
 use lease_requests::{Answer, LeaseRequests};
@@ -75,14 +75,14 @@ impl Reclaim {
 
     /// Ends the access of a lost link's peer to our memory. Returns whether some access remains, which [`Reclaim::settle`] must
     /// check again.
-    pub(crate) fn forget_link(&self, driver: &Driver, link: LinkId) -> bool {
+    pub(crate) fn forget_link(&self, driver: &EngineDriver, link: LinkId) -> bool {
         self.leases.outbox.forget(link);
         let copies = !self.remote_copies.settle(driver, CopyScope::All);
         self.leases.forget_link(link) || copies
     }
 
     /// Checks the peers of lost links again. Returns whether any access remains.
-    pub(crate) fn settle(&self, driver: &Driver) -> bool {
+    pub(crate) fn settle(&self, driver: &EngineDriver) -> bool {
         let copies = !self.remote_copies.settle(driver, CopyScope::All);
         self.leases.settle() || copies
     }
@@ -98,7 +98,7 @@ impl Reclaim {
     }
 
     /// Handles a message of the device at the other end of a link. Runs in the engine thread.
-    pub(crate) fn on_control(&self, driver: &Driver, link: LinkId, control: Control) {
+    pub(crate) fn on_control(&self, driver: &EngineDriver, link: LinkId, control: Control) {
         let message = decode(&control.bytes);
         let mut fds = control.fds;
         match message {
@@ -125,7 +125,7 @@ impl Reclaim {
     }
 
     /// Whether deregistering a region would return at once: no outstanding request of ours names it.
-    pub(crate) fn is_region_quiet(&self, driver: &Driver, key: LocalKey) -> bool {
+    pub(crate) fn is_region_quiet(&self, driver: &EngineDriver, key: LocalKey) -> bool {
         let exposed = driver.lock().exposes(key);
         !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
     }
@@ -134,7 +134,7 @@ impl Reclaim {
     #[inline]
     pub(crate) fn wait_for_region(
         &self,
-        driver: &Driver,
+        driver: &EngineDriver,
         region: Region,
         leasable: bool,
         pending: &mut impl Pending,
@@ -146,7 +146,7 @@ impl Reclaim {
     }
 
     #[cold]
-    fn wait_for_peers(&self, driver: &Driver, region: Region, leasable: bool) {
+    fn wait_for_peers(&self, driver: &EngineDriver, region: Region, leasable: bool) {
         let (exposed, lost_peers) = {
             let engine = driver.lock();
             let lost_peers = self.remote_copies.has_lost_peers(&engine);
@@ -165,19 +165,19 @@ impl Reclaim {
     }
 
     /// Whether no peer touches memory because of orphaned requests of a queue pair.
-    pub(crate) fn is_qp_quiet(&self, driver: &Driver, qpn: u32) -> bool {
+    pub(crate) fn is_qp_quiet(&self, driver: &EngineDriver, qpn: u32) -> bool {
         links_with_orphans(driver, qpn).is_empty()
             && self.has_no_lost_peers(driver, CopyScope::Qp(qpn))
     }
 
     /// Cuts the links over which a peer may still touch memory because of orphaned requests of a queue pair.
-    pub(crate) fn cut_off_qp(&self, driver: &Driver, qpn: u32) {
+    pub(crate) fn cut_off_qp(&self, driver: &EngineDriver, qpn: u32) {
         driver.cut_links("a queue pair that failed", &links_with_orphans(driver, qpn));
     }
 
     /// Waits until no peer touches memory because of orphaned requests of a queue pair. Cuts the links of peers that do not
     /// respond until `deadline`.
-    pub(crate) fn wait_for_qp(&self, driver: &Driver, qpn: u32, deadline: Instant) {
+    pub(crate) fn wait_for_qp(&self, driver: &EngineDriver, qpn: u32, deadline: Instant) {
         let (mut backoff, mut cut) = (Backoff::new(), Vec::new());
         loop {
             let links = links_with_orphans(driver, qpn);
@@ -198,7 +198,7 @@ impl Reclaim {
     }
 
     /// Whether no peer of a lost link is in a call that touches memory of this scope.
-    fn has_no_lost_peers(&self, driver: &Driver, scope: CopyScope) -> bool {
+    fn has_no_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
         let lost_peers = self.remote_copies.has_lost_peers(&driver.lock());
         !lost_peers || self.remote_copies.settle(driver, scope)
     }
@@ -206,7 +206,7 @@ impl Reclaim {
 
 /// Waits until peers have responded to all our requests that named a region. Cuts their links after a while.
 #[cold]
-fn wait_for_responses(driver: &Driver, key: LocalKey) {
+fn wait_for_responses(driver: &EngineDriver, key: LocalKey) {
     let started = Instant::now();
     let mut backoff = Backoff::new();
     while !driver.has_failed() && driver.lock().exposes(key) {
@@ -227,7 +227,7 @@ fn unacknowledged_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
 }
 
 /// The links with outstanding orphaned requests of a queue pair.
-fn links_with_orphans(driver: &Driver, qpn: u32) -> Vec<LinkId> {
+fn links_with_orphans(driver: &EngineDriver, qpn: u32) -> Vec<LinkId> {
     if driver.has_failed() {
         // All links count as lost.
         return Vec::new();

@@ -20,7 +20,7 @@ use rkey_engine::{ExposedMemory, Exposure, LinkId};
 use rkey_link::peer::PeerAccess;
 use rkey_link::{AnyLink, Link, LinkRole};
 
-use crate::progress::{Backoff, DeviceEngine, Driver};
+use crate::progress::{Backoff, DeviceEngine, EngineDriver};
 
 /// How long the device waits for the peer of a lost link. A running peer is known to be out of our memory after some 50 µs, or
 /// after 250 ms of processor time if it lies. Only three kinds of peers take longer: those that get no processor time, those
@@ -129,7 +129,7 @@ impl RemoteCopies {
 
     /// Revokes the permits of lost links, and forgets those whose peers cannot be in a call. On a device that failed, all
     /// links count as lost: it no longer takes responses.
-    fn revoke_permits(&self, driver: &Driver) {
+    fn revoke_permits(&self, driver: &EngineDriver) {
         let all_are_lost = driver.has_failed();
         let mut engine = driver.lock();
         let mut all = self.all.lock();
@@ -160,7 +160,7 @@ impl RemoteCopies {
 
     /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
     /// scope. The checks take `patience` at most; a peer that was not checked by then may be in a call.
-    fn settle_within(&self, driver: &Driver, scope: CopyScope, patience: Duration) -> bool {
+    fn settle_within(&self, driver: &EngineDriver, scope: CopyScope, patience: Duration) -> bool {
         self.revoke_permits(driver);
         let lost_peers: Vec<(LinkId, LostPeer)> = {
             let all = self.all.lock();
@@ -195,14 +195,14 @@ impl RemoteCopies {
 
     /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
     /// scope. Until then each link holds three descriptors and two mappings.
-    pub(super) fn settle(&self, driver: &Driver, scope: CopyScope) -> bool {
+    pub(super) fn settle(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
         self.settle_within(driver, scope, GLANCE)
     }
 
     /// Waits until no peer of a lost link is in a call that touches memory of this scope, or the device has given up on the
     /// peer.
     #[cold]
-    pub(super) fn wait(&self, driver: &Driver, scope: CopyScope) {
+    pub(super) fn wait(&self, driver: &EngineDriver, scope: CopyScope) {
         let mut backoff = Backoff::new();
         while !self.settle_within(driver, scope, LIMIT) {
             backoff.sleep();
@@ -211,7 +211,7 @@ impl RemoteCopies {
 
     /// Runs `act` while no peer that responds copies to or from our memory by system calls: such a copy would go to pages
     /// that `act` replaces.
-    pub(super) fn pause<R>(&self, driver: &Driver, act: impl FnOnce() -> R) -> R {
+    pub(super) fn pause<R>(&self, driver: &EngineDriver, act: impl FnOnce() -> R) -> R {
         if driver.has_failed() {
             return act();
         }

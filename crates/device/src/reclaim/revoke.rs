@@ -22,7 +22,7 @@ use rkey_core::RegionId;
 use rkey_engine::LinkId;
 use rkey_link::direct::LeaseId;
 
-use crate::progress::{Backoff, Driver};
+use crate::progress::{Backoff, EngineDriver};
 use crate::reclaim::lease::{Granted, Leases, overlap};
 use crate::reclaim::remote_copies::RemoteCopies;
 
@@ -173,7 +173,7 @@ impl Leases {
     }
 
     /// Revokes all leases on a region that already refuses new ones. When this returns, no peer touches the memory by a lease.
-    pub(super) fn revoke(&self, driver: &Driver, copies: &RemoteCopies, region: RegionId) {
+    pub(super) fn revoke(&self, driver: &EngineDriver, copies: &RemoteCopies, region: RegionId) {
         if !self.any_region.load(Ordering::Acquire) {
             return;
         }
@@ -199,7 +199,7 @@ impl Leases {
     /// Detaches the pages that copies in progress can touch, after revoking other leases on them.
     fn detach_copies(
         &self,
-        driver: &Driver,
+        driver: &EngineDriver,
         copies: &RemoteCopies,
         mut names: HashSet<Name>,
     ) -> std::io::Result<()> {

@@ -5,7 +5,7 @@
 use super::{Connection, Pool};
 use crate::error::{Error, Failure, Result};
 use crate::header::{Atomic, Header};
-use crate::operation::Plain;
+use crate::operation_id::Plain;
 use core::net::SocketAddr;
 use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
 use rkey_engine::{Completion, SendRequest, Sge};

@@ -56,7 +56,7 @@ use crate::error::Error;
 use crate::header::Header;
 use crate::limits::OPERATIONS_MAX;
 use crate::matching::Matching;
-use crate::operation::Operations;
+use crate::operation_id::Operations;
 use crate::order::InOrder;
 use crate::peers::{Callers, Peers};
 use collective::Collective;

@@ -4,7 +4,7 @@ use super::receive::Landing;
 use super::{Endpoint, Host};
 use crate::error::{Error, Failure};
 use crate::header::{Header, Kind};
-use crate::operation::Plain;
+use crate::operation_id::Plain;
 use crate::sges::Sges;
 
 /// An operation.

@@ -7,7 +7,7 @@ use crate::backlog::Later;
 use crate::error::{Error, Result};
 use crate::header::{self, Header, MAX_LEN};
 use crate::limits::{INLINE_MAX, SENDS};
-use crate::operation::UNTRACKED;
+use crate::operation_id::UNTRACKED;
 use rkey_engine::{SendFlags, SendRequest, Sge, Work};
 
 /// The work request of a message.

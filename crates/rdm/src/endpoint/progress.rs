@@ -4,7 +4,7 @@ use super::operation::{Arrival, Operation, What};
 use super::{Endpoint, Host, Service};
 use crate::error::{Error, Result};
 use crate::header::{self, Header, Kind};
-use crate::operation::{Plain, UNTRACKED};
+use crate::operation_id::{Plain, UNTRACKED};
 use rkey_core::LocalUse;
 use rkey_engine::{Completion, CompletionOp, Status};
 use std::time::Instant;

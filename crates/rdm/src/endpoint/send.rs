@@ -6,7 +6,7 @@ use super::{Endpoint, Host};
 use crate::error::Result;
 use crate::header::{Header, MAX_LEN};
 use crate::limits::{EAGER_MAX, INLINE_MAX};
-use crate::operation::Plain;
+use crate::operation_id::Plain;
 use rkey_engine::{SendRequest, Sge};
 
 /// The maximum length of a message that fits, with any header, into the inline data of a request.

@@ -8,7 +8,7 @@ use rkey_rdm::atomic::Request;
 use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
-use rkey_rdm::operation::{Form, Plain};
+use rkey_rdm::operation_id::{Form, Plain};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

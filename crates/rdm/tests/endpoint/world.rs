@@ -10,7 +10,7 @@ use rkey_rdm::endpoint::{Body, Endpoint, Outgoing, Receive, Service};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::matching::Pattern;
-use rkey_rdm::operation::{Form, Plain};
+use rkey_rdm::operation_id::{Form, Plain};
 use smallvec::smallvec;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -11,7 +11,7 @@ use rkey_engine::{Completion, PostError, QpAttributes, QpState, SendRequest, Sge
 use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
-use rkey_rdm::operation::Plain;
+use rkey_rdm::operation_id::Plain;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 

@@ -37,13 +37,13 @@ pub(in crate::progress) fn router() -> EventRouter {
 }
 
 /// A driver without an engine thread.
-pub(in crate::progress) fn driver() -> Driver {
+pub(in crate::progress) fn driver() -> EngineDriver {
     let lifecycle = Lifecycle::new(ForkMark::new().unwrap());
     let tick = Duration::from_secs(3600);
-    Driver::new(NodeId::default(), engine(), tick, router(), lifecycle).unwrap()
+    EngineDriver::new(NodeId::default(), engine(), tick, router(), lifecycle).unwrap()
 }
 
-fn sleeping() -> Driver {
+fn sleeping() -> EngineDriver {
     let driver = driver();
     assert!(driver.fall_asleep());
     assert_eq!(driver.schedule.mode(), Mode::Asleep);

@@ -6,7 +6,7 @@ use crate::cntr::Counter;
 use crate::cq::Entry;
 use crate::sys::*;
 use rkey_rdm::error::Failure;
-use rkey_rdm::operation::{Form, Plain};
+use rkey_rdm::operation_id::{Form, Plain};
 use std::ffi::c_void;
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use rkey_device::engine::Completion;
 use std::cell::UnsafeCell;
 
 /// The completion under the cursor, between `ibv_start_poll` and `ibv_end_poll`.
-pub struct Polling {
+pub struct Cursor {
     /// The program promised to use one thread, so the lock stays unused.
     single_threaded: bool,
     lock: RawLock,
@@ -26,9 +26,9 @@ pub(crate) struct Current {
 }
 
 // SAFETY: only the thread that holds `lock`, or the program's only thread, uses `current`.
-unsafe impl Sync for Polling {}
+unsafe impl Sync for Cursor {}
 
-impl Polling {
+impl Cursor {
     /// No completion is under the cursor.
     #[must_use]
     pub fn new(single_threaded: bool) -> Self {
