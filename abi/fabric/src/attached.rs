@@ -21,7 +21,7 @@ pub(crate) trait Driven: Send + Sync {
     /// Checks whether the connection has ended. Returns whether there was anything to do.
     fn look_for_end(&self) -> bool;
 
-    /// As [`Driven::arm`], for the end of the connection only.
+    /// Like [`Driven::arm`], but for the end of the connection only.
     fn arm_for_end(&self) -> Result<()>;
 }
 

@@ -1,5 +1,5 @@
-//! Connection requests, from the peer's first packet to the program's answer. Their handles are in the `fi_info` of
-//! `FI_CONNREQ` events.
+//! Connection requests, from the peer's first packet to the program's answer. The `fi_info` of an `FI_CONNREQ` event
+//! contains the request's handle.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads handles and data of the program.
@@ -75,7 +75,7 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
             "a connection from process {} was refused: {why}",
             incoming.peer().pid
         ));
-        // Text would be taken for the program's data.
+        // The client would take text for the program's data.
         incoming.reject("");
         return None;
     };
@@ -87,7 +87,7 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
     Some((Request { incoming, hello }, name, data))
 }
 
-/// Takes a request from its handle; `FI_ECONNABORTED` if the peer has ended.
+/// Takes a request from its handle; returns `FI_ECONNABORTED` if the peer has ended.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -120,7 +120,7 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
 /// # Safety
 /// The `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
-    // SAFETY: as the caller promises: made by us, and its handle that of a request.
+    // SAFETY: the caller promises that we made it and that its handle is that of a request.
     let object = unsafe {
         let info = input(info.cast_const()).ok();
         info.and_then(|it| find::<RequestObject, _>(it.handle).ok())
@@ -128,12 +128,12 @@ pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
     object.is_some_and(|it| it.request.0.lock().is_none())
 }
 
-/// Drops a request that the program will not see: the peer is refused.
+/// Drops a request that the program will not see, which refuses the peer.
 ///
 /// # Safety
 /// The `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn forget_request(info: *mut Info) {
-    // SAFETY: as the caller promises: made by us, and its handle that of a request.
+    // SAFETY: the caller promises that we made it and that its handle is that of a request.
     unsafe {
         if let Ok(info) = input(info.cast_const()) {
             let _ = reject(info.handle, &[]);

@@ -50,27 +50,27 @@ impl DomainObject {
 pub(crate) struct Domain {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) device: Device,
-    /// The API version that the program asked for.
+    /// The API version that the program requested.
     pub(crate) version: u32,
     /// The `mr_mode` bits in force, with basic and scalable expanded.
     pub(crate) mr_mode: c_int,
-    /// The program asked for `FI_HMEM`.
+    /// The program requested `FI_HMEM`.
     pub(crate) hmem: bool,
-    /// The program asked for `FI_RMA_EVENT`.
+    /// The program requested `FI_RMA_EVENT`.
     pub(crate) rma_events: bool,
     /// Authorization keys are in address vectors.
     pub(crate) av_keys: bool,
-    /// The program asked for `FI_AV_USER_ID`.
+    /// The program requested `FI_AV_USER_ID`.
     pub(crate) user_ids: bool,
-    /// The program asked for `FI_DIRECTED_RECV`.
+    /// The program requested `FI_DIRECTED_RECV`.
     pub(crate) directed: bool,
     /// The peers that regions can be limited to.
     pub(crate) identities: Identities,
-    /// Whether messages progress while the program does something else (`FI_PROGRESS_AUTO`).
+    /// Whether messages make progress while the program does something else (`FI_PROGRESS_AUTO`).
     pub(crate) auto_progress: bool,
     pub(crate) default_av: c_int,
     pub(crate) format: Format,
-    /// The authorization key of endpoints and regions without one of their own.
+    /// The authorization key of endpoints and regions without their own.
     auth_key: Vec<u8>,
     pds: Mutex<HashMap<Vec<u8>, Weak<ProtectionDomain>>>,
     default_pd: OnceLock<Arc<ProtectionDomain>>,
@@ -89,8 +89,8 @@ pub(crate) struct Domain {
     /// Regions bound to a counter or an endpoint, and those with remote rights where remote accesses can be
     /// counted (`FI_RMA_EVENT`).
     pub(crate) watched: WatchedRegions,
-    /// The number by which the device counts remote accesses to regions without a counter of their own. Set
-    /// once an endpoint has a counter for those.
+    /// The number by which the device counts remote accesses to regions without their own counter. Set once an endpoint
+    /// has a counter for such accesses.
     pub(crate) remote_counted: OnceLock<u32>,
     /// Work that waits for counters.
     pub(crate) work: Arc<Queue>,
@@ -127,7 +127,7 @@ impl std::ops::Deref for DomainRef {
     }
 }
 
-/// Above all queue pair numbers, which have 24 bits.
+/// Greater than all queue pair numbers, which have 24 bits.
 pub(crate) const FIRST_NUMBER: u32 = 1 << 24;
 
 /// A number that no other endpoint or counter of the process has.
@@ -144,7 +144,7 @@ impl Domain {
     pub(crate) unsafe fn new(owner: &FabricObject, info: &Hints<'_>) -> Result<Self> {
         let attr = info.domain.ok_or(FiError::INVAL)?;
         let version = owner.api_version();
-        // FI-118, FI-I20: authorization keys exist since 1.5.
+        // FI-118, FI-I20: authorization keys have existed since 1.5.
         let auth_key = if version < crate::sys::version(1, 5) {
             Vec::new()
         } else if attr.auth_key_size == FI_AV_AUTH_KEY {

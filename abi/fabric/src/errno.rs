@@ -59,7 +59,7 @@ impl FiError {
     pub(crate) const NOAV: Self = Self(267);
     pub(crate) const NORX: Self = Self(269);
 
-    /// The number itself; logs what it cannot say (`RKEY_LOG=info`).
+    /// The number itself; logs the details that it cannot carry (`RKEY_LOG=info`).
     #[cold]
     pub(crate) fn because(self, why: Arguments<'_>) -> Self {
         tracing::info!("call refused: {why}");
@@ -169,8 +169,8 @@ pub(crate) fn of_core(error: &CoreError) -> FiError {
     }
 }
 
-/// The `err` of a completion (FI-I36). If the reason for a refused access is known, an unknown key is
-/// `FI_ENOKEY` and any other reason `FI_EACCES`.
+/// The `err` of a completion (FI-I36). If the reason for a refused access is known, an unknown key gives `FI_ENOKEY`
+/// and any other reason gives `FI_EACCES`.
 pub(crate) fn of_status(status: Status, denial: Option<&Denial>) -> FiError {
     if let Some(Reason::Fault { .. }) = denial.map(|denial| denial.reason) {
         return FiError::FAULT;

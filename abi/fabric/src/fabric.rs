@@ -24,16 +24,16 @@ pub(crate) struct FabricObject {
 object!(FabricObject, FidFabric, 1024);
 
 /// The transport timeout of endpoints, in the units of `RKEY_TIMEOUT`: with its retries 13 seconds. Libfabric's
-/// API has no timeouts: endpoints wait for a slow peer. They notice a peer that has ended at once, whatever the
+/// API has no timeouts: endpoints wait for a slow peer. They notice at once that a peer has ended, whatever the
 /// timeout.
 const PATIENT: u8 = 19;
 
-/// What a device has to allow so that endpoints work.
+/// The limits that a device must allow for endpoints to work.
 const NEEDED_INLINE: u32 = INLINE_MAX as u32;
 pub(crate) const NEEDED_SGE: u32 = IOV_LIMIT as u32 + 1;
 const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS };
 
-/// A fabric. Its first object opens the device.
+/// A fabric. The fabric's first object opens the device.
 #[derive(Default)]
 pub(crate) struct Fabric {
     device: Mutex<Option<Device>>,
@@ -66,7 +66,7 @@ impl Fabric {
     }
 }
 
-/// Raises limits that are below what endpoints need, which would only make every transfer fail.
+/// Raises limits that are too low for endpoints: with them every transfer would fail.
 fn enough_for_endpoints(config: &mut Config) {
     let limits = [
         ("RKEY_MAX_INLINE", &mut config.max_inline, NEEDED_INLINE),

@@ -1,4 +1,4 @@
-//! Every reader of bytes from other processes, for fuzz targets and hostile peers. Each returns whether the
+//! Every reader of bytes from other processes, for fuzz targets and hostile peers. Each function returns whether the
 //! bytes made sense, and must accept any input.
 
 use crate::ep::foreign;

@@ -64,8 +64,8 @@ const FI_VERSION: u32 = sys::version(2, 6);
 /// The name of the provider.
 pub(crate) const NAME: &CStr = c"rkey";
 
-/// The index in the provider's context of the flag that keeps libfabric's core from putting a provider of its
-/// own on top of this one unasked: `-p rkey` then means only this provider.
+/// The index, in the provider's context, of the flag that keeps libfabric's core from layering its own provider over
+/// this one unasked: `-p rkey` then means this provider only.
 const DISABLE_LAYERING: usize = 5;
 
 /// Whether a list in `FI_PROVIDER` asks for a layer over this provider, as `rkey;ofi_rxm` does. Libfabric's
@@ -86,8 +86,8 @@ mod entry {
     use std::sync::Once;
 
     struct Shared(UnsafeCell<sys::Provider>);
-    // SAFETY: we touch the structure once, before libfabric's core gets it; then the core does, under its own
-    // lock.
+    // SAFETY: we touch the structure once, before libfabric's core gets it; after that only the core does, under its
+    // own lock.
     unsafe impl Sync for Shared {}
 
     static PROVIDER: Shared = Shared(UnsafeCell::new(sys::Provider {
@@ -104,7 +104,7 @@ mod entry {
         cleanup,
     }));
 
-    /// Called by libfabric when it unloads the provider. Objects that the program has not closed still run; the
+    /// Called by libfabric when it unloads the provider. Objects that the program has not closed keep running; the
     /// library stays in memory for them.
     unsafe extern "C" fn cleanup() {}
 

@@ -6,7 +6,7 @@ use rkey_endpoint::reachable;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Once;
 
-/// An address that is requested, or reserved for this endpoint alone.
+/// An address that the program requested, or that is reserved for this endpoint alone.
 #[derive(Debug)]
 pub(crate) struct LocalAddress {
     wish: SocketAddr,
@@ -42,7 +42,8 @@ impl LocalAddress {
         Ok(())
     }
 
-    /// As [`LocalAddress::reserve`], for an endpoint that only connects from there: sockets may share such an address.
+    /// Like [`LocalAddress::reserve`], for an endpoint that only connects from there: sockets may share such an
+    /// address.
     pub(crate) fn reserve_if_free(&mut self, device: &Device) -> Result<()> {
         static WARNED: Once = Once::new();
         match self.reserve(device) {

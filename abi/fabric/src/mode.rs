@@ -1,7 +1,8 @@
-//! The registration mode: which `mr_mode` bits the provider requires, and how they meet a program's hints.
+//! The registration mode: which `mr_mode` bits the provider requires, and how it matches them with a program's hints.
 //!
-//! By default the provider requires none. `FI_RKEY_MR_MODE` names bits to require (and to enforce),
-//! `FI_RKEY_PROFILE` the bits of a known provider, to test a program against the rules of absent hardware.
+//! By default the provider requires none. `FI_RKEY_MR_MODE` names bits to require (and to enforce), and
+//! `FI_RKEY_PROFILE` selects those of a known provider, to test a program against the rules of hardware that is not
+//! there.
 
 use crate::errno::FiError;
 use crate::sys::*;
@@ -86,10 +87,10 @@ pub(crate) fn required() -> Result<c_int, FiError> {
     Ok(bits(PROFILE, profile)? | bits(MR_MODE, parse)?)
 }
 
-/// The hints that count for the mode.
+/// The hints that matter for the mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// The version that the program asked for.
+    /// The version that the program requested.
     pub(crate) version: u32,
     /// `mr_mode` of its hints; `None` without domain attributes.
     pub(crate) mr_mode: Option<c_int>,
@@ -112,7 +113,7 @@ pub(crate) struct Granted {
 pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
     let needed = needed(required, asked);
     let local = needed & FI_MR_LOCAL != 0;
-    // The mode bit from before 1.5, where it counts (FI-I19).
+    // The mode bit of versions before 1.5, where it counts (FI-I19).
     let legacy_local = || match (local, asked.mode & FI_LOCAL_MR != 0) {
         (false, _) => Some(0),
         (true, true) => Some(FI_LOCAL_MR),
@@ -141,8 +142,8 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
         });
     };
     if offered & (FI_MR_BASIC | FI_MR_SCALABLE) != 0 {
-        // FI-253, FI-I18: since 1.5 basic and scalable stand alone. FI-252, FI-261: before, the 1.6.2 page
-        // counts, which allows FI_MR_LOCAL with FI_MR_BASIC.
+        // FI-253, FI-I18: since 1.5, basic and scalable cannot be combined with other bits. FI-252, FI-261: for earlier
+        // versions the 1.6.2 page applies, which allows FI_MR_LOCAL with FI_MR_BASIC.
         return match offered {
             FI_MR_BASIC => basic(),
             FI_MR_SCALABLE => scalable(),
@@ -172,13 +173,12 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
     })
 }
 
-/// Required bits that the program was told about: sets that its hints lacked, and whether it offered them
-/// later.
+/// Required bits that were reported to the program: sets that its hints lacked, and whether it offered them later.
 #[derive(Debug, Default)]
 struct Told(Vec<(c_int, bool)>);
 
 impl Told {
-    /// Whether the program must be told that these bits are missing.
+    /// Whether to report to the program that these bits are missing.
     fn lacks(&mut self, missing: c_int) -> bool {
         let news = missing != 0 && self.0.iter().all(|(told, _)| *told != missing);
         if news {
@@ -187,7 +187,7 @@ impl Told {
         news
     }
 
-    /// Bits that the program was told about as missing and now offers for the first time.
+    /// Bits that were reported as missing and that the program now offers for the first time.
     fn offers(&mut self, granted: c_int) -> c_int {
         let mut news = 0;
         for (missing, again) in &mut self.0 {

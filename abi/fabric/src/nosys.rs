@@ -1,5 +1,5 @@
-//! Functions for entries of the operation tables that this provider does not serve: they ignore their arguments
-//! and return `-FI_ENOSYS`.
+//! Functions for operation table entries that this provider does not support: they ignore their arguments and return
+//! `-FI_ENOSYS`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

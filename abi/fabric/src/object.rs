@@ -1,10 +1,10 @@
-//! Handles as libfabric has them, and the border at which errors become negative numbers.
+//! libfabric's form of handles, and the boundary at which errors become negative numbers.
 //!
-//! [`mod@rkey_kit::object`] does the checking. Here are the forms that libfabric adds: each handle begins with a `fid`, so
-//! one function may get handles of several kinds, and errors have numbers of libfabric.
+//! [`mod@rkey_kit::object`] does the checking. This module adds what is special to libfabric: each handle begins with a
+//! `fid`, so one function may get handles of several kinds, and errors have libfabric's numbers.
 
 #![allow(unsafe_code)]
-// UNSAFETY: passes on addresses that C passes.
+// UNSAFETY: forwards addresses that C passes.
 
 use crate::errno::{FiError, Result};
 use rkey_kit::Spares;
@@ -18,8 +18,8 @@ use std::thread::LocalKey;
 macro_rules! object {
     ($object:ty, $c:ty, $capacity:literal) => {
         rkey_kit::object!($object, fid: $c, $capacity);
-        // SAFETY: the structure holds addresses of tables that never change and numbers; programs are
-        // told not to change it. Everything behind it is itself `Send` and `Sync`.
+        // SAFETY: the structure holds numbers, and addresses of tables that never change; programs must not change it.
+        // Everything behind it is itself `Send` and `Sync`.
         unsafe impl Send for $object {}
         // SAFETY: as above.
         unsafe impl Sync for $object {}
@@ -27,7 +27,7 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-/// The object behind a handle; `FI_EINVAL` if there is none (any more).
+/// The object behind a handle; fails with `FI_EINVAL` if there is none (any more).
 ///
 /// # Safety
 /// As [`rkey_kit::object::find`].
@@ -75,7 +75,7 @@ pub(crate) unsafe fn end<T: Object, H>(
     unsafe { rkey_kit::object::end(spares, handle.cast()) }.map_err(FiError::from)
 }
 
-/// Writes a value to room that a program passes.
+/// Writes a value to memory that a program passes.
 ///
 /// # Safety
 /// As [`rkey_kit::argument::store`].
@@ -84,7 +84,7 @@ pub(crate) unsafe fn store<T>(room: *mut T, value: T) -> Result<()> {
     unsafe { rkey_kit::argument::store(room, value) }.map_err(FiError::from)
 }
 
-/// Writes as many bytes as fit; `len` becomes the full length. Returns whether all fitted.
+/// Writes as many bytes as fit; `len` becomes the full length. Returns whether all of them fit.
 ///
 /// # Safety
 /// `len` is null or a number, and `room` has that many bytes.
@@ -106,7 +106,7 @@ pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) 
     Ok(cut == bytes.len())
 }
 
-/// Passes a name to the program; `FI_ETOOSMALL` if it does not fit.
+/// Passes a name to the program; returns `FI_ETOOSMALL` if it does not fit.
 ///
 /// # Safety
 /// `len` is null or a number, and `addr` has `len` bytes.
@@ -119,8 +119,7 @@ pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) 
     }
 }
 
-/// Runs the body of a C function that returns 0 or a negative number. A panic (a bug of ours) becomes
-/// `-FI_EIO`.
+/// Runs the body of a C function that returns 0 or a negative number. A panic (a bug in rkey) becomes `-FI_EIO`.
 #[inline]
 pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> i32 {
     match contained(body) {

@@ -35,7 +35,7 @@ object!(PepObject, FidPep, 4096);
 /// A passive endpoint.
 struct Passive {
     fabric: Arc<Fabric>,
-    /// The attributes with which connections are offered: those of this endpoint.
+    /// The attributes that connection requests offer: those of this endpoint.
     offer: Offer,
     format: Format,
     state: Mutex<State>,
@@ -43,7 +43,7 @@ struct Passive {
 }
 
 struct State {
-    /// `None`: an endpoint has taken it over.
+    /// `None` if an endpoint has taken it over.
     local_address: Option<LocalAddress>,
     eq: Option<Arc<Eq>>,
     serving: Option<Serving>,
@@ -368,8 +368,7 @@ unsafe fn prov_name(fabric: Option<&FabricAttr>) -> &CStr {
 }
 
 impl PepObject {
-    /// Hands the address over to an endpoint. The passive endpoint is useless from then on, and bound to
-    /// nothing.
+    /// Hands the address over to an endpoint. From then on the passive endpoint is useless and bound to nothing.
     ///
     /// # Errors
     /// `FI_EINVAL`: another fabric. `FI_EOPBADSTATE`: it listens, or has handed its address over already.

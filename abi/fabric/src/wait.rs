@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// A descriptor that becomes readable after a while.
+/// A descriptor that becomes readable after a given time.
 pub(crate) struct Timer(OwnedFd);
 
 #[allow(unsafe_code)]
@@ -29,7 +29,7 @@ impl Timer {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Makes it unreadable for this time; `None`: for good.
+    /// Makes it unreadable for this time, or for good (`None`).
     pub(crate) fn set(&self, after: Option<Duration>) {
         let after = after.unwrap_or_default();
         let zero = libc::timespec {
@@ -155,7 +155,7 @@ impl Deadline {
             None => -1,
             Some(until) => {
                 let left = until.saturating_duration_since(time::now());
-                // Rounded up, so that a wait does not repeatedly end a little early.
+                // Rounded up so that waits do not repeatedly end slightly early.
                 c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
             }
         }

@@ -1,4 +1,4 @@
-//! Regions that must be found when a counter or an endpoint comes or goes.
+//! Regions that must be found when a counter or an endpoint is bound or closed.
 
 #![allow(unsafe_code)]
 // UNSAFETY: a list of regions without reference counts.
@@ -9,13 +9,13 @@ use std::ptr::NonNull;
 
 /// A region in the list.
 pub(crate) trait Watched: Sync {
-    /// Stops counting for a counter that is being closed, if that is the region's (FI-267, FI-I06).
+    /// Stops counting for a counter that is being closed, if it is the region's counter (FI-267, FI-I06).
     fn counter_closes(&self, counter: u32);
 
-    /// Unbinds the region from an endpoint that is being closed, if that is its endpoint (FI-267).
+    /// Unbinds the region from an endpoint that is being closed, if it is the region's endpoint (FI-267).
     fn endpoint_closes(&self, endpoint: u32);
 
-    /// Starts counting if the region has no counter: an endpoint has got a counter of remote accesses.
+    /// Starts counting if the region has no counter: an endpoint now has a counter of remote accesses.
     fn count_for_endpoints(&self);
 }
 
@@ -47,7 +47,7 @@ impl WatchedRegions {
         self.0.lock().remove(&address(region));
     }
 
-    /// Calls `then` for each region. It must not add or remove any.
+    /// Calls `then` for each region. `then` must not add or remove regions.
     pub(crate) fn for_each(&self, then: impl Fn(&dyn Watched)) {
         for region in self.0.lock().values() {
             // SAFETY: a region is removed before it is freed, under the lock that is held here.

@@ -1,12 +1,12 @@
 //! Work that waits for counters: triggered operations and the deferred work queue (fi_trigger(3)).
 //!
-//! A thread that drives the domain's queues and counters starts the work that is due, without holding an
-//! endpoint's lock: for each counter in the order of the thresholds, and at one threshold in the order in which
-//! it was queued.
+//! A thread that drives the domain's queues and counters starts the work that is due, without holding an endpoint's
+//! lock. For each counter, it starts work in the order of the thresholds, and for each threshold in the order in which
+//! the work was queued.
 //!
-//! Three events wake a sleeping program: a counter moves and makes work due, new work is queued, and due work
-//! could not be started. Nothing wakes it for the next attempt, nor for work that only the progress of other
-//! queues' endpoints makes due: a sleeping thread checks for those regularly ([`Queue::needs_looks`]).
+//! Three events wake a sleeping program: a counter moves and makes work due, new work is queued, or due work could not
+//! be started. Nothing wakes it for the next attempt, or for work that only the progress of other queues' endpoints
+//! makes due: a sleeping thread checks for these regularly ([`Queue::needs_looks`]).
 
 use crate::attached::Attached;
 use crate::errno::{FiError, Result};
@@ -17,7 +17,7 @@ use rkey_device::{CountListener, Device};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A counter, as far as work that waits for it is concerned.
+/// What waiting work needs of its counter.
 pub(crate) trait Counting: Send + Sync {
     /// Counts a success. Wakes a waiting thread if that makes work due.
     fn count(&self);
@@ -31,7 +31,7 @@ pub(crate) trait Counting: Send + Sync {
     /// Whether endpoints outside `than` can move it.
     fn depends_on_others(&self, than: &Attached) -> bool;
 
-    /// What keeps it open.
+    /// A reference that keeps it open.
     fn users(&self) -> &Users;
 }
 
@@ -40,7 +40,7 @@ pub(crate) trait Action: Send + Sync {
     /// Does it. `FI_EAGAIN`: try again. Other errors go to [`Action::failed`].
     fn run(&self) -> Result<()>;
 
-    /// It was not started, and will not be: tells the program.
+    /// Reports to the program that the work will not be started.
     fn failed(&self, error: FiError);
 
     /// The number of its endpoint.
@@ -57,7 +57,7 @@ struct Item {
     /// The address by which the program names it: its structure, or the context of a triggered operation.
     id: usize,
     action: Box<dyn Action>,
-    /// It was due and could not be started.
+    /// Whether it was due and could not be started.
     tried: bool,
 }
 
@@ -76,10 +76,10 @@ pub(crate) struct Queue {
     /// Locked while a thread starts due work: one at a time, to preserve the order. Such work is not among the
     /// items.
     running: Mutex<()>,
-    /// Signals that wake threads waiting for the domain's completion queues. Not the queues themselves: the
-    /// device's thread raises these, too, and must not end up with the last reference to its device.
+    /// Signals that wake threads waiting for the domain's completion queues. They are not the queues themselves: the
+    /// device's thread also raises these, and must not end up with the last reference to its device.
     waiters: Mutex<Vec<Weak<Signal>>>,
-    /// The waiting threads were told that work is due, and none has checked since then.
+    /// Set when the waiting threads were notified that work is due and none has checked since then.
     told: AtomicBool,
     /// Whether the device reports its counts.
     listens: Once,
@@ -94,7 +94,7 @@ impl CountListener for Queue {
 }
 
 impl Queue {
-    /// Adds work: `action` when `counter` has reached `threshold`. From then on the device of the domain reports its
+    /// Adds work: Queues `action` until `counter` reaches `threshold`. From then on the domain's device reports its
     /// counts here.
     pub(crate) fn add(
         self: &Arc<Self>,
@@ -141,7 +141,7 @@ impl Queue {
         }
     }
 
-    /// A counter has moved, and the caller starts no work itself.
+    /// Called when a counter has moved and the caller starts no work itself.
     #[inline]
     pub(crate) fn counted_in(&self, counter: &dyn Counting) {
         if self.len.load(Ordering::SeqCst) > 0 {
@@ -149,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// Wakes waiting threads if work is due, of one counter or of any.
+    /// Wakes waiting threads if work is due, for one counter or for any.
     #[cold]
     fn tell_of_due(&self, of: Option<&dyn Counting>) {
         let due = |item: &Item| of.is_none_or(|it| item.waits_for(it)) && item.is_due();
@@ -213,7 +213,7 @@ impl Queue {
             counter.progress_endpoints();
         }
         let _alone = self.running.lock();
-        // Before the check: later counts are reported again.
+        // This must precede the check, so that later counts are reported again.
         self.told.swap(false, Ordering::AcqRel);
         loop {
             let mut due = self.take_due();
@@ -226,7 +226,7 @@ impl Queue {
                 let first = due.iter().any(|it| !it.tried);
                 due.iter_mut().for_each(|it| it.tried = true);
                 self.put_back(due);
-                // Once: the waiting threads then retry by themselves.
+                // Once is enough: the waiting threads then retry by themselves.
                 return if first {
                     self.rouse()
                 };
@@ -234,13 +234,13 @@ impl Queue {
         }
     }
 
-    /// Takes out matching work, waiting for a thread that is just starting some.
+    /// Removes and returns matching work; first waits for a thread that is just starting some.
     fn withdraw(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
         let _alone = self.running.lock();
         self.take(which)
     }
 
-    /// Takes out matching work.
+    /// Removes and returns matching work.
     fn take(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
         let mut items = self.items.lock();
         let (taken, rest) = std::mem::take(&mut *items).into_iter().partition(which);

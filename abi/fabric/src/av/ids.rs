@@ -1,4 +1,4 @@
-//! The program's own identifiers for peers (`FI_AV_USER_ID`): completions name the sender by them instead of
+//! The program's own identifiers for peers (`FI_AV_USER_ID`): completions name the sender by its identifier instead of
 //! its number.
 
 #![allow(unsafe_code)]

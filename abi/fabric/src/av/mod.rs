@@ -44,7 +44,7 @@ object!(AvObject, FidAv, 4096);
 /// An address vector.
 pub(crate) struct Av {
     pub(crate) domain: Arc<Domain>,
-    /// Where insertions are reported, if asynchronous.
+    /// The queue for the events of asynchronous insertions.
     asynchronous: bool,
     /// Completions name senders only by the program's identifiers (`FI_AV_USER_ID`).
     identifies: bool,
@@ -91,7 +91,7 @@ impl Av {
             .unwrap_or(FI_ADDR_NOTAVAIL)
     }
 
-    /// As [`Av::number`] for callers that must not block: `None` while the program changes the vector, too.
+    /// Like [`Av::number`], for callers that must not block: also `None` while the program changes the vector.
     pub(crate) fn number_now(&self, address: &SocketAddr) -> Option<u64> {
         self.book.try_read()?.numbers.get(address).copied()
     }
@@ -173,14 +173,14 @@ impl Av {
         let (mut done, mut failed) = (0, Vec::new());
         for (index, address) in addresses.iter().enumerate() {
             let key = match keyed {
-                // SAFETY: checked not to be null; a number for each address.
+                // SAFETY: the pointer is not null, and the array has a number for each address.
                 true => Some(self.keys.get(unsafe { *numbers.add(index) })),
                 false => None,
             };
             let address = address.filter(|_| !matches!(key, Some(None)));
             let number = address.map_or(FI_ADDR_NOTAVAIL, |address| self.insert(address));
             if identified && address.is_some() {
-                // SAFETY: checked not to be null; a number for each address.
+                // SAFETY: the pointer is not null, and the array has a number for each address.
                 self.identify(number, unsafe { *numbers.add(index) })?;
             }
             if let (Some(_), Some(Some(key))) = (address, key) {
@@ -189,7 +189,7 @@ impl Av {
             failed.extend(address.is_none().then_some(index));
             done += c_int::from(address.is_some());
             if !numbers.is_null() {
-                // SAFETY: room for a number for each address.
+                // SAFETY: the array has room for a number for each address.
                 unsafe { *numbers.add(index) = number };
             }
             if flags & FI_SYNC_ERR != 0 {
@@ -198,7 +198,7 @@ impl Av {
                 } else {
                     FiError::INVAL.0
                 };
-                // SAFETY: room for an error for each address.
+                // SAFETY: the array has room for an error for each address.
                 unsafe { *context.cast::<c_int>().add(index) = error };
             }
         }
@@ -258,8 +258,8 @@ pub(crate) unsafe extern "C" fn av_open(
         if !attr.name.is_null() {
             return Err(FiError::NOSYS);
         }
-        // Numbers count from 0, so these bits are zero, and any receive context but the first (max_ep_rx_ctx)
-        // makes a number that no peer has.
+        // Numbers count from 0, so these bits are zero, and any receive context but the first (max_ep_rx_ctx) gives a
+        // number that no peer has.
         if !(0..=RX_CTX_BITS_MAX).contains(&attr.rx_ctx_bits) {
             return Err(FiError::INVAL);
         }
@@ -344,7 +344,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-/// The address at a pointer, and the pointer behind it.
+/// The address at a pointer, and the pointer just past it.
 ///
 /// # Safety
 /// It points to an address of this format, or to at least two bytes of an address of another family.

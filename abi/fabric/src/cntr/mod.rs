@@ -1,4 +1,4 @@
-//! Counters: of an endpoint's own operations, and of peers' accesses to regions (FI-177, FI-180).
+//! Counters of an endpoint's own operations, and of peers' accesses to regions (FI-177, FI-180).
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -57,7 +57,7 @@ impl Remote {
 /// A counter.
 pub(crate) struct Counter {
     pub(crate) domain: Arc<Domain>,
-    /// Without the device's counts; wraps, so that a program can set any value.
+    /// Excludes the device's counts; wraps, so that a program can set any value.
     value: AtomicU64,
     errors: AtomicU64,
     /// The number by which the device counts accesses to regions.
@@ -71,8 +71,8 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Adds without waking waiting threads: the caller starts the work that becomes due. Ordered with queued
-    /// work: either the work sees the new value, or this call sees the work.
+    /// Adds without waking waiting threads: the caller starts work that becomes due. Ordered with queued work: either
+    /// the work sees the new value, or this call sees the work.
     pub(crate) fn add(&self, more: u64) {
         self.value.fetch_add(more, Ordering::SeqCst);
     }
@@ -122,7 +122,7 @@ impl Counter {
         self.remote.lock().push((endpoint, kind));
     }
 
-    /// Ends [`Counter::watch`] and adds what was counted.
+    /// Ends [`Counter::watch`] and adds its count.
     pub(crate) fn unwatch(&self, endpoint: u32, kind: Remote) {
         let mut remote = self.remote.lock();
         let before = remote.len();
@@ -137,7 +137,7 @@ impl Counter {
         self.domain.work.run();
     }
 
-    /// The number by which the device counts for it; regions can be bound to it from then on.
+    /// The device's number for this counter; regions can be bound to the counter from then on.
     pub(crate) fn number(self: &Arc<Self>) -> u32 {
         *self.regions.get_or_init(|| {
             let number = number();
@@ -254,7 +254,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
     })
 }
 
-/// `fi_close` of a counter: detaches its regions, which could not be closed before it (FI-267, FI-I06);
+/// `fi_close` of a counter: detaches its regions, which could not be closed before it (FI-267, FI-I06); returns
 /// `-FI_EBUSY` while endpoints use it.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
@@ -346,8 +346,7 @@ unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
     })
 }
 
-/// `fi_cntr_wait`: waits until the value reaches the threshold; `-FI_EAVAIL` when an error is counted
-/// meanwhile.
+/// `fi_cntr_wait`: waits until the value reaches the threshold; returns `-FI_EAVAIL` if an error is counted meanwhile.
 unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

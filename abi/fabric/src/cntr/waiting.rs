@@ -1,8 +1,8 @@
 //! Waiting for a counter by its descriptor, and `fi_control` of counters (fi_cntr(3)).
 //!
-//! Much of what a counter counts wakes no thread: the device counts remote accesses, and messages progress only
-//! when the program polls. So the descriptor works like a clock: within a millisecond after `fi_trywait` it
-//! becomes readable, and the program reads the counter again.
+//! Most events that a counter counts wake no thread: the device counts remote accesses, and messages progress only when
+//! the program polls. So the descriptor works like a clock: within a millisecond after `fi_trywait` it becomes
+//! readable, and the program reads the counter again.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that write to the program's memory.
@@ -46,7 +46,7 @@ impl Wait {
 }
 
 impl Counter {
-    /// Prepares to wait on the descriptor: `FI_EAGAIN` if the counter has moved since the program last read it.
+    /// Prepares to wait on the descriptor. Returns `FI_EAGAIN` if the counter has moved since the program last read it.
     fn arm(&self) -> Result<()> {
         let wait = self.descriptor.as_ref().ok_or(FiError::INVAL)?;
         self.progress();

@@ -1,6 +1,6 @@
 //! Completion queues: entries of every format, errors, waiting by descriptor or in a call.
 //!
-//! A read returns the queued entries; only if there are none, it drives the queue's endpoints.
+//! A read returns the queued entries; only if there are none does it drive the queue's endpoints.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -35,15 +35,15 @@ pub(crate) struct CqObject {
 }
 object!(CqObject, FidCq, 65536);
 
-/// The size of a queue if the program leaves it to us, in entries.
+/// The default size of a queue, in entries.
 const DEFAULT_SIZE: usize = 16384;
 
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) domain: Arc<Domain>,
     format: c_int,
-    /// The queue is full at this many entries: no operation begins that would add more; those in progress still
-    /// do.
+    /// The queue is full at this many entries: no operation that would add more begins; those in progress still add
+    /// theirs.
     size: usize,
     queue: SpinLock<Queue>,
     /// The number of entries, readable without the lock.
@@ -60,7 +60,7 @@ struct Queue {
     owes: bool,
     /// Data of the last error, valid until the next read.
     error_data: Vec<u8>,
-    /// The program's buffer for these data, and their length.
+    /// The program's buffer for this data, and its length.
     given: (usize, usize),
 }
 
@@ -110,7 +110,8 @@ impl Cq {
         full
     }
 
-    /// The program has read entries. Returns whether responses wait and there is room for their consequences.
+    /// The program has read entries. Returns whether responses wait and the queue has room for the completions that
+    /// they cause.
     #[inline]
     fn has_read(&self, queue: &mut Queue) -> bool {
         self.counted(queue);

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 /// How long a waiting read polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// The pause of a call that wants no entries while there are some.
+/// How long a call for zero entries pauses while the queue has some.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Takes up to `max` entries: `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.
+/// Takes up to `max` entries. Returns `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.
 ///
 /// # Safety
 /// `into` has room for `max` entries of the queue's format; `sources` is null or has room for as many
@@ -65,7 +65,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     }
 }
 
-/// Takes entries. If there are none, makes progress and tries again.
+/// Takes entries. Like [`take`], but makes progress and tries again if there are no entries.
 ///
 /// # Safety
 /// As for [`take`].

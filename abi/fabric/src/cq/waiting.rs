@@ -51,8 +51,8 @@ impl Wait {
         WaitGuard(self)
     }
 
-    /// Whether a call asked to wake a thread; for threads that wait by descriptor. The request is left for a
-    /// thread in a call if there is one, and otherwise ends here.
+    /// Whether a call asked to wake a thread; for threads that wait by descriptor. If a thread is in such a call,
+    /// leaves the request to it; otherwise clears the request.
     fn is_woken(&self) -> bool {
         match self.waiting.load(Ordering::Acquire) {
             0 => self.woken.swap(false, Ordering::AcqRel),
@@ -95,7 +95,7 @@ impl Drop for WaitGuard<'_> {
 }
 
 impl Cq {
-    /// Prepares to wait on the descriptor: `FI_EAGAIN` if there is something to read or to do first.
+    /// Prepares to wait on the descriptor: Returns `FI_EAGAIN` if there is something to read or to do first.
     pub(super) fn arm_descriptor(&self) -> Result<()> {
         let comes_again = self.arm()?;
         let woken = self.wait.as_ref().is_some_and(Wait::is_woken);
@@ -105,15 +105,15 @@ impl Cq {
         }
     }
 
-    /// Prepares to wait: `FI_EAGAIN` if there is something to read. Returns whether a call may be repeated.
+    /// Prepares to wait: Returns `FI_EAGAIN` if there is something to read. Returns whether a call may be repeated.
     pub(super) fn arm(&self) -> Result<bool> {
         let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
         let mut timer = wait.timer.lock();
-        // First of all: an event raised after this line may be missed by the checks below, but leaves the
-        // signal set.
+        // This must come first: the checks below may miss an event raised after this line, but it leaves the signal
+        // set.
         wait.signal.clear();
         if wait.woken.load(Ordering::Acquire) {
-            // It may be for another thread.
+            // The signal may be for another thread.
             wait.signal.raise();
         }
         let mut all = Armed::default();

@@ -132,7 +132,7 @@ fn bind_cq(ep: &Endpoint, setup: &mut Setup, cq: &Arc<Cq>, flags: u64) -> Result
     Ok(())
 }
 
-/// A counter. If the endpoint is enabled already, it counts from now on.
+/// A counter. If the endpoint is already enabled, the counter counts from now on.
 fn bind_counter(
     ep: &Arc<Endpoint>,
     setup: &mut Setup,

@@ -40,7 +40,7 @@ pub(super) struct CollectiveArgs<'a> {
     pub(super) kind: Kind,
     pub(super) source: Memory<'a>,
     pub(super) result: Memory<'a>,
-    /// How many elements a member has for each other member, or for all; `None`: the length of the lists.
+    /// How many elements a member has for each other member, or for all; `None` means the length of the lists.
     pub(super) count: Option<usize>,
     pub(super) group: u64,
     pub(super) root: u64,

@@ -40,7 +40,7 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Removes it again: no request was sent to the peer.
+    /// Removes the queue pair again: no request was sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
         state.rdm.forget_connections();
@@ -75,7 +75,7 @@ impl Endpoint {
 
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
-        // The peer may have ended since then. That is reported below.
+        // The peer may have ended since then. The code below reports that.
         let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
         // Under the lock, so that the program learns of the connection before it learns of its end.

@@ -1,5 +1,5 @@
-//! What an endpoint has in flight, for inspection (`rkey ls PID`): what waits for which peer. It contains numbers and
-//! tags, but no contents of messages or keys.
+//! What an endpoint has in flight, for inspection (`rkey ls PID`): which operations wait for which peer. The
+//! description contains numbers and tags, but no contents of messages and no keys.
 
 use super::*;
 use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
@@ -57,7 +57,7 @@ impl Endpoint {
         let weak = live.host.this.clone();
         let (number, ep_type) = (self.number, type_name(self.ep_type));
         let describe = move |until| {
-            // It exists: closing removes the description first.
+            // The endpoint exists: closing it removes the description first.
             let ep = weak.upgrade();
             let live = ep.as_ref().and_then(|ep| ep.live.get());
             EndpointView {

@@ -40,7 +40,7 @@ impl Driven for Endpoint {
         Ok(armed)
     }
 
-    /// The same for the end of the connection only.
+    /// Like [`Driven::arm`], but for the end of the connection only.
     fn arm_for_end(&self) -> Result<()> {
         let Some(live) = self.live.get() else {
             return Ok(());
@@ -53,8 +53,8 @@ impl Driven for Endpoint {
         Ok(())
     }
 
-    /// As [`Endpoint::progress`], for a thread that reads an event queue and perhaps nothing else; returns whether there was
-    /// any work.
+    /// Like [`Endpoint::progress`], for a thread that reads an event queue and perhaps nothing else; returns whether there
+    /// was any work.
     fn look_for_end(&self) -> bool {
         let Some(live) = self.live.get() else {
             return false;

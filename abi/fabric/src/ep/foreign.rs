@@ -9,7 +9,7 @@ use rkey_rdm::header::{Atomic, Header, Kind, MAX_LEN};
 use rkey_rdm::hello::Hello;
 use std::net::SocketAddr;
 
-/// Whether a peer's hello is valid. A valid one encodes to the same bytes.
+/// Whether a peer's hello is valid. A valid hello encodes to the same bytes.
 pub(crate) fn hello(bytes: &[u8]) -> bool {
     let Some(hello) = Hello::decode(bytes) else {
         return false;

@@ -65,7 +65,7 @@ impl EpHost {
         }
     }
 
-    /// The handle of the endpoint and its event queue, for an event, unless the endpoint is being closed.
+    /// The endpoint's handle and event queue, for an event, unless the endpoint is being closed.
     fn tell_events(&self, tell: impl FnOnce(&Eq, usize)) {
         if let (Some(eq), Some(ep)) = (&self.eq, self.this.upgrade()) {
             let fid = ep.handle.load(Ordering::Relaxed);
@@ -241,7 +241,7 @@ impl Host for EpHost {
         Arriving {
             entry: Entry {
                 context: receive.context,
-                // A program may name memory that does not exist; that is an error only when data is stored there.
+                // A program may name memory that does not exist; this is an error only when data is stored there.
                 buf: receive.buffer.wrapping_add(offset),
                 source: self.number_of(source),
                 ..receive::rx_entry(header)
@@ -350,8 +350,8 @@ pub(super) fn identity_of(from: &Connection) -> Option<u32> {
     from.identity.as_ref().map(|identity| identity.number)
 }
 
-/// Records that a message requested a denied access; returns the error for the peer. A peer that is not told the reason
-/// gets the same error for every reason.
+/// Records that a message requested a denied access; returns the error for the peer. A peer that must not learn the
+/// reason gets the same error for every reason.
 #[cold]
 pub(super) fn refuse(from: &Connection, denial: Box<Denial>) -> FiError {
     let error = of_status(Status::RemoteAccess, Some(&denial));

@@ -30,7 +30,7 @@ fn service(ep_type: c_int) -> Service {
 }
 
 impl Endpoint {
-    /// Whom this endpoint talks to.
+    /// The peers that this endpoint talks to.
     fn admission(&self) -> Admission {
         Admission {
             ep_type: self.ep_type as u8,
@@ -170,7 +170,7 @@ impl Endpoint {
         }
     }
 
-    /// Starts the thread of automatic progress, if the domain has it. The thread starts on a signal.
+    /// Starts the thread for automatic progress, if the domain has it. The thread starts on a signal.
     fn progress_by_itself(self: &Arc<Self>) -> Result<Option<Sender<()>>> {
         if !self.domain.auto_progress {
             return Ok(None);
@@ -212,7 +212,7 @@ impl Endpoint {
         self.setup.lock().av.clone()
     }
 
-    /// Ends the endpoint: tells the peers, and tears everything down.
+    /// Ends the endpoint: notifies the peers and tears everything down.
     pub(super) fn shut(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Release);
         self.domain.work.forget(self.number);
@@ -223,7 +223,7 @@ impl Endpoint {
         let watched = &self.domain.watched;
         watched.for_each(|region| region.endpoint_closes(self.number));
         if let Some(live) = self.live.get() {
-            // The endpoint is not described any more.
+            // Inspection no longer describes the endpoint.
             drop(live.description.lock().take());
             live.begin_close();
             live.say_goodbye();

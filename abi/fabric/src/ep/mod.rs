@@ -1,28 +1,29 @@
 //! Endpoints: reliable datagrams (`FI_EP_RDM`), connections (`FI_EP_MSG`), datagrams (`FI_EP_DGRAM`).
 //!
 //! Every endpoint uses reliable queue pairs of the device, one or two for each peer. The peer's device executes RMA, whatever its
-//! program does. Messages are matched when the program (or a thread, with automatic progress) reads its completion queue: a short
-//! one is copied from the ring to its receive, others go through buffers of the endpoint; a long one sends only an RTS
-//! (rendezvous), and its payload is read from the sender's memory when a receive matches.
+//! program does. Messages are matched when the program (or a thread, with automatic progress) reads its completion queue: a
+//! short one is copied from the ring to its receive, and others pass through buffers of the endpoint. For a long one the
+//! sender sends only an RTS (rendezvous), and the receiver reads the payload from the sender's memory when a receive
+//! matches.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and what is set through it |
 //! | [`life`] | enabling, and the end |
 //! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
-//! | [`backlog`] | progress for peers while the program does not look |
+//! | [`backlog`] | progress for peers while the program does not poll |
 //! | [`reach`] | the connection to a peer of the address vector |
 //! | [`report`] | reports to the program about its operations |
 //! | [`post`] | room for requests of the program |
-//! | [`send`], [`receive`], [`peek`] | messages out, messages in, and peeks at them |
-//! | [`payload`] | memory of the program, copied from and to |
+//! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
+//! | [`payload`] | copies from and to the program's memory |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
 //! | [`wake`] | what wakes a program that waits |
 //! | [`rma`], [`atomic`], [`datatype`] | one-sided operations, and the types of atomics |
 //! | [`collective`], [`group`] | operations of groups of endpoints |
 //! | [`caps`] | the capabilities that calls need |
 //! | [`commit`] | durable writes |
-//! | [`describe`] | what there is under way, for people |
+//! | [`describe`] | what is in flight, for people |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 //! | [`tables`] | on top of these: the function tables, and the calls of transfers |
 
@@ -83,7 +84,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use stx::{SharedSlots, Stx};
 
-/// The default minimum room for another message in a buffer for several.
+/// The default for `FI_OPT_MIN_MULTI_RECV`: the minimum room for another message in a multi-receive buffer.
 const MIN_MULTI_RECV: usize = 64;
 
 /// An endpoint.
@@ -105,9 +106,9 @@ pub(crate) struct Endpoint {
     min_multi_recv: Arc<AtomicUsize>,
     hmem_p2p: AtomicI32,
     limits: options::Limits,
-    /// Its handles other than the first.
+    /// The number of its aliases.
     aliases: Users,
-    /// Whether it is being closed: its thread ends.
+    /// Whether it is being closed, which ends its thread.
     closing: AtomicBool,
 }
 
@@ -135,7 +136,7 @@ impl std::ops::Deref for CurrentPd {
     }
 }
 
-/// What is bound before the endpoint is enabled.
+/// The objects that are bound before the endpoint is enabled.
 #[derive(Default)]
 struct Setup {
     tx: Option<BoundCq>,
@@ -150,7 +151,7 @@ struct Setup {
     local_address: LocalAddress,
     /// The completion counters of its deferred work: reading one makes the endpoint progress.
     completed_work: Vec<Arc<Counter>>,
-    /// The key that it has from its address vector.
+    /// The key that it got from its address vector.
     auth_key: Option<Arc<AuthKey>>,
     /// The peer's request that it was made for.
     request: Option<Request>,
@@ -222,7 +223,7 @@ impl Endpoint {
         })
     }
 
-    /// Whether it has every one of these capabilities; an endpoint whose information said none has all.
+    /// Whether it has every one of these capabilities; an endpoint whose `fi_info` named none has all.
     fn check_caps(&self, caps: u64) -> Result<()> {
         check_caps(self.caps, caps)
     }
@@ -240,14 +241,15 @@ impl Endpoint {
         live.cq.rest();
     }
 
-    /// The program has read entries of a full queue: sends peers what they wait for, even if the program does not poll again.
+    /// Called when the program has read entries of a full queue: sends peers the responses that they wait for, even if the
+    /// program does not poll again.
     #[cold]
     pub(crate) fn give_answers(&self) {
         let Some(live) = self.live.get() else { return };
         live.state.lock().rdm.send_owed(&live.host);
     }
 
-    /// The thread of automatic progress: waits for work, and does it.
+    /// The thread for automatic progress: waits for work and does it.
     fn run(self: Arc<Self>) {
         let time = std::time::Duration::from_millis(50);
         while !self.closing.load(Ordering::Acquire) {

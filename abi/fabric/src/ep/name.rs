@@ -53,7 +53,8 @@ pub(super) unsafe extern "C" fn getname(
 }
 
 impl Endpoint {
-    /// The name of an endpoint that is not enabled. The address of a connected one is reserved, so that it stays.
+    /// The name of an endpoint that is not enabled. Reserves the address of a connected endpoint, so that it does not
+    /// change.
     pub(super) fn name_before(&self, setup: &mut Setup) -> Result<SocketAddr> {
         // The address of an endpoint that accepts is that of the listener.
         let accepts = setup.request.is_some();

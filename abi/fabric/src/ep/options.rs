@@ -17,7 +17,7 @@ const LEVEL: c_int = 0;
 const NO_SUCH: FiError = FiError(libc::ENOPROTOOPT);
 
 /// The longest transfers of an endpoint, in bytes, in the order of the options: messages, tagged messages, RMA, atomics,
-/// and each of them injected.
+/// then the injected form of each.
 pub(super) struct Limits {
     now: [AtomicUsize; 8],
     most: [usize; 8],
@@ -58,7 +58,7 @@ impl Limits {
         usize::try_from(place).ok().filter(|&place| place < 8)
     }
 
-    /// `FI_EMSGSIZE` if a transfer of this kind is longer than the program or the endpoint allows.
+    /// Returns `FI_EMSGSIZE` if a transfer of this kind is longer than the program or the endpoint allows.
     #[inline]
     pub(super) fn check(&self, kind: usize, flags: u64, len: usize) -> Result<()> {
         let whole = self.now[kind].load(Ordering::Relaxed);
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn getopt(
             }
             FI_OPT_FI_HMEM_P2P => {
                 let wish = target.endpoint()?.hmem_p2p.load(Ordering::Relaxed);
-                // SAFETY: a length and room for as many bytes, as the program promises.
+                // SAFETY: the program promises a length and room for as many bytes.
                 return unsafe { give(wish, value, len) };
             }
             // No device triggers operations.
@@ -152,12 +152,12 @@ pub(super) unsafe extern "C" fn getopt(
                 limits.now[place].load(Ordering::Relaxed)
             }
         };
-        // SAFETY: a length and room for as many bytes, as the program promises.
+        // SAFETY: the program promises a length and room for as many bytes.
         unsafe { give(number, value, len) }
     })
 }
 
-/// Returns the value of an option; `FI_ETOOSMALL`, and its length, if it does not fit.
+/// Passes the value of an option to the program; returns `FI_ETOOSMALL` and the required length if it does not fit.
 ///
 /// # Safety
 /// `len` is null or a number, and `value` null or room for `len` bytes.
@@ -176,7 +176,7 @@ unsafe fn give<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
     Ok(())
 }
 
-/// The value of an option; `FI_EINVAL` if it has another length.
+/// The value of an option; fails with `FI_EINVAL` if its length is different.
 ///
 /// # Safety
 /// `len` bytes, or null.
@@ -184,7 +184,7 @@ unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: the right number of bytes, as the caller promises.
+    // SAFETY: the caller promises this number of bytes.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 

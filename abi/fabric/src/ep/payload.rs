@@ -1,4 +1,4 @@
-//! Copies to and from the program's memory, by its elements.
+//! Copies to and from the program's memory, element by element.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads and writes memory that the program passed.
@@ -36,7 +36,7 @@ pub(super) fn elements(
     each.map(|(index, buffer)| one(index, buffer)).collect()
 }
 
-/// Copies the bytes of buffers one after the other; `FI_EFAULT` if they are not mapped.
+/// Copies the bytes of buffers one after the other; fails with `FI_EFAULT` if they are not mapped.
 #[inline]
 pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Result<()> {
     // SAFETY: buffers that the program passed to send from: its own memory, which is readable, or a fault.
@@ -53,8 +53,7 @@ pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Res
     Ok(())
 }
 
-/// Logs that the program's memory must not be written: its region may have been closed since the receive was
-/// posted.
+/// Logs that the program's memory may not be written: its region may have been closed since the receive was posted.
 #[cold]
 fn not_allowed(denial: &Denial) -> FiError {
     rkey_device::denials::refused(&denial.in_one_line());

@@ -20,7 +20,7 @@ impl Endpoint {
         }
     }
 
-    /// The same if a message is found; returns whether one is.
+    /// Peeks in the same way, but only if a message matches; returns whether one does.
     pub(super) fn try_look(
         &self,
         live: &Live,

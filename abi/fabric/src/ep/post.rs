@@ -32,7 +32,7 @@ impl Endpoint {
         let Some(shared) = &live.stx else {
             return self.find_room(live, state, connection, requests, report);
         };
-        // This must be first: it may handle completions, which take room.
+        // This check must be first: it may handle completions, which take room.
         self.take_shared_slot(live, state, shared, connection)?;
         let room = self.find_room(live, state, connection, requests, report);
         if room.is_err() {
@@ -41,7 +41,7 @@ impl Endpoint {
         room
     }
 
-    /// The same without regard to a shared transmit context.
+    /// Checks for room without regard to a shared transmit context.
     #[inline]
     fn find_room(
         &self,

@@ -10,7 +10,7 @@ use rkey_rdm::operation_id::{Form, Plain};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The data of an operation of the program.
+/// The data of one of the program's operations.
 pub(crate) struct Posted {
     pub(crate) context: usize,
     /// The flags of its completion.
@@ -24,7 +24,7 @@ pub(crate) struct Posted {
 pub(crate) enum Counts {
     /// The endpoint's counter with this index; a failure is always reported.
     Endpoint(usize),
-    /// The counter of deferred work, which is reported only if it requests that.
+    /// The counter of deferred work, which is reported only on request.
     Own(Option<Arc<Counter>>),
 }
 

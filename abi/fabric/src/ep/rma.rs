@@ -85,7 +85,7 @@ impl Endpoint {
                 [one] => smallvec![named(one)?],
                 all => all.iter().map(named).collect::<Result<_>>()?,
             };
-            // The peer returns credit for data, which may have arrived.
+            // The peer returns credit for completion data; that credit may have arrived.
             if it.data.is_some() && !state.rdm.connections()[connection].credit.has(0) {
                 live.advance(state);
             }

@@ -54,7 +54,7 @@ pub(super) const QUIET: u64 = 1 << 63;
 /// A payload that a peer reads, under its own key.
 pub(crate) struct Exposed {
     region: Region,
-    /// The elements of it that the program named by its own regions.
+    /// The elements of the payload that the program named by its own regions.
     named: Sges,
     /// The payload, if it is a copy of the program's.
     _copy: Box<[u8]>,
@@ -81,7 +81,7 @@ impl Exposed {
             internal: true,
             ..RegionSpec::new(pd.id, &ranges, Access::REMOTE_READ)
         };
-        // SAFETY: the program does not touch the buffers until the send is complete, and a copy is kept as long; peers
+        // SAFETY: the program does not touch the buffers until the send is complete, and a copy lives as long; peers
         // only read them.
         let region = unsafe { domain.device.register(&spec)? };
         let everything = pd.everything();
@@ -97,7 +97,7 @@ impl Exposed {
         Ok(exposed)
     }
 
-    /// The same for a copy; returns its key, too.
+    /// Registers a copy of the bytes in the same way; also returns its key.
     pub(super) fn of_copy(
         domain: &Domain,
         pd: &ProtectionDomain,
@@ -113,7 +113,7 @@ impl Exposed {
     }
 
     /// Called when a peer is about to get the key. If a region of the program no longer allows sends, withdraws the key:
-    /// the peer will not find it, and answers so.
+    /// the peer does not find it and reports that.
     pub(super) fn recheck(&self, domain: &Domain, pd: &ProtectionDomain) {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { domain.device.protection() };
@@ -127,7 +127,7 @@ impl Exposed {
         }
     }
 
-    /// Withdraws a key if no peer uses it at this moment, without waiting; returns whether it did.
+    /// Withdraws a key, without waiting, if no peer is using it; returns whether it did.
     pub(super) fn try_withdraw(&self, domain: &Domain) -> bool {
         match domain.device.try_close_region(self.region) {
             Ok(false) => return false,
@@ -217,7 +217,8 @@ impl Endpoint {
         };
         self.limits.check(limit, message.flags, len)?;
         let inject = message.flags & FI_INJECT != 0;
-        // Bytes that are copied at once need no registration (fi_msg(3)); with descriptors they are checked anyway.
+        // Bytes that are copied at once need no registration (fi_msg(3)); if they have descriptors, these are checked
+        // anyway.
         let (iov, desc) = (message.iov, message.desc);
         let sges = match inject {
             true => Sges::new(),

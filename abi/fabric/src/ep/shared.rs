@@ -1,8 +1,8 @@
 //! Shared receive contexts: receives that any of several endpoints may use.
 //!
-//! The receives are in a separate pool. Messages without a receive stay with the endpoint at which they arrived;
-//! after each posted receive the endpoints offer theirs again. A thread that holds an endpoint's state may lock
-//! the pool; a thread that holds the pool must not lock an endpoint.
+//! The receives are in a separate pool. Messages without a receive stay with the endpoint at which they arrived; after
+//! each posted receive, the endpoints offer their messages again. A thread that holds an endpoint's state may lock the
+//! pool; a thread that holds the pool must not lock an endpoint.
 
 #![allow(unsafe_code)]
 // UNSAFETY: declares a kind of handle.
@@ -45,7 +45,7 @@ pub(crate) struct Srx {
 type Pool = endpoint::Pool<EpHost>;
 
 impl Srx {
-    /// A context with these capabilities, or with all that there are for 0, and the default flags of its receives.
+    /// A context with these capabilities (0 means all) and these default flags for its receives.
     pub(super) fn new(domain: &Arc<Domain>, caps: u64, flags: u64) -> Result<Self> {
         let offered =
             crate::info::offer::primary(FI_EP_RDM) | crate::info::offer::secondary(FI_EP_RDM);
@@ -107,8 +107,7 @@ impl Srx {
         Ok(())
     }
 
-    /// Describes its receives, and the sender of each that names one; does nothing while the program holds the
-    /// lock.
+    /// Describes its receives and the sender that each names, if any; does nothing while the program holds the lock.
     pub(super) fn count(
         &self,
         until: std::time::Instant,

@@ -30,12 +30,11 @@ pub(crate) struct Stx {
     pub(super) users: Users,
 }
 
-/// Capabilities that are about transmitting.
+/// Capabilities that concern transmitting.
 const TRANSMITS: u64 =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE | FI_SEND | FI_READ | FI_WRITE;
 
-/// The slots that one endpoint has of a shared context. Changes under the lock of the
-/// endpoint's state.
+/// The slots of a shared context that one endpoint has. Changes under the lock of the endpoint's state.
 pub(super) struct SharedSlots {
     stx: Arc<Stx>,
     slots: AtomicUsize,
@@ -54,7 +53,7 @@ impl SharedSlots {
         Ok(())
     }
 
-    /// Gives back the slots that the endpoint does not need any more.
+    /// Returns the slots that the endpoint no longer needs.
     fn settle(&self, needed: usize) {
         let given_back = self.slots.load(Ordering::Relaxed).saturating_sub(needed);
         self.slots.fetch_sub(given_back, Ordering::Relaxed);
@@ -68,7 +67,7 @@ impl SharedSlots {
 }
 
 impl Stx {
-    /// A context with these capabilities and so many places; 0 stands for all.
+    /// A context with these capabilities and this many slots; 0 means all capabilities.
     pub(super) fn new(domain: &Arc<Domain>, caps: u64, size: usize) -> Self {
         Self {
             domain: Arc::clone(domain),
@@ -105,7 +104,8 @@ impl Stx {
 }
 
 impl Endpoint {
-    /// Takes a slot for an operation in the shared transmit context; `FI_EAGAIN` if its endpoints have all of them.
+    /// Takes a slot for an operation in the shared transmit context; fails with `FI_EAGAIN` if its endpoints have taken
+    /// all.
     pub(super) fn take_shared_slot(
         &self,
         live: &Live,

@@ -1,8 +1,9 @@
 //! What wakes a program that waits for a completion queue or an event queue, and how it prepares to wait.
 //!
-//! The device has two channels for an endpoint: one for all completions, whose descriptor is in the sets of the completion
-//! queues that a program can wait for, and one for the end of the connection, in the set of its event queue: for a peer's
-//! last message, and for the device's report that a peer has ended. So messages do not wake threads that wait for events.
+//! The device has two channels for an endpoint. The descriptor of the first, for all completions, is in the sets of the
+//! completion queues that a program can wait for. The descriptor of the second is in the set of the event queue; it
+//! signals a peer's last message and the device's report that a peer has ended. So messages do not wake threads that wait
+//! for events.
 
 use super::*;
 use std::os::fd::{AsRawFd, RawFd};

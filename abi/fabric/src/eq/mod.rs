@@ -30,8 +30,8 @@ object!(EqObject, FidEq, 4096);
 pub(crate) struct Eq {
     pub(crate) fabric: Arc<Fabric>,
     queue: Mutex<Queue>,
-    /// Locked while an event of an object is added that another thread may be closing, and while an object's
-    /// events are removed.
+    /// Locked while an event is added for an object that another thread may be closing, and while an object's events
+    /// are removed.
     telling: Mutex<()>,
     signal: Signal,
     /// The set that a program waits on, if the queue has a wait object: `signal`, and the descriptors of
@@ -58,7 +58,7 @@ enum Event {
         bytes: Vec<u8>,
         /// For a connection request: the address of its information.
         request: Option<usize>,
-        /// The program has peeked at it.
+        /// Whether the program has peeked at it.
         seen: bool,
     },
     Failed(Failure),
@@ -124,7 +124,7 @@ impl Eq {
         endpoints.iter().filter(|it| it.look_for_end()).count() > 0
     }
 
-    /// Prepares to wait: `FI_EAGAIN` if there is something to read.
+    /// Prepares to wait: Returns `FI_EAGAIN` if there is something to read.
     fn arm(&self) -> Result<()> {
         for endpoint in &*self.endpoints.all() {
             endpoint.arm_for_end()?;
@@ -167,8 +167,8 @@ impl Eq {
         self.push(Event::Failed(failure));
     }
 
-    /// Runs `tell`, which may report on an object, unless the object is being closed: after [`Eq::forget`]
-    /// nothing is reported on it any more.
+    /// Runs `tell`, which may report on an object, unless the object is being closed: after [`Eq::forget`] there are no
+    /// more reports on it.
     pub(crate) fn unless_closing(&self, closing: &AtomicBool, tell: impl FnOnce()) {
         let _order = self.telling.lock();
         if !closing.load(Ordering::Acquire) {
@@ -374,7 +374,7 @@ unsafe fn take(
     Ok(len)
 }
 
-/// As [`take`], but checks the connections if there is no event.
+/// Like [`take`], but checks the connections if there is no event.
 ///
 /// # Safety
 /// As for [`take`].
@@ -473,7 +473,7 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) 
     })
 }
 
-/// Hands out the data of an error: in the program's buffer if it passed one, otherwise in ours.
+/// Passes the data of an error to the program: in its buffer if it passed one, otherwise in ours.
 ///
 /// # Safety
 /// `room` has `size` bytes.

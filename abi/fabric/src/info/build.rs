@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 /// The version of the provider, in libfabric's encoding.
 pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
 
-/// A list under construction, freed unless it is handed out.
+/// A list under construction, freed unless it is passed to libfabric.
 #[derive(Default)]
 pub(crate) struct List {
     head: Option<Owned>,

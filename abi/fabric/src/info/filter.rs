@@ -180,7 +180,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
         return Err("capabilities");
     }
     let mut caps = asked | COMM;
-    // A modifier without anything to modify implies that.
+    // A modifier with nothing to modify implies that.
     if asked & primary == 0 && asked & (FI_RMA_EVENT | FI_RMA_PMEM) != 0 {
         caps |= FI_RMA;
     }
@@ -191,7 +191,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
     if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & SIDES_RMA == 0 {
         caps |= SIDES_RMA;
     }
-    // FI-I25: RMA events are for targets.
+    // FI-I25: Only targets have RMA events.
     if asked & FI_RMA_EVENT != 0 && caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 {
         return Err("FI_RMA_EVENT without a remote side");
     }
@@ -343,7 +343,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("max_ep_rx_ctx", domain.max_ep_rx_ctx, 1)?;
     if offer.version >= version(1, 5) {
         if domain.auth_key_size == FI_AV_AUTH_KEY {
-            // FI-I20: the size stands for the keys.
+            // FI-I20: only the size counts here, not the keys.
             let usable = offer.version >= version(1, 20)
                 && domain.auth_key.is_null()
                 && offer.auth_key.is_empty()

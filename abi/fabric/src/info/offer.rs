@@ -58,10 +58,10 @@ pub(crate) struct Offer {
     pub(crate) prov_name: Option<CString>,
 }
 
-/// Collective operations exist since this version.
+/// Collective operations have existed since this version.
 pub(crate) const COLLECTIVE_SINCE: u32 = version(1, 9);
 
-/// Primary capabilities: what an endpoint is for.
+/// Primary capabilities, which say what an endpoint is for.
 pub(crate) const fn primary(ep_type: c_int) -> u64 {
     match ep_type {
         FI_EP_DGRAM => FI_MSG | SIDES_MSG,
@@ -94,8 +94,8 @@ pub(crate) const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) const SIDES_MSG: u64 = FI_SEND | FI_RECV;
 pub(crate) const SIDES_RMA: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// The order between one pair of endpoints: messages match in the order in which they were sent, also after
-/// RMA; RMA writes and reads execute in order, and so do atomics among themselves.
+/// The order between two endpoints: messages match in the order in which they were sent, also after RMA; RMA writes and
+/// reads execute in order, and so do atomics among themselves.
 pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_SAW
     | FI_ORDER_RMA_WAW

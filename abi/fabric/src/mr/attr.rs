@@ -94,7 +94,8 @@ impl Tail {
         if self.base_mr != 0 {
             return Err(FiError::NOSYS);
         }
-        // FI-138: only page sizes that the system has. The region has the pages of its memory anyway (FI-140).
+        // FI-138: only page sizes that the system has are allowed. The region uses the pages of its memory in any case
+        // (FI-140).
         if self.page_size != 0 && !is_page_size(self.page_size) {
             lenient::unless_strict(&lenient::PAGE_SIZE, FiError::INVAL)?;
         }
@@ -145,7 +146,7 @@ pub(crate) unsafe fn register(
         return Err(FiError::INVAL);
     }
     check_flags(domain, flags)?;
-    // FI-269: collective operations exist since 1.9.
+    // FI-269: collective operations have existed since 1.9.
     let later = match domain.version < COLLECTIVE_SINCE {
         true => FI_COLLECTIVE,
         false => 0,
@@ -169,7 +170,7 @@ pub(crate) unsafe fn register(
         // SAFETY: the caller promises a list of this length.
         Memory::List(unsafe { list(attr.mr_iov, attr.iov_count)? })
     };
-    // FI-118: authorization keys exist since 1.5.
+    // FI-118: authorization keys have existed since 1.5.
     let (mut keys, mut auth_key): (_, &[u8]) = (None, &[]);
     if domain.av_keys {
         // SAFETY: in such a domain, the caller promises that the key is a structure.

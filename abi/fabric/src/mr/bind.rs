@@ -1,7 +1,7 @@
 //! `fi_mr_bind`: the counters and the endpoint of a region.
 
 #![allow(unsafe_code)]
-// UNSAFETY: asks the protection table; a list of regions without reference counts.
+// UNSAFETY: queries the protection table; keeps a list of regions without reference counts.
 
 use super::region::{Mr, State};
 use crate::cntr::Counter;
@@ -69,7 +69,8 @@ pub(crate) fn bind_endpoint(mr: &Mr, number: u32, flags: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes the region findable. Must not be called under the lock of a region's state.
+/// Adds the region to the list that counters and endpoints search. Must not be called under the lock of a region's
+/// state.
 pub(super) fn watch(mr: &Mr) {
     mr.watched.store(true, Ordering::Relaxed);
     // SAFETY: a region is removed from the list before its object is freed (`unwatch`), and its object does not move.
@@ -108,7 +109,7 @@ impl Watched for Mr {
     }
 }
 
-/// Starts counting for regions without a counter: an endpoint has got a counter of remote accesses.
+/// Starts counting for regions without a counter: an endpoint now has a counter of remote accesses.
 pub(crate) fn count_for_endpoints(domain: &Domain) {
     domain.remote_counted.get_or_init(crate::domain::number);
     if domain.rma_events {
@@ -118,7 +119,7 @@ pub(crate) fn count_for_endpoints(domain: &Domain) {
     }
 }
 
-/// Counts remote accesses to a region without a counter, if an endpoint wants to know. Once enabled under a
+/// Counts remote accesses to a region without a counter, if an endpoint has a counter for them. Once enabled under a
 /// mode that seals it, a region is no longer counted.
 pub(super) fn count(mr: &Mr, state: &mut State) {
     let Some(&number) = mr.domain.remote_counted.get() else {

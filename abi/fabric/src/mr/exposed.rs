@@ -1,5 +1,5 @@
-//! Rendezvous messages in registered memory. The peer reads such a message by a key of its own; closing the
-//! region that the program named ends that key, too.
+//! Rendezvous messages in registered memory. The peer reads such a message under a separate key; closing the region
+//! that the program named also withdraws that key.
 
 use parking_lot::Mutex;
 use rkey_device::Device;
@@ -17,10 +17,10 @@ pub(crate) struct ExposedMessages {
 }
 
 impl ExposedMessages {
-    /// Adds a message in the program's region `owner`, which the peer reads by the key of `message`.
+    /// Adds a message in the program's region `owner`, which the peer reads under the key of `message`.
     ///
-    /// Another thread may have closed the region since the caller checked it. A caller that then posts a
-    /// request and checks again finds it closed, or the closing thread finds this entry: both take the engine's
+    /// Another thread may have closed the region since the caller checked it. If the caller then posts a request and
+    /// checks again, either it finds the region closed or the closing thread finds this entry: both take the engine's
     /// lock in between.
     pub(crate) fn add(&self, owner: LocalKey, message: Region) {
         let mut by_region = self.by_region.lock();
@@ -44,7 +44,7 @@ impl ExposedMessages {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Ends the messages of a closed region: no peer reads one any more when this returns.
+    /// Ends the messages of a closed region: once this returns, no peer reads one any more.
     #[inline]
     pub(crate) fn end(&self, owner: LocalKey, device: &Device) {
         if self.count.load(Ordering::Relaxed) > 0 {

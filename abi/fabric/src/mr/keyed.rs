@@ -1,8 +1,8 @@
-//! Regions whose authorization keys are in an address vector: the memory is registered once more for each key,
-//! so that endpoints of that key reach it. Only these copies serve peers.
+//! Regions whose authorization keys are in an address vector: the memory is registered once more for each key, so that
+//! endpoints with that key can reach it. Peers use only these copies.
 
 #![allow(unsafe_code)]
-// UNSAFETY: registers memory for which the program answers.
+// UNSAFETY: registers memory for which the program is responsible.
 
 use super::attr::AvKeys;
 use super::region::{Mr, Shape, State};
@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Copies {
     pub(super) keys: AvKeys,
     pub(super) shape: Shape,
-    /// Made when the region is enabled.
+    /// The copies are made when the region is enabled.
     pub(super) regions: OnceLock<Vec<Keyed>>,
 }
 
@@ -32,7 +32,7 @@ impl Mr {
         self.copies.as_ref().map(|copies| &copies.keys)
     }
 
-    /// The region that peers name.
+    /// The region whose key peers use.
     pub(super) fn for_peers(&self) -> Region {
         let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
         let first = copies.and_then(|regions| regions.first());
@@ -46,7 +46,7 @@ impl Mr {
         keyed.map(|keyed| keyed.region).chain([self.region])
     }
 
-    /// Makes copies for the keys that the address vector has now (FI-211, FI-I21), bound as the region is.
+    /// Makes copies for the keys that the address vector has now (FI-211, FI-I21), with the region's bindings.
     pub(super) fn take_keys(&self, state: &State) -> Result<()> {
         let Some(copies) = &self.copies else {
             return Ok(());
@@ -87,7 +87,7 @@ impl Mr {
 
     fn make_for(&self, copies: &Copies, pd: &ProtectionDomain, state: &State) -> Result<Region> {
         let device = &self.domain.device;
-        // Bind before enabling; copies that are made enabled can still be bound.
+        // Binds before enabling; copies that start enabled can still be bound.
         let counting = match &state.counter {
             Some(counter) => Some(counter.number()),
             None => self

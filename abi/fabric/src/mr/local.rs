@@ -16,11 +16,9 @@ use std::ffi::c_void;
 
 /// The scatter/gather entry for a local buffer.
 ///
-/// With `FI_MR_LOCAL` it needs a valid descriptor whose region covers it and has the right (FI-042, FI-090 to
-/// FI-094). Otherwise it needs no descriptor; a valid one is used, and any other value is ignored for programs
-/// before
-/// 1.22 and
-/// refused for later ones (FI-043 to FI-047, FI-256).
+/// With `FI_MR_LOCAL` the buffer needs a valid descriptor whose region covers it and has the right (FI-042, FI-090 to
+/// FI-094). Otherwise it needs no descriptor; a valid one is used, and any other value is ignored for programs before
+/// 1.22 and refused for later ones (FI-043 to FI-047, FI-256).
 #[inline]
 pub(crate) fn element(
     domain: &Domain,
@@ -44,8 +42,8 @@ pub(crate) fn element(
 
 /// The scatter/gather entry for a local buffer of a collective operation.
 ///
-/// With `FI_MR_COLLECTIVE` its region must be registered for that, too (FI-087, FI-101); otherwise the rules of
-/// other transfers hold (FI-088, FI-100).
+/// With `FI_MR_COLLECTIVE` its region must also be registered for that (FI-087, FI-101); otherwise the rules of other
+/// transfers apply (FI-088, FI-100).
 pub(crate) fn collective(
     domain: &Domain,
     pd: &ProtectionDomain,
@@ -71,7 +69,7 @@ fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
     FiError::INVAL
 }
 
-/// The entry by its descriptor; `needs` is the mode bit that requires one, if any.
+/// The entry for a descriptor; `needs` is the mode bit that requires a descriptor, if any.
 fn described(
     domain: &Domain,
     pd: &ProtectionDomain,
@@ -134,7 +132,7 @@ fn described(
     // SAFETY: registers and deregisters nothing.
     let table = unsafe { domain.device.protection() };
     match table.allows(mr.pd, mr.region.id, inside, u64::from(len), usage) {
-        // The endpoint's key is not the one of the region's own entry in the table.
+        // The endpoint's key is not that of the region's own entry in the table.
         Ok(_) if domain.av_keys => Ok(Sge {
             addr,
             len,

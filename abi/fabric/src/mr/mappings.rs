@@ -67,14 +67,14 @@ pub(super) fn back(ranges: &[VaRange]) -> Result<bool> {
         match backs(&maps, range) {
             Some(true) => {}
             Some(false) => return Ok(false),
-            // Fallback for kernels without the query: the whole list takes long to produce.
+            // A fallback for kernels without the query: the kernel takes long to produce the whole list.
             None => return cover(ranges, |it| it.rights.contains(['r', 'w'])),
         }
     }
     Ok(true)
 }
 
-/// As [`back`], for one range; `None` if the kernel lacks the query.
+/// Like [`back`], for one range; `None` if the kernel lacks the query.
 fn backs(maps: &File, range: &VaRange) -> Option<bool> {
     let mut at = range.start();
     while at < range.end() {
@@ -92,7 +92,7 @@ fn backs(maps: &File, range: &VaRange) -> Option<bool> {
         if query.vma_flags & (READABLE | WRITABLE) == 0 {
             return Some(false);
         }
-        // A mapping that contains the address ends behind it.
+        // A mapping that contains the address ends past it.
         at = query.vma_end.max(at + 1);
     }
     Some(true)
@@ -159,7 +159,7 @@ mod tests {
         };
         assert_ne!(at, libc::MAP_FAILED);
         let at = at as usize;
-        // Read and write, read, write, reserved only.
+        // One page each: read and write, read only, write only, reserved only.
         let rights = [
             libc::PROT_READ | libc::PROT_WRITE,
             libc::PROT_READ,

@@ -5,7 +5,7 @@
 //! | [`attr`] | a registration as one request, and its checks |
 //! | [`region`] | the object: creating, enabling and closing it; its key and descriptor |
 //! | [`bind`] | counters and endpoints |
-//! | [`refresh`] | changed pages |
+//! | [`refresh`] | `fi_mr_refresh`: pages that have changed |
 //! | [`keyed`] | authorization keys from address vectors |
 //! | [`mappings`] | the mappings of the process |
 //! | [`persistent`] | memory that outlives the process |
@@ -13,8 +13,8 @@
 //! | [`raw`] | raw keys: of our regions, and of peers |
 //! | [`local`] | descriptors in data transfers |
 //!
-//! The protection table of the device decides what a region allows, and to whom. This module decides what
-//! belongs to libfabric alone: which requests the mode in force allows, and which error a call returns.
+//! The protection table of the device decides what a region allows, and to whom. This module decides what concerns
+//! libfabric alone: which requests the mode in force allows, and which error a call returns.
 
 pub(crate) mod attr;
 pub(crate) mod bind;

@@ -129,16 +129,14 @@ fn forget(domain: &Domain, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// The remote key that a data transfer's key stands for. `provider_keys`: whether the peer's keys are its
-/// device's own.
+/// The remote key that a data transfer's key stands for. `provider_keys` says whether the peer's device chose its keys.
 #[inline]
 pub(crate) fn resolve(domain: &Domain, key: u64, provider_keys: bool) -> Option<WireKey> {
     if domain.has(FI_MR_RAW) {
         return domain.raw_keys.get(key).map(|raw| raw.key);
     }
     if provider_keys {
-        // The device issues no such number: send it as a requested key, which the peer refuses with an
-        // explanation.
+        // The device issues no such number. It is sent as a requested key, which the peer refuses with an explanation.
         return Some(match u32::try_from(key) {
             Ok(key) => WireKey::Device(Key(key)),
             Err(_) => WireKey::Requested(key),

@@ -1,10 +1,10 @@
-//! Pages: whether memory is backed by any, and `fi_mr_refresh`.
+//! Whether pages back the memory, and `fi_mr_refresh`.
 //!
-//! The device accesses memory by its virtual address, so a region follows every change of its pages. This
-//! module only enforces what the mode in force asks of the program.
+//! The device accesses memory by its virtual address, so a region follows every change of its pages. This module only
+//! enforces what the mode in force requires of the program.
 
 #![allow(unsafe_code)]
-// UNSAFETY: changes a region for which the program answers.
+// UNSAFETY: changes a region for which the program is responsible.
 
 use super::attr::ranges;
 use super::mappings;
@@ -16,8 +16,8 @@ use crate::sys::*;
 use rkey_device::base::VaRange;
 use rkey_device::core::Change;
 
-/// Whether a region is usable at once. With `FI_MR_ALLOCATED`, memory that is not mapped is refused (FI-061);
-/// with `FI_MR_MMU_NOTIFY` the region waits for a refresh (FI-069, FI-260).
+/// Whether a region is usable at once. With `FI_MR_ALLOCATED`, unmapped memory is refused (FI-061); with
+/// `FI_MR_MMU_NOTIFY` as well, the region waits for a refresh (FI-069, FI-260).
 pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> {
     let (allocated, notify) = (domain.has(FI_MR_ALLOCATED), domain.has(FI_MR_MMU_NOTIFY));
     if !allocated && !notify || mappings::back(ranges)? {
@@ -70,13 +70,13 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
     Ok(())
 }
 
-/// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195). The region stays bound to
-/// counters and endpoints: the lock of its state keeps them from coming or going meanwhile.
+/// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195). The region stays bound to its
+/// counters and endpoint: the lock of its state prevents changes meanwhile.
 fn renew(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.unbacked {
-        // The refreshed part has pages, and the region serves it from now on (FI-186). Access to the rest fails
-        // until that has pages as well.
+        // The refreshed part has pages, and the region serves it from now on (FI-186). Access to the rest fails until
+        // it also has pages.
         if !state.unconfigured {
             for region in mr.everywhere() {
                 mr.domain.device.enable_region(region.id)?;
@@ -86,7 +86,7 @@ fn renew(mr: &Mr) -> Result<()> {
         return Ok(());
     }
     if state.unconfigured {
-        // Disabled without changing it otherwise.
+        // Disables the region without changing it otherwise.
         return Ok(());
     }
     for region in mr.everywhere() {

@@ -52,13 +52,13 @@ pub(crate) struct Mr {
     /// Registered with `FI_RMA_EVENT`.
     pub(super) rma_event: bool,
     pub(super) state: Mutex<State>,
-    /// It may be among the domain's watched regions. Never cleared.
+    /// Whether it may be among the domain's watched regions. Never cleared.
     pub(super) watched: AtomicBool,
     /// Released after the region.
     _owned: Option<Box<Owned>>,
 }
 
-/// Objects that a region keeps alive and does not use itself.
+/// Objects that a region keeps alive but does not use.
 struct Owned {
     _pd: Option<Arc<ProtectionDomain>>,
     /// The mapping of its DMA-buf.
@@ -95,20 +95,20 @@ impl Shape {
 
 /// The changeable state of a region.
 pub(super) struct State {
-    /// `fi_mr_enable` is required and has not been called.
+    /// Set while `fi_mr_enable` is required and has not been called.
     pub(super) unconfigured: bool,
-    /// Its pages are absent, and no refresh has announced them (`FI_MR_MMU_NOTIFY`).
+    /// Set while its pages are absent and no refresh has reported them (`FI_MR_MMU_NOTIFY`).
     pub(super) unbacked: bool,
-    /// Nothing can be bound to it any more.
+    /// Set once nothing can be bound to it any more.
     pub(super) sealed: bool,
     pub(super) counter: Option<Arc<Counter>>,
-    /// Without a counter of its own it is counted for endpoints.
+    /// Set if it has no counter and its accesses are counted for endpoints.
     pub(super) counted: bool,
     /// The number of the endpoint that it is bound to.
     pub(super) endpoint: Option<u32>,
 }
 
-/// A file mapping of our own.
+/// Our own mapping of a file.
 struct Mapping {
     start: usize,
     len: usize,
@@ -120,8 +120,7 @@ impl Mapping {
         let skip = buf.offset % page_size() as u64;
         let len = (skip as usize).checked_add(buf.len).ok_or(FiError::INVAL)?;
         let offset = i64::try_from(buf.offset - skip).map_err(|_| FiError::INVAL)?;
-        // Past the end of a file, accesses only fault.
-        // SAFETY: the program's descriptor; no memory is passed.
+        // Accesses past the end of a file only fault. SAFETY: the program's descriptor; no memory is passed.
         let size = unsafe { libc::lseek(buf.fd, 0, libc::SEEK_END) };
         if size >= 0 && (size as u64) < buf.offset.saturating_add(buf.len as u64) {
             return Err(FiError::INVAL);
@@ -179,8 +178,8 @@ pub(crate) fn rights(access: u64) -> Access {
     rights
 }
 
-/// Creates the region for a request and gives its handle, with the table `ops`, to the program. If registration is asynchronous, also
-/// reports to the event queue (FI-200 to FI-206).
+/// Creates the region for a request and passes its handle, with the table `ops`, to the program. Also reports asynchronous
+/// registration to the event queue (FI-200 to FI-206).
 ///
 /// # Safety
 /// `mr` has room for a handle.
@@ -223,7 +222,7 @@ pub(super) unsafe fn make(
     let unconfigured = domain.has(FI_MR_ENDPOINT) || rma_event && domain.has(FI_MR_RMA_EVENT);
     let shape = Shape {
         addressing,
-        // FI-018, FI-057: a requested key is ignored if the provider chooses.
+        // FI-018, FI-057: a requested key is ignored if the provider chooses keys.
         requested_key: (!domain.has(FI_MR_PROV_KEY)).then_some(request.requested_key),
         needs_endpoint: domain.has(FI_MR_ENDPOINT),
         access,
@@ -314,7 +313,7 @@ fn withdraw(mr: &Mr) {
 }
 
 impl Mr {
-    /// Makes a new region known to the rest of the domain.
+    /// Registers a new region with the rest of the domain.
     #[inline]
     fn begin(&self, unconfigured: bool) -> Result<()> {
         if self.durable {
@@ -359,9 +358,9 @@ impl Mr {
     }
 }
 
-/// `fi_close` of a region. In strict mode `-FI_EBUSY` while an endpoint or a counter is bound to it (FI-161);
-/// since 2.0 a region is closed before its endpoint (FI-I07). When the call returns, no access to the memory is
-/// in progress.
+/// `fi_close` of a region. In strict mode it returns `-FI_EBUSY` while an endpoint or a counter is bound to the region
+/// (FI-161); since 2.0, programs close a region before its endpoint (FI-I07). When the call returns, no access to the
+/// memory is in progress.
 pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -388,8 +387,8 @@ pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Closes one of the regions that a registration has in the protection table. If that fails, a region that is known
-/// elsewhere is counted there again.
+/// Closes one of the regions that a registration has in the protection table. If that fails, a region in the domain's
+/// lists is counted there again.
 #[inline]
 fn end_region(mr: &Mr, region: Region, known: bool) -> Result<()> {
     if let Err(error) = mr.domain.device.close_region(region) {
@@ -419,7 +418,7 @@ pub(crate) unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut
     })
 }
 
-/// `fi_mr_enable` (FI-074, FI-077, FI-197). Has no effect on a region that was never disabled: only some modes
+/// `fi_mr_enable` (FI-074, FI-077, FI-197). It has no effect on a region that was never disabled: only some modes
 /// require the call.
 fn enable(object: &MrObject) -> Result<()> {
     let mr = &object.inner;

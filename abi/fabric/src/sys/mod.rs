@@ -1,11 +1,11 @@
 //! The structures and numbers of libfabric's headers, as C programs were compiled against them.
 //!
-//! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of 1.17, with what later versions
-//! appended (up to API 2.6): tables of operations have their full length, and an older program reads
-//! their beginning only. What a program passes may be as short as in 1.17: the later fields are in structures of their own (`Long…`), and are
-//! read only when the version that the program asked for has them. Sizes and offsets are checked when this crate is compiled, and by a
-//! test against the headers that are installed. Values of C enumerations are plain integers, because a C program can
-//! put anything there. Names and meaning of the fields are those of the manual pages.
+//! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of 1.17, including fields that later
+//! versions appended (up to API 2.6): operation tables have their full length, and an older program reads only their
+//! beginning. A structure that a program passes may be as short as in 1.17: the later fields are in separate structures
+//! (`Long…`), which are read only when the version that the program requested has them. The compiler checks sizes and
+//! offsets when it builds this crate, and a test checks them against the installed headers. Values of C enumerations are
+//! plain integers, because a C program can put anything there. The manual pages describe the fields.
 #![allow(missing_docs)]
 
 #[allow(non_camel_case_types)] // names of C
@@ -16,7 +16,7 @@ pub mod layouts;
 pub use consts::*;
 pub use layouts::*;
 
-/// The protocol number of this provider: outside of the range that libfabric gives out.
+/// The protocol number of this provider, outside the range that libfabric assigns.
 pub const PROTO_RKEY: u32 = 1 << 31 | 0x726b;
 /// Which operations an address vector set is for.
 pub const FI_COLLECTIVE_SETS: u64 = FI_BARRIER_SET

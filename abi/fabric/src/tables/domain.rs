@@ -120,7 +120,7 @@ fn open_objects(domain: &Arc<Domain>) -> String {
     words.join(", ")
 }
 
-/// `fi_close` of a domain: `-FI_EBUSY` while it has open objects and, in strict mode, while keys of peers are
+/// `fi_close` of a domain: returns `-FI_EBUSY` while it has open objects and, in strict mode, while keys of peers are
 /// mapped (FI-I05, FI-176).
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {

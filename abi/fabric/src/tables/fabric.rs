@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn fabric(
     })
 }
 
-/// `fi_close` of a fabric: `-FI_EBUSY` while it has open objects.
+/// `fi_close` of a fabric: returns `-FI_EBUSY` while it has open objects.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -1,4 +1,4 @@
-//! Connections that fail, are late, or end before they are made.
+//! Connections that fail, are late, or end before they are established.
 
 use super::*;
 use crate::connect_request::read_request;

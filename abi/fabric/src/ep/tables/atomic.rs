@@ -42,7 +42,7 @@ const FLAGS: u64 = FI_COMPLETION
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE;
 
-/// Numbers of the program's, as a call passes them.
+/// The program's numbers, as a call passes them.
 #[derive(Clone, Copy)]
 struct List {
     buffers: *const Ioc,
@@ -106,8 +106,7 @@ struct AtomicTarget {
     context: *mut c_void,
 }
 
-/// Starts an atomic. The default count is the length of the lists, the default flags are the
-/// endpoint's.
+/// Starts an atomic. The default count is the length of the lists; the default flags are the endpoint's.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles; lists as they say.
@@ -440,7 +439,7 @@ pub(super) unsafe fn of_message(
     }
     // SAFETY: as the caller promises.
     let remote = unsafe { list(msg.rma_iov, msg.rma_iov_count)? };
-    // One remote range: more are not offered.
+    // There is one remote range: the provider offers no more.
     let [place] = remote else {
         return Err(FiError::INVAL);
     };

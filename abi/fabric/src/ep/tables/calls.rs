@@ -73,7 +73,7 @@ impl Envelope {
         }
     }
 
-    /// For an inject call, which returns when the bytes are copied.
+    /// The arguments of an inject call, which returns when the bytes are copied.
     pub(super) fn inject(to: u64, tag: Option<u64>) -> Self {
         Self {
             flags: Some(FI_INJECT | QUIET),
@@ -88,7 +88,7 @@ impl Envelope {
         }
     }
 
-    /// For a call with flags; `data` is used if they say so.
+    /// The arguments of a call with flags, which decide whether `data` is used.
     pub(super) fn with_flags(self, flags: u64, data: u64) -> Result<Self> {
         if flags & !SEND_FLAGS != 0 {
             return Err(FiError::BADFLAGS);
@@ -102,7 +102,7 @@ impl Envelope {
 }
 
 impl Envelope {
-    /// The message; `usual` are the flags of a call without flags.
+    /// The message; `usual` is what a call without flags uses.
     pub(super) fn message<'a>(
         &self,
         iov: &'a [iovec],
@@ -204,7 +204,7 @@ impl Filter {
         }
     }
 
-    /// For a call with flags, of which `known` are allowed.
+    /// The arguments of a call with flags, of which `known` are allowed.
     pub(super) fn with_flags(self, flags: u64, known: u64) -> Result<Self> {
         if flags & !(known | FI_TRIGGER) != 0 {
             return Err(FiError::BADFLAGS);
@@ -215,7 +215,7 @@ impl Filter {
         })
     }
 
-    /// The receive; `usual` are the flags of a call without flags.
+    /// The receive; `usual` is what a call without flags uses.
     pub(super) fn wanted<'a>(
         &self,
         iov: &'a [iovec],

@@ -1,5 +1,5 @@
-//! Operations of an endpoint that are started later. The program's lists are copied, because it may reuse them
-//! when the call returns.
+//! Operations of an endpoint that are started later. The program's lists are copied because it may reuse them when the
+//! call returns.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the program's structures.
@@ -87,7 +87,7 @@ pub(super) struct Job {
 // SAFETY: the program's addresses in it are only numbers here; their memory is accessed as by the same operation
 // started at once, from any thread.
 unsafe impl Send for Job {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above; the operation never changes.
 unsafe impl Sync for Job {}
 
 impl Job {
@@ -306,7 +306,7 @@ impl Action for Job {
 }
 
 impl What {
-    /// As for deferred work, which is reported only if it requests that.
+    /// As for deferred work, which is reported only on request.
     fn quiet(mut self) -> Result<Self> {
         let flags = match &mut self {
             Self::Send(_, it) => it.flags_mut(),

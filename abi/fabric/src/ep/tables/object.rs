@@ -1,4 +1,4 @@
-//! The table of an endpoint: making it, closing it, and the calls that are not transfers.
+//! The table of an endpoint: the calls that open it, close it, and are not transfers.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -216,7 +216,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// `fi_close`: `-FI_EBUSY` while the endpoint has aliases.
+/// `fi_close`: Returns `-FI_EBUSY` while the endpoint has aliases.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -60,7 +60,7 @@ impl RmaTarget {
         }
     }
 
-    /// For an inject call, which returns when the bytes are copied.
+    /// The arguments of an inject call, which returns when the bytes are copied.
     fn inject(peer: u64, addr: u64, key: u64) -> Self {
         Self {
             flags: Some(FI_INJECT | QUIET),

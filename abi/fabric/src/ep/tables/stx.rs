@@ -32,7 +32,7 @@ static OPS: OpsEp = OpsEp {
 /// `fi_stx_context`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) asks for them.
+/// Arguments as fi_endpoint(3) requires.
 pub(crate) unsafe extern "C" fn stx_context(
     domain: *mut FidDomain,
     attr: *mut TxAttr,
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn stx_context(
     })
 }
 
-/// `fi_close`: `-FI_EBUSY` while endpoints are bound to it.
+/// `fi_close`: Returns `-FI_EBUSY` while endpoints are bound to it.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -74,7 +74,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             .users
             .none()
             .map_err(|_| busy("endpoints that are bound to the shared transmit context"))?;
-        // SAFETY: the program uses the context no more.
+        // SAFETY: the program no longer uses the context.
         let object = unsafe { remove::<StxObject, _>(fid)? };
         object.inner.domain.users.remove();
         Ok(())

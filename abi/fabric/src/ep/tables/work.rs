@@ -1,4 +1,4 @@
-//! Triggered operations and the deferred work queue (fi_trigger(3)): from the program's structures to work that waits.
+//! Triggered operations and the deferred work queue (fi_trigger(3)): turns the program's structures into queued work.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the program's structures.
@@ -133,7 +133,7 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
     Ok(())
 }
 
-/// `FI_CANCEL_WORK`: `FI_ENOENT` for work that is not waiting.
+/// `FI_CANCEL_WORK`: Returns `FI_ENOENT` for work that is not waiting.
 pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
     match domain.work.cancel_work(work as usize) {
         true => Ok(()),
