@@ -13,7 +13,7 @@ use crate::Errno;
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it is a `T` that is not written meanwhile.
+/// If it is not null, it points to a `T` that nothing writes meanwhile.
 #[inline]
 pub unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     check(pointer)?;
@@ -27,7 +27,7 @@ pub unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it is room for a `T` that only we use now, and holds a valid one.
+/// If it is not null, it points to a valid `T` that only we use now.
 #[inline]
 pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     check(pointer)?;
@@ -35,13 +35,13 @@ pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     Ok(unsafe { &mut *pointer })
 }
 
-/// Writes a value to room that a program passes. The old contents need not be a valid `T`.
+/// Writes a value to memory that a program passes. The old contents need not be a valid `T`.
 ///
 /// # Errors
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it is room for a `T` that only we use now.
+/// If it is not null, it points to room for a `T` that only we use now.
 #[inline]
 pub unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     check(pointer)?;
@@ -50,7 +50,7 @@ pub unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A list that a program passes. One without elements may have any address.
+/// A list that a program passes. An empty list may have any address.
 ///
 /// # Errors
 /// `EINVAL`: null or misaligned, or longer than the address space.

@@ -1,11 +1,11 @@
-//! Error numbers, and the ways in which C functions return them.
+//! Error numbers, and how C functions return them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: `errno` is a variable of the C library that is accessed by a raw pointer.
 
 use std::fmt;
 
-/// An error number of the C library, as in `errno.h`. Never 0.
+/// One of the C library's error numbers, as in `errno.h`. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(i32);
 

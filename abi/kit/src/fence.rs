@@ -1,10 +1,10 @@
-//! The border between C and Rust: nothing unwinds across it.
+//! The boundary between C and Rust: nothing unwinds across it.
 
 use crate::errno::{Errno, Failure};
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code that may have a bug. `None`: it panicked, which the panic hook has reported.
+/// Runs code that may have a bug. `None` if it panicked; the panic hook has reported that.
 #[inline(always)]
 pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
     // Nothing uses the state that a panicking body leaves behind: our locks do not poison, and a device whose engine
@@ -12,14 +12,14 @@ pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
 
-/// The same for code that returns an error: a panic becomes `EIO`.
+/// Like [`fence`], for code that returns an error: a panic becomes `EIO`.
 #[inline(always)]
 pub fn contained<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     caught(body).unwrap_or_else(|| Err(Errno::IO.into()))
 }
 
-/// Runs the body of a C function. An error sets `errno` and becomes the failure value of the call; a panic (our bug,
-/// already reported by the panic hook) becomes `EIO` instead of ending the program.
+/// Runs the body of a C function. An error sets `errno` and becomes the failure value of the call; a panic (a bug in
+/// rkey, already reported by the panic hook) becomes `EIO` instead of ending the program.
 #[inline]
 pub fn fence<R: Failure>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     match contained(body) {

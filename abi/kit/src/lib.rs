@@ -2,8 +2,8 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`mod@fence`] | a panic ends at the border and becomes an error of the call |
-//! | [`errno`] | error numbers as values, and the ways C functions return them |
+//! | [`mod@fence`] | a panic ends at the boundary and becomes an error of the call |
+//! | [`errno`] | error numbers as values, and how C functions return them |
 //! | [`delivery`] | how programs find the front ends |
 //! | [`settings`] | the environment variables of the front ends |
 //! | [`log`] | where their messages go |

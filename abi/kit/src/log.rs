@@ -1,6 +1,6 @@
 //! Logging of a front end: to standard error, from the level in `RKEY_LOG`.
 //!
-//! The default, `warn`, explains refused accesses and uses against the rules in force. `RKEY_LOG=off` silences
+//! The default, `warn`, explains refused accesses and violations of the rules in force. `RKEY_LOG=off` silences
 //! everything, `RKEY_LOG=info` also explains failed calls, `debug` and `trace` add details.
 
 use crate::settings::LOG;
@@ -10,8 +10,8 @@ use tracing_subscriber::EnvFilter;
 
 static START: Once = Once::new();
 
-/// The filter for a value of `RKEY_LOG`: a level, or directives of the crate tracing-subscriber. There, any single word
-/// names a target; here, only our own targets are accepted, so that a misspelt level is refused.
+/// The filter for a value of `RKEY_LOG`: a level, or directives of the crate tracing-subscriber. The crate takes any
+/// single word for a target; this function accepts only our own targets, so it refuses a misspelt level.
 #[must_use]
 pub fn filter(value: &str) -> Option<EnvFilter> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -29,7 +29,7 @@ pub fn filter(value: &str) -> Option<EnvFilter> {
     value.parse().ok()
 }
 
-/// Starts logging, once, unless the program has installed a subscriber in this library.
+/// Starts logging, once, unless a subscriber is already installed in this library.
 pub fn start() {
     START.call_once(|| {
         let value = LOG.value();

@@ -102,7 +102,7 @@ pub unsafe fn remove<T: Object>(handle: *const T::C) -> Result<T, Errno> {
     unsafe { T::pool().take(object_address(handle)) }.ok_or(Errno::INVAL)
 }
 
-/// A slot for an object whose handle is needed to create it, from this thread's spare slots if it has any.
+/// A slot for an object that needs its handle before it is created, from this thread's spare slots if it has any.
 ///
 /// # Errors
 /// `ENOMEM`: the pool is full.
@@ -117,7 +117,7 @@ pub fn vacant<T: Object>(
         .ok_or(Errno::NOMEM)
 }
 
-/// Ends an object of a kind that [`vacant`] is used for.
+/// Destroys an object of a kind that uses [`vacant`].
 ///
 /// # Errors
 /// `EINVAL`: no live object has this address.

@@ -55,7 +55,7 @@ impl<T: 'static> Pool<T> {
     /// Distance between two objects.
     const STRIDE: usize = size_of::<Slot<T>>().next_power_of_two();
 
-    /// An empty pool for up to `capacity` objects. Takes no memory yet.
+    /// An empty pool for up to `capacity` objects. It takes no memory yet.
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl<T: 'static> Pool<T> {
         base.wrapping_add(index as usize * Self::STRIDE).cast()
     }
 
-    /// Adds an object. `None`: the pool is full, or memory is short.
+    /// Adds an object. `None` if the pool is full or memory is short.
     pub fn put(&self, value: T) -> Option<NonNull<T>> {
         let vacant = self.vacant(None)?;
         let address = vacant.address();
@@ -84,7 +84,7 @@ impl<T: 'static> Pool<T> {
         Some(address)
     }
 
-    /// A slot for an object, from the spare ones if there are any. `None` as for [`Pool::put`].
+    /// A slot for an object, from the spare ones if there are any; `None` as for [`Pool::put`].
     #[inline]
     pub fn vacant(&self, spares: Option<&Spares<T>>) -> Option<Vacant<'_, T>> {
         let index = match spares.and_then(Spares::pop) {
@@ -175,13 +175,13 @@ impl<T: 'static> Pool<T> {
             .is_some_and(|(slot, _)| slot.state.load(Ordering::Acquire) == LIVE)
     }
 
-    /// Removes the object at an address; exactly one caller gets it.
+    /// Removes the object at an address; if several threads try, exactly one gets it.
     ///
     /// # Safety
     /// No reference to the object is used afterwards.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;
-        // A thread that searches the objects holds the lock, too, so none is removed meanwhile.
+        // A thread that searches the objects also holds the lock, so none is removed meanwhile.
         let mut free_list = self.free_list.lock();
         slot.state
             .compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed)
@@ -192,8 +192,8 @@ impl<T: 'static> Pool<T> {
         Some(value)
     }
 
-    /// Destroys the object at an address, without a lock if the spare slots have room for its slot. False: it is not a
-    /// live object.
+    /// Destroys the object at an address, without a lock if the spare slots have room for its slot. Returns `false` if
+    /// it is not a live object.
     ///
     /// # Safety
     /// No reference to the object is used afterwards, no other thread removes or destroys it, and no thread searches this
@@ -240,7 +240,7 @@ impl<T: 'static> Pool<T> {
     }
 }
 
-/// A slot that an object will have. Dropping it frees the slot.
+/// A slot reserved for a future object. Dropping it frees the slot.
 pub struct Vacant<'a, T: 'static> {
     pool: &'a Pool<T>,
     index: u32,
@@ -307,7 +307,7 @@ impl<T> Spares<T> {
         Some(slot)
     }
 
-    /// False: the list is full.
+    /// Returns `false` if the list is full.
     #[inline]
     fn push(&self, index: u32) -> bool {
         let count = self.count.get();
@@ -349,13 +349,13 @@ mod space {
     /// They are part of a reservation, on whole pages, and not in use.
     pub(super) unsafe fn make_usable(start: *mut u8, len: usize) -> Option<()> {
         let how = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller promises it.
         let failed = unsafe { libc::mprotect(start.cast(), len, how) };
         (failed == 0).then_some(())
     }
 }
 
-/// The same for Miri, which has no `mprotect`: all bytes are usable at once.
+/// The form for Miri, which has no `mprotect`: all bytes are usable at once.
 #[cfg(miri)]
 mod space {
     use std::alloc::{Layout, alloc_zeroed};
@@ -423,7 +423,7 @@ mod tests {
                     drop(unsafe { WORDS.take(word as *const String) });
                     taken.store(1, Ordering::Release);
                 });
-                // Gives the other thread time to fail; a correct one passes whatever the time.
+                // Gives the other thread time to fail; a correct one passes however long this is.
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 assert_eq!(taken.load(Ordering::Acquire), 0);
                 Some(s.clone())
@@ -445,7 +445,7 @@ mod tests {
         assert!(NUMBERS.put(4).is_some());
     }
 
-    /// Slots that a thread keeps are not lost: the thread reuses them, and other threads do when it has ended.
+    /// Slots that a thread keeps are not lost: the thread reuses them, and once it has ended, other threads do.
     #[test]
     fn spare_slots_are_used_and_returned() {
         const MANY: u32 = 3 * SPARES as u32;
@@ -466,7 +466,7 @@ mod tests {
         let spares = Some(&Spares::new(words));
         for turn in 0..3 {
             let all: Vec<_> = std::iter::from_fn(|| put(spares)).collect();
-            // Slots that another thread (or an earlier turn) keeps are not available.
+            // Slots that another thread (or an earlier round) keeps are not available.
             assert_eq!(all.len(), MANY as usize, "{turn}");
             for address in all {
                 // SAFETY: it is live, and no other thread destroys it meanwhile.

@@ -9,11 +9,11 @@ use std::ffi::OsStr;
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// Its default, as a user would write it.
+    /// The variable's default, as a user would write it.
     pub default: &'static str,
     /// The allowed values, in words.
     pub allowed: &'static str,
-    /// Its effect, in a sentence.
+    /// The variable's effect, in a sentence.
     pub meaning: &'static str,
     /// Whether a value is allowed.
     accepts: fn(&str) -> bool,

@@ -16,8 +16,8 @@ pub struct Leniency {
 }
 
 impl Leniency {
-    /// `what` the program did, what the `page` says about it, and what happens `elsewhere`: each a clause of
-    /// the warning, without a full stop.
+    /// `what` the program did, what the `page` says about it, and what happens `elsewhere`: each a clause of the
+    /// warning, without a period.
     #[must_use]
     pub const fn new(what: &'static str, page: &'static str, elsewhere: &'static str) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl Leniency {
         }
     }
 
-    /// Whether the call may succeed: always, except in strict mode. The first use warns, at level `warn`.
+    /// Whether the call may succeed: always, except in strict mode. The first use logs a warning.
     #[cold]
     pub fn allows(&self, strict: bool) -> bool {
         if !self.told.swap(true, Ordering::Relaxed) {

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Asks the kernel to populate the pages. A failure is not an error: the call is only advice.
+/// Asks the kernel to populate the pages. Failure is not an error because the call is only advice.
 fn bring_in(memory: u64, length: u32, advice: c_int) {
     const POPULATE_READ: c_int = 22;
     const POPULATE_WRITE: c_int = 23;

@@ -38,9 +38,9 @@ unsafe impl Send for AhObject {}
 
 rkey_kit::object!(AhObject, c: Ah, MAX);
 
-/// Checks the address of a peer. A global route must lead from a GID of this host to another one of this
-/// host, or to a multicast group. An address without a global route is in the same subnet, so on this host;
-/// programs that know only LIDs (qperf) rely on it.
+/// Checks the address of a peer. A global route must lead from one GID of this host to another, or to a multicast
+/// group. An address without a global route is in the same subnet, and thus on this host; programs that know only LIDs
+/// (qperf) rely on this.
 ///
 /// # Errors
 /// `EINVAL`, `ENETUNREACH`; the reason is in the log.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
     fence(|| {
-        // SAFETY: `remove` and `find` validate the handle; it holds its protection domain.
+        // SAFETY: `remove` and `find` validate the handle; the object keeps its protection domain alive.
         unsafe {
             let object = remove::<AhObject>(ah)?;
             if let Ok(pd) = find::<PdObject>((*object.c.get()).pd) {
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
             return Err(Errno::INVAL);
         }
         let with_grh = wc.wc_flags & WC_GRH != 0 && !grh.is_null();
-        // SAFETY: not null, and the completion says that the header is valid.
+        // SAFETY: the pointer is not null, and the completion says that the header is valid.
         let grh = with_grh.then(|| unsafe { grh.read_unaligned() });
         *attr = sender(wc, grh.as_ref());
         Ok(0)
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn create_ah_from_wc(
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`. Frames never leave this host, so any address will do.
+/// `ibv_resolve_eth_l2_from_gid`. Frames never leave this host, so any address works.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     })
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

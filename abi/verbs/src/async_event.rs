@@ -20,7 +20,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Events of an object that the program has taken and not yet acknowledged.
+/// An object's events that the program has taken and not yet acknowledged.
 #[derive(Debug, Default)]
 pub struct Acks {
     open: Mutex<u32>,
@@ -72,7 +72,7 @@ impl Events {
     /// until the event is acknowledged.
     #[must_use]
     pub fn completion(&self, id: CqId) -> Option<*mut Cq> {
-        // The registry stays locked until the event is counted, so the object stays.
+        // The registry stays locked until the event is counted, so the object stays alive.
         let cqs = self.cqs.lock();
         let handle = *cqs.get(&id)? as *mut Cq;
         // SAFETY: objects leave the registry before they are destroyed.
@@ -100,11 +100,11 @@ impl Events {
         self.srqs.lock().remove(&id);
     }
 
-    /// The event in verbs' form; `None` if its object is gone or the program did not ask for such events.
+    /// The event in verbs' form; `None` if its object is gone or the program did not request such events.
     fn translate(&self, event: Event) -> Option<AsyncEvent> {
         let (element, event_type) = match event {
             Event::CqOverrun(cq) => {
-                // The registry stays locked until the event is counted, so the object stays.
+                // The registry stays locked until the event is counted, so the object stays alive.
                 let cqs = self.cqs.lock();
                 let handle = *cqs.get(&cq)?;
                 // SAFETY: objects leave the registry before they are destroyed.
@@ -155,7 +155,7 @@ impl Events {
 /// Makes reads of a descriptor block, the default for descriptors of verbs. Programs that must not wait
 /// set `O_NONBLOCK`.
 pub fn make_blocking(fd: c_int) {
-    // SAFETY: only reads and writes flags of a descriptor of ours.
+    // SAFETY: the calls only read and write flags of our own descriptor.
     unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_NONBLOCK);
@@ -169,7 +169,7 @@ pub fn is_nonblocking(fd: c_int) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
-/// `ibv_get_async_event`. A signal interrupts it, as it interrupts `read`.
+/// `ibv_get_async_event`. A signal interrupts this call, as it interrupts `read`.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.

@@ -1,5 +1,5 @@
-//! Buffers that the library allocates (`ibv_alloc_buf`, rdma-core 65). Ordinary memory: this device can
-//! reach all of it.
+//! Buffers that the library allocates (`ibv_alloc_buf`, rdma-core 65). They are ordinary memory, because this device
+//! can reach all of it.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and memory that is mapped for programs.
@@ -37,7 +37,7 @@ impl BufObject {
 
 impl Drop for BufObject {
     fn drop(&mut self) {
-        // SAFETY: mapped for this buffer, which the program uses no more.
+        // SAFETY: mapped for this buffer, which the program no longer uses.
         unsafe { libc::munmap(self.start as *mut c_void, self.mapped()) };
     }
 }
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn reg_buf_mr(
     })
 }
 
-/// Frees the buffers that the protection domains of a closing context leave behind.
+/// Frees the remaining buffers of the protection domains of a context that is being closed.
 ///
 /// # Safety
 /// Nothing uses the memory.

@@ -1,4 +1,4 @@
-//! Work requests that a program builds on a queue pair by the extended interface.
+//! Work requests that a program builds on a queue pair through the extended interface.
 
 #![allow(unsafe_code)]
 // UNSAFETY: a cell that a lock guards.
@@ -53,7 +53,7 @@ pub(crate) struct Pending {
 }
 
 impl Builder {
-    /// For a queue pair of this service whose program asked for these operations.
+    /// A builder for a queue pair of this service whose program requested these operations.
     ///
     /// # Errors
     /// `EOPNOTSUPP`: the service lacks one of them.
@@ -99,7 +99,7 @@ impl Batch {
                 } else {
                     &self.sges[pending.sges.clone()]
                 },
-                // A request flagged inline whose data was never set has none.
+                // A request with the inline flag whose data was never set has none.
                 inline: if inline.is_none() && pending.wants_inline && pending.sges.is_empty() {
                     Some(&[])
                 } else {

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_in
     })
 }
 
-/// `ibv_get_cq_event`. A signal interrupts it, as it interrupts `read`.
+/// `ibv_get_cq_event`. A signal interrupts this call, as it interrupts `read`.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
     });
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 /// The maximum number of reads and atomics that a queue pair may have outstanding.
 pub const MAX_READS: i32 = 128;
-/// Multicast groups, and queue pairs in each. Nothing here limits them, but programs need a number.
+/// The reported limits for multicast groups and for queue pairs in each. Nothing here limits them, but programs need a
+/// number.
 pub(crate) const MAX_GROUPS: c_int = 8192;
 /// The maximum number of bytes of one allocation of device memory.
 pub const MAX_DM: u64 = 1 << 24;
@@ -29,10 +30,10 @@ pub struct Open {
     pub events: Events,
 }
 
-/// Constructors of the C structures that contain function pointers. The functions (in `tables`) know the
-/// objects, so a context hands these constructors down to them.
+/// Constructors of the C structures that contain function pointers. The functions (in `tables`) know the objects, so a
+/// context passes these constructors down to the objects.
 pub struct Tables {
-    /// An extended completion queue around this plain one, for a program that asked to read these fields.
+    /// An extended completion queue around this plain one, for a program that requested these fields.
     pub cq: fn(Cq, u64) -> CqEx,
     /// An extended queue pair around this plain one.
     pub qp: fn(Qp) -> QpEx,

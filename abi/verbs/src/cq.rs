@@ -19,7 +19,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-/// Completions taken from the device at a time.
+/// How many completions one poll takes from the device.
 const BATCH: usize = 16;
 
 /// A completion queue, as the program sees it: always the extended form, which begins with the plain one.
@@ -81,7 +81,7 @@ impl CqObject {
 
 /// What a completion queue is created from.
 pub struct CqConfig {
-    /// The least number of completions that it holds.
+    /// The minimum number of completions that it holds.
     pub depth: u32,
     /// The program's `cq_context`.
     pub cq_context: *mut c_void,
@@ -91,7 +91,7 @@ pub struct CqConfig {
     pub vector: u32,
     /// The parent domain, or null.
     pub parent: *mut Pd,
-    /// Which fields the program reads by the extended form (`IBV_WC_EX_WITH_*`).
+    /// Which fields the program reads through the extended form (`IBV_WC_EX_WITH_*`).
     pub wc_flags: u64,
     /// Whether the program promised to use one thread.
     pub single_threaded: bool,
@@ -214,8 +214,8 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
 }
 
 /// Waits for work that hardware would have finished by now, so that the check of the new depth counts its
-/// completions: until no send is outstanding, more than `depth` completions are queued, or none has finished
-/// for a while. Sends that wait for a receive at the peer do not count.
+/// completions: until no send is outstanding, more than `depth` completions are queued, or no send has finished for a
+/// while. Sends that wait for a receive at the peer do not count.
 fn settle(object: &CqObject, depth: usize) -> Result<(), Errno> {
     const LOOK: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(2);
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         if object.channel.is_null() {
-            return Ok(0); // without a channel there is nothing to notify; the kernel accepts that, too
+            return Ok(0); // without a channel there is nothing to notify; the kernel also accepts that
         }
         object
             .cq
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_
     })
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

@@ -1,5 +1,5 @@
-//! Device memory. A software device has none, so this is memory of the process that only these calls and
-//! regions reach, by offsets instead of addresses.
+//! Device memory. A software device has none, so this is process memory that only these calls and regions reach, by
+//! offset instead of address.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and memory that the device touches.
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
 /// `ibv_memcpy_{to,from}_dm` copies multiples of this many bytes.
 const UNIT: u64 = 4;
 
-/// The address of a range of it, which must consist of whole units.
+/// The address of a range of the memory, which must consist of whole units.
 fn units_at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno> {
     if !offset.is_multiple_of(UNIT) || !(len as u64).is_multiple_of(UNIT) {
         return Err(Errno::INVAL);
@@ -148,7 +148,7 @@ fn units_at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno
     at(object, offset, len)
 }
 
-/// The address of a range of it.
+/// The address of a range of the memory.
 fn at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno> {
     let end = offset.checked_add(len as u64).ok_or(Errno::INVAL)?;
     if end > object.len as u64 {
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
     });
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

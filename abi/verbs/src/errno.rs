@@ -21,8 +21,8 @@ pub fn from(error: DeviceError) -> Errno {
     of(&error)
 }
 
-/// As [`of`], for a registration. A broken rule is logged in the terms of verbs, at the default level:
-/// `EINVAL` alone says nothing.
+/// Like [`of`], for a registration. It logs a broken rule in verbs' terms, at the default level, because `EINVAL` alone
+/// says nothing.
 #[cold]
 #[must_use]
 pub fn of_registration(call: &str, error: &DeviceError) -> Errno {

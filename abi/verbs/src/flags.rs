@@ -15,7 +15,7 @@ const RIGHTS: [(u32, Access, &str); 5] = [
     (ACCESS_MW_BIND, Access::BIND, "MW_BIND"),
 ];
 
-/// What the flags of a registration ask for.
+/// What the flags of a registration request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionFlags {
     /// The rights.
@@ -57,8 +57,8 @@ pub fn window_flags(flags: u32) -> Result<(Access, bool), Errno> {
     ))
 }
 
-/// The rights that a queue pair grants. Other flags are accepted and ignored: the kernel looks only at
-/// those that the device has.
+/// The rights that a queue pair grants. Other flags are accepted and ignored: the kernel checks only those that the
+/// device has.
 #[must_use]
 pub fn qp_access(flags: u32) -> Access {
     known_rights(flags).0 & Access::REMOTE

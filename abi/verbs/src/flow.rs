@@ -173,8 +173,8 @@ fn pattern(count: u8, mut specs: &[u8]) -> Result<Flow, Errno> {
     Ok(pattern.flow)
 }
 
-/// The layers behind a rule. Each states its own length. The size of the rule itself is ignored, as by
-/// other implementations: some programs set it to that of the bare rule.
+/// The layers that follow a rule. Each states its own length. The size of the rule itself is ignored, as by other
+/// implementations: some programs set it to that of the bare rule.
 ///
 /// # Safety
 /// `num_of_specs` layers follow the rule in memory.
@@ -182,7 +182,7 @@ unsafe fn layers(attr: &FlowAttr) -> Result<Vec<u8>, Errno> {
     let mut at = (&raw const *attr).wrapping_add(1).cast::<u8>();
     let mut all = Vec::new();
     for _ in 0..attr.num_of_specs {
-        // SAFETY: a layer begins here, with type and size.
+        // SAFETY: a layer begins here with its type and size.
         let size = unsafe { at.wrapping_add(4).cast::<u16>().read_unaligned() };
         if !(LAYER_MIN..=LAYER_MAX).contains(&size) {
             return Err(Errno::INVAL);
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
     })
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

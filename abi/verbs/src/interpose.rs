@@ -28,7 +28,7 @@ const OLD: [&CStr; 2] = [c"GLIBC_2.2.5", c"GLIBC_2.4"];
 #[cfg(target_arch = "aarch64")]
 const OLD: [&CStr; 1] = [c"GLIBC_2.17"];
 
-/// The emulated file that a failed call asked for, if it is one.
+/// The emulated file that a failed call named, if it is one.
 ///
 /// # Safety
 /// The call was given this path and failed.
@@ -425,7 +425,7 @@ fn no_function() -> *mut c_char {
 mod tests {
     use super::*;
 
-    /// A function that a signal handler may call must not look anything up.
+    /// A function that a signal handler may call must not look up symbols.
     #[test]
     fn functions_are_looked_up_at_load_and_never_again() {
         let at_load = LOOK_UPS.load(Ordering::Relaxed);

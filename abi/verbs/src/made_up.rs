@@ -1,6 +1,6 @@
-//! Emulated files: those that a kernel device would have and programs look for, namely its character device in `/dev`
-//! and its links in sysfs. The links lead to `/sys/devices/virtual`, as those of other software devices do (rxe, siw).
-//! The contents of the folder are not emulated.
+//! Emulated files, which a kernel device would have and programs look for: its character device in `/dev` and its links
+//! in sysfs. The links lead to `/sys/devices/virtual`, as those of other software devices do (rxe, siw). The contents
+//! of the folder are not emulated.
 
 use crate::device::{DEV_NAME, NAME};
 use std::ffi::CString;

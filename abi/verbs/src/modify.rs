@@ -1,8 +1,8 @@
-//! The checks of `ibv_modify_qp`, and what it hands to the engine.
+//! The checks of `ibv_modify_qp`, and what it passes to the engine.
 //!
 //! The table is the kernel's (`ib_modify_qp_is_ok`), which is that of the InfiniBand specification
-//! (11.2.5.3), with the attributes of a port, which the engine does not know. Calls that pass are translated;
-//! the engine then checks values, and once more its own, equal table.
+//! (11.2.5.3), plus the attributes of a port, which the engine does not know. Calls that pass are translated; the
+//! engine then checks values, and its own equal table as well.
 
 use crate::flags;
 use crate::sys::QpAttr;
@@ -173,7 +173,7 @@ const STEPS: &[Step] = &{
 #[must_use]
 pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> {
     if matches!(to, QpState::Reset | QpState::Error) {
-        // A queue pair in RESET has nothing to flush: the kernel refuses this step, the specification and the
+        // A queue pair in RESET has nothing to flush: the kernel refuses this step, but the specification and the
         // engine do not.
         let legal = to == QpState::Reset || from != QpState::Reset;
         return legal.then_some((0, 0));
@@ -197,8 +197,8 @@ pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> 
     Some((step.2[column] & !without, step.3[column] & !without))
 }
 
-/// The attributes that count. The kernel drops those of the other half of an extended reliable connection
-/// before it checks the mask (`modify_qp_mask`), so programs set them for both halves.
+/// The attributes that matter. The kernel drops those of the other half of an extended reliable connection before it
+/// checks the mask (`modify_qp_mask`), so programs set them for both halves.
 #[must_use]
 pub const fn counted(service: Service, mask: u32) -> u32 {
     mask & !match service {

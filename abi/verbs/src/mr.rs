@@ -37,11 +37,11 @@ pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
 pub struct MrObject {
     c: UnsafeCell<Mr>,
     region: UnsafeCell<Region>,
-    /// The first address by which requests name it, and the program's flags.
+    /// The first address that requests use for it, and the program's flags.
     pub(crate) base: UnsafeCell<(u64, u32)>,
     /// The memory behind the region, if it is not the program's own.
     backing: OnceLock<Box<Backing>>,
-    /// Another context's region imported under this handle.
+    /// The other context's region that is imported under this handle.
     pub(crate) imported: bool,
 }
 
@@ -69,7 +69,7 @@ impl MrObject {
         self.c.get()
     }
 
-    /// Whether its memory is the program's own: no mapping of ours, device memory, or null region.
+    /// Whether its memory is the program's own: not our mapping, device memory, or a null region.
     pub(crate) fn is_of_program(&self) -> bool {
         self.backing.get().is_none()
     }
@@ -94,11 +94,11 @@ enum Backing {
     Mapping(#[allow(dead_code, reason = "released with the region")] Mapping),
     /// Device memory.
     Dm(#[allow(dead_code, reason = "released with the region")] DmRef),
-    /// No memory: a null region.
+    /// A null region, which has no memory.
     Null,
 }
 
-/// A mapping of ours, unmapped together with its region.
+/// Our own mapping, unmapped together with its region.
 struct Mapping {
     start: *mut c_void,
     len: usize,
@@ -117,7 +117,7 @@ pub struct Registration {
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// How requests address it; `Virtual` unless the flags say `IBV_ACCESS_ZERO_BASED`.
+    /// How requests address it; `Virtual` unless the flags contain `IBV_ACCESS_ZERO_BASED`.
     pub addressing: Addressing,
     /// The program's flags.
     pub flags: u32,
@@ -142,7 +142,7 @@ pub unsafe fn register(
     unsafe { register_with(pd, pd_handle, wanted, None) }
 }
 
-/// As [`register`], for device memory.
+/// Like [`register`], for device memory.
 ///
 /// # Errors
 /// As [`register`].
@@ -200,8 +200,7 @@ unsafe fn register_with(
     };
     let handle = insert(object).inspect_err(|_| close(device, &region))?;
     if let Some(backing) = backing {
-        // Last: without a handle, the region must end before its memory does.
-        // SAFETY: a live region.
+        // This comes last: without a handle, the region must end before its memory does. SAFETY: a live region.
         let _empty = unsafe { find::<MrObject>(handle)? }
             .backing
             .set(Box::new(backing));
@@ -345,7 +344,7 @@ fn map(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<Mapping, Er
     };
     if start == libc::MAP_FAILED {
         let errno = Errno::last();
-        // A dma-buf that cannot be mapped: only its exporter can reach it.
+        // The dma-buf cannot be mapped: only its exporter can reach it.
         return Err(if errno == Errno::NODEV {
             Errno::OPNOTSUPP
         } else {
@@ -379,7 +378,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
 
 /// A region that `ibv_advise_mr` names.
 pub(crate) struct Advised {
-    /// The first address by which requests name it, and the one past its end.
+    /// The first address that requests use for it, and the one past its end.
     pub(crate) base: u64,
     pub(crate) end: u64,
     /// Where its memory begins, if its pages can be prefetched.
@@ -403,7 +402,7 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
             let ((base, flags), c) = unsafe { (*mr.base.get(), &*mr.c()) };
             let memory = match mr.backing.get().map(|backing| &**backing) {
                 None => Some(c.addr as u64),
-                // The structure says where in the file it begins, so where in its first page.
+                // The structure says where in the file the memory begins, and so where in its first page.
                 Some(Backing::Mapping(mapping)) => {
                     Some(mapping.start as u64 + c.addr as u64 % PAGE)
                 }
@@ -496,7 +495,7 @@ pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
     });
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

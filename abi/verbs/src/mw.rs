@@ -134,8 +134,8 @@ pub unsafe fn bind_work(
     })
 }
 
-/// `ibv_bind_mw`, for windows of type 1. The new key is in the structure when this returns, and becomes valid
-/// when the bind completes.
+/// `ibv_bind_mw`, for windows of type 1. The structure has the new key when this returns; the key becomes valid when
+/// the bind completes.
 ///
 /// # Safety
 /// No other thread uses the window; see [`crate::object`] for the rules of handles.
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
     })
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

@@ -12,13 +12,13 @@ use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-/// Whose device domain a protection domain stands for.
+/// The device domain that a protection domain stands for.
 enum Kind {
-    /// A domain of its own.
+    /// Its own domain.
     Own,
-    /// That of another protection domain, which must outlive this one (a parent domain).
+    /// The domain of another protection domain, which must outlive this one (a parent domain).
     Parent { of: *mut Pd, thread: *mut Td },
-    /// That of a protection domain of another context.
+    /// The domain of a protection domain of another context.
     Imported,
 }
 
@@ -177,8 +177,8 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
     })
 }
 
-/// `ibv_unimport_pd`. While something uses the handle it stays; the call cannot report that, as it has no
-/// result.
+/// `ibv_unimport_pd`. While something uses the handle, it stays valid; the call cannot report that because it returns
+/// nothing.
 /// # Safety
 /// No other thread uses it.
 pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     })
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

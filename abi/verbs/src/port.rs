@@ -22,8 +22,8 @@ const LINK_UP: u8 = 5;
 
 /// The attributes of the port.
 ///
-/// Width and speed are those of a 100 Gbit/s port. Programs take them for estimates; the real limit is the
-/// host's memory.
+/// Width and speed are those of a 100 Gbit/s port. Programs use them for estimates; the real limit is the host's
+/// memory.
 #[must_use]
 pub fn attributes() -> PortAttr {
     PortAttr {

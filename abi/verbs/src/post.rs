@@ -20,7 +20,7 @@ use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
-/// Scatter/gather entries that are translated without a heap allocation.
+/// The number of scatter/gather entries that are translated without a heap allocation.
 const FEW: usize = 4;
 /// The maximum inline data that a device can be configured for, in bytes.
 pub const INLINE_MAX: usize = 4096;
@@ -159,7 +159,7 @@ fn sge(element: &crate::sys::Sge) -> Sge {
     }
 }
 
-/// Gathers the payload; the program may reuse its buffers as soon as the call returns.
+/// This gathers the payload; the program may reuse its buffers as soon as the call returns.
 #[inline(never)]
 fn post_inline(
     qp: &QpObject,

@@ -42,13 +42,13 @@ pub struct QpObject {
     signal_all: bool,
     /// Asynchronous events not yet acknowledged.
     pub acks: Acks,
-    /// Work requests under construction by the extended interface.
+    /// Work requests under construction through the extended interface.
     pub builder: Option<Box<Builder>>,
     /// The XRC domain that it belongs to, or null.
     pub(crate) xrcd: *mut Xrcd,
     /// The RSS indirection table over which it distributes frames, or null.
     table: *mut RwqIndTable,
-    /// A second handle (`ibv_open_qp`); events go to the first.
+    /// A second handle (`ibv_open_qp`); events name the first.
     opened: bool,
 }
 
@@ -103,10 +103,9 @@ struct Extra {
     send_ops: Option<u64>,
 }
 
-/// Whether this is the process's first refusal of too much inline data. No attribute reports the limit, so
-/// programs
-/// find it by trying (libfabric's verbs provider does so whenever a program lists providers): the first refusal
-/// is logged by default, later ones only at the level of every failed call.
+/// Whether this is the process's first refusal of too much inline data. No attribute reports the limit, so programs
+/// find it by trial (libfabric's verbs provider does so whenever a program lists providers): the first refusal is
+/// logged by default, later ones only at the level of every failed call.
 fn is_first_probe() -> bool {
     static PROBED: AtomicBool = AtomicBool::new(false);
     !PROBED.swap(true, Ordering::Relaxed)
@@ -163,7 +162,7 @@ unsafe fn create(
         domain: pd.domain,
         srq: srq.map(|srq| srq.srq.clone()),
         recv_cq: recv_cq.unwrap_or(send_cq).cq.clone(),
-        // Verbs allows a queue of no requests; here it has room for one that is never posted.
+        // Verbs allows a queue for no requests; here it has room for one that is never posted.
         max_send: granted.max_send_wr.max(1),
         max_recv: granted.max_recv_wr.max(1),
         max_send_sge: granted.max_send_sge.max(1),
@@ -356,8 +355,8 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     }
 }
 
-/// How long a peer that holds a grant of our memory may take to give it up when the queue pair ends; then its
-/// link is closed.
+/// How long a peer with a grant of our memory may take to release it when the queue pair ends; after that its link is
+/// closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `ibv_modify_qp`. After a transition to RESET or ERR, no peer touches memory on behalf of its requests any
@@ -495,7 +494,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp)? };
-        // Multicast groups and flow rules must go first.
+        // Multicast groups must be detached and flow rules destroyed first.
         if object.qp.memberships() > 0 {
             return Err(Errno::BUSY);
         }
@@ -557,7 +556,7 @@ pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut Qp, _op: c_int, _flags
     0
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

@@ -12,7 +12,7 @@ impl RawLock {
         Self(AtomicBool::new(false))
     }
 
-    /// Waits until the lock is free, and takes it.
+    /// Waits until the lock is free, then takes it.
     pub(crate) fn lock(&self) {
         while self.0.swap(true, Ordering::Acquire) {
             std::thread::yield_now();

@@ -28,7 +28,7 @@ pub struct SrqObject {
     pub users: Users,
     /// Asynchronous events not yet acknowledged.
     pub acks: Acks,
-    /// For extended reliable connections: the XRC domain, and the queue where receives complete.
+    /// For extended reliable connections, the XRC domain and the queue where receives complete.
     xrc: Option<(*mut Xrcd, *mut Cq)>,
 }
 
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
         object.users.none()?;
         object.context()?.open.events.remove_srq(object.srq.id());
         object.acks.wait();
-        // SAFETY: the queue kept these alive until now; unused, as the caller promises.
+        // SAFETY: the queue kept these alive until now, and the caller promises that it is unused.
         unsafe {
             if let Ok(pd) = find::<PdObject>((*object.c()).pd) {
                 pd.users.remove();
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
     })
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

@@ -1,5 +1,4 @@
-//! Receive work queues, and the RSS indirection tables by which raw packet queue pairs distribute frames over
-//! them.
+//! Receive work queues, and the RSS indirection tables that raw packet queue pairs use to distribute frames over them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and tables of handles that C programs make.
@@ -281,7 +280,7 @@ pub(crate) fn release_table(table: *mut RwqIndTable) {
     }
 }
 
-/// The hash key and the hashed fields that a program asks for.
+/// The hash key and the hashed fields that a program requests.
 fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
     let fields = u32::try_from(conf.rx_hash_fields_mask).map_err(|_| Errno::OPNOTSUPP)?;
     let fields = HashFields::from_bits(fields).ok_or(Errno::OPNOTSUPP)?;
@@ -371,7 +370,7 @@ pub unsafe fn create_spreading(
     Ok(handle)
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

@@ -2,8 +2,8 @@
 //!
 //! A domain connects receiving halves with the shared receive queues that peers may reach through them. A
 //! domain
-//! named by a file is shared by all callers that name the same file for one device, so within one process: a
-//! receiving half cannot hand messages to a queue of another process.
+//! named by a file is shared by all callers that name the same file for one device, so within one process: a receiving
+//! half cannot pass messages to a queue of another process.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -37,8 +37,8 @@ struct Domain {
     id: XrcdId,
     /// The file that names it: device and inode.
     file: Option<(u64, u64)>,
-    /// The domain and completion queue of a receiving half between messages: each message brings those of its
-    /// shared receive queue.
+    /// The domain and completion queue of a receiving half between messages. Each message uses those of its shared
+    /// receive queue.
     idle: (DomainId, Cq),
 }
 
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
     })
 }
 
-/// Destroys the objects that a closing context leaves behind.
+/// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used any more.

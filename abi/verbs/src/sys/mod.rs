@@ -2,8 +2,9 @@
 //!
 //! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of rdma-core 44, with the fields that
 //! rdma-core 65 added at the front of [`VerbsContext`] and at the end of [`QpEx`] and [`PortAttr`]. Sizes and offsets are
-//! checked when this crate is compiled. Types have the header's names in Rust's spelling, fields its names, and constants its names
-//! without `IBV_`; values of C enumerations are plain integers, because a C program can put anything there.
+//! checked when this crate is compiled. Types have the header's names in Rust's spelling, fields have its names, and
+//! constants its names without `IBV_`. Values of C enumerations are plain integers because a C program can put anything
+//! there.
 
 #![allow(missing_docs)] // the names are the documentation: infiniband/verbs.h
 
@@ -15,9 +16,9 @@ pub mod layouts;
 pub use consts::*;
 pub use layouts::*;
 
-/// `pthread_mutex_t`, which we never lock; all zeroes is an unlocked one.
+/// `pthread_mutex_t`, which we never lock; all zeros is an unlocked one.
 pub type Mutex = [u64; 5];
-/// `pthread_cond_t`; all zeroes is one without waiters.
+/// `pthread_cond_t`; all zeros is one without waiters.
 pub type Cond = [u64; 6];
 
 /// `union ibv_gid`: 16 bytes that name a port.

@@ -19,7 +19,7 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Completion vectors. No interrupts deliver events here, so one is enough.
+/// Completion vectors. No interrupts deliver events here, so one vector is enough.
 const VECTORS: c_int = 1;
 
 /// The constructors that a context hands down to its completion queues and queue pairs.
@@ -28,7 +28,7 @@ static TABLES: Tables = Tables {
     qp: qp_ex::structure,
 };
 
-/// The functions of a context. Those of old versions (`_compat_…`) are never called any more.
+/// The functions of a context. No program calls those of old versions (`_compat_…`) any more.
 fn context_ops() -> ContextOps {
     ContextOps {
         alloc_mw: Some(mw::alloc_mw),
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     })
 }
 
-/// `ibv_import_device`: a second context for a device that this process has open. A descriptor from another
-/// process cannot be imported: that device's engine and memory are in the other process.
+/// `ibv_import_device`: a second context for a device that this process has open. It cannot import a descriptor from
+/// another process: that device's engine and memory are in the other process.
 ///
 /// # Safety
 /// `cmd_fd` may be any number.
@@ -153,8 +153,7 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
     })
 }
 
-/// `ibv_close_device`. Destroys everything that is left of this context, as the kernel does when it closes a
-/// device.
+/// `ibv_close_device`. Destroys the remaining objects of this context, as the kernel does when it closes a device.
 ///
 /// # Safety
 /// Neither the context nor anything made from it is used any more.

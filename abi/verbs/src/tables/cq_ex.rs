@@ -13,7 +13,7 @@ use rkey_device::engine::Stamped;
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_uint};
 
-/// The fields that a program may ask for.
+/// The fields that a program may request.
 const READABLE: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_IMM
     | WC_EX_WITH_QP_NUM
@@ -24,7 +24,7 @@ const READABLE: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_COMPLETION_TIMESTAMP
     | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// The C structure for a new completion queue. It has all readers, also those not asked for.
+/// The C structure for a new completion queue. It has all readers, even those that the program did not request.
 #[must_use]
 pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
     let stamped = is_stamped(wc_flags);
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
         } else {
             0
         };
-        // A queue that is overrun loses completions, and this device does not pretend otherwise.
+        // A queue that overruns loses completions, and this device does not pretend otherwise.
         if flags & !CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
     })
 }
 
-/// `ibv_modify_cq`: not supported, as events are never moderated here.
+/// `ibv_modify_cq`: not supported because this device never moderates events.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.

@@ -62,7 +62,7 @@ unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
     Some((object, object.builder.as_deref()?))
 }
 
-/// Works on the batch of a queue pair between start and complete. Its error waits for complete.
+/// Works on the batch of a queue pair between start and complete. Complete returns its error.
 ///
 /// # Safety
 /// Called between start and complete, by the thread that called start.
@@ -89,7 +89,7 @@ unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), 
 /// As for [`with_batch`].
 #[inline]
 unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
-    // SAFETY: the caller promises it; the program owns id and flags and set them before.
+    // SAFETY: the caller promises it; the program owns id and flags and has set them.
     unsafe {
         with_batch(qp, |batch| {
             let (id, raw) = ((*qp).wr_id, (*qp).wr_flags);
@@ -269,7 +269,7 @@ unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: u
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
-    // More buffers than the bytes that fit cannot be valid.
+    // A list with more buffers than bytes that fit cannot be valid.
     let limit = |granted: &QpCap| granted.max_inline_data;
     // SAFETY: called between start and complete, with a list of `count` entries.
     unsafe { with_list(qp, (list, count), limit, add_inline) };

@@ -1,5 +1,4 @@
-//! A busy machine: more programs want to run than there are processors. Peers respond late then, but no request
-//! of
+//! A busy machine: more programs want to run than there are processors. Peers then respond late, but no request of
 //! perftest, which sets its own timeouts, may fail because of that.
 
 use crate::support::{DEVICE, Stage};
@@ -7,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 /// The number of spinning programs.
 const SPINNERS: usize = 10;
-/// Runs of each program, which take long. For more by hand: `RKEY_TEST_BUSY_RUNS=300`.
+/// How often each program runs; each run takes long. For more by hand: `RKEY_TEST_BUSY_RUNS=300`.
 const RUNS: usize = 1;
 
 struct Spinners(Vec<Child>);

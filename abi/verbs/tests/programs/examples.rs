@@ -42,7 +42,7 @@ fn ping_pong(service: &str, options: &[&[&str]]) {
 
 #[test]
 fn rc_ping_pong() {
-    // Polling, sleeping on events, and checking every byte.
+    // The runs poll, sleep on events, and check every byte.
     ping_pong(
         "rc",
         &[
@@ -80,7 +80,7 @@ fn xsrq_ping_pong() {
     }
 }
 
-/// A peer of another user is out of reach, and the program's log says why.
+/// A process cannot reach a peer of another user, and its log says why.
 #[test]
 fn a_peer_of_another_user_is_named() {
     const NOBODY: u32 = 65534;

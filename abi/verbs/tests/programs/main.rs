@@ -1,4 +1,4 @@
-//! Unmodified programs of other projects, as Debian ships them, on the library, each in processes of its own.
+//! Unmodified programs of other projects, as Debian ships them, run on the library, each in its own processes.
 //!
 //! They show behaviour, not speed, so each runs only few rounds. A program that is not installed is a failure:
 //! `cargo xtask test` installs all of them.

@@ -12,7 +12,7 @@ fn four_ranks(name: &str, compiler: &str, launcher: &[&str]) {
     stage.start(compile, "compiler").succeed();
     let mut run = stage.command(launcher[0]);
     run.args(&launcher[1..]).arg(&program);
-    // UCX would prefer shared memory; messages must take the device.
+    // UCX would prefer shared memory; messages must use the device.
     only("rc,self")(&mut run);
     let text = stage.start(run, "launcher").succeed();
     assert!(text.contains("4 ranks agree"), "{text}");

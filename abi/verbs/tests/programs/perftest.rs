@@ -1,9 +1,8 @@
 //! perftest: bandwidth and latency of every operation, with its options. The figures are ignored.
 //!
-//! For each size, perftest measures the processor's clock by half a second of arithmetic, so runs over all
-//! sizes
-//! (`-a`) have few rounds. Where a program spins on memory instead of a completion queue (`ib_write_lat`), each
-//! round waits until the device's thread gets a processor: milliseconds on a busy machine.
+//! For each size, perftest measures the processor's clock with half a second of arithmetic, so runs over all sizes
+//! (`-a`) have few rounds. Where a program spins on memory instead of a completion queue (`ib_write_lat`), each round
+//! waits until the device's thread gets a processor: milliseconds on a busy machine.
 
 use crate::support::{DEVICE, Port, Stage};
 

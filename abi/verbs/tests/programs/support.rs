@@ -29,7 +29,7 @@ impl Stage {
             .find(beside)
             .expect("cargo builds the library for its tests");
         let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
-        // Left behind by a killed process of the same number.
+        // A killed process with the same number left it behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
         VERBS
@@ -38,7 +38,7 @@ impl Stage {
         Self { folder }
     }
 
-    /// Replaces the link by a copy of the library, for users who cannot reach cargo's folder.
+    /// Replaces the link with a copy of the library, for users who cannot access cargo's folder.
     pub(crate) fn copy_libraries(&self) {
         let name = self.file(VERBS.file);
         let library = std::fs::canonicalize(&name).expect("the link leads to the library");
@@ -121,7 +121,7 @@ impl Drop for Stage {
 
 /// A free port of this host. While this value lives, the kernel assigns the port to no program that asks for
 /// any
-/// port, but gives it to one that asks for it by number: all set `SO_REUSEADDR`, and we do not listen.
+/// port, but assigns it to one that requests it by number: all set `SO_REUSEADDR`, and we do not listen.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _held: OwnedFd,
@@ -182,7 +182,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for its end; `None`: it hangs.
+    /// Waits for its end; `None` if it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {

@@ -73,7 +73,7 @@ fn objects_of_another_context_are_refused() {
     }
 }
 
-/// A protection domain in use stays, and its slot is not given to another one.
+/// A protection domain in use stays, and no other domain gets its slot.
 #[test]
 fn an_imported_domain_with_users_stays() {
     let world = World::new();
@@ -83,7 +83,7 @@ fn an_imported_domain_with_users_stays() {
         assert!(!imported.is_null());
         let queue = shared_queue(imported);
         pd::unimport_pd(imported);
-        // One of these would get the slot, if it were free.
+        // One of these would get the slot if it were free.
         let next: Vec<_> = (0..8).map(|_| pd::alloc_pd(world.context)).collect();
         assert!(!next.contains(&imported));
         assert_eq!(srq::destroy_srq(queue), 0);
@@ -164,8 +164,7 @@ fn an_rss_queue_pair_without_flags() {
     }
 }
 
-/// Advice for a region with an IOVA is about its memory, not about whatever is at such an address of the
-/// process.
+/// Advice for a region with an IOVA concerns its memory, not what the process has at that address.
 #[test]
 fn advice_is_about_the_memory_of_the_region() {
     const PAGES: usize = 2;

@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The next event, acknowledged: its type and the address of its object. `None`: none within `time`.
+/// The next event, acknowledged: its type and the address of its object. `None` if there is none within `time`.
 fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
     // SAFETY: a live context; `event` is writable.
     unsafe {
@@ -25,7 +25,7 @@ fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
         let mut event: AsyncEvent = std::mem::zeroed();
         while async_event::get_async_event(world.context, &raw mut event) != 0 {
             assert_eq!(*libc::__errno_location(), libc::EAGAIN);
-            // Events need a thread that drives the device; a poll does.
+            // Events need a thread that drives the device; polling drives it.
             cq::poll_cq(world.cq, 0, null_mut());
             if Instant::now() > end {
                 return None;
@@ -133,7 +133,7 @@ fn a_completion_queue_waits_for_events_in_delivery() {
                 // SAFETY: a live channel; both are writable.
                 let code = unsafe { channel::get_cq_event(events, &raw mut which, &raw mut round) };
                 assert_eq!(code, 0);
-                // Checked more than once: it must not be destroyed later, either.
+                // This is checked more than once: it must not be destroyed later, either.
                 for _ in 0..20 {
                     assert!(round as usize > gone.load(Ordering::Acquire), "{round:?}");
                     std::thread::yield_now();
@@ -153,7 +153,7 @@ fn a_completion_queue_waits_for_events_in_delivery() {
                 receive(pair, 1, &mut sge(0, 0, 0));
                 go(pair, QPS_ERR, false);
                 assert_eq!(qp::destroy_qp(pair), 0);
-                // The last queue stays until its event was taken, which ends the other thread.
+                // The last queue stays until its event is taken, which ends the other thread.
                 if round <= ROUNDS {
                     assert_eq!(cq::destroy_cq(queue), 0);
                     gone.store(round, Ordering::Release);
@@ -203,7 +203,7 @@ fn a_refusal_fails_both_queue_pairs() {
     assert_eq!(world.word(8), 0);
 }
 
-/// Each kind of failure has its status, flushes the requests behind it and ends in the error state.
+/// Each kind of failure has its status, flushes the requests after it and ends in the error state.
 ///
 /// Proves: VB-I21
 #[test]

@@ -43,7 +43,7 @@ fn reads_give_zeros_and_writes_are_dropped() {
         world.set(offset, u64::MAX);
     }
     let key = rkey(region);
-    // Write into the null region first: it must not return those bytes later.
+    // Writes into the null region first: it must not return those bytes later.
     for opcode in [WR_RDMA_READ, WR_ATOMIC_FETCH_AND_ADD] {
         let mut entry = sge(0xdead_0000, 8, lkey(null));
         let mut wr = remote(1, opcode, &mut entry, world.at(0), key);
@@ -69,7 +69,7 @@ fn a_receive_can_skip_bytes() {
         let (region, null) = (world.register(0, LEN, ALL), null_region(&world));
         let [a, b] = world.pair(qp_type);
         (0..3).for_each(|place| world.set(8 * place, place as u64 + 1));
-        // Only the second of three words.
+        // Only the second of three words is in the null region.
         let mut entries = [sge(77, 8, lkey(null)), sge(world.at(64), 8, lkey(region))];
         let mut list = ibverbs::sys::RecvWr {
             wr_id: 1,
@@ -86,7 +86,7 @@ fn a_receive_can_skip_bytes() {
     }
 }
 
-/// Between two devices, with messages that travel inside a slot, through the ring and as remote iovecs.
+/// The messages travel between two devices inside a slot, through the ring and as remote iovecs.
 #[test]
 fn messages_of_every_size() {
     const BIG: usize = (3 << 20) + 5;

@@ -79,7 +79,7 @@ fn posting_stops_at_the_first_bad_request() {
     assert_eq!((world.word(32), value), (8, 9));
 }
 
-/// One entry at the very end of readable memory.
+/// The list has one entry at the very end of readable memory.
 struct LastElement {
     pages: *mut libc::c_void,
 }

@@ -56,7 +56,7 @@ impl Use {
         }
     }
 
-    /// The status without the flag, at the side that posted the request or the receive.
+    /// The status without the flag, on the side that posted the request or the receive.
     fn refused(self) -> i32 {
         match self {
             Self::Gather | Self::Receive | Self::Answer(_) => WC_LOC_PROT_ERR,
@@ -88,8 +88,7 @@ fn destroy(pair: [*mut Qp; 2]) {
     }
 }
 
-/// Uses a region over the queue pairs. Returns the status at the side that owns the region or posted the
-/// request.
+/// Uses a region over the queue pairs. Returns the status on the side that owns the region or posted the request.
 fn status(world: &World, [a, b]: [*mut Qp; 2], region: *mut Mr, good: *mut Mr, how: Use) -> i32 {
     let mut near = sge(world.at(0), 8, local_key(good));
     let mut tried = sge(world.at(TRIED), 8, local_key(region));

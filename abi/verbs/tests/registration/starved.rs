@@ -1,4 +1,4 @@
-//! A live peer that gets no processor: hardware would have responded for it, so requests wait.
+//! A live peer gets no processor: hardware would have responded for it, so requests wait.
 
 #![allow(unsafe_code)]
 // UNSAFETY: changes the scheduling of another process's threads.

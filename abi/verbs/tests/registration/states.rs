@@ -18,7 +18,7 @@ const SERVICES: [(&str, i32); 6] = [
     ("xr", QPT_XRC_RECV),
 ];
 const STATES: [&str; 7] = ["reset", "init", "rtr", "rts", "sqd", "sqe", "err"];
-/// Attributes by bit: names of the table below, in the order of `enum ibv_qp_attr_mask` from bit 1 on.
+/// Attributes by bit: the names in the table below, in the order of `enum ibv_qp_attr_mask` from bit 1 on.
 const ATTRIBUTES: [&str; 20] = [
     "cur",
     "notify",
@@ -142,7 +142,7 @@ fn number(state: &str) -> i32 {
     STATES.iter().position(|known| *known == state).unwrap() as i32
 }
 
-/// Creates queue pairs and brings them into states.
+/// Creates queue pairs and moves them to states.
 struct Maker {
     world: World,
     xrcd: *mut Xrcd,
@@ -424,7 +424,7 @@ fn meaningless_values_are_refused() {
         ("init", "rtr", false, |attr| {
             attr.ah_attr.grh.sgid_index = 255
         }),
-        // Of packet numbers the low 24 bits count, as with the kernel.
+        // As in the kernel, only the low 24 bits of packet numbers count.
         ("init", "rtr", true, |attr| attr.rq_psn |= 0x100_0000),
         ("rtr", "rts", true, |attr| attr.sq_psn |= 0xff00_0000),
         ("rtr", "rts", true, |attr| attr.timeout = 31),

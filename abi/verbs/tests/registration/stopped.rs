@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const PEER: &str = "RKEY_TEST_PEER";
-/// Long enough that the peer copies into our memory by itself.
+/// This is long enough for the peer to copy into our memory by itself.
 const LONG: usize = 1 << 20;
 
 /// Registers `LONG` bytes of this value.
@@ -24,7 +24,7 @@ pub(crate) fn register(world: &World, byte: u8) -> (Vec<u8>, *mut Mr) {
     (memory, region)
 }
 
-/// The other process: offers memory of ones, then does nothing.
+/// The other process offers memory filled with ones, then does nothing.
 pub(crate) fn peer() {
     let world = World::new();
     let (memory, region) = register(&world, 1);
@@ -74,7 +74,7 @@ impl Peer {
         std::array::from_fn(|_| numbers.next().unwrap())
     }
 
-    /// Sends it the number of our queue pair.
+    /// Sends the number of our queue pair to it.
     pub(crate) fn tell(&mut self, own: u32) {
         writeln!(self.0.stdin.as_mut().unwrap(), "{own}").unwrap();
     }
@@ -141,7 +141,7 @@ fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
         unsafe { byte(at).write_volatile(7) };
     }
     other.signal(libc::SIGCONT);
-    // Time for the peer to do wrong; a correct peer passes at any speed.
+    // Gives the peer time to misbehave; a correct peer passes at any speed.
     std::thread::sleep(Duration::from_millis(300));
     // SAFETY: as above.
     let wrong = (0..LONG).find(|at| unsafe { byte(*at).read_volatile() } != 7);

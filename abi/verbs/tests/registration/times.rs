@@ -68,7 +68,7 @@ fn a_completion_is_stamped_when_it_completes() {
             assert_eq!(next, if id == 1 { 0 } else { libc::ENOENT });
         }
         q.end_poll.unwrap()(queue);
-        // The wall clock may be set at any time, but hardly by an hour.
+        // The wall clock may be set at any time, but not by as much as an hour.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
         for wall in walls {
             assert!(now.abs_diff(wall.into()) < 3600 * 1_000_000_000, "{wall}");
@@ -92,7 +92,7 @@ fn a_queue_with_timestamps_works_like_any_other() {
             (1..=3).map(|_| world.next().wr_id).collect::<Vec<_>>(),
             [1, 2, 3]
         );
-        // A queue pair's unread completions go with it.
+        // A queue pair's unread completions disappear with it.
         let region = world.register(0, LEN, ALL);
         let [a, b] = world.pair(QPT_RC);
         // SAFETY: live objects.

@@ -30,7 +30,7 @@ fn part(region: *mut Mr, addr: u64, length: u64) -> MwBindInfo {
     }
 }
 
-/// The status of an 8-byte write with a key, on queue pairs of its own.
+/// The status of an 8-byte write with a key, on separate queue pairs.
 fn write(world: &World, near: *mut Mr, addr: u64, rkey: u32) -> i32 {
     let [a, b] = world.pair(QPT_RC);
     // SAFETY: a live region; the queue pairs are unused from here on.
@@ -279,8 +279,8 @@ fn each_way_to_unbind_ends_the_key() {
             assert_eq!(world.run(a, &mut wr), WC_REM_ACCESS_ERR, "way {index}");
             assert_eq!(mr::dereg_mr(far), 0, "way {index}");
         }
-        // The completions that the refusal flushed at the other end do not matter here.
-        // SAFETY: live queue pairs, unused from here on.
+        // The completions that the refusal flushed on the other side do not matter here. SAFETY: live queue pairs,
+        // unused from here on.
         unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
     }
 }
@@ -348,7 +348,7 @@ fn a_new_key_may_be_sent_right_after_its_bind() {
         };
         // SAFETY: live objects.
         assert_eq!(unsafe { mw::bind_mw(b, window, &raw mut bind) }, 0);
-        // Without polling for the completion of the bind.
+        // This does not poll for the completion of the bind.
         let new = u64::from(key(window));
         let mut message = request(SEND, WR_SEND, &mut sge(0, 0, 0));
         let mut entry = sge(&raw const new as u64, 8, 0);

@@ -94,13 +94,13 @@ impl World {
         qps
     }
 
-    /// Brings a queue pair to RTS.
+    /// Moves a queue pair to RTS.
     pub(crate) fn connect(&self, own: *mut Qp, qp_type: i32, peer: u32) {
         // 8 times 2 seconds: a slow peer on a loaded machine is not a silent one.
         self.connect_with(own, qp_type, peer, 19);
     }
 
-    /// As [`World::connect`], with a timeout.
+    /// Like [`World::connect`], with a timeout.
     pub(crate) fn connect_with(&self, own: *mut Qp, qp_type: i32, peer: u32, timeout: u8) {
         let reliable = qp_type == QPT_RC;
         let mut attr = QpAttr {
