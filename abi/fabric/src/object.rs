@@ -30,7 +30,7 @@ pub(crate) use object;
 /// The object behind a handle; fails with `FI_EINVAL` if there is none (any more).
 ///
 /// # Safety
-/// As [`rkey_kit::object::find`].
+/// Same as [`rkey_kit::object::find`].
 #[inline]
 pub(crate) unsafe fn find<'a, T: Object, H>(handle: *const H) -> Result<&'a T> {
     // SAFETY: the caller promises it.
@@ -56,7 +56,7 @@ pub(crate) unsafe fn publish<T: Object>(object: T, into: *mut *mut T::C) -> Resu
 /// Takes an object away from its handle.
 ///
 /// # Safety
-/// As [`rkey_kit::object::remove`].
+/// Same as [`rkey_kit::object::remove`].
 pub(crate) unsafe fn remove<T: Object, H>(handle: *const H) -> Result<T> {
     // SAFETY: the caller promises it.
     unsafe { rkey_kit::object::remove(handle.cast()) }.map_err(FiError::from)
@@ -65,7 +65,7 @@ pub(crate) unsafe fn remove<T: Object, H>(handle: *const H) -> Result<T> {
 /// Ends an object of a kind that [`vacant`] is used for.
 ///
 /// # Safety
-/// As [`rkey_kit::object::end`].
+/// Same as [`rkey_kit::object::end`].
 #[inline]
 pub(crate) unsafe fn end<T: Object, H>(
     spares: &'static LocalKey<Spares<T>>,
@@ -78,7 +78,7 @@ pub(crate) unsafe fn end<T: Object, H>(
 /// Writes a value to memory that a program passes.
 ///
 /// # Safety
-/// As [`rkey_kit::argument::store`].
+/// Same as [`rkey_kit::argument::store`].
 pub(crate) unsafe fn store<T>(room: *mut T, value: T) -> Result<()> {
     // SAFETY: the caller promises it.
     unsafe { rkey_kit::argument::store(room, value) }.map_err(FiError::from)

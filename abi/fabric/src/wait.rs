@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Timer(OwnedFd);
 
 #[allow(unsafe_code)]
-// UNSAFETY: system calls on descriptors of our own.
+// UNSAFETY: system calls on our own descriptors.
 impl Timer {
     #[expect(
         clippy::disallowed_methods,
@@ -56,7 +56,7 @@ impl Timer {
 pub(crate) struct Set(OwnedFd);
 
 #[allow(unsafe_code)]
-// UNSAFETY: system calls on descriptors of our own.
+// UNSAFETY: system calls on our own descriptors.
 impl Set {
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: no memory is passed.

@@ -162,7 +162,7 @@ fn started(
     }
 }
 
-/// As [`pingpong`], with the registration mode of another provider.
+/// Like [`pingpong`], with the registration mode of another provider.
 fn pingpong_under(profile: &str, words: &[&str]) {
     let words = [&["-p", "rkey", "-c", "-I", "20"], words].concat();
     let configure = |command: &mut Command| {

@@ -72,7 +72,7 @@ pub unsafe fn find<'a, T: Object>(handle: *const T::C) -> Result<&'a T, Errno> {
 /// `EINVAL`: neither null nor a live object.
 ///
 /// # Safety
-/// As [`find`].
+/// Same as [`find`].
 pub unsafe fn find_or_null<'a, T: Object>(handle: *const T::C) -> Result<Option<&'a T>, Errno> {
     if handle.is_null() {
         return Ok(None);
@@ -123,7 +123,7 @@ pub fn vacant<T: Object>(
 /// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// As [`Pool::end`]: no reference to it is used any more, no other thread ends or removes it, and nothing searches its
+/// Same as [`Pool::end`]: no reference to it is used any more, no other thread ends or removes it, and nothing searches its
 /// pool.
 #[inline]
 pub unsafe fn end<T: Object>(

@@ -145,10 +145,10 @@ pub unsafe fn register(
 /// Like [`register`], for device memory.
 ///
 /// # Errors
-/// As [`register`].
+/// Same as [`register`].
 ///
 /// # Safety
-/// As [`register`].
+/// Same as [`register`].
 pub unsafe fn register_dm(
     pd: &PdObject,
     pd_handle: *mut Pd,

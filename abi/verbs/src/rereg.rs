@@ -31,7 +31,7 @@ struct NewRegistration {
 /// keys stay.
 ///
 /// # Safety
-/// As for [`crate::mr::reg_mr`]; no other thread uses the region.
+/// Same as for [`crate::mr::reg_mr`]; no other thread uses the region.
 pub unsafe extern "C" fn rereg_mr(
     mr: *mut Mr,
     what: c_int,
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn rereg_mr(
 }
 
 /// # Safety
-/// As for [`rereg_mr`].
+/// Same as for [`rereg_mr`].
 unsafe fn change(
     mr: *mut Mr,
     what: u32,

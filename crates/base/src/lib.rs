@@ -16,7 +16,7 @@
 //! | [`memory`] | the port through which the memory of a program is touched |
 //! | [`segment`] | sealed shared-memory segments, our own and a peer's |
 //! | [`barrier`] | memory barriers that cost nothing on one side |
-//! | [`process`] | other processes: are they alive, reading and writing their memory, forks of our own |
+//! | [`process`] | other processes: are they alive, reading and writing their memory, forks of this process |
 //! | [`limit`] | how many log lines a peer may cause |
 //! | `long_double` | the numbers of the x87 unit (x86-64 only) |
 //! | [`hint`] | prefetch and pause |

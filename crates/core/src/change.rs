@@ -41,7 +41,7 @@ impl Protection {
     /// every check refuses; when the returned value is drained, [`Changing::finish`] makes the region live again.
     ///
     /// # Errors
-    /// As [`Self::reregister`].
+    /// Same as [`Self::reregister`].
     pub fn change_region(
         &self,
         region: RegionId,

@@ -53,7 +53,7 @@ impl Protection {
     /// Decides about the use of local memory by a request of this side, named by local key.
     ///
     /// # Errors
-    /// As [`Self::check_remote`].
+    /// Same as [`Self::check_remote`].
     #[inline]
     pub fn check_local(
         &self,
@@ -78,7 +78,7 @@ impl Protection {
     /// The same for a region named by its handle. Addresses are those that requests to the region use.
     ///
     /// # Errors
-    /// As [`Self::check_remote`].
+    /// Same as [`Self::check_remote`].
     pub fn check_region(
         &self,
         domain: DomainId,

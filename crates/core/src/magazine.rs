@@ -151,10 +151,10 @@ impl Protection {
         Magazine { stock, table }
     }
 
-    /// As [`Self::register`], usually without the table's lock.
+    /// Like [`Self::register`], usually without the table's lock.
     ///
     /// # Errors
-    /// As [`Self::register`].
+    /// Same as [`Self::register`].
     #[inline]
     pub fn register_from(
         &self,
@@ -233,10 +233,10 @@ impl Protection {
         })
     }
 
-    /// As [`Self::close_region`], usually without the table's lock.
+    /// Like [`Self::close_region`], usually without the table's lock.
     ///
     /// # Errors
-    /// As [`Self::close_region`].
+    /// Same as [`Self::close_region`].
     #[inline]
     pub fn close_region_into(
         &self,

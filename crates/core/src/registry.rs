@@ -120,7 +120,7 @@ impl Protection {
     /// Ties a region to a counter of accesses; grants name it.
     ///
     /// # Errors
-    /// As [`Self::bind_endpoint`].
+    /// Same as [`Self::bind_endpoint`].
     pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), CoreError> {
         let _books = self.registry.lock();
         tie(

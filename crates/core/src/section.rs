@@ -71,7 +71,7 @@ impl Protection {
     /// Nothing is held: the result does not permit touching the memory.
     ///
     /// # Errors
-    /// As [`Self::check_region`].
+    /// Same as [`Self::check_region`].
     #[inline]
     pub fn allows(
         &self,
@@ -124,7 +124,7 @@ impl Section {
         pending.passed(&self.table);
     }
 
-    /// As [`Protection::check_remote`], without a pin.
+    /// Like [`Protection::check_remote`], without a pin.
     ///
     /// # Errors
     /// The denial, with the complete reason.
@@ -157,10 +157,10 @@ impl Section {
         self.table.check_remote(who, key, addr, len, want)
     }
 
-    /// As [`Protection::check_local`], without a pin.
+    /// Like [`Protection::check_local`], without a pin.
     ///
     /// # Errors
-    /// As [`Protection::check_remote`].
+    /// Same as [`Protection::check_remote`].
     #[inline]
     pub fn check_local(
         &self,

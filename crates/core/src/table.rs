@@ -222,7 +222,7 @@ impl Protection {
         }
     }
 
-    /// As [`Self::ready_slot`], if need be from the magazines.
+    /// Like [`Self::ready_slot`], if need be from the magazines.
     #[inline]
     pub(crate) fn ready_slot_of_all(&self, registry: &mut Registry) -> Option<ReadySlot> {
         if let Some(ready) = self.ready_slot(registry) {

@@ -21,7 +21,7 @@ fn measure(what: &str, count: u32, mut each: impl FnMut()) {
 }
 
 #[allow(unsafe_code)]
-// UNSAFETY: registering memory is unsafe by nature; nothing uses this memory.
+// UNSAFETY: registering memory is inherently unsafe; nothing uses this memory.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (near, far) = (
         Device::open(Config::default())?,

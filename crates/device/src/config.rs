@@ -1,8 +1,8 @@
 //! The configuration of a device.
 //!
-//! A [`Config`] starts from the defaults, takes the `RKEY_*` environment variables on top ([`Config::from_env`]) and can then be
-//! changed field by field. [`VARIABLES`] describes each variable once: its default, the values that it accepts and its meaning. The
-//! documentation, the `rkey info` command and the error for a bad value are made from that table.
+//! A [`Config`] starts from the defaults, applies the `RKEY_*` environment variables ([`Config::from_env`]) and can then be
+//! changed field by field. [`VARIABLES`] describes each variable once: its default, the values that it accepts and its
+//! meaning. The documentation, the `rkey info` command and the error for a bad value all come from that table.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub enum Explain {
     None,
 }
 
-/// Whether payloads may be copied straight between two processes (`process_vm_readv`/`writev`).
+/// Whether payloads may be copied directly between two processes (`process_vm_readv`/`writev`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DirectCopy {
@@ -75,9 +75,9 @@ pub struct Config {
     pub share: Share,
     /// Which peers learn why their requests were denied.
     pub explain: Explain,
-    /// Whether payloads may be copied straight between the two processes.
+    /// Whether payloads may be copied directly between the two processes.
     pub direct_copy: DirectCopy,
-    /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied straight between the
+    /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied directly between the
     /// processes. Smaller payloads wait for room.
     pub remote_iovec_min: u32,
     /// The size of the payload ring of one direction of a link, in bytes. Two processes copy in and out of the ring at the same
@@ -146,18 +146,19 @@ impl Config {
         Self::default().with_env()
     }
 
-    /// This configuration, changed by the `RKEY_*` environment variables of this process. An empty one counts as unset.
+    /// This configuration, changed by the `RKEY_*` environment variables of this process. An empty variable counts as
+    /// unset.
     ///
     /// # Errors
-    /// As [`Config::from_env`].
+    /// Same as [`Config::from_env`].
     pub fn with_env(self) -> Result<Self, ConfigError> {
         self.with_variables(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }
 
-    /// The defaults, changed by the variables that `lookup` knows. An empty one counts as unset.
+    /// The defaults, changed by the variables that `lookup` knows. An empty variable counts as unset.
     ///
     /// # Errors
-    /// As [`Config::from_env`].
+    /// Same as [`Config::from_env`].
     pub fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Self::default().with_variables(lookup)
     }

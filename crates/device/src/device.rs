@@ -27,7 +27,7 @@ use crate::shared::Shared;
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Handle>);
 
-/// Held by the program. The engine thread holds only the shared part.
+/// The program holds this part. The engine thread holds only the shared part.
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
@@ -162,7 +162,7 @@ impl Device {
     /// borrowed.
     #[must_use]
     #[allow(unsafe_code)]
-    // UNSAFETY: a memory by address is as safe as the addresses.
+    // UNSAFETY: access by address is only as safe as the addresses.
     pub unsafe fn memory(&self) -> &ProcessMemory {
         &self.shared().memory
     }
@@ -178,7 +178,7 @@ impl Device {
         Some(DenialReport::clone(&found))
     }
 
-    /// The last refused accesses, oldest first. A refusal of a peer's request is added before the peer learns of it.
+    /// The last refused accesses, oldest first. The refusal of a peer's request is added before the peer learns of it.
     #[must_use]
     pub fn denials(&self) -> Vec<DenialReport> {
         if self.is_forked() {
@@ -284,7 +284,7 @@ impl Drop for Handle {
         }
         self.shared.driver.stop();
         let Some(thread) = thread else { return };
-        // The engine thread never holds a handle, but a callback of the program that runs in it might.
+        // The engine thread never holds a handle, but one of the program's callbacks that runs in it might.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!("the engine thread panicked");
         }

@@ -9,7 +9,7 @@ use rkey_engine::{EngineError, ModifyError, PostError};
 
 use crate::config::ConfigError;
 
-/// Why a call on a device failed. The messages say what to do where that is known.
+/// Why a call on a device failed. The messages say what to do if that is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -163,7 +163,7 @@ pub enum DeviceError {
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// The action that failed.
+        /// What the process tried to do.
         what: &'static str,
         /// The error of the kernel.
         source: io::Error,

@@ -10,7 +10,7 @@
 //! | [`config`] | the configuration and the `RKEY_*` variables |
 //! | [`objects`] | completion queues and channels, queue pairs, shared receive queues, regions, windows, shareable memory |
 //! | [`connect`] | listen, accept and connect by address |
-//! | [`peers`] | other devices: how links to and from them come up, and which processes they belong to; [`names`] |
+//! | [`peers`] | other devices: how links to and from them are made, and which processes they belong to; [`names`] |
 //! | `reclaim` | how memory is taken back from peers that reach it by themselves; leases |
 //! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
 //! | [`inspect`] | descriptions of a device for people; [`denials`] (refused accesses in the log) and [`describe`] |
@@ -59,7 +59,7 @@ pub use objects::srq::Srq;
 pub use peers::process::Departed;
 pub use rkey_engine::AsyncEvent;
 
-// Modules by the short names that front ends use.
+// Modules under the short names that front ends use.
 pub use inspect::{denial_view, denials, describe};
 pub use peers::names;
 

@@ -1,4 +1,4 @@
-//! Whether a device can be used: it is open, closing, failed, or belongs to the parent of this process.
+//! Whether a device can be used: it may be open, closing, failed, or the device of the parent process.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ impl WaitPoint for OwnedFd {
     }
 }
 
-/// The state of a device as a whole, and the places where threads wait that must return when it fails.
+/// The state of a device as a whole, and the objects whose waiting threads must return when it fails.
 pub(crate) struct Lifecycle {
     stopping: AtomicBool,
     fork: ForkMark,
@@ -69,7 +69,7 @@ impl Lifecycle {
         self.fork.is_child()
     }
 
-    /// Marks the process that opened the device.
+    /// Identifies the process that opened the device.
     #[inline]
     pub(crate) fn fork_mark(&self) -> ForkMark {
         self.fork
@@ -90,7 +90,7 @@ impl Lifecycle {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The last handle was dropped: the engine thread ends.
+    /// Called when the last handle was dropped: the engine thread ends.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
@@ -105,7 +105,7 @@ impl Lifecycle {
         }
     }
 
-    /// Registers a place where program threads may wait, until it is dropped.
+    /// Registers an object that program threads may wait on, until it is dropped.
     pub(crate) fn add_wait_point<T: WaitPoint + 'static>(&self, point: &Arc<T>) {
         let point: Weak<T> = Arc::downgrade(point);
         let mut wait_points = self.wait_points.lock();

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) memory: ProcessMemory,
     /// Owns the engine and drives it.
     pub(crate) driver: EngineDriver,
-    /// Gives memory that peers access directly back to the program.
+    /// Returns memory that peers access directly to the program.
     pub(crate) reclaim: Reclaim,
     pub(crate) reactor: Reactor,
     pub(crate) qp_numbers: Arc<QpNumbers>,

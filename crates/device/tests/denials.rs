@@ -25,7 +25,7 @@ fn an_explanation_is_there_before_its_completion() {
         .connect(near.device.node(), near_qp.address())
         .unwrap();
     for round in 0..3000 {
-        // Past the end, each time at another address.
+        // Each access is past the end, at a different address.
         let addr = far.address_of(0) + 8 * common::WORDS as u64 + round;
         let key = engine_key(&far);
         let write = Work::Write {
@@ -54,7 +54,7 @@ fn an_explanation_is_there_before_its_completion() {
         assert_eq!(near_report.denial.addr, addr);
         let [theirs, ours] = [&near_report.denial.reason, &last.denial.reason];
         assert_eq!(format!("{theirs:?}"), format!("{ours:?}"));
-        // Both sides are in this process: one denial, with one number.
+        // Both sides are in this process, so there is one denial with one number.
         assert_eq!((done.vendor, near_report.id), (last.id, last.id));
         assert_eq!((near_report.echo, last.echo), (true, false));
     }

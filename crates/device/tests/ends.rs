@@ -1,4 +1,4 @@
-//! Peers that are killed, are stopped, or close their device, and what is left of them.
+//! Peers that are killed or stopped, or that close their device, and what they leave behind.
 
 mod common;
 
@@ -26,14 +26,14 @@ fn mappings() -> usize {
         .count()
 }
 
-/// A killed peer leaves nothing behind: outstanding requests to it fail long before a time-out, even if the program sleeps, and
+/// A killed peer leaves nothing behind: outstanding requests to it fail long before a timeout, even if the program sleeps, and
 /// descriptors and mappings are released.
 #[test]
 fn a_killed_peer() {
     match role().as_deref() {
         Some("target") => target(),
         Some(_) => survive(),
-        // In a process of its own, so that other tests do not change the counts.
+        // This runs in its own process, so that other tests do not change the counts.
         None => Peer::start("a_killed_peer", "alone", "127.0.0.1:1".parse().unwrap()).finish(),
     }
 }
@@ -53,7 +53,7 @@ fn survive() {
         for id in 0..10 {
             side.receive(&qp, id, 0, 8);
         }
-        // So that a request is outstanding when it dies.
+        // This way a request is outstanding when the peer dies.
         peer.stop();
         for id in 100..110 {
             qp.post_send(&SendRequest::new(id, write, &[side.sge(0, 8)]))
@@ -141,7 +141,7 @@ fn a_killed_peer_that_owed_nothing() {
             let done = side.next_asleep();
             assert_eq!((done.id, done.status), (5, Status::Flushed));
         }
-        // Posts to it fail, and do not hang.
+        // Posts to it fail and do not hang.
         qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
             .unwrap();
         let done = side.next_asleep();
@@ -193,7 +193,7 @@ fn an_armed_queue_hears_of_a_killed_peer() {
     }
 }
 
-/// A stopped peer does not respond: the time-out of the queue pair decides.
+/// A stopped peer does not respond: the timeout of the queue pair decides.
 #[test]
 fn a_stopped_peer() {
     if role().is_some() {
@@ -210,7 +210,7 @@ fn a_stopped_peer() {
         };
         side.run(&qp, write, &[side.sge(0, 8)]);
         peer.stop();
-        // Long enough that the device may have fallen asleep.
+        // This is long enough for the device to fall asleep.
         std::thread::sleep(Duration::from_millis(50));
         let started = Instant::now();
         qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
@@ -282,8 +282,8 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
     peer.signal(libc::SIGCONT);
 }
 
-/// Deregistering a region gives up the peer that was told about its memory and does not respond, and no other: requests to another,
-/// slow peer arrive.
+/// Deregistering a region cuts off the peer that knows its addresses and does not respond, and no other: requests to
+/// another, slow peer arrive.
 #[test]
 fn closing_a_region_cuts_off_only_who_was_told_of_it() {
     const TEST: &str = "closing_a_region_cuts_off_only_who_was_told_of_it";
@@ -292,7 +292,7 @@ fn closing_a_region_cuts_off_only_who_was_told_of_it() {
     }
     let mut config = Config::from_env().unwrap();
     config.timeout = 21;
-    // So small that a long write uses a remote iovec.
+    // The ring is so small that a long write uses a remote iovec.
     config.ring_bytes = 64 << 10;
     let side = Side::with(config);
     let listener = side.listen();

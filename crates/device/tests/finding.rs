@@ -14,7 +14,7 @@ use rkey_engine::{
 
 const NOWHERE: &str = "127.0.0.1:1";
 
-/// INIT, RTR and RTS, knowing only the number of the peer.
+/// Moves to INIT, RTR and RTS, knowing only the number of the peer.
 fn bring_up(qp: &Qp, peer: u32) {
     to_init(qp);
     go_on(qp, peer);
@@ -117,7 +117,7 @@ fn the_peer_is_not_ready_yet() {
     peer.finish();
 }
 
-/// A number without a queue pair: the time-out of the queue pair decides, and the search ends with it.
+/// A number without a queue pair: the timeout of the queue pair decides, and the search ends with it.
 #[test]
 fn the_peer_never_appears() {
     let side = Side::hasty();
@@ -228,7 +228,7 @@ fn send_to_group(side: &Side, qp: &Qp, group: [u8; 16]) {
     send_datagram(side, qp, rkey_engine::groups::GROUP_QPN, route, 0);
 }
 
-/// Datagrams are delivered by number; those to unused numbers complete and are lost.
+/// Datagrams arrive by number; those to unused numbers complete and are lost.
 #[test]
 fn datagrams() {
     let send = |side: &Side, qp: &Qp, to: u32, word: usize| {
@@ -316,8 +316,8 @@ fn groups() {
         side.set(0, 4711);
         send_to_group(side, qp, group);
     };
-    // A member that takes long to be reached, on a busy machine, misses what is sent until then. So the test waits until all of
-    // them are reached.
+    // A member that takes long to reach, on a busy machine, misses the datagrams sent until then. So the test waits until
+    // all of them are reached.
     let members = [sides[1].device.node().pid, peer.0.id()];
     until("the links to the members", || {
         send();
@@ -383,7 +383,7 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     peer.finish();
 }
 
-/// A program's claim to listen at an address is believed if the kernel confirms it, or among programs of one user.
+/// A program's claim to listen at an address counts if the kernel confirms it, or among programs of one user.
 #[test]
 fn a_claimed_address_is_the_one_that_the_peer_listens_at() {
     let test = "a_claimed_address_is_the_one_that_the_peer_listens_at";

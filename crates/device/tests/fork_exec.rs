@@ -16,7 +16,7 @@ fn target() {
 
 /// Runs `child` in a forked child and returns its exit status.
 fn forked(child: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child runs only code that needs no other thread of ours, and leaves by _exit.
+    // SAFETY: the child runs only code that needs none of our other threads, and leaves with _exit.
     match unsafe { libc::fork() } {
         0 => {
             let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
@@ -116,16 +116,16 @@ fn exec_closes_everything() {
     }
 }
 
-/// The end of a killed target is noticed even if a child of it lives on with copies of its sockets.
+/// The device notices the end of a killed target even if a child of the target lives on with copies of its sockets.
 #[test]
 fn a_killed_peer_whose_child_lives_on() {
     if role().is_some() {
         let side = Side::open();
         let (_qp, _) = side.connect();
-        // SAFETY: the child makes nothing but system calls, and leaves by _exit.
+        // SAFETY: the child only makes system calls, and leaves with _exit.
         if unsafe { libc::fork() } == 0 {
             let mut byte = 0u8;
-            // It lives until the test closes its standard input, and holds nothing else of the test's.
+            // It lives until the test closes its standard input, and holds none of the test's other descriptors.
             // SAFETY: `byte` is valid for a write of one byte; the descriptors are the child's own.
             unsafe {
                 libc::close(1);
@@ -157,7 +157,7 @@ fn a_killed_peer_whose_child_lives_on() {
             break;
         }
     }
-    // Kept open, so that the child of the peer lives on.
+    // This stays open so that the child of the peer lives on.
     let input = peer.0.stdin.take();
     peer.kill();
     let event = side.device.next_event(Some(common::LONG)).unwrap();

@@ -80,7 +80,7 @@ fn guesser() {
     let least = Duration::from_millis(10 * ((1 << pauses) - 1));
     let took = begin.elapsed();
     assert!(took >= least, "{took:?}, and not {least:?}");
-    // A request for a lease names a key, too. It is refused at once, without a check of the key.
+    // A request for a lease also names a key. It is refused at once, without a check of the key.
     let refused = (0..40).any(|_| {
         number += 1;
         match over_one.lease(key(number), 0x1000, 8, true, LONG) {
@@ -110,8 +110,8 @@ fn honest() {
     guess(&side, &qp, 7);
 }
 
-/// A process that tries keys has to wait, also on new connections of new devices, and the owner names it and its tries. Another
-/// process that makes a mistake does not wait.
+/// A process that tries keys must wait, even on new connections of new devices, and the owner reports it and its attempts.
+/// Another process that makes a mistake does not wait.
 #[test]
 fn the_count_of_a_process_survives_reconnecting() {
     const TEST: &str = "the_count_of_a_process_survives_reconnecting";

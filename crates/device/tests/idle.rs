@@ -62,19 +62,19 @@ fn write(side: &Side, qp: &Qp, remote: Remote) {
     );
 }
 
-/// No periodic work: not after opening, not after polling, not after waiting, not with links.
+/// There is no periodic work after opening, after polling, after waiting, or with links.
 #[test]
 fn an_idle_device_does_nothing() {
     match role().as_deref() {
         Some("target") => {
             let side = Side::open();
             let (_qp, _) = side.connect();
-            // For the initiator to read: how often our engine thread woke while nothing happened.
+            // The initiator reads this: how often our engine thread woke while nothing happened.
             side.set(1, 1000 + wake_ups_while_idle());
             sleep_in_read();
         }
         Some(_) => idle_after_everything(),
-        // In a process of its own, without the engine threads of other tests.
+        // This runs in its own process, without the engine threads of other tests.
         None => Peer::start(IDLE, "alone", "127.0.0.1:1".parse().unwrap()).finish(),
     }
 }

@@ -184,8 +184,8 @@ fn a_lease_ends_with_its_region() {
     assert!(reader.read(0, &mut bytes).is_err());
 }
 
-/// A region is deregistered while a peer writes to it as fast as it can: nothing is written after the call returned, the peer gets
-/// an error, and neither side hangs.
+/// A region is deregistered while a peer writes to it as fast as it can: nothing is written after the call returns, the peer
+/// gets an error, and neither side hangs.
 #[test]
 fn closing_a_region_under_fire() {
     if role().is_some() {

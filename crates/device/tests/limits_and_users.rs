@@ -82,7 +82,7 @@ fn objects_of_other_devices_are_refused() {
     assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
 }
 
-/// Addresses of other hosts, without a listener, and in use.
+/// Addresses of other hosts, addresses without a listener, and addresses in use.
 #[test]
 fn addresses() {
     let side = Side::open();
@@ -111,7 +111,7 @@ fn addresses() {
     assert!(matches!(error, DeviceError::NotListening { .. }), "{error}");
     assert!(started.elapsed() >= short);
 
-    // A wildcard listener takes connections to every address of the host.
+    // A wildcard listener accepts connections to every address of the host.
     let listener = side
         .device
         .listen(([0, 0, 0, 0], address.port()).into())
@@ -138,7 +138,7 @@ fn addresses() {
     assert!(matches!(error, DeviceError::TooLong { .. }), "{error}");
 }
 
-/// A listener that starts after the client.
+/// The listener may start after the client.
 #[test]
 fn connecting_waits_for_the_listener() {
     let side = Side::open();
@@ -330,8 +330,8 @@ fn as_user(uid: u32, test: &str, role: &str, address: std::net::SocketAddr) -> O
     let own = std::env::current_exe().unwrap();
     let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
     let copy = std::env::temp_dir().join(name);
-    // Another process makes the copy: a program that is open for writing cannot be run, and a file that is open here is open for a
-    // moment in every process that another test starts.
+    // Another process makes the copy: a program that is open for writing cannot be run, and a file that is open here is
+    // briefly open in every process that another test starts.
     let mut install = std::process::Command::new("install");
     install.args(["-m", "755"]).arg(own).arg(&copy);
     install.status().ok()?.success().then_some(())?;
@@ -396,7 +396,7 @@ fn other_users() {
                 let owner = all.iter().find(|i| i.pid == owner);
                 owner.is_some_and(|owner| {
                     assert_eq!((owner.denied, &owner.denials[..]), (1, &[][..]));
-                    // The other user does not see where the memory is, either.
+                    // Nor does the other user see where the memory is.
                     assert_eq!((owner.regions, owner.protection.regions.len()), (1, 0));
                     true
                 })

@@ -56,7 +56,7 @@ fn every_one_sided_operation(side: &Side, qp: &Qp, remote: Remote) {
         &[side.sge(1, 8)],
     );
     assert_eq!(side.word(1), 5);
-    // Sizes around every limit of the ring, and through it many times.
+    // Transfers have sizes around every limit of the ring, and go through it many times.
     for words in [
         1usize, 2, 26, 27, 28, 100, 512, 1024, 2047, 2048, 2049, 8192, 14_000,
     ] {
@@ -105,7 +105,7 @@ fn one_sided_operations_on_a_sleeping_target() {
     let peer = Peer::start(test, "target", listener.local_address());
     let (qp, remote) = side.accept(&listener);
     every_one_sided_operation(&side, &qp, remote);
-    // Now with an initiator that waits instead of polling, and a device that fell asleep.
+    // Now the initiator waits instead of polling, and its device falls asleep.
     for round in 0..50u64 {
         if round % 10 == 0 {
             std::thread::sleep(std::time::Duration::from_millis(30));
@@ -154,7 +154,7 @@ fn echo() {
     }
 }
 
-/// Messages both ways, with immediate data, one at a time.
+/// Messages travel both ways, with immediate data, one at a time.
 #[test]
 fn messages_both_ways() {
     if role().is_some() {
@@ -217,7 +217,7 @@ fn both_directions_at_once() {
                 done += 1;
             }
         }
-        // The peer has also written its last word.
+        // The peer has written its last word as well.
         until("the last write of the peer", || {
             side.word(64 + (total as usize - 1) % 64) == total - 1
         });

@@ -1,7 +1,7 @@
 //! The buffers for messages that arrive, which all connections of an endpoint share.
 
 #![allow(unsafe_code)]
-// UNSAFETY: memory that the device writes to and that is read by address.
+// UNSAFETY: the device writes to the memory, which is read by address.
 
 use rkey_rdm::limits::{BUFFER_LEN, BUFFERS};
 
@@ -34,7 +34,7 @@ impl Buffers {
     /// The device has completed the receive into it, and it is not posted again while the result is used.
     pub(super) unsafe fn read(&self, index: u32, len: usize) -> &[u8] {
         let len = len.min(BUFFER_LEN);
-        // SAFETY: inside of the allocation; the device does not write to it meanwhile, as the caller promises.
+        // SAFETY: it is inside the allocation, and the caller promises that the device does not write to it meanwhile.
         unsafe { std::slice::from_raw_parts(self.address(index) as *const u8, len) }
     }
 }
@@ -42,8 +42,7 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         let bytes = std::ptr::slice_from_raw_parts_mut(self.start, BUFFERS as usize * BUFFER_LEN);
-        // SAFETY: the allocation of `new`, which is no longer in use: the queue of receives was destroyed
-        // before.
+        // SAFETY: it is the allocation of `new`, which is no longer in use: the queue of receives was destroyed before.
         drop(unsafe { Box::from_raw(bytes) });
     }
 }

@@ -13,7 +13,7 @@ pub fn complain(what: Arguments<'_>) {
     });
 }
 
-/// Logs what the state machine of an endpoint notes of its connections.
+/// Logs what the state machine of an endpoint reports about its connections.
 pub fn log(note: Note<'_>) {
     match note {
         Note::Violation { peer, why } => {

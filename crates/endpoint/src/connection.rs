@@ -8,10 +8,10 @@ use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
 use std::net::SocketAddr;
 
 impl<F: Front> Driver<F> {
-    /// A queue pair for a connection, which no peer is connected to.
+    /// A queue pair for a connection, not yet connected to a peer.
     ///
     /// # Errors
-    /// A limit of the device.
+    /// A limit of the device is reached.
     pub fn new_qp(&self, peer: Option<u32>) -> Result<Qp, DeviceError> {
         let options = QpOptions {
             srq: Some(self.srq.clone()),
@@ -31,7 +31,7 @@ impl<F: Front> Driver<F> {
     /// A queue pair, and the connection that is being made with it.
     pub(super) fn prepare_connection(&self, peer: SocketAddr) -> Result<(Qp, usize), Error> {
         let prepare = || {
-            // Held until the connection has it: a peer whose identity nothing holds gets another number.
+            // Held until the connection holds it: a peer whose identity nothing holds gets another number.
             let identity = self.host.identity(peer);
             let qp = self.new_qp(F::peer_number(&identity));
             let qp = qp.map_err(|it| F::error_of(&it))?;
@@ -39,7 +39,7 @@ impl<F: Front> Driver<F> {
             Ok((qp, index))
         };
         prepare().or_else(|_: Error| {
-            // Ended connections may use up the room. They are freed in two steps.
+            // Ended connections may take up the room. They are freed in two steps.
             for _ in 0..2 {
                 self.look_for_lost();
             }
@@ -47,7 +47,7 @@ impl<F: Front> Driver<F> {
         })
     }
 
-    /// Adds a connection; it is not used for sending before it is made.
+    /// Adds a connection; it is not used for sending until it is made.
     ///
     /// # Errors
     /// [`Error::Shutdown`]: the endpoint is being closed. No room for completions.

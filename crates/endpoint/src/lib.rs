@@ -2,15 +2,15 @@
 //! ([`rkey_rdm::endpoint`]) and the device. It knows no API.
 //!
 //! A front end implements [`Host`](rkey_rdm::endpoint::Host) for what the state machine runs on and [`Front`] for what the
-//! driver adds, and keeps a [`Driver`] in its own endpoint ([`Holder`]). The driver makes progress when the front end says
-//! so ([`Driver::advance`]); only connections are made and ended without a call, by threads of the device.
+//! driver adds, and keeps a [`Driver`] in its own endpoint ([`Holder`]). The driver makes progress when the front end
+//! calls [`Driver::advance`]; only connections are made and ended without a call, by threads of the device.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`front`] | what the driver asks of the front end |
+//! | [`front`] | what the driver needs from the front end |
 //! | [`progress`] | hands completions of the device to the state machine |
 //! | [`mod@reach`], [`connection`] | connections on demand, in either direction, and their queue pairs |
-//! | [`hello`] | why two endpoints do not talk |
+//! | [`hello`] | why two endpoints cannot talk |
 //! | [`listeners`] | the thread that accepts connections |
 //! | [`buffers`] | where messages arrive |
 //! | [`life`] | the end of an endpoint |
@@ -45,34 +45,34 @@ use rkey_rdm::hello::{Admission, Hello};
 use rkey_rdm::limits::{BUFFERS, SENDS};
 use std::net::SocketAddr;
 
-/// What an endpoint is like.
+/// The properties of an endpoint.
 pub struct Options<'a> {
     /// What it offers.
     pub service: Service,
-    /// Whom it talks to.
+    /// The peers that it talks to.
     pub admission: Admission,
-    /// The address under which peers know it, until [`Driver::serve`] says another.
+    /// The address under which peers know it, until [`Driver::serve`] sets another.
     pub name: SocketAddr,
-    /// The number by which regions that serve one endpoint know it.
+    /// The endpoint's number, for regions that serve one endpoint only.
     pub number: Option<u32>,
-    /// The most elements of a request.
+    /// The maximum number of elements of a request.
     pub max_sge: u32,
-    /// Where completions are announced.
+    /// The channel that reports completions.
     pub channel: Option<&'a Channel>,
 }
 
-/// An endpoint's state machine, and everything of the device that it runs on.
+/// An endpoint's state machine, and the device's objects that it runs on.
 pub struct Driver<F: Front> {
     /// The host of the state machine.
     pub host: F,
-    /// What changes about the endpoint. Connections are dropped before the queue and the buffers that they use.
+    /// The mutable state of the endpoint. Connections are dropped before the queue and the buffers that they use.
     pub state: Mutex<State<F>>,
     serving: Mutex<Option<Serving>>,
     srq: Srq,
     buffers: Buffers,
     /// Completions of all connections.
     pub cq: Cq,
-    /// Whom it talks to.
+    /// The peers that it talks to.
     pub admission: Admission,
     /// Where peers find it.
     pub name: Mutex<SocketAddr>,
@@ -89,15 +89,15 @@ pub struct State<F: Front> {
     completions: Vec<Completion>,
     /// How many ended peers the device had reported when connections were last checked.
     peers_gone: u32,
-    /// No new connection is added.
+    /// Whether no new connection may be added.
     closing: bool,
 }
 
 impl<F: Front> Driver<F> {
-    /// A driver whose endpoint has no connection yet. Its buffers are posted.
+    /// A driver whose endpoint has no connection yet. The driver's buffers are posted.
     ///
     /// # Errors
-    /// A limit of the device.
+    /// A limit of the device is reached.
     pub fn new(device: &Device, host: F, it: Options<'_>) -> Result<Self, DeviceError> {
         let cq = device.create_cq(BUFFERS + 4 * SENDS, it.channel)?;
         let srq = device.create_srq(host.domain(), BUFFERS, 1)?;
@@ -131,7 +131,7 @@ impl<F: Front> Driver<F> {
         *self.name.lock()
     }
 
-    /// What the endpoint tells a peer that has asked for a connection.
+    /// The endpoint's answer to a peer that requests a connection.
     pub fn answer(&self, asked: &Hello, data: &[u8]) -> Hello {
         self.admission.answer(self.name(), asked, data)
     }

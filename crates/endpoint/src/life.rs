@@ -5,13 +5,13 @@ use rkey_device::time;
 use rkey_rdm::draining::STUCK;
 
 impl<F: Front> Driver<F> {
-    /// No connection is made from now on, and no peer connects.
+    /// Prevents new connections from now on, in either direction.
     pub fn begin_close(&self) {
         self.state.lock().closing = true;
         drop(self.serving.lock().take());
     }
 
-    /// Tells the peers that the endpoint is closing, and waits a short while until that, and what was posted before, has arrived.
+    /// Notifies the peers that the endpoint is closing, and waits briefly until the notice and earlier posts have arrived.
     pub fn say_goodbye(&self) {
         {
             let mut state = self.state.lock();
@@ -21,8 +21,8 @@ impl<F: Front> Driver<F> {
         self.linger();
     }
 
-    /// Ends all connections and operations; the program is told nothing. When this returns no peer touches the program's
-    /// memory.
+    /// Ends all connections and operations without reporting to the program. When this returns, no peer touches the
+    /// program's memory.
     pub fn close(&self) {
         let remains = self.state.lock().rdm.close(&self.host);
         // From here on no peer touches the program's memory, stopped or not.

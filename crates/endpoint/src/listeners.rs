@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The maximum number of clients that may be connecting at a time.
 const COMING_MAX: usize = 1024;
-/// The maximum number of those from one process, so that others can still connect.
+/// The maximum number of such clients from one process, so that others can still connect.
 const OF_PROCESS_MAX: usize = 256;
 
 /// Handles a peer that requests a connection. An accepted peer may answer later.
@@ -53,10 +53,10 @@ pub struct Listeners(Mutex<Option<Arc<Inner>>>);
 struct Inner {
     signal: Signal,
     listeners: Mutex<Vec<Arc<Entry>>>,
-    /// Entries that the thread has not taken over yet.
+    /// New entries that the thread has not taken yet.
     accepted: Mutex<Vec<Accepted>>,
     looks: Mutex<Vec<Box<Look>>>,
-    /// How often the thread has released the listeners that it polled; `None`: it has ended.
+    /// How often the thread has released the listeners that it polled; `None` once it has ended.
     rounds: Mutex<Option<u64>>,
     round: Condvar,
     /// The process that runs the thread; a child of `fork` has none.
@@ -78,7 +78,7 @@ pub struct Serving {
 }
 
 impl Listeners {
-    /// The state of the thread. The first call starts it.
+    /// The state of the thread. The first call starts the thread.
     fn inner(&self) -> io::Result<Arc<Inner>> {
         let mut place = self.0.lock();
         if let Some(inner) = &*place {
@@ -102,8 +102,8 @@ impl Listeners {
         Ok(Arc::clone(place.insert(inner)))
     }
 
-    /// Serves a listener. The thread runs the handler and the rest of each connection, one at a time, and not any more
-    /// once the result is dropped. The address is free by then.
+    /// Serves a listener. The thread runs the handler and completes each connection, one at a time, until the result is
+    /// dropped. The address is free by then.
     pub fn serve(&self, listener: Listener, handler: Box<Handler>) -> io::Result<Serving> {
         let inner = self.inner()?;
         let entry = Arc::new(Entry {
@@ -125,7 +125,7 @@ impl Listeners {
     }
 
     /// Accepts a request: `answer` responds to the peer. When the peer is ready, the thread completes the
-    /// connection before it hands on any later request of that peer.
+    /// connection before it passes on any later request of that peer.
     pub fn accept<E: From<io::Error>>(
         &self,
         answer: impl FnOnce() -> Result<Accepted, E>,
@@ -274,7 +274,7 @@ fn run(inner: &Inner) {
     }
 }
 
-/// Waits until one of the descriptors is readable, a signal comes, or the time is over (`None`: never).
+/// Waits until one of the descriptors is readable, a signal arrives, or the time has passed (`None`: never).
 fn wait(fds: &[BorrowedFd<'_>], time: Option<Duration>) -> io::Result<()> {
     let set = fds.iter().copied();
     let mut set: Vec<PollFd<'_>> = set
@@ -308,7 +308,8 @@ fn go_on(client: Coming) -> Option<Coming> {
 /// The reason for refusing a process with too many incomplete connections.
 const TOO_MANY: &str = "this process has too many incomplete connections";
 
-/// Whether a process has reached its limit of incomplete connections. Peers of unknown process count as one.
+/// Whether a process has reached its limit of incomplete connections. Peers whose process is unknown count as one
+/// process.
 fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
     let of_process = |(_, client): &&(Arc<Entry>, Coming)| {
         let other = client.accepting.peer();
@@ -338,7 +339,7 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
             Ok(Some(incoming)) => {
                 // The peer may have completed an earlier connection before it asked for this one.
                 clients.go_on_accepted(inner);
-                // A panic, a bug of ours, costs only this client its connection.
+                // A panic, which is a bug in rkey, costs only this client its connection.
                 match caught(|| (entry.handler)(incoming)) {
                     Some(client) => {
                         let client = client.map(|client| (Arc::clone(entry), client));

@@ -88,14 +88,14 @@ impl<F: Front> Driver<F> {
         !self.cq.is_empty() || self.cq.peers_gone() != state.peers_gone
     }
 
-    /// Posts what waited for room on connections, as far as there is room now; whether something still waits. For a host that
-    /// watches ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
+    /// Posts requests that waited for room on connections, as far as there is room now; returns whether some still wait. For
+    /// a host that watches ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
     pub fn post_backlog(&self) -> bool {
         // The thread that holds the lock may leave requests waiting.
         let Some(mut state) = self.state.try_lock() else {
             return true;
         };
-        // Closing does that itself.
+        // Closing does this itself.
         if state.closing {
             return false;
         }

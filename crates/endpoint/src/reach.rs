@@ -59,10 +59,10 @@ impl<F: Front> Driver<F> {
         Ok(())
     }
 
-    /// Connects a queue pair to the listener at an address, if it is allowed to; returns its hello.
+    /// Connects a queue pair to the listener at an address if the two may talk; returns the listener's hello.
     ///
     /// # Errors
-    /// As [`rkey_device::Device::connect_patiently`], and if the two are not allowed to talk.
+    /// Same as [`rkey_device::Device::connect_patiently`], and if the two are not allowed to talk.
     pub fn ask_at(
         &self,
         address: SocketAddr,
@@ -86,7 +86,7 @@ impl<F: Front> Driver<F> {
 
     /// The thread that connects to a peer.
     fn call(&self, peer: usize, address: SocketAddr) {
-        // Nothing can arrive over it before the peer gets our answer, but then at once.
+        // Nothing can arrive over it before the peer gets our answer, but after that, messages may arrive at once.
         let made = self.prepare_connection(address).and_then(|(qp, index)| {
             let there = self.ask_at(address, &qp, &[], REACH, ANSWER);
             there.map(|hello| (index, hello)).map_err(|error| {
@@ -112,7 +112,8 @@ impl<F: Front> Driver<F> {
         self.host.come_again();
     }
 
-    /// Whether a peer may connect to this (unconnected) endpoint, and what it said; if not, it is told why.
+    /// Checks whether a peer may connect to this (unconnected) endpoint and returns its hello; if not, sends it the
+    /// reason.
     fn admit(&self, incoming: Incoming) -> Option<(Incoming, Hello)> {
         let refuse = |incoming: Incoming, why: &str| {
             incoming.reject(why);
@@ -183,7 +184,7 @@ fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming) -> Option<Coming> {
         return None;
     };
     let (incoming, hello) = driver.admit(incoming)?;
-    // Added before it is ready: messages may arrive as soon as the peer has our answer.
+    // The connection is added before it is ready: messages may arrive as soon as the peer has our answer.
     let prepared = driver.prepare_connection(hello.name);
     let answered = prepared
         .map_err(|error| format!("{error:?}"))

@@ -1,4 +1,4 @@
-//! A descriptor by which one thread wakes another.
+//! A descriptor that one thread uses to wake another.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;

@@ -133,7 +133,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// As [`Self::push_completion`], for a receive.
+    /// Like [`Self::push_completion`], for a receive.
     #[inline(always)]
     pub(crate) fn push_recv_completion(&mut self, cq: CqId, entry: Completion, solicited: bool) {
         self.received += 1;

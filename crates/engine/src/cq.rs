@@ -48,7 +48,7 @@ impl CqShared {
         }
     }
 
-    /// As [`Self::pop`], with the time of each.
+    /// Like [`Self::pop`], with the time of each.
     pub fn pop_stamped(&self, into: &mut [Stamped]) -> usize {
         match &self.entries {
             Entries::Stamped(entries) => entries.pop_many(into),

@@ -25,7 +25,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.drive_for(now_ns, budget, None)
     }
 
-    /// As [`Engine::drive`]. Messages of one fragment whose receives would complete in `cq` are offered to `inbox`
+    /// Like [`Engine::drive`]. Messages of one fragment whose receives would complete in `cq` are offered to `inbox`
     /// first, in order, while it takes them and `cq` is empty. Later messages go to receives.
     pub fn drive_with(
         &mut self,

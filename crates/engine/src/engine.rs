@@ -152,7 +152,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Creates a completion queue whose entries have the time at which they were added.
     ///
     /// # Errors
-    /// As [`Self::create_cq`].
+    /// Same as [`Self::create_cq`].
     pub fn create_stamped_cq(
         &mut self,
         depth: u32,

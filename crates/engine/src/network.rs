@@ -31,7 +31,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.attach_from(link, origin)
     }
 
-    /// As [`Self::attach`], for a link to a known process.
+    /// Like [`Self::attach`], for a link to a known process.
     pub fn attach_from(&mut self, link: L, origin: Origin) -> LinkId {
         self.links.insert(|id| LinkState::new(id, link, origin))
     }

@@ -118,7 +118,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Creates a receive queue for RSS whose receives complete in `cq`. It starts in [`WqState::Reset`].
     ///
     /// # Errors
-    /// As [`Engine::create_srq`]; there is no such completion queue.
+    /// Same as [`Engine::create_srq`]; there is no such completion queue.
     pub fn create_wq(
         &mut self,
         domain: DomainId,

@@ -32,7 +32,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// of `domain` and complete in `cq`.
     ///
     /// # Errors
-    /// As [`Engine::create_srq`]; there is no such completion queue.
+    /// Same as [`Engine::create_srq`]; there is no such completion queue.
     pub fn create_xrc_srq(
         &mut self,
         domain: DomainId,

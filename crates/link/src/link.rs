@@ -128,7 +128,7 @@ pub trait Link {
     /// acknowledged. For an [`Op::Read`](crate::Op::Read) the list says where the data may be pushed.
     ///
     /// # Errors
-    /// As for [`request`](Self::request); a list that is empty, too long or does not add up to `header.len` (reads:
+    /// Same as for [`request`](Self::request); a list that is empty, too long or does not add up to `header.len` (reads:
     /// to `header.total`, with `header.len` 0) is always `Full`.
     fn request_remote_iovec(
         &mut self,
@@ -180,7 +180,7 @@ pub trait Link {
     /// Sends a response; see [`request`](Self::request).
     ///
     /// # Errors
-    /// As for [`request`](Self::request).
+    /// Same as for [`request`](Self::request).
     fn respond(
         &mut self,
         header: &Header,

@@ -37,7 +37,7 @@ impl CompletionQueue {
     /// microseconds and then sleeps.
     ///
     /// # Errors
-    /// As [`CompletionQueue::poll`].
+    /// Same as [`CompletionQueue::poll`].
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         Ok(self.raw.wait(Some(timeout))?)
     }
@@ -45,7 +45,7 @@ impl CompletionQueue {
     /// Waits for the next completion and takes it; `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// As [`CompletionQueue::poll`].
+    /// Same as [`CompletionQueue::poll`].
     pub fn next(&self, timeout: Duration) -> Result<Option<Completion>> {
         let mut one = [Completion::default()];
         loop {

@@ -103,7 +103,7 @@ impl Connection {
     /// Writes a few bytes (up to 208) that need not be registered. They are copied at once.
     ///
     /// # Errors
-    /// As [`Connection::write`]; [`Error::OutOfRange`] for more bytes.
+    /// Same as [`Connection::write`]; [`Error::OutOfRange`] for more bytes.
     pub fn write_bytes(&self, bytes: &[u8], key: &RemoteKey, offset: u64) -> Result<Pending<'_>> {
         if bytes.len() > INLINE as usize {
             return Err(Error::OutOfRange {
@@ -122,7 +122,7 @@ impl Connection {
     /// Reads from `offset` within the peer's memory into a part of a local region.
     ///
     /// # Errors
-    /// As [`Connection::write`].
+    /// Same as [`Connection::write`].
     pub fn read<'a>(
         &'a self,
         local: &'a MemoryRegion,
@@ -143,7 +143,7 @@ impl Connection {
     /// result is the word's old value: it was replaced exactly if that equals `compare`.
     ///
     /// # Errors
-    /// As [`Connection::write`]; waiting reports an address that is not a multiple of 8.
+    /// Same as [`Connection::write`]; waiting reports an address that is not a multiple of 8.
     pub fn compare_and_swap(
         &self,
         key: &RemoteKey,
@@ -167,7 +167,7 @@ impl Connection {
     /// result is the word's old value.
     ///
     /// # Errors
-    /// As [`Connection::compare_and_swap`].
+    /// Same as [`Connection::compare_and_swap`].
     pub fn fetch_and_add(
         &self,
         key: &RemoteKey,
@@ -202,7 +202,7 @@ impl Connection {
     /// For values use [`send`](Self::send).
     ///
     /// # Errors
-    /// As [`Connection::write`]; waiting returns [`Error::NotReceiving`] if the peer posts no receive, and a refusal
+    /// Same as [`Connection::write`]; waiting returns [`Error::NotReceiving`] if the peer posts no receive, and a refusal
     /// if the message is longer than its receive.
     pub fn send_from<'a>(
         &'a self,
@@ -218,7 +218,7 @@ impl Connection {
     /// result is the length of the message in bytes.
     ///
     /// # Errors
-    /// As [`Connection::write`].
+    /// Same as [`Connection::write`].
     pub fn receive_into<'a>(
         &'a self,
         local: &'a MemoryRegion,
@@ -245,7 +245,7 @@ impl Connection {
     /// Maps memory of the peer for reading, even if the key allows writing.
     ///
     /// # Errors
-    /// As [`Connection::map`].
+    /// Same as [`Connection::map`].
     pub fn map_for_reading(&self, key: &RemoteKey) -> Result<DirectMemory> {
         DirectMemory::open(&self.data, key, Access::REMOTE_READ, self.timeout())
     }
@@ -279,10 +279,10 @@ impl Connection {
         self.receive_timeout(self.timeout())
     }
 
-    /// As [`Connection::receive`], with its own time limit.
+    /// Like [`Connection::receive`], with its own time limit.
     ///
     /// # Errors
-    /// As [`Connection::receive`].
+    /// Same as [`Connection::receive`].
     pub fn receive_timeout<T: DeserializeOwned>(&self, timeout: Duration) -> Result<T> {
         self.mailbox.receive(timeout)
     }
@@ -290,7 +290,7 @@ impl Connection {
     /// The next message, if one has already arrived.
     ///
     /// # Errors
-    /// As [`Connection::receive`], without the timeout.
+    /// Same as [`Connection::receive`], without the timeout.
     pub fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         match self.mailbox.receive(Duration::ZERO) {
             Ok(message) => Ok(Some(message)),

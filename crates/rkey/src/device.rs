@@ -118,7 +118,7 @@ impl Device {
         self.endpoint_at((Ipv4Addr::LOCALHOST, 0))
     }
 
-    /// As [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`.
+    /// Like [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`.
     ///
     /// # Errors
     /// The address is taken, not of this host, or not an address; a limit of the device is reached.
@@ -143,11 +143,11 @@ impl Device {
         SharedMemory::allocate(self, bytes, true)
     }
 
-    /// As [`Device::allocate`], but peers can map it for reading only. They can still write to it through the device,
+    /// Like [`Device::allocate`], but peers can map it for reading only. They can still write to it through the device,
     /// with a key that grants it.
     ///
     /// # Errors
-    /// As [`Device::allocate`].
+    /// Same as [`Device::allocate`].
     pub fn allocate_for_reading(&self, bytes: usize) -> Result<SharedMemory> {
         SharedMemory::allocate(self, bytes, false)
     }
@@ -228,7 +228,7 @@ impl DeviceBuilder {
     /// Opens the device.
     ///
     /// # Errors
-    /// As [`Device::open`].
+    /// Same as [`Device::open`].
     pub fn open(self) -> Result<Device> {
         let config = match self.config {
             Some(config) => config,

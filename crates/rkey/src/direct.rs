@@ -101,7 +101,7 @@ impl DirectMemory {
     /// Copies bytes out of the peer's memory.
     ///
     /// # Errors
-    /// As [`DirectMemory::write`]; after an error the contents of `into` are unspecified.
+    /// Same as [`DirectMemory::write`]; after an error the contents of `into` are unspecified.
     #[inline]
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.map.read(offset, into).map_err(Error::from)
@@ -110,7 +110,7 @@ impl DirectMemory {
     /// Atomically adds to an 8-byte word; returns the old value.
     ///
     /// # Errors
-    /// As [`DirectMemory::write`]; [`Error::Misaligned`].
+    /// Same as [`DirectMemory::write`]; [`Error::Misaligned`].
     #[inline]
     pub fn fetch_and_add(&mut self, offset: u64, add: u64) -> Result<u64> {
         self.map.fetch_add(offset, add).map_err(Error::from)
@@ -119,7 +119,7 @@ impl DirectMemory {
     /// Atomically replaces an 8-byte word if it equals `compare`; returns the old value.
     ///
     /// # Errors
-    /// As [`DirectMemory::fetch_and_add`].
+    /// Same as [`DirectMemory::fetch_and_add`].
     #[inline]
     pub fn compare_and_swap(&mut self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
         self.map

@@ -90,7 +90,7 @@ impl Domain {
     /// readable as a `&[u8]`.
     ///
     /// # Errors
-    /// As [`Domain::register`].
+    /// Same as [`Domain::register`].
     pub fn publish<B: PrivateBuffer>(&self, buffer: B) -> Result<Published<B>> {
         Published::register(self, buffer)
     }
@@ -134,23 +134,23 @@ impl Domain {
     /// A window of a given type, for programs that bind and invalidate through a queue pair.
     ///
     /// # Errors
-    /// As [`Domain::window`].
+    /// Same as [`Domain::window`].
     pub fn window_of(&self, kind: WindowKind) -> Result<Window> {
         Window::create(self, kind)
     }
 
-    /// As [`Device::listen`], for connections of this domain.
+    /// Like [`Device::listen`], for connections of this domain.
     ///
     /// # Errors
-    /// As [`Device::listen`].
+    /// Same as [`Device::listen`].
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
         Listener::bind(self, resolve(address)?)
     }
 
-    /// As [`Device::connect`], for a connection of this domain.
+    /// Like [`Device::connect`], for a connection of this domain.
     ///
     /// # Errors
-    /// As [`Device::connect`].
+    /// Same as [`Device::connect`].
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
         greeting::connect(self, resolve(address)?)
     }

@@ -170,7 +170,7 @@ impl MemoryRegion {
     /// A key for these bytes with only some of the region's remote rights.
     ///
     /// # Errors
-    /// As [`MemoryRegion::key`]; [`Error::Rights`] also if the region does not have the rights.
+    /// Same as [`MemoryRegion::key`]; [`Error::Rights`] also if the region does not have the rights.
     pub fn key_with(&self, range: impl RangeBounds<u64>, access: Access) -> Result<RemoteKey> {
         let (offset, len) = self.resolve(&range)?;
         let all = self.access & Access::REMOTE;

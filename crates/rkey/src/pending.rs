@@ -96,7 +96,7 @@ impl<'a, T> Pending<'a, T> {
     /// Waits up to `timeout`.
     ///
     /// # Errors
-    /// As [`Pending::wait`].
+    /// Same as [`Pending::wait`].
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<T> {
         let flight = self.connection.flight(self.kind);
         let completion = flight.wait(self.number, timeout, "the operation")?;
@@ -109,7 +109,7 @@ impl<'a, T> Pending<'a, T> {
     /// The result if the operation is done, or the operation back if it is not.
     ///
     /// # Errors
-    /// As [`Pending::wait`], in the inner result.
+    /// Same as [`Pending::wait`], in the inner result.
     pub fn try_wait(mut self) -> std::result::Result<Result<T>, Self> {
         match self.connection.flight(self.kind).outcome(self.number) {
             None => Err(self),

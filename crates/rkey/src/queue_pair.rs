@@ -93,7 +93,7 @@ impl QueuePair {
     /// Maps memory of the connected peer, as [`Connection::map`](crate::Connection::map) does.
     ///
     /// # Errors
-    /// As [`Connection::map`](crate::Connection::map).
+    /// Same as [`Connection::map`](crate::Connection::map).
     pub fn map(&self, key: &RemoteKey) -> Result<DirectMemory> {
         DirectMemory::open(self, key, key.access(), self.domain.device().timeout())
     }
@@ -134,7 +134,7 @@ impl QueuePair {
     /// Posts requests in order until one is refused, ringing the doorbell once for all.
     ///
     /// # Errors
-    /// As [`QueuePair::post`], with the number of posted requests.
+    /// Same as [`QueuePair::post`], with the number of posted requests.
     pub fn post_many(
         &self,
         requests: &[SendRequest<'_>],
@@ -179,7 +179,7 @@ impl QueuePair {
     /// Posts a send of these buffers as one message.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     #[inline]
     pub fn post_send(&self, id: u64, parts: &[Sge], flags: SendFlags) -> Result<()> {
         self.post_work(
@@ -196,7 +196,7 @@ impl QueuePair {
     /// Posts a send of bytes that need not be registered and are copied at once.
     ///
     /// # Errors
-    /// As [`QueuePair::post`]; also for more bytes than the queue pair was built for.
+    /// Same as [`QueuePair::post`]; also for more bytes than the queue pair was built for.
     #[inline]
     pub fn post_send_inline(&self, id: u64, bytes: &[u8], flags: SendFlags) -> Result<()> {
         self.post_inline(
@@ -213,7 +213,7 @@ impl QueuePair {
     /// Posts a send that also invalidates a type 2 window of the peer on arrival.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     pub fn post_send_and_invalidate(
         &self,
         id: u64,
@@ -237,7 +237,7 @@ impl QueuePair {
     /// The offset is not checked against the key's length on this side: the peer decides.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     #[inline]
     pub fn post_write(
         &self,
@@ -261,7 +261,7 @@ impl QueuePair {
     /// Posts a write that also completes a receive of the peer, which gets `immediate` with it.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     #[inline]
     pub fn post_write_with_immediate(
         &self,
@@ -281,7 +281,7 @@ impl QueuePair {
     /// Posts a write of bytes that need not be registered and are copied at once.
     ///
     /// # Errors
-    /// As [`QueuePair::post_send_inline`].
+    /// Same as [`QueuePair::post_send_inline`].
     #[inline]
     pub fn post_write_inline(
         &self,
@@ -305,7 +305,7 @@ impl QueuePair {
     /// Posts a read from `offset` of the peer's memory into these parts.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     #[inline]
     pub fn post_read(
         &self,
@@ -329,7 +329,7 @@ impl QueuePair {
     /// arrives in `result`, 8 bytes.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     pub fn post_compare_and_swap(
         &self,
         id: u64,
@@ -350,7 +350,7 @@ impl QueuePair {
     /// Posts a fetch-and-add of an 8-byte word of the peer. The old value arrives in `result`.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     pub fn post_fetch_and_add(
         &self,
         id: u64,
@@ -420,7 +420,7 @@ impl QueuePair {
     /// Posts the invalidation of a local type 2 window: its key is refused afterwards.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Same as [`QueuePair::post`].
     pub fn post_invalidate(&self, id: u64, key: Key) -> Result<()> {
         self.post_work(id, Work::Invalidate { key }, &[], SendFlags::SIGNALED)
     }

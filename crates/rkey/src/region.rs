@@ -79,7 +79,7 @@ impl<B: PrivateBuffer> Published<B> {
     /// Ends the registration and gives the buffer back, as [`Region::deregister`] does.
     ///
     /// # Errors
-    /// As [`Region::deregister`].
+    /// Same as [`Region::deregister`].
     pub fn withdraw(self) -> Result<B> {
         self.owned.take()
     }

@@ -35,7 +35,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Registers bytes that are borrowed exclusively until the scope ends.
     ///
     /// # Errors
-    /// As [`Domain::register`].
+    /// Same as [`Domain::register`].
     pub fn register(
         &self,
         bytes: &'env mut [u8],
@@ -54,7 +54,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// nothing may change them.
     ///
     /// # Errors
-    /// As [`Domain::register`].
+    /// Same as [`Domain::register`].
     pub fn publish(&self, bytes: &'env [u8]) -> Result<ScopedRegion<'scope, 'env>> {
         let options = RegionOptions::new(PUBLISHED);
         let wish = MemoryRegion::wish(&options)?;

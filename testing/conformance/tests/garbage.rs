@@ -96,7 +96,7 @@ fn local_node(random: &mut Random) -> LocalNode {
     LocalNode::new(id, LinkConfig::default()).unwrap()
 }
 
-/// A valid hello, as the library sends it: captured by a socket of our own.
+/// A valid hello, as the library sends it: captured by our own socket.
 fn good_hello(random: &mut Random) -> Vec<u8> {
     let name = format!("rkey-test/{}/hello", std::process::id());
     let flags = SocketFlags::CLOEXEC;

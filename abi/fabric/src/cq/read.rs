@@ -68,7 +68,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
 /// Takes entries. Like [`take`], but makes progress and tries again if there are no entries.
 ///
 /// # Safety
-/// As for [`take`].
+/// Same as for [`take`].
 #[inline]
 unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Result<usize> {
     if into.is_null() && max > 0 {

@@ -377,7 +377,7 @@ unsafe fn take(
 /// Like [`take`], but checks the connections if there is no event.
 ///
 /// # Safety
-/// As for [`take`].
+/// Same as for [`take`].
 unsafe fn poll(
     eq: &Eq,
     event: *mut u32,

@@ -50,7 +50,7 @@ impl List {
             return Ok(());
         };
         let mut last = head.0;
-        // SAFETY: a list of our own; its last entry has no successor.
+        // SAFETY: our own list; its last entry has no successor.
         unsafe {
             while !(*last).next.is_null() {
                 last = (*last).next;
@@ -104,7 +104,7 @@ pub(crate) fn new_info(
     dest: Option<SocketAddr>,
 ) -> Result<*mut Info> {
     let owned = Owned(zeroed::<Info>()?);
-    // SAFETY: a zeroed `fi_info` of our own; each pointer in it gets a zeroed structure of its type before it
+    // SAFETY: our own zeroed `fi_info`; each pointer in it gets a zeroed structure of its type before it
     // is used.
     unsafe {
         let info = &mut *owned.0;

@@ -115,7 +115,7 @@ fn is_page_size(size: usize) -> bool {
 /// [`register`] for calls that need not be fast.
 ///
 /// # Safety
-/// As [`register`].
+/// Same as [`register`].
 #[inline(never)]
 pub(crate) unsafe fn register_with(
     domain: &Arc<Domain>,

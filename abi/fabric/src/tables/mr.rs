@@ -52,7 +52,7 @@ unsafe extern "C" fn reg(
         let owner = unsafe { find::<DomainObject, _>(domain)? };
         let listed = (&raw const iov, 1);
         let attr = attributes(listed, access, offset, requested_key, flags, context)?;
-        // SAFETY: attributes of our own; the caller promises what they point to.
+        // SAFETY: our own attributes; the caller promises what they point to.
         unsafe { register(&owner.inner, &attr, None, flags, &FID_OPS, mr) }
     })
 }
@@ -72,7 +72,7 @@ unsafe extern "C" fn regv(
         // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<DomainObject, _>(domain)? };
         let attr = attributes((iov, count), access, offset, requested_key, flags, context)?;
-        // SAFETY: attributes of our own; the caller promises what they point to.
+        // SAFETY: our own attributes; the caller promises what they point to.
         unsafe { register_with(&owner.inner, &attr, None, flags, &FID_OPS, mr) }
     })
 }

@@ -25,7 +25,7 @@ fn setname<T>(object: *mut T, cm: *const OpsCm, name: &[u8]) -> i32 {
 /// An endpoint at this address.
 fn open_at(domain: *mut FidDomain, info: *mut Info, name: &[u8]) -> *mut FidEp {
     let (ep, _, _) = open_disabled(domain, info);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(setname(ep, unsafe { (*ep).cm }, name), 0);
     ep
 }
@@ -92,7 +92,7 @@ fn the_address_of_a_closed_passive_endpoint_is_free() {
     let name = own_name(3);
     for round in 0..ROUNDS {
         let pep = passive(fabric, eq, &name);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         let listens = unsafe { ((*(*pep).cm).listen)(pep) };
         assert_eq!((round, listens), (round, 0));
         assert_eq!(name_of_pep(pep), name);
@@ -126,7 +126,7 @@ fn a_name_is_reserved_when_it_is_set() {
         assert_ne!(port(&name), 0);
         assert_eq!(name[4..8], free[4..8]);
         let (second, _, _) = open_disabled(domain, info);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         let cm = unsafe { (*second).cm };
         assert_eq!(setname(second, cm, &name), TAKEN);
         // The assigned port stays if none is requested, and may be requested again.
@@ -152,7 +152,7 @@ fn a_name_stays_when_the_endpoint_listens_or_connects() {
     let pep = passive(fabric, eq, &own_name(0));
     let listener = name_of_pep(pep);
     assert_ne!(port(&listener), 0);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*pep).cm).listen)(pep) }, 0);
     assert_eq!(name_of_pep(pep), listener);
     for named in [None, Some(own_name(0)), Some(own_name(5))] {
@@ -190,7 +190,7 @@ fn a_name_stays_when_the_endpoint_listens_or_connects() {
 /// The name of the peer that an endpoint is connected to.
 fn peer_of(ep: *mut FidEp) -> Vec<u8> {
     let (mut name, mut len) = (vec![0u8; 128], 128);
-    // SAFETY: a live handle, and a buffer of our own.
+    // SAFETY: the handle is live, and the buffer is our own.
     let code = unsafe { ((*(*ep).cm).getpeer)(ep, name.as_mut_ptr().cast(), &mut len) };
     assert_eq!(code, 0);
     name.truncate(len);
@@ -232,7 +232,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     let ep = made(wish().info(), pep.cast()).unwrap();
     // The passive endpoint is useless from here on, and bound to nothing.
     assert_eq!(made(wish().info(), pep.cast()), Err(BAD_STATE));
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*pep).cm).listen)(pep) }, BAD_STATE);
     // SAFETY: as above.
     assert_eq!(setname(pep, unsafe { (*pep).cm }, &own_name(7)), BAD_STATE);

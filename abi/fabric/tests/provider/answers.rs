@@ -42,7 +42,7 @@ fn transfers(walk: &mut Walk, object: &str, ep: *mut FidEp) {
     let (mut iov_count, mut one) = (0, 0u64);
     let at = (&raw mut one).cast();
     let mut here = Walk::default();
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let (msg, tagged, rma, atomic) = unsafe { ((*ep).msg, (*ep).tagged, (*ep).rma, (*ep).atomic) };
     walk!(
         here,
@@ -158,7 +158,7 @@ fn own(walk: &mut Walk, object: &str, ep: *mut FidEp) {
     let mut here = Walk::default();
     let (mut value, mut len) = (100usize, size_of::<usize>());
     let mut other = null_mut();
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let ops = unsafe { (*ep).ops };
     walk!(
         here,
@@ -194,7 +194,7 @@ fn collectives(walk: &mut Walk, ep: *mut FidEp) {
     let none = null_mut();
     let n = null();
     let (g, kind, sum) = (FI_ADDR_NOTAVAIL, FI_UINT64, FI_SUM);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let ops = unsafe { (*ep).collective };
     walk!(
         walk,
@@ -274,7 +274,7 @@ fn every_call_is_supported_or_announced_as_absent() {
     let text = c"127.0.0.1".as_ptr();
     let service = c"7471".as_ptr();
     let name = name_of(ep);
-    // SAFETY: live handles.
+    // SAFETY: the handles are live.
     let (fabric_ops, domain_ops, mr_ops, av_ops) =
         unsafe { ((*fabric).ops, (*domain).ops, (*domain).mr, (*av).ops) };
     // SAFETY: as above.
@@ -380,7 +380,7 @@ fn every_call_is_supported_or_announced_as_absent() {
     let msg_info = connected.info();
     let (_, msg_domain) = open_domain(wish.version, msg_info);
     let (msg, ..) = open_disabled(msg_domain, msg_info);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let cm_ops = unsafe { (*msg).cm };
     walk!(
         walk,

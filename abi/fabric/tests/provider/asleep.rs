@@ -145,7 +145,7 @@ fn either_readable(fds: [i32; 2]) -> bool {
 /// An event queue with a descriptor.
 fn events(fabric: *mut FidFabric) -> *mut FidEq {
     let mut eq = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
     let code = unsafe {
         let mut attr: EqAttr = std::mem::zeroed();
         attr.wait_obj = FI_WAIT_FD;
@@ -198,7 +198,7 @@ fn programs_that_sleep_are_woken_for_every_message() {
         let code = unsafe { ((*(*fabric).ops).domain)(fabric, info, &mut domain, null_mut()) };
         assert_eq!(code, 0);
         let mut end = End::open(fabric, domain, info, eq);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         let code = unsafe { ((*(*end.ep).cm).accept)(end.ep, null_mut(), 0) };
         assert_eq!(code, 0);
         wait_for(eq, Ok(FI_CONNECTED));

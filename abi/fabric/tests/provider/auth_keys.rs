@@ -47,7 +47,7 @@ impl Keyed {
     /// An address vector with keys, and their numbers.
     fn av(&self, keys: &[&[u8]]) -> (*mut FidAv, Vec<u64>) {
         let mut av = null_mut();
-        // SAFETY: a live handle, and attributes of our own.
+        // SAFETY: the handle is live, and the attributes are our own.
         unsafe {
             let mut attr: AvAttr = std::mem::zeroed();
             let open = (*(*self.domain).ops).av_open;
@@ -108,7 +108,7 @@ fn insert_key(av: *mut FidAv, key: &[u8]) -> Result<u64, c_int> {
 
 fn lookup_key(av: *mut FidAv, number: u64) -> Result<Vec<u8>, c_int> {
     let (mut room, mut len) = ([0u8; 300], 300);
-    // SAFETY: a live handle, and a buffer of our own.
+    // SAFETY: the handle is live, and the buffer is our own.
     let code = unsafe {
         let lookup = (*(*av).ops).lookup_auth_key;
         lookup(av, number, room.as_mut_ptr().cast(), &mut len)

@@ -37,7 +37,7 @@ fn accept_real_one(pep: *mut FidPep, eq: *mut FidEq, fabric: *mut FidFabric) -> 
         until("a request", || look(eq) != Err(AGAIN));
         let (mut event, mut room) = (0, [0u64; 64]);
         let (at, len) = (room.as_mut_ptr().cast(), size_of_val(&room));
-        // SAFETY: live handles, room of our own, and the `fi_info` of a request.
+        // SAFETY: the handles are live, the memory is our own, and the `fi_info` is that of a request.
         unsafe {
             let got = ((*(*eq).ops).read)(eq, &mut event, at, len, 0);
             assert_eq!(event, FI_CONNREQ);

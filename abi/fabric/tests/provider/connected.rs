@@ -20,7 +20,7 @@ pub(crate) fn wish() -> Wish {
 pub(crate) fn look(eq: *mut FidEq) -> Result<u32, isize> {
     let (mut event, mut room) = (0, [0u64; 64]);
     let at = room.as_mut_ptr().cast();
-    // SAFETY: a live handle, and a buffer of our own.
+    // SAFETY: the handle is live, and the buffer is our own.
     let code = unsafe { ((*(*eq).ops).read)(eq, &mut event, at, size_of_val(&room), FI_PEEK) };
     if code > 0 { Ok(event) } else { Err(code) }
 }
@@ -59,7 +59,7 @@ pub(crate) fn name_of_pep(pep: *mut FidPep) -> Vec<u8> {
     let mut name = vec![0u8; 128];
     let mut len = name.len();
     let at = name.as_mut_ptr().cast();
-    // SAFETY: a live handle, and a buffer of our own.
+    // SAFETY: the handle is live, and the buffer is our own.
     let code = unsafe { ((*(*pep).cm).getname)(pep.cast(), at, &mut len) };
     assert_eq!(code, 0);
     name.truncate(len);
@@ -70,7 +70,7 @@ fn connect_to(name: &[u8]) -> (*mut FidEp, *mut FidEq) {
     connect_as(&wish(), name)
 }
 
-/// As [`connect_to`], with an endpoint of another kind.
+/// Like [`connect_to`], with an endpoint of another kind.
 pub(crate) fn connect_as(wish: &Wish, name: &[u8]) -> (*mut FidEp, *mut FidEq) {
     let (fabric, domain) = open_domain(wish.version, wish.info());
     let eq = event_queue(fabric);
@@ -129,7 +129,7 @@ fn accept(fabric: *mut FidFabric, eq: *mut FidEq) -> (*mut FidEp, *mut FidCq) {
     accept_request(fabric, take(eq).info, eq, |_| {})
 }
 
-/// As [`accept`], but returns the request's `fi_info`, too; `prepare` runs before the endpoint connects, with a
+/// Like [`accept`], but returns the request's `fi_info`, too; `prepare` runs before the endpoint connects, with a
 /// queue for its events.
 pub(crate) fn accept_request(
     fabric: *mut FidFabric,
@@ -155,7 +155,7 @@ pub(crate) fn accept_request(
 pub(crate) fn take(eq: *mut FidEq) -> EqCmEntry {
     let (mut event, mut room) = (0, [0u64; 64]);
     let at = room.as_mut_ptr().cast();
-    // SAFETY: a live handle, room of our own, and an event that is one of a connection.
+    // SAFETY: the handle is live, the memory is our own, and the event is one of a connection.
     unsafe {
         let read = (*(*eq).ops).read;
         assert!(read(eq, &mut event, at, size_of_val(&room), 0) > 0);
@@ -177,7 +177,7 @@ fn the_end_of_a_connection_is_reported_after_its_beginning() {
         let client = std::thread::spawn(move || {
             let (ep, theirs) = (client.0 as *mut FidEp, client.1 as *mut FidEq);
             wait_for(theirs, Ok(FI_CONNECTED));
-            // SAFETY: a live handle.
+            // SAFETY: the handle is live.
             assert_eq!(unsafe { ((*(*ep).cm).shutdown)(ep, 0) }, 0);
         });
         let (here, cq) = accept_request(fabric, take(eq).info, ours, |ep| post(ep, 1));
@@ -268,7 +268,7 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
 fn a_programs_own_events_are_not_requests() {
     let (fabric, _) = open_domain(wish().version, wish().info());
     let mut eq: *mut FidEq = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
     unsafe {
         let mut attr: EqAttr = std::mem::zeroed();
         attr.flags = FI_WRITE;
@@ -291,7 +291,7 @@ fn a_programs_own_events_are_not_requests() {
     std::thread::sleep(Duration::from_millis(200));
     for bytes in written {
         let (mut event, mut room) = (0, [0u8; 64]);
-        // SAFETY: a live handle, and a buffer of our own.
+        // SAFETY: the handle is live, and the buffer is our own.
         let code = unsafe {
             let read = (*(*eq).ops).read;
             read(eq, &mut event, room.as_mut_ptr().cast(), room.len(), 0)

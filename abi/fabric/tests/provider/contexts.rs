@@ -14,7 +14,7 @@ const BADFLAGS: c_int = -260;
 /// A shared transmit context of this size.
 fn stx_of(domain: *mut FidDomain, size: usize) -> *mut FidStx {
     let mut stx = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
     let code = unsafe {
         let mut attr: TxAttr = std::mem::zeroed();
         attr.size = size;
@@ -161,7 +161,7 @@ fn a_transmit_context_is_only_for_endpoints_that_asked_for_it() {
     let mut wrong = null_mut();
     let open = |attr: TxAttr, wrong: &mut *mut FidStx| {
         let mut attr = attr;
-        // SAFETY: a live handle, attributes of our own, and room for a handle.
+        // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
         unsafe { ((*(*a.domain).ops).stx_ctx)(a.domain, &mut attr, wrong, null_mut()) }
     };
     // SAFETY: numbers only.
@@ -295,7 +295,7 @@ fn numbers_may_name_a_receive_context() {
     let (ep, cq, _) = open_disabled(a.domain, info);
     let open = |bits| {
         let mut av = null_mut();
-        // SAFETY: a live handle, attributes of our own, and room for a handle.
+        // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
         let code = unsafe {
             let mut attr: AvAttr = std::mem::zeroed();
             attr.rx_ctx_bits = bits;

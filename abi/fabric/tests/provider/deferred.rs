@@ -8,17 +8,17 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 pub(crate) fn add(counter: *mut FidCntr, value: u64) {
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*counter).ops).add)(counter, value) }, 0);
 }
 
 fn set(counter: *mut FidCntr, value: u64) {
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*counter).ops).set)(counter, value) }, 0);
 }
 
 fn errors(counter: *mut FidCntr) -> u64 {
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     unsafe { ((*(*counter).ops).readerr)(counter) }
 }
 
@@ -109,7 +109,7 @@ fn a_triggered_operation_can_be_cancelled_and_ends_with_its_endpoint() {
         assert_eq!(tsend_at(&a, peer, &[7], 1, context), 0);
     }
     let context: *mut c_void = (&raw mut contexts[0]).cast();
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let cancel = || unsafe { ((*(*a.ep).ops).cancel)(a.ep.cast(), context) };
     assert_eq!(cancel(), 0);
     let error = a.completion(&[]).unwrap_err();
@@ -297,7 +297,7 @@ fn deferred_work_of_every_kind() {
         let started = std::time::Instant::now();
         while count(done) < value {
             // The target makes progress without reading anything.
-            // SAFETY: a live handle.
+            // SAFETY: the handle is live.
             unsafe { ((*(*b.cq).ops).read)(b.cq, null_mut(), 0) };
             assert!(
                 started.elapsed().as_secs() < 20,

@@ -123,13 +123,13 @@ pub(crate) fn open_ep(
     (ep, cq, av)
 }
 
-/// As [`open_ep`], but only up to the queue: the endpoint still needs an address vector and must be enabled.
+/// Like [`open_ep`], but only up to the queue: the endpoint still needs an address vector and must be enabled.
 pub(crate) fn open_disabled(
     domain: *mut FidDomain,
     info: *mut Info,
 ) -> (*mut FidEp, *mut FidCq, *mut FidAv) {
     let (mut cq, mut av, mut ep) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: handles opened just now, and attributes of our own.
+    // SAFETY: handles opened just now, and our own attributes.
     unsafe {
         let ops = &*(*domain).ops;
         let mut cq_attr: CqAttr = std::mem::zeroed();
@@ -147,7 +147,7 @@ pub(crate) fn open_disabled(
 /// Raises the limit for descriptors: most tests leave sides open, and all tests may run in one process.
 fn allow_descriptors() {
     static ONCE: Once = Once::new();
-    // SAFETY: a structure of our own.
+    // SAFETY: our own structure.
     ONCE.call_once(|| unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
@@ -159,7 +159,7 @@ fn allow_descriptors() {
 /// An event queue.
 pub(crate) fn event_queue(fabric: *mut FidFabric) -> *mut FidEq {
     let mut eq = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
     unsafe {
         let mut attr: EqAttr = std::mem::zeroed();
         let code = ((*(*fabric).ops).eq_open)(fabric, &mut attr, &mut eq, null_mut());
@@ -220,7 +220,7 @@ impl Side {
 
     /// Opens an event queue and binds the domain to it.
     pub(crate) fn bind_eq(&mut self, flags: u64) -> c_int {
-        // SAFETY: handles of this side, and attributes of our own.
+        // SAFETY: handles of this side, and our own attributes.
         unsafe {
             let mut attr: EqAttr = std::mem::zeroed();
             attr.wait_obj = FI_WAIT_UNSPEC;
@@ -380,7 +380,7 @@ impl Side {
 pub(crate) fn name_of(ep: *mut FidEp) -> Vec<u8> {
     let mut name = vec![0u8; 128];
     let mut len = name.len();
-    // SAFETY: a live handle, and a buffer of our own.
+    // SAFETY: the handle is live, and the buffer is our own.
     let code = unsafe { ((*(*ep).cm).getname)(ep.cast(), name.as_mut_ptr().cast(), &mut len) };
     assert_eq!(code, 0);
     name.truncate(len);
@@ -443,12 +443,12 @@ pub(crate) struct Mr(pub(crate) *mut FidMr);
 
 impl Mr {
     pub(crate) fn key(&self) -> u64 {
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         unsafe { (*self.0).key }
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         unsafe { (*self.0).mem_desc }
     }
 
@@ -497,7 +497,7 @@ impl Mr {
 }
 
 pub(crate) fn bind(fid: *mut Fid, to: *mut Fid, flags: u64) -> c_int {
-    // SAFETY: live handles.
+    // SAFETY: the handles are live.
     unsafe { ((*(*fid).ops).bind)(fid, to, flags) }
 }
 
@@ -513,7 +513,7 @@ pub(crate) fn close(fid: *mut Fid) -> c_int {
 
 pub(crate) fn counter(domain: *mut FidDomain) -> *mut FidCntr {
     let mut counter = null_mut();
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let code =
         unsafe { ((*(*domain).ops).cntr_open)(domain, null_mut(), &mut counter, null_mut()) };
     assert_eq!(code, 0);
@@ -521,7 +521,7 @@ pub(crate) fn counter(domain: *mut FidDomain) -> *mut FidCntr {
 }
 
 pub(crate) fn count(counter: *mut FidCntr) -> u64 {
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     unsafe { ((*(*counter).ops).read)(counter) }
 }
 

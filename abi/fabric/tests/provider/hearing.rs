@@ -15,7 +15,7 @@ const AVAIL: isize = -259;
 /// An event queue with a descriptor.
 fn waitable_eq(fabric: *mut FidFabric) -> *mut FidEq {
     let mut eq = null_mut();
-    // SAFETY: a live handle, and attributes of our own.
+    // SAFETY: the handle is live, and the attributes are our own.
     let code = unsafe {
         let mut attr: EqAttr = std::mem::zeroed();
         attr.wait_obj = FI_WAIT_FD;
@@ -29,7 +29,7 @@ fn waitable_eq(fabric: *mut FidFabric) -> *mut FidEq {
 fn take(eq: *mut FidEq, time: Option<c_int>) -> Result<(u32, EqCmEntry), isize> {
     let (mut event, mut room) = (0, [0u64; 64]);
     let (at, len) = (room.as_mut_ptr().cast(), size_of_val(&room));
-    // SAFETY: a live handle, room of our own, and an event that is one of a connection.
+    // SAFETY: the handle is live, the memory is our own, and the event is one of a connection.
     unsafe {
         let ops = &*(*eq).ops;
         let code = match time {
@@ -95,7 +95,7 @@ impl Server {
         let (cq, eq) = (waitable_cq(domain), waitable_eq(self.fabric));
         assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV), 0);
         assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         assert_eq!(unsafe { ((*(*ep).cm).accept)(ep, null_mut(), 0) }, 0);
         expect(eq, FI_CONNECTED);
         End {
@@ -206,7 +206,7 @@ fn end_connections() {
     say("connected");
     while let Some(what) = hear() {
         for ep in eps {
-            // SAFETY: a live handle.
+            // SAFETY: the handle is live.
             let shutdown = |ep: *mut FidEp| unsafe { ((*(*ep).cm).shutdown)(ep, 0) };
             match what.as_str() {
                 "close" => assert_eq!(close(ep.cast()), 0),

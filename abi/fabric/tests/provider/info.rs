@@ -10,7 +10,7 @@ fn ask(version: u32, mr_mode: c_int, mode: u64, caps: u64) -> Result<(c_int, u64
     ask_with(version, mode, caps, |domain| domain.mr_mode = mr_mode)
 }
 
-/// As [`ask`], with other hints about the domain.
+/// Like [`ask`], with other hints about the domain.
 fn ask_with(
     version: u32,
     mode: u64,

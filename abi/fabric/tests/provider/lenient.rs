@@ -15,7 +15,7 @@ const BUSY: c_int = -libc::EBUSY;
 /// A counter without a wait object.
 fn unwaitable(domain: *mut FidDomain) -> *mut FidCntr {
     let mut counter = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
     let code = unsafe {
         let mut attr: CntrAttr = std::mem::zeroed();
         attr.wait_obj = FI_WAIT_NONE;
@@ -27,7 +27,7 @@ fn unwaitable(domain: *mut FidDomain) -> *mut FidCntr {
 
 /// `fi_cntr_wait`.
 fn wait(counter: *mut FidCntr, threshold: u64, milliseconds: c_int) -> c_int {
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     unsafe { ((*(*counter).ops).wait)(counter, threshold, milliseconds) }
 }
 

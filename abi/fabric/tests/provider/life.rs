@@ -164,7 +164,7 @@ fn closed_handles_are_refused() {
     let b = Side::open(&Wish::default());
     let mr = b.reg(&mut [0u8; 8], REMOTE, 1, 0).unwrap();
     let fid = mr.0.cast::<Fid>();
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let ops = unsafe { &*(*fid).ops };
     assert_eq!(mr.close(), 0);
     // SAFETY: a handle that is closed: it is recognized without being dereferenced.
@@ -316,7 +316,7 @@ fn an_endpoint_that_cannot_be_enabled_can_be_enabled_later() {
     let (fabric, domain) = open_domain(wish.version, info);
     let [sent, received] = [(); 2].map(|()| waitable_cq(domain));
     let (mut av, mut ep) = (null_mut(), null_mut());
-    // SAFETY: live handles, and attributes of our own.
+    // SAFETY: the handles are live, and the attributes are our own.
     unsafe {
         let ops = &*(*domain).ops;
         let mut attr: AvAttr = std::mem::zeroed();

@@ -141,7 +141,7 @@ fn named_as(from: &Side, to: &Side, peer: u64) -> u64 {
 
 fn av_with(side: &Side, flags: u64) -> (c_int, *mut FidAv) {
     let mut av = null_mut();
-    // SAFETY: a live handle, and attributes of our own.
+    // SAFETY: the handle is live, and the attributes are our own.
     let code = unsafe {
         let mut attr: AvAttr = std::mem::zeroed();
         attr.flags = flags;
@@ -151,7 +151,7 @@ fn av_with(side: &Side, flags: u64) -> (c_int, *mut FidAv) {
 }
 
 fn set_user_id(av: *mut FidAv, number: u64, id: u64, flags: u64) -> c_int {
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     unsafe { ((*(*av).ops).set_user_id)(av, number, id, flags) }
 }
 

@@ -369,7 +369,7 @@ fn a_dma_buf_is_reached_without_a_mapping_of_the_program() {
         };
         let (a, b, peer) = pair(&wish);
         // A memfd stands in for a DMA-buf.
-        // SAFETY: a name, and a descriptor of our own.
+        // SAFETY: a name, and our own descriptor.
         let fd = unsafe {
             let fd = libc::memfd_create(c"buffer".as_ptr(), 0);
             assert_eq!(libc::ftruncate(fd, 3 * PAGE as i64), 0);
@@ -406,7 +406,7 @@ fn a_dma_buf_is_reached_without_a_mapping_of_the_program() {
         assert_eq!(register(128, base + 8).err(), refused, "not page-aligned");
         assert_eq!(register(3 * PAGE, base).err(), refused, "too long");
         absurd_buffers(&b, fd);
-        // SAFETY: a descriptor of our own.
+        // SAFETY: our own descriptor.
         unsafe { libc::close(fd) };
     }
 }
@@ -449,7 +449,7 @@ fn absurd_buffers(b: &Side, memfd: c_int) {
         }
     }
     for end in pipe {
-        // SAFETY: a descriptor of our own.
+        // SAFETY: our own descriptor.
         unsafe { libc::close(end) };
     }
 }

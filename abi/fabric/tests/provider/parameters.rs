@@ -40,7 +40,7 @@ fn the_context_of_a_region_is_in_its_handle() {
         }
         let mut buffer = [0u8; 8];
         for (mr, context) in by_each_call(&side, &mut buffer) {
-            // SAFETY: a live handle.
+            // SAFETY: the handle is live.
             let found = unsafe { (*mr.0).fid.context };
             assert_eq!(found as usize, context, "asynchronous: {asynchronous}");
             assert_eq!(mr.close(), 0);

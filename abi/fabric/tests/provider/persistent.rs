@@ -193,7 +193,7 @@ fn memory_that_ends_with_the_process_is_not_persistent() {
     // SAFETY: a C string, and existing flags.
     let memfd = unsafe { libc::memfd_create(c"rkey-test".as_ptr(), 0) };
     assert!(memfd >= 0);
-    // SAFETY: a descriptor of our own.
+    // SAFETY: our own descriptor.
     let memfd = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(memfd) };
     memfd.set_len(PAGE as u64).unwrap();
     let nameless = map_file(&memfd, PAGE, libc::MAP_SHARED);

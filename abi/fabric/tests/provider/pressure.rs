@@ -166,7 +166,7 @@ fn operations_in_progress_leave_less_room() {
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
     let bytes = [7u8; 8];
     assert_eq!(a.write(peer, &bytes, 0, 1), 0);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let left = || unsafe { ((*(*a.ep).ops).tx_size_left)(a.ep) };
     let all = left();
     let (at, none) = (bytes.as_ptr().cast::<c_void>(), null_mut());

@@ -94,7 +94,7 @@ impl Sleeper {
         if !by_descriptor {
             let (code, took) = sread(cq);
             assert_eq!(code, 1);
-            return assert!(took < 2 * PATIENCE, "only the time-out ended it");
+            return assert!(took < 2 * PATIENCE, "only the timeout ended it");
         }
         let mut looks = 0;
         loop {
@@ -311,7 +311,7 @@ fn work_that_finds_no_room_is_retried() {
         assert!((1..1024).contains(&read));
         // SAFETY: our own memory that the device writes.
         until("the write", || unsafe { at.read_volatile() } == [8; 4]);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
         assert_eq!(sleeps.join().unwrap(), AGAIN);
     });

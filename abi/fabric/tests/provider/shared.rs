@@ -233,7 +233,7 @@ fn a_context_is_cancelled_and_closed_like_an_endpoint() {
     let b = Sharing::open(&wish);
     let mut buffer = [0u8; 8];
     assert_eq!(recv(b.srx, &mut buffer, 6), 0);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let cancel =
         |context: usize| unsafe { ((*(*b.srx).ops).cancel)(b.srx.cast(), context as *mut c_void) };
     assert_eq!((cancel(5), cancel(6)), (-libc::ENOENT as isize, 0));
@@ -382,7 +382,7 @@ fn event(eq: *mut FidEq, wanted: u32) -> EqCmEntry {
     loop {
         let (mut event, mut room) = (0, [0u64; 64]);
         let at = room.as_mut_ptr().cast();
-        // SAFETY: a live handle, and a buffer of our own.
+        // SAFETY: the handle is live, and the buffer is our own.
         let code = unsafe { ((*(*eq).ops).read)(eq, &mut event, at, size_of_val(&room), 0) };
         if code > 0 {
             assert_eq!(event, wanted);
@@ -426,7 +426,7 @@ impl Server {
             null_mut(),
         );
         let (mut name, mut len) = ([0u8; 128], 128);
-        // SAFETY: live handles, and a buffer of our own.
+        // SAFETY: the handles are live, and the buffer is our own.
         unsafe {
             let at = name.as_mut_ptr().cast::<c_void>();
             assert_eq!(
@@ -440,7 +440,7 @@ impl Server {
         // SAFETY: the `fi_info` of the request, which is ours.
         unsafe { assert_eq!((*(*info).ep_attr).rx_ctx_cnt, FI_SHARED_CONTEXT) };
         let here = connected_side((self.fabric, self.domain), info, self.srx);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         let code = unsafe { ((*(*here.ep).cm).accept)(here.ep, null_mut(), 0) };
         assert_eq!(code, 0);
         event(here.eq, FI_CONNECTED);
@@ -493,7 +493,7 @@ fn connections_share_receives_and_leave_them_to_the_others_when_they_end() {
         let mut room = [0u64; 64];
         let (at, len) = (room.as_mut_ptr().cast(), size_of_val(&room));
         let mut kind = 0;
-        // SAFETY: a live handle, and a buffer of our own.
+        // SAFETY: the handle is live, and the buffer is our own.
         let code = unsafe { ((*(*here_first.eq).ops).read)(here_first.eq, &mut kind, at, len, 0) };
         if code > 0 {
             assert_eq!(kind, FI_SHUTDOWN);

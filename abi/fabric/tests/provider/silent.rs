@@ -48,7 +48,7 @@ pub(crate) fn first_words(of: &Side) -> Vec<u8> {
 
 fn heard_from(client: OwnedFd) -> Vec<u8> {
     let mut words = vec![0u8; 8192];
-    // SAFETY: a buffer of our own.
+    // SAFETY: our own buffer.
     unsafe {
         let fd = client.as_raw_fd();
         let heard = libc::recv(fd, words.as_mut_ptr().cast(), words.len(), 0);
@@ -65,7 +65,7 @@ pub(crate) fn called(of: &Side) -> (OwnedFd, u64, u16) {
     let port = 1024 + (number % 31_000) as u16;
     let (listener, place, len) = socket(SocketAddr::from(([127, 0, 0, 1], port)));
     let number = of.insert(&name_at(port));
-    // SAFETY: an address of this length; room of our own.
+    // SAFETY: an address of this length; our own memory.
     unsafe {
         let fd = listener.as_raw_fd();
         assert_eq!(libc::bind(fd, (&raw const place).cast(), len), 0);
@@ -83,7 +83,7 @@ const AGAIN: isize = -(libc::EAGAIN as isize);
 /// Sends a message to another listener.
 pub(crate) fn say(words: &[u8], address: SocketAddr) -> OwnedFd {
     let (client, place, len) = socket(address);
-    // SAFETY: an address of this length, and bytes of our own.
+    // SAFETY: an address of this length, and our own bytes.
     unsafe {
         let fd = client.as_raw_fd();
         assert_eq!(libc::connect(fd, (&raw const place).cast(), len), 0);
@@ -117,7 +117,7 @@ fn is_refused(client: &OwnedFd) -> bool {
     let mut words = [0u8; 8192];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     let at = words.as_mut_ptr().cast();
-    // SAFETY: a buffer of our own.
+    // SAFETY: our own buffer.
     let len = unsafe { libc::recv(client.as_raw_fd(), at, words.len(), flags) };
     let heard = &words[..usize::try_from(len).unwrap_or(0)];
     let why = b"too many incomplete connections";

@@ -308,7 +308,7 @@ fn there_is_no_device_to_reach_without_a_copy() {
         (FI_HMEM_P2P_REQUIRED, -libc::EOPNOTSUPP),
         (FI_HMEM_P2P_DISABLED, 0),
     ] {
-        // SAFETY: a live handle and a number of our own.
+        // SAFETY: a live handle and our own number.
         let result = unsafe {
             let setopt = (*(*a.ep).ops).setopt;
             setopt(

@@ -17,7 +17,7 @@ pub(crate) const LONG: c_int = 3 * PATIENCE.as_millis() as c_int;
 /// A queue with a descriptor.
 pub(crate) fn waitable_cq(domain: *mut FidDomain) -> *mut FidCq {
     let mut cq = null_mut();
-    // SAFETY: a live handle, and attributes of our own.
+    // SAFETY: the handle is live, and the attributes are our own.
     let code = unsafe {
         let mut attr: CqAttr = std::mem::zeroed();
         attr.format = FI_CQ_FORMAT_TAGGED;
@@ -33,13 +33,13 @@ pub(crate) fn waitable(wish: &Wish) -> Side {
     waitable_with(wish, 0, |_| {})
 }
 
-/// As [`waitable`], with other flags of the binding; `prepare` runs before the endpoint is enabled.
+/// Like [`waitable`], with other flags of the binding; `prepare` runs before the endpoint is enabled.
 pub(crate) fn waitable_with(wish: &Wish, flags: u64, prepare: impl FnOnce(&Side)) -> Side {
     let info = wish.info();
     let (fabric, domain) = open_domain(wish.version, info);
     let cq = waitable_cq(domain);
     let (mut av, mut ep) = (null_mut(), null_mut());
-    // SAFETY: live handles, and attributes of our own.
+    // SAFETY: the handles are live, and the attributes are our own.
     unsafe {
         let ops = &*(*domain).ops;
         let mut attr: AvAttr = std::mem::zeroed();
@@ -70,7 +70,7 @@ pub(crate) fn descriptor(queue: *mut Fid) -> c_int {
 
 pub(crate) fn trywait(fabric: *mut FidFabric, queue: *mut Fid) -> c_int {
     let mut list = [queue];
-    // SAFETY: live handles.
+    // SAFETY: the handles are live.
     unsafe { ((*(*fabric).ops).trywait)(fabric, list.as_mut_ptr(), 1) }
 }
 
@@ -174,7 +174,7 @@ fn nothing_is_missed_while_other_calls_are_in_progress() {
         scope.spawn(|| {
             let ep = a_ep.get();
             while !done.load(Ordering::Relaxed) {
-                // SAFETY: a live handle.
+                // SAFETY: the handle is live.
                 unsafe { ((*(*ep).ops).tx_size_left)(ep) };
             }
         });
@@ -202,7 +202,7 @@ fn nothing_is_missed_while_other_calls_are_in_progress() {
             .take(ROUNDS)
             .all(|woken| woken);
         done.store(true, Ordering::Relaxed);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         assert_eq!(unsafe { ((*(*b.cq).ops).signal)(b.cq) }, 0);
         assert!(woken, "a message arrived, and nothing woke");
     });
@@ -297,7 +297,7 @@ fn a_signal_is_for_a_thread_that_waits_in_a_call() {
                 sread(cq.get())
             });
             until_asleep(&thread);
-            // SAFETY: a live handle.
+            // SAFETY: the handle is live.
             assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
             trywait(a.fabric, a.cq.cast());
             let (code, took) = waits.join().unwrap();
@@ -306,7 +306,7 @@ fn a_signal_is_for_a_thread_that_waits_in_a_call() {
         });
     }
     // Without a thread in a call it is reported here, once.
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
     let told = [(); 2].map(|()| trywait(a.fabric, a.cq.cast()));
     assert_eq!(told, [AGAIN as c_int, 0]);
@@ -315,7 +315,7 @@ fn a_signal_is_for_a_thread_that_waits_in_a_call() {
 /// A counter with a wait object.
 fn counter_with(domain: *mut FidDomain, wait_obj: c_int) -> *mut FidCntr {
     let mut counter = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
     let code = unsafe {
         let mut attr: CntrAttr = std::mem::zeroed();
         attr.wait_obj = wait_obj;
@@ -347,7 +347,7 @@ fn a_counter_is_waited_for_by_its_descriptor() {
             }
         }
         // A value that the program has not read yet must be read first.
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         assert_eq!(unsafe { ((*(*counted).ops).adderr)(counted, 1) }, 0);
         assert_eq!(wait(), AGAIN as c_int);
         assert_eq!(wait(), 0);

@@ -192,7 +192,7 @@ fn reported(test: &str) -> String {
     watched(test).0
 }
 
-/// As [`reported`], and what it writes to standard error meanwhile.
+/// Like [`reported`], and what it writes to standard error meanwhile.
 fn watched(test: &str) -> (String, String) {
     let name = format!("rkey-{}-{test}", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -370,7 +370,7 @@ fn the_queue_explains_its_errors() {
     assert_eq!(code, 0);
     let error = a.completion(&[]).unwrap_err();
     let strerror = |data, buf: *mut c_char, len| {
-        // SAFETY: a live handle, and a buffer of our own; the answer is a C string.
+        // SAFETY: the handle is live, and the buffer is our own; the answer is a C string.
         unsafe {
             let text = ((*(*a.cq).ops).strerror)(a.cq, error.prov_errno, data, buf, len);
             CStr::from_ptr(text).to_str().unwrap().to_owned()

@@ -128,7 +128,7 @@ pub unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_in
 /// The completion queue behind an extended handle.
 ///
 /// # Safety
-/// As for [`find`].
+/// Same as for [`find`].
 #[inline]
 unsafe fn object<'a>(cq: *mut CqEx) -> Option<&'a CqObject> {
     // SAFETY: the caller promises it.

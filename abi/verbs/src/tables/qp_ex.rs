@@ -54,7 +54,7 @@ pub fn structure(head: Qp) -> QpEx {
 /// The queue pair behind an extended handle, and its builder.
 ///
 /// # Safety
-/// As for [`find`].
+/// Same as for [`find`].
 #[inline]
 unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
     // SAFETY: the caller promises it.
@@ -86,7 +86,7 @@ unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), 
 /// Begins a request.
 ///
 /// # Safety
-/// As for [`with_batch`].
+/// Same as for [`with_batch`].
 #[inline]
 unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
     // SAFETY: the caller promises it; the program owns id and flags and has set them.
@@ -112,7 +112,7 @@ unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
 /// reads the list.
 ///
 /// # Safety
-/// As for [`with_batch`]; the list has `count` entries.
+/// Same as for [`with_batch`]; the list has `count` entries.
 unsafe fn with_list<T>(
     qp: *mut QpEx,
     (list, count): (*const T, usize),

@@ -29,7 +29,7 @@ pub(super) fn read(into: &mut [u8], address: u64) -> bool {
 ///
 /// # Safety
 ///
-/// As [`super::copy`].
+/// Like [`super::copy`].
 #[cold]
 pub(super) unsafe fn copy(dst: u64, src: u64, len: usize) -> Result<(), Fault> {
     let mut done = 0;

@@ -62,7 +62,7 @@ pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Res
     unsafe { copy_all(Direction::Read, None, pid, local as u64, remote, len) }
 }
 
-/// As [`cma_read`], as long as `permit`, which came from that process, has not been withdrawn.
+/// Like [`cma_read`], as long as `permit`, which came from that process, has not been withdrawn.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ pub unsafe fn cma_write(
     unsafe { copy_all(Direction::Write, None, pid, local as u64, remote, len) }
 }
 
-/// As [`cma_write`], as long as `permit`, which came from that process, has not been withdrawn.
+/// Like [`cma_write`], as long as `permit`, which came from that process, has not been withdrawn.
 ///
 /// # Errors
 ///

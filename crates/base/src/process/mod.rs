@@ -1,4 +1,4 @@
-//! Other processes, and forks of our own.
+//! Other processes, and forks of this process.
 //!
 //! * [`PidFd`]: a process by a descriptor that never refers to another one.
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory

@@ -1,4 +1,4 @@
-//! Listeners, incoming connection requests, and their answers.
+//! Listeners, incoming connection requests, and the answers to them.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,8 +46,8 @@ impl Listener {
 
     /// Waits for the next connection request (`None`: without limit).
     ///
-    /// Clients that are not allowed, stay silent or violate the protocol are dropped here. The caller does not notice them, and
-    /// the others do not wait for them.
+    /// It drops clients that are not allowed, stay silent or violate the protocol. The caller does not notice them, and
+    /// other clients do not wait for them.
     ///
     /// # Errors
     /// [`DeviceError::TimedOut`], [`DeviceError::Failed`], or the socket failed.
@@ -69,8 +69,8 @@ impl Listener {
         }
     }
 
-    /// The next connection request if there is one now. A program that does its own waiting calls it when [`Listener::socket`] is
-    /// readable, and every millisecond while [`Listener::has_half_open`].
+    /// The next connection request if there is one now. A program that does its own waiting calls this when
+    /// [`Listener::socket`] is readable, and every millisecond while [`Listener::has_half_open`] returns `true`.
     ///
     /// # Errors
     /// The socket failed.
@@ -239,12 +239,12 @@ impl Incoming {
         wait_readable(self.socket.as_fd(), Some(Instant::now())).unwrap_or(false)
     }
 
-    /// Connects our queue pairs (as many as the peer has, in the same order). When this returns they are in state RTS, and the
-    /// peer's too.
+    /// Connects our queue pairs (as many as the peer has, in the same order). When this returns, our queue pairs and the
+    /// peer's are in state RTS.
     ///
     /// # Errors
-    /// The number differs, the peer ended, or the queue pairs could not be changed; the peer then gets an error, too. The queue
-    /// pairs may be in any state: destroy them.
+    /// The number differs, the peer ended, or the queue pairs could not be changed; the peer then also gets an error. The
+    /// queue pairs may be in any state: destroy them.
     pub fn accept(self, qps: &[&Qp], private_data: &[u8]) -> Result<Peer, DeviceError> {
         let timeout = self.device.config().connect_timeout;
         let mut accepting = self.answer(qps, private_data)?;
@@ -256,7 +256,7 @@ impl Incoming {
     /// The first half of [`Incoming::accept`], which does not wait for the peer.
     ///
     /// # Errors
-    /// As [`Incoming::accept`].
+    /// Same as [`Incoming::accept`].
     pub fn answer(self, qps: &[&Qp], private_data: &[u8]) -> Result<Accepting, DeviceError> {
         let side = self.device.side(qps, private_data)?;
         if qps.len() != self.peer.qps.len() {
@@ -280,14 +280,14 @@ impl Incoming {
     }
 
     /// Whether the peer's process also listens at an address, according to the kernel: a program may claim another process's
-    /// address. Among processes of one user the claim is taken as true.
+    /// address. Among processes of one user, the claim counts as true.
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
         let scope = self.device.scope();
         if let Scope::User(_) = scope {
             return true;
         }
-        // 0 is a process that we do not see; then the user id decides.
+        // PID 0 is a process that we do not see; then the user id decides.
         let same = |uid: u32, pid: Option<u32>| {
             let seen = pid.filter(|_| self.peer.pid != 0);
             uid == self.peer.uid && seen.is_none_or(|pid| pid == self.peer.pid)
@@ -330,7 +330,7 @@ impl Accepting {
     /// Whether the peer is ready. Never blocks.
     ///
     /// # Errors
-    /// The peer ended, or its time is over; the queue pairs may be in any state: destroy them.
+    /// The peer ended, or its time has run out; the queue pairs may be in any state: destroy them.
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
         match try_receive(&self.socket)? {
             Some(Packet::Ready) => Ok(true),

@@ -2,9 +2,9 @@
 //!
 //! The calls here run in the program's own threads, over an abstract Unix socket named after the address
 //! ([`crate::peers::names`]). The two sides exchange their device, queue pair numbers, first message numbers and up to
-//! [`PRIVATE_DATA_MAX`] bytes of the program's own, in three packets: `Request` (connector), `Accepted` (acceptor, whose queue pairs
-//! are ready by then) and `Ready` (connector, whose queue pairs are ready by then). Neither side returns before both are ready, so
-//! the first message never meets a queue pair that is not.
+//! [`PRIVATE_DATA_MAX`] bytes of the program's private data, in three packets: `Request` (connector), `Accepted` (acceptor,
+//! whose queue pairs are ready by then) and `Ready` (connector, whose queue pairs are ready by then). Neither side returns
+//! before both are ready, so the first message never reaches a queue pair that is not.
 
 mod listen;
 mod packet;
@@ -31,7 +31,7 @@ use socket::{Reached, dial};
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of queue pairs of one connection.
 pub const QPS_MAX: usize = 64;
-/// How often to dial a listener again that drops us without reading the request, and the pause before each retry.
+/// How often to redial a listener that drops us without reading the request, and the pause before each retry.
 const REDIALS: u32 = 32;
 const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 
@@ -42,7 +42,7 @@ pub struct Peer {
     pub node: NodeId,
     /// Its user id, from the kernel.
     pub uid: u32,
-    /// Its process id, from the kernel (0: in a process namespace that we do not see).
+    /// Its process id, from the kernel (0: in a PID namespace that we do not see).
     pub pid: u32,
     /// Its queue pairs, in the order of ours.
     pub qps: Vec<QpAddress>,
@@ -77,12 +77,12 @@ impl Device {
         self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()))
     }
 
-    /// As [`Device::connect`], with one time limit for finding the listener, and another, from then on, for its answer: a
-    /// listener that is busy, or short of processors, may be worth a longer wait. `admit` can refuse the peer before its requests
-    /// can reach the queue pairs.
+    /// Like [`Device::connect`], with one time limit for finding the listener, and another, from then on, for its answer:
+    /// waiting longer for a listener that is busy or short of processors may be worthwhile. `admit` can refuse the peer
+    /// before its requests can reach the queue pairs.
     ///
     /// # Errors
-    /// As [`Device::connect`], and the error of `admit`.
+    /// Same as [`Device::connect`], and the error of `admit`.
     pub fn connect_patiently(
         &self,
         address: SocketAddr,
@@ -189,7 +189,7 @@ fn ask(
     ))
 }
 
-/// A point in time, and what must happen by then.
+/// A point in time, and the action that must happen by then.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     what: &'static str,
@@ -236,7 +236,7 @@ mod tests {
     #[derive(Clone, Copy)]
     enum Behaviour {
         DropsAtOnce,
-        /// After the request has arrived, before reading it.
+        /// Drops the client after the request has arrived, before reading it.
         DropsUnheard,
         DropsHeard,
         Answers,
@@ -261,8 +261,8 @@ mod tests {
         crate::objects::event_queue::wait_readable(socket.as_fd(), None).unwrap();
     }
 
-    /// Dials listeners that behave like this, one after the other, and the last one repeatedly. Returns how often it dialled, and
-    /// the answer.
+    /// Dials listeners that behave like this, one after the other, and the last one repeatedly. Returns the number of
+    /// attempts and the answer.
     fn ask_them(listeners: &[Behaviour]) -> (usize, Result<Packet, DeviceError>) {
         let dials = Cell::new(0);
         let answer = std::thread::scope(|scope| {

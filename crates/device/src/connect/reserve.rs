@@ -16,7 +16,7 @@ use crate::peers::names;
 
 /// An address of this host that belongs to this device until the value is dropped: no other process can listen there.
 ///
-/// A client that connects to it finds no listener, and retries until its time is over.
+/// A client that connects to it finds no listener, and retries until its deadline.
 #[derive(Debug)]
 pub struct Reservation {
     device: Device,

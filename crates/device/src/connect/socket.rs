@@ -73,8 +73,8 @@ pub(super) struct Reached {
     pub(super) pid: Option<u32>,
 }
 
-/// Connects to the listener at an address, trying until the deadline. If there was a listener just now (`again`), its absence
-/// means that it has closed.
+/// Connects to the listener at an address, trying until the deadline. If there was a listener just before (`again`), its
+/// absence means that it has closed.
 pub(super) fn dial(
     scope: Scope,
     address: SocketAddr,

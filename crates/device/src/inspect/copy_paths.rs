@@ -1,11 +1,11 @@
-//! The mechanisms for copying and waking that the kernel allows here, found by trial.
+//! The mechanisms for copying and waking that the kernel allows on this machine, found by trial.
 //!
 //! Settings and container profiles only hint at the answer (a missing Yama file says nothing, and no file shows a seccomp profile),
 //! so each mechanism is tried, and the files only explain the result.
 
 use serde::{Deserialize, Serialize};
 
-/// One mechanism: whether it works, and why (not).
+/// One mechanism: whether it works, and why or why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
     /// Its name.
@@ -100,7 +100,7 @@ fn try_process_vm(
     (read, write)
 }
 
-/// Sealed memfds, of which every link is made.
+/// Sealed memfds, which every link consists of.
 fn segments() -> Path {
     let result = rkey_base::segment::OwnSegment::create("rkey-try", 1 << 16);
     Path {
@@ -152,7 +152,7 @@ pub(crate) fn allow_any_tracer() {
     // SAFETY: this option takes one plain number and touches no memory.
     let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     if result != 0 {
-        // EINVAL: a kernel without Yama, which needs no permission.
+        // EINVAL means a kernel without Yama, which needs no permission.
         tracing::debug!("PR_SET_PTRACER_ANY was refused; there is probably no Yama");
     }
 }

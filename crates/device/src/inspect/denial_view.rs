@@ -5,13 +5,14 @@ use rkey_engine::{DenialReport, Guesser, Side};
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// The version of these fields. It changes when a field changes its meaning or is removed, not when one is added.
+/// The version of these fields. The version changes when a field changes its meaning or is removed, not when one is
+/// added.
 pub const SCHEMA: u32 = 1;
 
-/// From here on numbers are not exact in programs that read JSON numbers as floating point.
+/// From this value on, numbers are not exact in programs that read JSON numbers as floating point.
 const INEXACT: u64 = 1 << 53;
 
-/// A number that may be large: a JSON number below 2^53, a string of decimal digits from there on.
+/// A number that may be large: a JSON number if it is below 2^53, otherwise a string of decimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Count {
@@ -56,7 +57,7 @@ pub struct PeerView {
 pub struct DenialView {
     /// Its number within the process, also in the log and in the vendor error of the completion.
     pub id: u32,
-    /// What was tried, in words.
+    /// The attempted access, in words.
     pub operation: String,
     /// "target": this process denied the peer's request; "initiator": the peer denied ours; "local": our own request named local
     /// memory that it is not allowed to use.
@@ -83,7 +84,7 @@ pub struct DenialView {
     pub queue_pair: u32,
     /// The id that the program gave the request, if it is this process's, in decimal digits.
     pub work_id: Option<String>,
-    /// What was tried and why it was denied, in a sentence.
+    /// The attempted access and the reason for the denial, in a sentence.
     pub sentence: String,
     /// What to do about it.
     pub advice: String,
@@ -187,7 +188,7 @@ fn memory(denial: &Denial) -> Option<MemoryView> {
 /// A process that has tried keys without access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuesserView {
-    /// Its PID; `None` for all processes of the user that have none in our process namespace.
+    /// Its PID; `None` for all processes of the user that have none in our PID namespace.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
@@ -197,9 +198,9 @@ pub struct GuesserView {
     pub never_issued: Count,
     /// How often its requests were held back.
     pub pauses: Count,
-    /// How long they wait after the next such key, at least, in nanoseconds; 0 if its allowance is full again.
+    /// How long they wait at least after the next such key, in nanoseconds; 0 if its allowance is full again.
     pub pause_ns: Count,
-    /// All this in a sentence.
+    /// The above in one sentence.
     pub sentence: String,
 }
 

@@ -5,7 +5,7 @@
 //! later line says how many were left out.
 //!
 //! A program with a watcher (`rkey run --explain` sets `RKEY_REPORT`) appends the first [`KEPT`] refusals with their advice to a
-//! file instead. So does a front end for calls that it refuses by rules of its own ([`refused`]).
+//! file instead. So does a front end for calls that it refuses by its own rules ([`refused`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -27,7 +27,7 @@ use crate::peers::process::own_command;
 /// The kind of messages that [`limited`] counts here.
 const REFUSALS: &str = "refusals";
 
-/// Reports a call that a front end refuses by rules of its own, to the watcher or to the log.
+/// Reports a call that a front end refuses by its own rules, to the watcher or to the log.
 pub fn refused(what: &str) {
     static WATCHER: OnceLock<Option<Mutex<Watcher>>> = OnceLock::new();
     static LIMIT: Limit = Limit::new();
@@ -72,7 +72,7 @@ pub(crate) fn ids() -> Arc<AtomicU32> {
 }
 
 impl Denials {
-    /// The denials of an engine with these reports. They are appended to `file` if there is one, else logged.
+    /// The denials of an engine with these reports. They are appended to `file` if there is one, and logged otherwise.
     pub(crate) fn new(reports: Arc<Reports>, file: Option<&Path>) -> Self {
         Self {
             reports,
@@ -113,7 +113,7 @@ impl Denials {
             let advice = report.denial.advice();
             watcher.lock().tell(&format!("{report}\n  {advice}"));
         } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
-            // The front end logs this one.
+            // The front end logs this refusal.
         } else {
             limited(&self.limit, REFUSALS, || {
                 tracing::warn!("{report}. {}", report.denial.advice());
@@ -134,8 +134,8 @@ impl Denials {
         }
     }
 
-    /// Records a lease that this device denied a peer. Returns the bytes that the peer may read, and the id of the record, 0 if
-    /// the peer is not told the reason. `qpns` are the queue pairs here and there.
+    /// Records a lease that this device denied a peer. Returns the bytes that the peer may read, and the id of the record (0
+    /// if the peer must not learn the reason). `qpns` are the queue pairs here and there.
     pub(crate) fn deny_lease(
         &self,
         peer: NodeId,

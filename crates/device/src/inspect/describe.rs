@@ -1,7 +1,8 @@
 //! Descriptions of a front end's endpoints, for inspections.
 //!
-//! The front end registers a function for each endpoint. The engine thread calls all of them when it answers an inspection, so they
-//! must not wait for the program: if the program holds the endpoint's lock, the endpoint is shown as busy.
+//! The front end registers a function for each endpoint. The engine thread calls all of them when it answers an inspection,
+//! so they must not wait for the program: if the program holds the endpoint's lock, the inspection shows the endpoint as
+//! busy.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub struct EndpointView {
     pub ep_type: String,
     /// The address at which peers find it.
     pub name: Option<String>,
-    /// What it has in flight. `None`: the program held its lock all the time.
+    /// What it has in flight. `None` if the program held its lock all the time.
     pub traffic: Option<Traffic>,
 }
 
@@ -71,7 +72,7 @@ pub struct PeerView {
     pub address: String,
     /// Its number in the address vector.
     pub number: Option<u64>,
-    /// "none" (not needed so far), "connecting", "open" or "lost".
+    /// "none" (no connection needed yet), "connecting", "open" or "lost".
     #[serde(alias = "way")]
     pub connection: String,
     /// The queue pair that sends requests to it.
@@ -101,7 +102,7 @@ struct Known {
 }
 
 impl Descriptions {
-    /// Adds one; returns the number by which it is removed.
+    /// Adds a description; returns the number that removes it.
     pub(super) fn add(&self, describe: Box<Describe>) -> u64 {
         let mut known = self.0.lock();
         known.next += 1;
@@ -151,7 +152,7 @@ mod tests {
         let soon = Instant::now() + Duration::from_millis(1);
         assert!(lock_until(&lock, soon).is_none());
         drop(held);
-        // It tries once even if it is too late.
+        // It tries once even if the deadline has passed.
         assert_eq!(lock_until(&lock, Instant::now()).as_deref(), Some(&7));
     }
 }

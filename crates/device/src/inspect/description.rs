@@ -14,8 +14,9 @@ pub struct Description {
 }
 
 impl Device {
-    /// Registers the description of a front end's endpoint. `describe` runs in the engine thread or in [`Device::inspect`]; it must
-    /// return by the time that it gets, must not call the device, and must not drop the last handle of one of its objects.
+    /// Registers the description of a front end's endpoint. `describe` runs in the engine thread or in [`Device::inspect`];
+    /// it must return by the time that it gets as an argument, must not call the device, and must not drop the last handle
+    /// of one of its objects.
     pub fn describe(
         &self,
         describe: impl Fn(Instant) -> EndpointView + Send + 'static,

@@ -1,7 +1,8 @@
-//! Inspections: descriptions of devices, of this process and of others, for people.
+//! Inspections: descriptions of this process's devices and of others, for people.
 //!
-//! A device answers an inspection from its engine thread, so it also works while its program sleeps or computes. Every process
-//! that may connect may inspect, also of another user if devices are shared (`RKEY_SHARE=all`); other users see no keys.
+//! A device answers an inspection from its engine thread, so it also works while its program sleeps or computes. Every
+//! process that may connect may inspect, even one of another user if devices are shared (`RKEY_SHARE=all`); other users see
+//! no keys.
 
 pub mod copy_paths;
 pub mod denial_view;
@@ -199,7 +200,7 @@ pub struct Listing {
 /// A process whose device speaks another version of the link protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherVersion {
-    /// The process, if it has a number in our process namespace.
+    /// The process, if it has a number in our PID namespace.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
@@ -227,16 +228,16 @@ pub fn list_devices(config: &Config) -> Result<Vec<Inspection>, DeviceError> {
     list_all(config).map(|listing| listing.devices)
 }
 
-/// As [`list_devices`], with the processes whose devices cannot be shown because they run another version of rkey.
+/// Like [`list_devices`], with the processes whose devices cannot be shown because they run another version of rkey.
 ///
 /// # Errors
-/// As [`list_devices`].
+/// Same as [`list_devices`].
 pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     let scope = Scope::of(config.share);
     let blocks = names::claimed_blocks(scope).map_err(DeviceError::io("reading /proc/net/unix"))?;
     let local = LocalNode::new(NodeId::default(), link_config(config))
         .map_err(DeviceError::io("preparing an inspection"))?;
-    // Send all requests first, then wait for all together.
+    // Send all requests first, then wait for all answers together.
     let requests: Vec<(u16, Stranger)> = blocks
         .into_iter()
         .filter_map(|block| {
@@ -292,7 +293,7 @@ fn read_answer(Control { bytes, mut fds }: Control) -> Option<Inspection> {
         return None;
     }
     let file = File::from(fds.pop()?);
-    // Only a file of bounded length: reading a pipe could block forever.
+    // Accept only a file of bounded length: reading a pipe could block forever.
     if !file
         .metadata()
         .is_ok_and(|m| m.is_file() && m.len() <= LONGEST)
@@ -316,7 +317,7 @@ pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()
         inspection.denials.clear();
         inspection.guessers.clear();
         if shared.config.explain != Explain::All {
-            // Denials do not disclose to such a peer where memory is, so this must not either.
+            // Denials do not tell such a peer where memory is, so inspections must not, either.
             inspection.protection.regions.clear();
             inspection.protection.windows.clear();
         }

@@ -44,8 +44,8 @@ impl Channel {
         Ok(event)
     }
 
-    /// Waits for the next completion queue that is ready, as a blocking `read` of the descriptor would: a
-    /// signal whose handler was installed without `SA_RESTART` ends it. `None`: the device failed.
+    /// Waits for the next completion queue that is ready, as a blocking `read` of the descriptor would: a signal whose
+    /// handler was installed without `SA_RESTART` ends the wait. `None` if the device failed.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Io`] with `EINTR`.
@@ -90,7 +90,7 @@ impl Device {
     /// No descriptor is available.
     pub fn create_channel(&self) -> Result<Channel, DeviceError> {
         self.check()?;
-        // Each arming of a queue causes one event at most, and takes a call: no limit is needed.
+        // Arming a queue causes one event at most, and takes a call, so no limit is needed.
         let queue = Arc::new(EventQueue::new(usize::MAX)?);
         self.shared().lifecycle().add_wait_point(&queue);
         Ok(Channel {

@@ -41,7 +41,7 @@ impl Counter {
 #[derive(Default)]
 pub(crate) struct Counters {
     by_number: Mutex<HashMap<u32, Counter>>,
-    /// By endpoint, for the endpoints of [`Device::count_endpoint`].
+    /// The counters of the endpoints of [`Device::count_endpoint`].
     by_endpoint: Mutex<HashMap<u32, Counter>>,
     listeners: RwLock<Vec<Weak<dyn CountListener>>>,
 }

@@ -34,11 +34,11 @@ impl Device {
         self.new_cq(depth, channel, |engine| engine.create_cq(depth))
     }
 
-    /// As [`Device::create_cq`], with a time stamp for each completion, taken from `clock`, which must not call the device.
+    /// Like [`Device::create_cq`], with a time stamp for each completion, from `clock`, which must not call the device.
     /// [`Cq::poll_stamped`] returns it.
     ///
     /// # Errors
-    /// As [`Device::create_cq`].
+    /// Same as [`Device::create_cq`].
     pub fn create_stamped_cq(
         &self,
         depth: u32,
@@ -138,15 +138,15 @@ impl Cq {
 
     /// How many queue pairs that complete here have failed because their peer's process has ended
     /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue reports such a failure like a
-    /// completion; everything that came from that peer was in the queue before.
+    /// completion; the queue already holds everything that came from that peer.
     #[inline]
     #[must_use]
     pub fn peers_gone(&self) -> u32 {
         self.0.notify.peers_gone.load(Ordering::Acquire)
     }
 
-    /// Takes completions, oldest first, into the start of `into`, and returns how many. If there are none, it drives the engine if a
-    /// peer has sent something.
+    /// Takes completions, oldest first, into the start of `into`, and returns how many. If there are none, it drives the
+    /// engine, provided that a peer has sent something.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -157,18 +157,18 @@ impl Cq {
         Ok(entries.pop(into))
     }
 
-    /// Yields the processor if [`Cq::poll_with`] has found nothing for a while. Call it without locks that other threads want.
-    /// [`Cq::poll`] does this itself.
+    /// Yields the processor if [`Cq::poll_with`] has found nothing for a while. Call it without holding locks that other
+    /// threads need. [`Cq::poll`] does this itself.
     #[inline]
     pub fn rest(&self) {
         self.0.device.shared().driver.rest();
     }
 
-    /// As [`Cq::poll`], but if there are no completions, peers' messages are offered to `inbox` before they go to receives; see
+    /// Like [`Cq::poll`], but if there are no completions, peers' messages are offered to `inbox` before they go to receives; see
     /// [`Inbox`]. The inbox runs while the device is locked, and must not call it.
     ///
     /// # Errors
-    /// As [`Cq::poll`].
+    /// Same as [`Cq::poll`].
     #[inline]
     pub fn poll_with(
         &self,
@@ -184,10 +184,10 @@ impl Cq {
         Ok(inner.entries.pop(into))
     }
 
-    /// As [`Cq::poll`], with the time stamp of each completion; 0 if the queue has no clock.
+    /// Like [`Cq::poll`], with the time stamp of each completion; 0 if the queue has no clock.
     ///
     /// # Errors
-    /// As [`Cq::poll`].
+    /// Same as [`Cq::poll`].
     pub fn poll_stamped(&self, into: &mut [Stamped]) -> Result<usize, DeviceError> {
         Ok(self.drive_if_empty()?.pop_stamped(into))
     }
@@ -246,7 +246,7 @@ impl Cq {
         let shared = inner.device.shared();
         loop {
             let seen = *inner.notify.times_ready.lock();
-            // A device that fails after this check also changes `times_ready`.
+            // If the device fails after this check, `times_ready` changes as well.
             shared.lifecycle().check()?;
             self.arm(false)?;
             shared.driver.hand_over();
@@ -328,7 +328,7 @@ impl Cq {
         Ok(())
     }
 
-    /// How many sends in flight complete here. The engine thread drives them meanwhile.
+    /// How many sends in flight complete here. Meanwhile the engine thread drives them.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -370,7 +370,7 @@ impl Drop for CqInner {
         for events in channel.into_iter().chain(self.notify.watcher.get()) {
             events.forget(|&event| event == id);
         }
-        // Queue pairs hold their completion queues, so nothing uses it any more.
+        // Queue pairs hold their completion queues, so nothing uses the queue any more.
         if let Err(error) = shared.driver.command(|engine| engine.destroy_cq(id)) {
             tracing::debug!(%error, "destroying a completion queue");
         }

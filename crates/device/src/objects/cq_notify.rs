@@ -11,8 +11,8 @@ use super::event_queue::EventQueue;
 use crate::lifecycle::WaitPoint;
 use crate::progress::DeviceEngine;
 
-/// The channels and threads that wait for a completion queue. It holds no device, so that the engine thread never has the last
-/// handle of one.
+/// The channels and threads that wait for a completion queue. It holds no device, so the engine thread never has a device's
+/// last handle.
 #[derive(Debug)]
 pub(crate) struct CqNotify {
     pub(super) channel: Option<Arc<EventQueue<CqId>>>,
@@ -67,7 +67,7 @@ impl CqNotify {
 #[derive(Debug, Default)]
 pub(crate) struct CqTable {
     by_id: Mutex<HashMap<CqId, Arc<CqNotify>>>,
-    /// How many are armed or watched, so that threads are about to sleep.
+    /// How many are armed or watched, which means that threads are about to sleep.
     armed: AtomicU32,
 }
 

@@ -1,4 +1,5 @@
-//! A queue of events with a file descriptor that can be polled: behind completion channels, and of asynchronous events.
+//! A queue of events with a file descriptor that can be polled: used for completion channels and for asynchronous
+//! events.
 //!
 //! The descriptor is an eventfd that is readable exactly while there are events. Only this process has it, so a write to it cannot
 //! block. A program may put it into its own `poll` or `epoll` set, but must take events through the calls here.
@@ -58,7 +59,7 @@ impl<T> EventQueue<T> {
         }
         entries.push_back(event);
         if entries.len() == 1 {
-            // It can fail only if the counter is full, and then the descriptor is readable as intended.
+            // The write can fail only if the counter is full, and then the descriptor is readable as intended.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
         drop(entries);
@@ -99,7 +100,7 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes the oldest event, waiting for one as a blocking `read` would. `None`: the queue is closed.
+    /// Takes the oldest event, waiting for one as a blocking `read` would. `None` if the queue is closed.
     ///
     /// # Errors
     /// `EINTR`: a signal arrived whose handler was installed without `SA_RESTART`.

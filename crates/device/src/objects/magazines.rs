@@ -1,4 +1,4 @@
-//! The magazines of a thread: one for each device with which it registers memory. They go back when the thread ends.
+//! The magazines of a thread: one for each device with which it registers memory. The thread returns them when it ends.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -10,11 +10,12 @@ use rkey_base::process::ForkMark;
 use rkey_core::{Magazine, Protection};
 
 thread_local! {
-    /// The one that was used last comes first.
+    /// The one that was used last is first.
     static MAGAZINES: RefCell<Vec<Rc<Kept>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A magazine that is given back unless this is a forked child, where another thread may have locked the table at the fork.
+/// A magazine that is returned when it is dropped, unless this is a forked child, where another thread may have locked the
+/// table at the fork.
 pub(super) struct Kept {
     magazine: ManuallyDrop<Magazine>,
     fork: ForkMark,
@@ -55,7 +56,7 @@ pub(super) fn magazine(table: &Arc<Protection>, fork: ForkMark) -> Option<Rc<Kep
         .ok()
 }
 
-/// Makes the magazine for a table the first, and forgets those of tables that are gone.
+/// Moves the magazine for a table to the front, and drops those whose tables no longer exist.
 #[cold]
 fn put_first(all: &mut Vec<Rc<Kept>>, table: &Arc<Protection>, fork: ForkMark) -> Rc<Kept> {
     all.retain(|kept| kept.has_table());

@@ -1,6 +1,6 @@
 //! Multicast groups and flows that a queue pair belongs to.
 //!
-//! A device with a member of a group advertises that by binding one more abstract name, which ends with one of its blocks of
+//! A device with members of a group advertises this by binding one more abstract name, which ends with one of its blocks of
 //! queue pair numbers ([`crate::peers::names::group_name`]).
 
 use std::collections::HashMap;
@@ -143,7 +143,8 @@ impl Qp {
     pub fn add_flow(&self, flow: Flow) -> Result<u32, DeviceError> {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
-        // Locked to the end: otherwise another thread could remove the last flow meanwhile, and the membership with it.
+        // The lock is held to the end: otherwise another thread could meanwhile remove the last flow, and the
+        // membership with it.
         let mut membership = self.membership().lock();
         membership.next_flow += 1;
         let number = membership.next_flow;

@@ -38,9 +38,9 @@ fn map() -> io::Result<[VaRange; 2]> {
             MapFlags::PRIVATE | MapFlags::NORESERVE,
         )?
     };
-    // SAFETY: the first half of the mapping, to which no pointer exists yet.
+    // SAFETY: this is the first half of the mapping, to which no pointer exists yet.
     if let Err(error) = unsafe { mprotect(start, BLOCK, MprotectFlags::READ) } {
-        // SAFETY: the mapping, to which no other pointer exists.
+        // SAFETY: no other pointer to the mapping exists.
         let _ = unsafe { munmap(start, 2 * BLOCK) };
         return Err(error.into());
     }
@@ -56,7 +56,8 @@ impl Device {
     /// what they write. Peers cannot use it.
     ///
     /// # Errors
-    /// Limits; the domain is not open; no memory is available. [`DeviceError::Forked`], [`DeviceError::Failed`].
+    /// A limit is reached, the domain is not open, or no memory is available. [`DeviceError::Forked`],
+    /// [`DeviceError::Failed`].
     pub fn register_null(&self, domain: DomainId) -> Result<Region, DeviceError> {
         self.check()?;
         let [zeros, sink] = blocks().map_err(DeviceError::io("mapping memory for null regions"))?;

@@ -126,7 +126,7 @@ impl Qp {
         self.0.id
     }
 
-    /// Its number, by which peers on this host can find it.
+    /// Its number, which peers on this host use to find it.
     #[must_use]
     pub fn qpn(&self) -> u32 {
         self.0.qpn
@@ -207,15 +207,15 @@ impl Qp {
     }
 
     /// Moves it from RESET (with all remote rights) or INIT to RTS, connected to a queue pair of this or another device, with the
-    /// time-outs of the configuration.
+    /// timeouts of the configuration.
     ///
     /// # Errors
-    /// As [`Qp::modify`].
+    /// Same as [`Qp::modify`].
     pub fn connect(&self, node: NodeId, peer: QpAddress) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
         shared.lifecycle().check()?;
         let [init, rtr, rts] = self.steps_to_rts(node, peer);
-        // In one command, so that the queue pair cannot fail between two steps because its peer has ended.
+        // This is one command, so that the queue pair cannot fail between two steps because its peer has ended.
         shared.driver.post(|engine| {
             let state = engine.query_qp(self.0.id).map(|info| info.state);
             if state == Some(QpState::Reset) {
@@ -321,7 +321,7 @@ impl Qp {
                 request
                     .flags
                     .set(rkey_engine::SendFlags::MORE, index < last);
-                // Even if the first ones fail the queue pair: in the error state it accepts posts.
+                // This holds even if the first ones fail the queue pair, because it accepts posts in the error state.
                 engine
                     .post_send(self.0.id, &request)
                     .map_err(|e| (index, e.into()))?;
@@ -333,7 +333,7 @@ impl Qp {
     /// Posts a receive.
     ///
     /// # Errors
-    /// As [`Qp::post_send`].
+    /// Same as [`Qp::post_send`].
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();

@@ -17,15 +17,15 @@ impl Device {
     ///
     /// # Safety
     /// Until [`Device::close_region`] (or [`Device::revoke_region`], or [`Device::reregister`]) has returned for this region, peers
-    /// and the device read and write the memory as its rights allow. Nothing else in the process may rely on it not being read or
-    /// written: in Rust, no reference to it may be used, except shared references to bytes that no right of the region allows to
-    /// write. Unmapped memory is safe: accessing it is an error of the operation.
+    /// and the device read and write the memory as its rights allow. Nothing else in the process may rely on it not being
+    /// read or written: in Rust, no reference to it may be used, except shared references to bytes that no right of the
+    /// region allows peers to write. Unmapped memory is safe: accessing it is an error of the operation.
     ///
     /// # Errors
-    /// [`DeviceError::Core`]: a limit, a rule about rights, an empty or overflowing range, a key
-    /// that is taken. [`DeviceError::Forked`], [`DeviceError::Failed`].
+    /// [`DeviceError::Core`]: a limit is reached, the rights break a rule, the range is empty or overflows, or the key
+    /// is taken. [`DeviceError::Forked`], [`DeviceError::Failed`].
     #[allow(unsafe_code)]
-    // UNSAFETY: the function lets peers access memory; the contract of its caller is stated above.
+    // UNSAFETY: the function lets peers access memory; its safety contract is above.
     #[inline]
     pub unsafe fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, DeviceError> {
         self.check()?;
@@ -37,14 +37,14 @@ impl Device {
         Ok(region)
     }
 
-    /// Changes rights, domain or memory of a region, which gets a new handle and new keys. When this returns the old keys are stale,
-    /// and no peer touches the old memory.
+    /// Changes rights, domain or memory of a region, which gets a new handle and new keys. When this returns, the old keys
+    /// are stale, and no peer touches the old memory.
     ///
     /// # Safety
-    /// As [`Device::register`], for the new memory and rights.
+    /// Same as [`Device::register`], for the new memory and rights.
     ///
     /// # Errors
-    /// As [`Device::register`]; [`rkey_core::CoreError::RegionBusy`].
+    /// Same as [`Device::register`]; [`rkey_core::CoreError::RegionBusy`].
     #[allow(unsafe_code)]
     // UNSAFETY: as for `register`.
     pub unsafe fn reregister(
@@ -61,13 +61,13 @@ impl Device {
     }
 
     /// Changes rights, domain or memory of a region, which keeps its handle and keys. While it changes, every access is refused.
-    /// When this returns no peer touches the old memory.
+    /// When this returns, no peer touches the old memory.
     ///
     /// # Safety
-    /// As [`Device::register`], for the new memory and rights.
+    /// Same as [`Device::register`], for the new memory and rights.
     ///
     /// # Errors
-    /// As [`Device::register`]; [`rkey_core::CoreError::RegionBusy`].
+    /// Same as [`Device::register`]; [`rkey_core::CoreError::RegionBusy`].
     #[allow(unsafe_code)]
     // UNSAFETY: as for `register`.
     pub unsafe fn change_region(
@@ -84,11 +84,11 @@ impl Device {
 
     /// Deregisters a region: its keys refuse at once, and when this returns no peer touches its memory.
     ///
-    /// It takes microseconds if no peer is using the memory, and about a second otherwise, even if a peer is stopped in the
-    /// middle of a copy. A peer that does not respond for a second to a request that names the memory loses its link to this
-    /// device; see [`crate::SharedMemory`] for leased memory. The device gives up on a peer that has lost its link and is not
-    /// known, within two seconds, to have left our memory (its side of the copy may be on a file system that does not respond),
-    /// and logs the process as an error. Only regions that this peer was told about wait for it.
+    /// This takes microseconds if no peer is using the memory, and about a second otherwise, even if a peer is stopped in
+    /// the middle of a copy. A peer that does not respond for a second to a request that names the memory loses its link to
+    /// this device; see [`crate::SharedMemory`] for leased memory. The device gives up on a peer that has lost its link and
+    /// is not known, within two seconds, to have left our memory (its side of the copy may be on a file system that does not
+    /// respond), and logs the process as an error. Only regions whose addresses this peer received wait for it.
     ///
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (it has windows or bindings: nothing changed), or it does not exist.
@@ -107,10 +107,10 @@ impl Device {
         Ok(())
     }
 
-    /// As [`Device::close_region`] if that need not wait for a peer. Otherwise nothing changes, and the result is `false`.
+    /// Like [`Device::close_region`] if that need not wait for a peer. Otherwise nothing changes, and the result is `false`.
     ///
     /// # Errors
-    /// As [`Device::close_region`].
+    /// Same as [`Device::close_region`].
     pub fn try_close_region(&self, region: Region) -> Result<bool, DeviceError> {
         let shared = self.shared();
         if shared.lifecycle().is_usable()
@@ -123,7 +123,7 @@ impl Device {
         self.close_region(region).map(|()| true)
     }
 
-    /// As [`Device::close_region`], but first unbinds the windows and removes the bindings of the region.
+    /// Like [`Device::close_region`], but first unbinds the windows and removes the bindings of the region.
     ///
     /// # Errors
     /// The region does not exist. [`DeviceError::Forked`].
@@ -151,8 +151,8 @@ impl Device {
         }
     }
 
-    /// Waits until neither a peer nor the engine accesses the memory of a region whose keys already refuse. `leasable`: peers may
-    /// have leases on it.
+    /// Waits until neither a peer nor the engine accesses the memory of a region whose keys already refuse. `leasable` means
+    /// that peers may have leases on it.
     #[inline(always)]
     fn wait_until_unused<P: Pending>(
         &self,
@@ -169,8 +169,8 @@ impl Device {
 }
 
 /// Waits until the last access has ended. An access lasts as long as one copy of one fragment (its thread may have been
-/// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock, whose
-/// guards never leave this crate.
+/// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock
+/// because guards of that lock never leave this crate.
 #[cold]
 fn wait_until_drained<P: Pending>(mut pending: P) -> P::Done {
     for _ in 0..SPINS {

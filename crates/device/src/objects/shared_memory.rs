@@ -1,6 +1,6 @@
 //! Memory that peers can map, from the device's own allocator.
 //!
-//! It is a sealed memfd, so it cannot shrink while it is mapped. Peers get it by a lease only.
+//! It is a sealed memfd, so it cannot shrink while it is mapped. Peers get it only through a lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,8 +19,8 @@ static SEGMENTS: AtomicU32 = AtomicU32::new(1);
 /// long as a region covers it.
 ///
 /// If a peer is stopped in the middle of a copy while its region is deregistered, the pages that the copy can touch are detached.
-/// They keep their addresses and contents in this process, but cannot be leased any more, and a forked child does not share them
-/// any more. What another device or process writes to them by a system call at that moment may be lost.
+/// They keep their addresses and contents in this process, but cannot be leased any more, and a forked child no longer
+/// shares them. Bytes that another device or process writes to them with a system call at that moment may be lost.
 #[derive(Clone, Debug)]
 pub struct SharedMemory(Arc<Inner>);
 

@@ -17,7 +17,7 @@ pub struct Srq(Arc<SrqInner>);
 struct SrqInner {
     device: Device,
     id: SrqId,
-    /// The completion queue of its receives, if it has its own, which must live as long.
+    /// The completion queue of its receives, if it has its own; kept alive for as long.
     _cq: Option<Cq>,
 }
 
@@ -51,7 +51,7 @@ impl Device {
     /// [number](Srq::number). Its receives complete in `cq`.
     ///
     /// # Errors
-    /// As [`Device::create_srq`].
+    /// Same as [`Device::create_srq`].
     pub fn create_xrc_srq(
         &self,
         domain: DomainId,
@@ -67,7 +67,7 @@ impl Device {
     /// receives complete in `cq`. It begins in [`WqState::Reset`].
     ///
     /// # Errors
-    /// As [`Device::create_srq`].
+    /// Same as [`Device::create_srq`].
     pub fn create_wq(
         &self,
         domain: DomainId,
@@ -122,7 +122,7 @@ impl Srq {
         self.0.id
     }
 
-    /// The number by which requests of extended reliable connections name it.
+    /// The number that requests of extended reliable connections use for it.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.0.id.number()
@@ -173,7 +173,7 @@ impl Srq {
     /// Sets the number of receives below which one event is raised (0: none), or the depth.
     ///
     /// # Errors
-    /// As [`Device::create_srq`].
+    /// Same as [`Device::create_srq`].
     pub fn modify(&self, limit: Option<u32>, depth: Option<u32>) -> Result<(), DeviceError> {
         let device = &self.0.device;
         device.check()?;

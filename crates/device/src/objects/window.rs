@@ -1,6 +1,6 @@
 //! Memory windows, and the other objects of the protection table that a program changes directly.
 //!
-//! When a call that removes rights returns, no access by them is in progress.
+//! When a call that removes rights returns, no access that used them is in progress.
 
 use rkey_core::{
     BindRequest, DomainId, Key, Limits, Protection, RegionId, Snapshot, Window, WindowId,
@@ -66,7 +66,7 @@ impl Device {
         Ok(self.table().enable(region)?)
     }
 
-    /// Binds a region to a queue pair: it serves no other.
+    /// Binds a region to a queue pair: no other queue pair can use it.
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -93,7 +93,7 @@ impl Device {
         Ok(self.table().create_window(domain, kind)?)
     }
 
-    /// Closes a memory window. When this returns, no access by it is in progress.
+    /// Closes a memory window. When this returns, no access through it is in progress.
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -104,7 +104,8 @@ impl Device {
         Ok(())
     }
 
-    /// Binds a window now, without a queue pair. When this returns, no access by its previous binding is in progress.
+    /// Binds a window now, without a queue pair. When this returns, no access through its previous binding is in
+    /// progress.
     ///
     /// # Errors
     /// [`DeviceError::Bind`]: nothing changed.

@@ -20,14 +20,14 @@ use crate::peers::unresponsive;
 use crate::progress::reactor::Token;
 use crate::shared::Shared;
 
-/// Pauses between two attempts to reach a device: the first, and the longest.
+/// The first and the longest pause between two attempts to reach a device.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long a device may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long discovery tries to reach a device that does not appear.
 const PERSISTENCE: Duration = Duration::from_secs(60);
-/// How long a datagram waits if no device has the number, and if one has it but does not answer yet because its processor is
-/// busy. Datagrams may be lost, but not for that reason alone.
+/// How long a datagram waits if no device has the number, and how long if a device has it but cannot answer yet because its
+/// processor is busy. Datagrams may be lost, but not for the latter reason alone.
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
@@ -66,7 +66,7 @@ pub(crate) struct WaitingQp {
 enum State {
     /// The time of the next try.
     Idle(Instant),
-    /// The owner's socket is connected, and the owner has until this time to answer.
+    /// The owner's socket is connected, and the owner must answer by this time.
     Dialled(Box<Connector>, Token, Instant),
 }
 
@@ -181,7 +181,7 @@ impl Discovery {
         }
         if attempt.qps.is_empty() {
             self.attempts.remove(&block);
-            return true; // requests may have waited for the end of the attempt
+            return true; // requests may have waited for the attempt to end
         }
         let name = names::block_name(shared.scope, block);
         match Connector::start(name.as_bytes(), &self.local, b"") {
@@ -300,7 +300,7 @@ impl Discovery {
         true
     }
 
-    /// Gives up all attempts.
+    /// Abandons all attempts.
     pub(crate) fn close(&mut self, shared: &Shared) {
         for (_, attempt) in self.attempts.drain() {
             if let State::Dialled(connector, ..) = &attempt.state
@@ -332,7 +332,7 @@ fn log_owner_elsewhere(scope: Scope, block: u16, looked_at: &mut Option<Instant>
 }
 
 impl Attempt {
-    /// Gives up the queue pairs whose peer's device is known: no device has its block any more, so that device has closed.
+    /// Abandons the queue pairs whose peer's device is known: no device has its block any more, so that device has closed.
     fn give_up_known_devices(&mut self, shared: &Shared) {
         let is_known = |waiting: &mut WaitingQp| node_of_peer(shared, waiting.qp).is_some();
         let gone: Vec<WaitingQp> = self.qps.extract_if(.., is_known).collect();
@@ -347,7 +347,7 @@ impl Attempt {
     }
 }
 
-/// Whether a queue pair keeps waiting for its peer. One that has waited too long fails.
+/// Whether a queue pair keeps waiting for its peer. A queue pair that has waited too long fails.
 fn keeps_waiting(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) -> bool {
     let Some(info) = shared.driver.command(|engine| engine.query_qp(waiting.qp)) else {
         return false;
@@ -370,7 +370,7 @@ fn keeps_waiting(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant
     state_waits && same_peer
 }
 
-/// The device that a queue pair's peer is on, if the queue pair knows it.
+/// The device of a queue pair's peer, if the queue pair knows it.
 fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
     let info = shared.driver.command(|engine| engine.query_qp(qp))?;
     info.attributes.peer?.node

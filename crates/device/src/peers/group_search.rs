@@ -1,7 +1,7 @@
 //! Finding the devices that have members of a multicast group.
 //!
-//! The sender's device reads the names that the members' devices have bound ([`names::group_name`]), connects to those devices as
-//! to the owner of any queue pair, and sends each of them one copy.
+//! The sender's device reads the names that the members' devices have bound ([`names::group_name`]), connects to those
+//! devices as it does to the owner of any queue pair, and sends each of them one copy.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use super::names;
 use super::unresponsive::waits_for_a_processor;
 use crate::shared::Shared;
 
-/// How long the sender waits for the devices of a group. Those that are not connected by then miss what is sent until they are,
-/// and later datagrams do not wait for them.
+/// How long the sender waits for the devices of a group. Devices that are not connected by then miss the datagrams sent
+/// until they are, and later datagrams do not wait for them.
 const PERSISTENCE: Duration = Duration::from_millis(200);
-/// How long it waits for a device whose process waits for a processor, and so could not answer.
+/// How long it waits for a device that could not answer because its process waits for a processor.
 const PERSISTENCE_BUSY: Duration = Duration::from_secs(5);
 /// Pauses between two attempts to reach a device that did not answer: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -77,7 +77,7 @@ impl Silent {
             .retain(|block, silence| silence.group != group || blocks.contains(block));
     }
 
-    /// Whether to try a device now: it is not silent, or its pause is over.
+    /// Whether to try a device now: it is not silent, or its pause has ended.
     fn is_due(&mut self, block: u16, now: Instant) -> bool {
         let Some(silence) = self.0.get_mut(&block) else {
             return true;
@@ -228,7 +228,7 @@ mod tests {
         let mut gaps = Vec::new();
         for tenths in 0..5000u32 {
             let now = start + tenths * Duration::from_millis(100);
-            // Another search that misses it changes nothing.
+            // A further search that misses it changes nothing.
             silent.add(7, group, now);
             if silent.is_due(7, now) {
                 gaps.push((now - last).as_secs());

@@ -1,4 +1,4 @@
-//! How links to other devices are made: the only file of this crate that names the kind of link. The device's hello,
+//! How links to other devices are made: the only file in this crate that names the kind of link. The device's hello,
 //! its listening and connecting sockets, and the steps of the handshake are those of the shared-memory link; once made,
 //! every link is an [`AnyLink`](rkey_link::AnyLink).
 

@@ -1,10 +1,11 @@
 //! Which process a device belongs to.
 //!
-//! A device names itself: the PID of its process, and a random number that logs contain, and that every process knows that ever
-//! connected to it. Queue pairs recognise their peer's requests by that name, so another process must not be able to use it. The
-//! kernel reports which process is at the other end of a socket, and that process must have the PID in the name ([`Claim`]). If
-//! we cannot see its PID (a peer in a process namespace around ours), the first process of our user that uses a name owns it,
-//! until the kernel confirms another one: links and connections under the same name from other processes are refused.
+//! A device's name is the PID of its process and a random number. Logs contain that number, and every process that ever
+//! connected to the device knows it. Queue pairs recognise their peer's requests by this name, so another process must not
+//! be able to use it. The kernel reports which process is at the other end of a socket, and that process must have the PID
+//! in the name ([`Claim`]). If we cannot see its PID (a peer in a PID namespace around ours), the first process of our
+//! user that uses a name owns it, until the kernel confirms another one: links and connections under the same name from
+//! other processes are refused.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use crate::peers::process::{self, Departed};
 const TIDY_AT: usize = 1024;
 /// A device that was seen this recently may be needed soon.
 const RECENT: Duration = Duration::from_secs(60);
-/// The maximum number of known devices of one process. If it names more, its oldest ones are forgotten.
+/// The maximum number of known devices of one process. If it claims more, its oldest ones are forgotten.
 const MOST_OF_PROCESS: usize = 256;
 
 /// The devices that were seen, and the processes that own them.
@@ -55,7 +56,7 @@ struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Process {
     uid: u32,
-    /// `None`: it has no PID in our process namespace.
+    /// `None`: it has no PID in our PID namespace.
     pid: Option<u32>,
     /// Its start time, which distinguishes it from a later process with the same PID; 0 if unknown.
     started: u64,
@@ -65,16 +66,16 @@ struct Process {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     process: Process,
-    /// It has the PID in the name, in our own process namespace: no other process can have it.
+    /// It has the PID in the name, in our own PID namespace: no other process can have it.
     sure: bool,
 }
 
 impl Claim {
-    /// `None`: it is not the process in the name.
+    /// `None` if it is not the process in the name.
     fn of(node: NodeId, uid: u32, pid: Option<u32>) -> Option<Self> {
         let ours = uid == rustix::process::geteuid().as_raw();
         let sure = pid == Some(node.pid);
-        // A process of our own user may be in its own process namespace, and give its PID there.
+        // A process of our own user may be in its own PID namespace, and give its PID there.
         let inner = pid.filter(|_| ours && !sure).map(process::innermost_pid);
         let may_be = match inner {
             Some(Some(number)) => number == node.pid,
@@ -234,7 +235,7 @@ impl Known {
     ) -> bool {
         let own = self.of_process.get(&process).map_or(0, VecDeque::len);
         if own >= MOST_OF_PROCESS {
-            // Forget half of them at once, so that a flood causes few lookups.
+            // Forgets half of them at once, so that a flood causes few lookups.
             let in_use = in_use();
             let nodes = self.of_process.remove(&process).unwrap_or_default();
             let mut surplus = MOST_OF_PROCESS / 2;
@@ -260,7 +261,7 @@ impl Known {
                 nodes.retain(|node| owners.contains_key(node));
                 !nodes.is_empty()
             });
-            // Not before their number has doubled again.
+            // This happens again only when their number has doubled.
             self.tidy_at = 2 * self.owners.len();
         }
         true
@@ -298,7 +299,7 @@ mod tests {
         for other in [claim(1000, 8, false), claim(1001, 7, false)] {
             assert!(!known.agree(node(1), other, none));
         }
-        // The attempts of other processes have changed nothing.
+        // The attempts of other processes changed nothing.
         assert!(known.agree(node(1), first, none));
     }
 
@@ -390,7 +391,7 @@ mod tests {
         assert!(!told(Explain::User, uid + 1, elsewhere));
         assert!(told(Explain::All, uid + 1, elsewhere));
         assert!(!told(Explain::None, uid, elsewhere));
-        // This process itself always is.
+        // This process itself always is credible.
         assert!(told(Explain::None, uid, Some(std::process::id())));
     }
 

@@ -11,9 +11,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
 
-/// How many descriptors a link uses that a peer opened: the socket and the pidfd.
+/// How many descriptors a link that a peer opened uses: the socket and the pidfd.
 const FILES_OF_RESPONDER: usize = 2;
-/// How many descriptors a link uses that we opened: also the permit.
+/// How many descriptors a link that we opened uses: also the permit.
 const FILES_OF_REQUESTER: usize = 3;
 
 /// How many descriptors the links of all devices of this process use.
@@ -43,7 +43,7 @@ impl Drop for LinkFiles {
 /// Processes that share one limit: each process of our own user alone, and all processes of another user together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Party {
-    /// A process of our user; `None` if it has no PID in our process namespace.
+    /// A process of our user; `None` if it has no PID in our PID namespace.
     Process(Option<u32>),
     /// All processes of another user.
     User(u32),
@@ -108,7 +108,7 @@ impl LinkLimits {
             files,
         } = *self;
         let ourselves = who.pid == Some(std::process::id());
-        // Processes without a PID here cannot be told apart: together they have the limit of a user.
+        // Processes without a PID here cannot be distinguished: together they have the limit of a user.
         let per_process = match who.pid {
             Some(_) => per_process,
             None => per_user.max(per_process),

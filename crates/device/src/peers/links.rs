@@ -1,7 +1,7 @@
 //! The links to and from other devices.
 //!
-//! [`Links`] attaches a link to the engine when it comes up, watches its control socket and the process at its other end, and
-//! detaches it when either ends.
+//! [`Links`] attaches a new link to the engine, watches its control socket and the process at its other end, and detaches it
+//! when either ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;
 use crate::shared::Shared;
 
-/// How many packets of one control socket are handled in one turn.
+/// How many packets of one control socket are handled in one iteration.
 const PACKETS_PER_TURN: usize = 64;
-/// How often the engine is driven before a link is detached: acknowledgements may be delayed.
+/// How often the engine is driven before a link is detached, because acknowledgements may be delayed.
 const LAST_DRIVES: u32 = 64;
-/// Pauses between two checks of the remains of lost links: the first, and the longest. A process that is being killed closes
+/// The first and the longest pause between two checks of what lost links leave behind. A process that is being killed closes
 /// its sockets shortly before it ends.
 const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
-/// The first and the longest pause before answers that found no room are sent again.
+/// The first and the longest pause before resending answers that found no room.
 const UNSENT_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// The links of a device, as the engine thread watches them.
@@ -31,16 +31,16 @@ const UNSENT_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration:
 pub(crate) struct Links {
     links: HashMap<LinkId, Watched>,
     tokens: HashMap<Token, LinkId>,
-    /// If lost links have remains: when to check them again, and the pause after that.
+    /// If lost links have left something behind: when to check it again, and the pause after that.
     residue: Option<(Instant, Duration)>,
-    /// Answers wait for room on control sockets: when to try again, and the pause after that.
+    /// If answers wait for room on control sockets: when to try again, and the pause after that.
     unsent: Option<(Instant, Duration)>,
 }
 
 /// A link that is attached to the engine.
 struct Watched {
     line: Arc<Line>,
-    /// The process at the other end. Its end is noticed even if a child of it keeps the socket.
+    /// The process at the other end. We notice its end even if one of its children keeps the socket.
     process: Arc<PeerProcess>,
     who: Credentials,
     /// The name of its program.
@@ -88,8 +88,8 @@ impl Links {
         }
     }
 
-    /// Attaches a link to the engine and watches its socket. `None`: the link does not lead to another process, or it cannot be
-    /// watched and is dropped.
+    /// Attaches a link to the engine and watches its socket. `None` if the link does not lead to another process, or if it
+    /// cannot be watched and is dropped.
     pub(crate) fn adopt(&mut self, shared: &Shared, link: AnyLink) -> Option<LinkId> {
         let RemotePeer {
             credentials: who,
@@ -174,8 +174,8 @@ impl Links {
 
     /// Detaches a link from the engine: outstanding requests fail, and the memory of the link is released.
     pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
-        // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. The lock is
-        // released in between: other links may be busy without end.
+        // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. This
+        // releases the lock in between: other links may be busy without end.
         for _ in 0..LAST_DRIVES {
             if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;
@@ -193,7 +193,7 @@ impl Links {
         }
     }
 
-    /// Names a peer that has exited, in the log and in inspections.
+    /// Records a peer that has exited, for the log and for inspections.
     fn log_exit(&self, shared: &Shared, id: LinkId) {
         let Some(watched) = self.links.get(&id) else {
             return;
@@ -236,12 +236,12 @@ impl Links {
         self.tokens.retain(|_, link| *link != id);
     }
 
-    /// Removes links that the engine or other threads have given up, and checks the remains of lost links again.
+    /// Removes links that the engine or other threads have abandoned, and rechecks what lost links leave behind.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
         let lost = shared.driver.requests.take_broken();
         for id in lost {
             self.log_exit(shared, id);
-            // Dropped after the lock is released: unmapping takes long.
+            // These are dropped after the lock is released: unmapping takes long.
             let _link = shared.driver.command(|engine| engine.take_detached(id));
             self.forget(shared, id);
         }

@@ -1,22 +1,22 @@
 //! Other devices: how links to and from them are established and lost, and which processes they belong to.
 //!
-//! A link comes up in one of two ways: another device connects to one of our sockets ([`Reception`]), or one of our
-//! queue pairs or groups needs one ([`Discovery`], [`GroupSearch`]). From then on [`Links`] watches it. The engine
+//! A link is made in one of two ways: another device connects to one of our sockets ([`Reception`]), or one of our
+//! queue pairs or groups needs a link ([`Discovery`], [`GroupSearch`]). From then on [`Links`] watches it. The engine
 //! thread owns the four as [`Peers`].
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`names`] | abstract socket names, by which devices of one host find each other |
+//! | [`names`] | abstract socket names, which devices of one host use to find each other |
 //! | `qp_numbers` | the blocks of queue pair numbers that this device has claimed |
-//! | `reception` | accepts clients, and makes links of those that want one |
-//! | `half_open` | clients that have connected and not yet said what they want |
+//! | `reception` | accepts clients, and makes links for those that want one |
+//! | `half_open` | clients that have connected but not yet sent a request |
 //! | `handshake` | how links are made; names the kind of link |
 //! | `discovery` | finds the device that has a queue pair number, and connects to it |
 //! | `group_search` | finds the devices with members of a multicast group |
 //! | `links` | watches the links, and takes down those that broke |
 //! | `link_limits` | how many links and descriptors other processes may take |
 //! | `identity` | which process a device belongs to |
-//! | `process` | what the kernel says about other processes |
+//! | `process` | what the kernel reports about other processes |
 //! | `unresponsive` | whether a peer that does not respond had the processor time to do so |
 
 pub(crate) mod discovery;
@@ -42,7 +42,7 @@ use handshake::LocalNode;
 use links::Links;
 use reception::Reception;
 
-/// Brings links up and takes them down. The engine thread owns it.
+/// Makes links and takes them down. The engine thread owns it.
 pub(crate) struct Peers {
     reception: Reception,
     discovery: Discovery,
@@ -68,7 +68,8 @@ impl Peers {
             || self.discovery.handle(shared, &mut self.links, token)
     }
 
-    /// Handles the requests of other threads, and what is due at `now`. Returns whether the engine thread should drive.
+    /// Handles the requests of other threads, and everything that is due at `now`. Returns whether the engine thread
+    /// should drive.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) -> bool {
         self.links.tidy(shared, now);
         self.reception.tidy(shared, now);

@@ -15,9 +15,9 @@ use rkey_engine::Group;
 
 use crate::config::Share;
 
-/// Queue pair numbers in one block.
+/// The number of queue pair numbers in one block.
 pub const BLOCK_SIZE: u32 = 256;
-/// Number of blocks: queue pair numbers have 24 bits.
+/// The number of blocks: queue pair numbers have 24 bits.
 pub const BLOCKS: u32 = 1 << 16;
 
 /// The scope of names: one user, or all users.
@@ -70,7 +70,8 @@ pub fn listen_name(scope: Scope, address: SocketAddr) -> String {
     format!("rkey/1/{scope}/listen/{address}")
 }
 
-/// The abstract name (without the leading zero byte) by which the device with a block advertises members of a group.
+/// The abstract name (without the leading zero byte) with which the device that owns a block advertises members of a
+/// group.
 #[must_use]
 pub fn group_name(scope: Scope, group: Group, block: u16) -> String {
     format!("{}{block:04x}", group_prefix(scope, group))
@@ -83,7 +84,7 @@ fn group_prefix(scope: Scope, group: Group) -> String {
     }
 }
 
-/// One block of each device, in this network namespace and scope, that has members of a group.
+/// One block of each device in this network namespace and scope that has members of a group.
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.
@@ -128,7 +129,7 @@ pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
 
 /// Whether an address belongs to this host: loopback, wildcard, or an interface's address.
 ///
-/// It tries to bind a datagram socket to the address with port 0, which sends nothing and needs no privilege, and works only for
+/// It tries to bind a datagram socket to the address with port 0. This sends nothing, needs no privilege, and works only for
 /// addresses of the host.
 #[must_use]
 pub fn is_of_this_host(ip: IpAddr) -> bool {
@@ -155,7 +156,7 @@ pub fn other_owners(scope: Scope, block: u16) -> std::io::Result<Vec<Scope>> {
     Ok(owners)
 }
 
-/// The scopes in which a block is claimed by the text of `/proc/net/unix`, each once.
+/// The scopes in which a block is claimed according to the text of `/proc/net/unix`, each once.
 fn parse_owners(text: &str, block: u16) -> Vec<Scope> {
     let suffix = format!("/qp/{block:04x}");
     let owner = |line: &str| {

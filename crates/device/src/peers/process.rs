@@ -16,7 +16,7 @@ const REMEMBERED: usize = 256;
 pub struct Departed {
     /// Its device.
     pub node: NodeId,
-    /// Its PID, if it had one in our process namespace.
+    /// Its PID, if it had one in our PID namespace.
     pub pid: Option<u32>,
     /// The name of its program, if that was known.
     pub program: Option<String>,
@@ -70,10 +70,10 @@ pub(crate) fn is_exiting(pid: u32) -> bool {
     ended || flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
-/// The PID and the program of a live process, for messages.
+/// The PID and the program name of a live process, for messages.
 pub(crate) fn name_of(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
-        return "a process outside our process namespace".to_owned();
+        return "a process outside our PID namespace".to_owned();
     };
     match program(pid) {
         Some(program) => format!("PID {pid} ({program})"),
@@ -94,9 +94,9 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     stat_field(&stat, 22)?.parse().ok()
 }
 
-/// The PID of a process in its own process namespace. `None` if `/proc` does not show it.
+/// The PID of a process in its own PID namespace. `None` if `/proc` does not show it.
 pub(crate) fn innermost_pid(pid: u32) -> Option<u32> {
-    // `/proc` may be mounted from another process namespace, where PIDs mean other processes.
+    // `/proc` may be mounted from another PID namespace, where PIDs mean other processes.
     let own = fs::read_link("/proc/self").ok()?;
     if own.to_str()?.parse() != Ok(std::process::id()) {
         return None;

@@ -1,7 +1,7 @@
 //! Queue pair numbers: blocks of them, claimed from the kernel, and the numbers of each block.
 //!
-//! A claimed block is a listening socket (see [`crate::peers::names`]). Numbers are allocated in turn, so that the number of a
-//! destroyed queue pair is reused as late as possible.
+//! A claimed block is a listening socket (see [`crate::peers::names`]). Numbers are allocated in order, so that the number
+//! of a destroyed queue pair is reused as late as possible.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -149,7 +149,8 @@ fn claim(scope: Scope) -> Result<Block, DeviceError> {
         let random = getrandom::u32().map_err(|e| {
             DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
         })?;
-        // Never the first or the last block: queue pair numbers 0 and 1 are special, and 0xffffff means a group.
+        // It never claims the first or the last block: queue pair numbers 0 and 1 are special, and 0xffffff means a
+        // group.
         let number = (random % (BLOCKS - 2) + 1) as u16;
         match Listener::bind(names::block_name(scope, number).as_bytes()) {
             Ok(socket) => {

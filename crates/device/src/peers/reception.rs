@@ -1,7 +1,7 @@
 //! The reception: clients that connect to our sockets, until they have a link or are dropped.
 //!
 //! Each client gets a second to request a link or an inspection. All others are dropped. What a client sends is untrusted
-//! input: the link crate has checked its form, the reception checks its user and its share of our descriptors.
+//! input: the link crate has checked its form, and the reception checks its user and its share of our descriptors.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::peers::process;
 use crate::progress::reactor::Token;
 use crate::shared::Shared;
 
-/// Refused clients are logged at most once in this time.
+/// The minimum time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 /// How long no client is accepted after descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -63,7 +63,7 @@ impl Reception {
     /// Accepts the clients of a block's socket. Returns whether a link came up.
     fn accept(&mut self, shared: &Shared, links: &mut Links, block: u16) -> bool {
         let mut linked = false;
-        // Later clients wait until the next turn.
+        // Later clients wait until the next iteration.
         for _ in 0..half_open::MAX {
             if self.half_open.is_full() {
                 linked |= self.make_room(shared, links);
@@ -153,7 +153,7 @@ impl Reception {
             Err(error) => tracing::debug!(%error, "dropped a client"),
         }
         self.half_open.remove(index);
-        // The engine thread takes over for a moment and then writes the sleep word of the new link.
+        // The engine thread takes over briefly and then writes the sleep word of the new link.
         linked
     }
 

@@ -1,8 +1,8 @@
 //! Whether a peer that does not respond could have responded.
 //!
 //! A thread of the peer's process has to respond. If one of its threads waits for a processor (or for a page), the peer had no
-//! chance: a NIC would have responded. If all of them are asleep, stopped or ended, it had. A process in another namespace,
-//! which we cannot see, counts as having had its chance.
+//! chance: a NIC would have responded. If all of them are asleep, stopped or ended, it had its chance. A process in another
+//! namespace, which we cannot see, counts as having had its chance.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -34,7 +34,7 @@ pub(crate) fn judge(shared: &Shared, links: &Links, discovery: &Discovery) {
     // Many queue pairs have the same peer.
     let mut last: Option<(Option<u32>, bool)> = None;
     for UnresponsivePeer { qp, link, peer } in silent {
-        // The link may have come up since the engine asked.
+        // The link may have been made since the engine asked.
         let block = names::block_of(peer);
         let link = link.or_else(|| discovery.link_of(links, block));
         let pid = match link {

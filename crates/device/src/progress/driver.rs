@@ -1,4 +1,4 @@
-//! The driver: how the engine of a device is driven, by whichever thread has a reason to.
+//! The driver runs the engine of a device, in whichever thread has a reason to.
 //!
 //! Program threads call it to poll, to post and to run commands; the engine thread calls it when no program thread drives.
 //! Each call locks the engine, runs it, unlocks it and then acts on the engine's events.
@@ -35,15 +35,15 @@ const SETTLE_DRIVES: u32 = 32;
 const POLLS_PER_CLOCK: u32 = 64;
 /// A poller publishes delayed acknowledgements once in this many empty polls.
 const POLLS_PER_ACK: u32 = 64;
-/// After this many nanoseconds without work, a poller yields the processor each time it reads the clock: with more pollers
-/// than processors, the peer that it waits for may need this one.
+/// After this many nanoseconds without work, a poller yields the processor each time it reads the clock: if there are more
+/// pollers than processors, the peer that it waits for may need this processor.
 const YIELD_AFTER: u64 = 5_000;
 
-/// The engine, and everything that decides when which thread drives it.
+/// The engine, and everything that decides which thread drives it and when.
 pub(crate) struct EngineDriver {
-    /// Locked for the length of engine calls only. The system calls under it are the doorbell and, for a remote iovec, the
-    /// kernel's copy of one fragment between two processes: memory that is backed by a slow file system stalls that copy,
-    /// and with it the device.
+    /// Locked only during engine calls. The system calls under it are the doorbell and, for a remote iovec, the kernel's
+    /// copy of one fragment between two processes: memory that is backed by a slow file system stalls that copy, and with
+    /// it the device.
     engine: SectionLock<DeviceEngine>,
     pub(crate) schedule: Schedule,
     /// Counts empty polls. The engine thread only checks whether it changes, so lost updates do no harm.
@@ -55,7 +55,7 @@ pub(crate) struct EngineDriver {
     polled_at: AtomicU64,
     /// Whether the engine has work that no ring shows.
     drive_again: AtomicBool,
-    /// The link of the device to itself. It is not in the poll set: posts over it set `drive_again`.
+    /// The device's link to itself. It is not in the poll set: posts over it set `drive_again`.
     loopback: LinkId,
     uses_loopback: AtomicBool,
     pub(crate) requests: ThreadRequests,
@@ -64,7 +64,7 @@ pub(crate) struct EngineDriver {
 }
 
 impl EngineDriver {
-    /// A driver that leaves the engine to the engine thread, which checks every `tick` whether the program still polls.
+    /// A driver whose engine thread checks every `tick` whether the program still polls.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -111,7 +111,8 @@ impl EngineDriver {
         self.rest();
     }
 
-    /// [`EngineDriver::poll`] for a front end that takes the messages of a completion queue from an inbox. It does not yield.
+    /// Like [`EngineDriver::poll`], for a front end that takes the messages of a completion queue from an inbox. It does not
+    /// yield.
     #[inline]
     pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.empty_polls().wrapping_add(1);
@@ -131,7 +132,8 @@ impl EngineDriver {
         }
     }
 
-    /// Yields the processor if pollers have found nothing for a while. The caller holds no lock that other threads want.
+    /// Yields the processor if pollers have found nothing for a while. The caller must hold no lock that other threads
+    /// need.
     #[inline]
     pub(crate) fn rest(&self) {
         if self.should_yield.load(Ordering::Relaxed) {
@@ -140,7 +142,7 @@ impl EngineDriver {
         }
     }
 
-    /// Publishes delayed acknowledgements: no response has carried them.
+    /// Publishes delayed acknowledgements that no response has carried.
     #[cold]
     fn publish_acknowledgements(&self) {
         if let Some(mut engine) = self.engine.try_lock() {
@@ -203,7 +205,7 @@ impl EngineDriver {
         progress.did || progress.more
     }
 
-    /// Drives once, at the real time. Returns whether there was work.
+    /// Drives once, with the real time. Returns whether there was work.
     ///
     /// A thread may sleep if this returns `false`, but not if the rings merely look empty: a ring may hold a request that
     /// cannot be executed before its peer has taken earlier responses.
@@ -212,7 +214,7 @@ impl EngineDriver {
         self.drive(self.engine.lock(), now)
     }
 
-    /// [`EngineDriver::drive_now`] for the engine thread, which does not wait for the lock. `now` is the time.
+    /// Like [`EngineDriver::drive_now`], for the engine thread, which does not wait for the lock. `now` is the time.
     pub(super) fn try_drive(&self, now: u64) -> bool {
         self.engine
             .try_lock()
@@ -270,8 +272,8 @@ impl EngineDriver {
         result
     }
 
-    /// Before a post while no thread drives: tells the engine the time, because the time-outs of the post start now. Unless
-    /// the program has armed a completion queue (and so is about to wait), it will most likely poll next.
+    /// Called before a post while no thread drives: updates the engine's time, because the timeouts of the post start now.
+    /// Unless the program has armed a completion queue (and so is about to wait), it will most likely poll next.
     #[cold]
     fn before_post_asleep(&self, engine: &mut DeviceEngine) {
         engine.drive(self.schedule.refresh_clock(), 0);
@@ -280,8 +282,8 @@ impl EngineDriver {
         }
     }
 
-    /// After a post by a program that is about to wait: does the work that is ready, and leaves the rest to the doorbell and
-    /// the timer.
+    /// Called after a post by a program that is about to wait: does the work that is ready, and leaves the rest to the
+    /// doorbell and the timer.
     #[cold]
     fn after_post_asleep(&self) {
         if self.schedule.mode() == Mode::Asleep {
@@ -304,8 +306,8 @@ impl EngineDriver {
         }
     }
 
-    /// Ends the program's turn before the calling thread waits. From then on peers ring the doorbell, which wakes the engine
-    /// thread.
+    /// Ends the program's driving before the calling thread waits. From then on peers ring the doorbell, which wakes the
+    /// engine thread.
     pub(crate) fn hand_over(&self) {
         let engine = self.engine.lock();
         match self.schedule.mode() {
@@ -395,13 +397,13 @@ impl EngineDriver {
         self.schedule.poll_set.replace(list);
     }
 
-    /// The link of the device to itself, for a queue pair or group that will post over it.
+    /// The device's link to itself, for a queue pair or group that will post over it.
     pub(crate) fn use_loopback(&self) -> LinkId {
         self.uses_loopback.store(true, Ordering::Relaxed);
         self.loopback
     }
 
-    /// Asks the engine thread to detach links to peers that do not respond; `why` is for the log.
+    /// Asks the engine thread to detach links to peers that do not respond; `why` appears in the log.
     pub(crate) fn cut_links(&self, why: &str, links: &[LinkId]) {
         // This device always responds to itself, however long that takes, and has only one loopback in its lifetime.
         let others = links.iter().copied().filter(|link| *link != self.loopback);
@@ -420,7 +422,7 @@ impl EngineDriver {
         self.router.peer_is_gone(self, qp, qpn);
     }
 
-    /// Counts the key of a request that the device refused, not the engine. Returns whether the peer may be told the reason.
+    /// Counts the key of a request that the device refused, not the engine. Returns whether the peer may learn the reason.
     pub(crate) fn count_denied(&self, link: LinkId, denial: &Denial) -> bool {
         let now = self.schedule.refresh_clock();
         self.command(|engine| {
@@ -450,7 +452,7 @@ impl EngineDriver {
         self.lifecycle.has_failed()
     }
 
-    /// The last handle was dropped: the engine thread ends.
+    /// Called when the last handle was dropped: the engine thread ends.
     pub(crate) fn stop(&self) {
         self.lifecycle.stop();
         self.requests.ring();

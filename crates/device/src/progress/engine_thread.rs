@@ -15,7 +15,7 @@ use crate::threads;
 
 /// This many empty polls while the engine thread drives mean that the program drives the engine itself.
 const PROGRAM_POLLS: u32 = 16;
-/// The engine thread reads the clock once in this many turns of its loop, and handles sockets once in this many.
+/// The engine thread reads the clock, and handles sockets, once in this many iterations of its loop.
 const TURNS_PER_CLOCK: u32 = 64;
 const TURNS_PER_SOCKETS: u32 = 4096;
 /// A program that has polled within this many nanoseconds before a doorbell is still polling.
@@ -141,7 +141,7 @@ impl EngineThread {
         woken
     }
 
-    /// After a wait: whether the thread drives from now on.
+    /// Called after a wait: whether the thread drives from now on.
     fn should_take_over(&mut self, woken: Woken) -> bool {
         match self.mode() {
             Mode::Thread => false,
@@ -169,7 +169,7 @@ impl EngineThread {
         }
         let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENTLY;
         if is_polling {
-            // It may have stopped just now, so check again soon.
+            // The program may have stopped just now, so check again soon.
             self.last_polls = polls;
             self.driver().give_way(Some(RECENTLY));
         }

@@ -1,4 +1,4 @@
-//! Routes the engine's events to the objects that they concern: after the engine is unlocked, in the thread that drove it.
+//! Routes the engine's events to the objects that they concern, after the engine is unlocked, in the thread that drove it.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl EventRouter {
         }
     }
 
-    /// Handles an event for the program, and its consequences in the device.
+    /// Handles an event for the program, and updates the device.
     fn tell(&self, driver: &EngineDriver, event: AsyncEvent) {
         match event {
             AsyncEvent::CqOverrun(cq) => {
@@ -124,7 +124,7 @@ impl EventRouter {
         let link = driver.use_loopback();
         driver.command(|engine| {
             engine.connect_qpn(peer, link);
-            // It fails for datagram queue pairs, which have no link of their own.
+            // It fails for datagram queue pairs, which do not have their own link.
             let _ = engine.connect_qp(qp, link);
         });
     }

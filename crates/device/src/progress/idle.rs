@@ -1,19 +1,19 @@
-//! How long pollers have found nothing, and when peers are woken for that reason.
+//! How long pollers have found nothing, and when to wake peers for that reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// After this many nanoseconds without work, pollers wake peers with unacknowledged requests, whatever their sleep words
 /// say.
 const KICK_AFTER: u64 = 50_000;
-/// The pause before they wake them again.
+/// How long they wait before they wake them again.
 const KICK_AGAIN: u64 = 10_000_000;
 
 /// How long polls have found nothing, as the pollers themselves record it. Times are nanoseconds of the monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct IdleTime {
-    /// When pollers started to find nothing; 0: they have just found work.
+    /// When pollers started to find nothing; 0 if they have just found work.
     since: AtomicU64,
-    /// When peers are woken next; meaningless while `since` is 0.
+    /// When to wake peers next; meaningless while `since` is 0.
     kick_at: AtomicU64,
 }
 
@@ -30,7 +30,7 @@ impl IdleTime {
     /// Records that a poller has found work.
     #[inline]
     pub(super) fn found(&self) {
-        // Most of the time it is 0 already, and a load is cheaper than a store.
+        // It is usually 0 already, and a load is cheaper than a store.
         if self.since.load(Ordering::Relaxed) != 0 {
             self.since.store(0, Ordering::Relaxed);
         }

@@ -11,15 +11,15 @@
 //!   wakes the engine thread. The timer runs only if requests are outstanding. No CPU is used.
 //!
 //! A program that starts to poll or post wakes the engine without the engine thread: it makes the sleep words even and sets the
-//! timer. A program that is about to wait hands the engine over ([`EngineDriver::hand_over`]), also without the engine thread. The
-//! engine thread takes over when a tick finds no poll since the last one.
+//! timer. A program that is about to wait hands over the engine ([`EngineDriver::hand_over`]), also without the engine
+//! thread. The engine thread takes over when a tick finds no poll since the last one.
 //!
 //! Pollers take the time from a coarse clock, which the engine thread and every 64th empty poll refresh: reading the real one
 //! costs as much as a whole operation.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | `driver` | the engine, and the calls by which all threads drive it |
+//! | `driver` | the engine, and the calls that all threads use to drive it |
 //! | `schedule` | who drives, the coarse clock, the deadline |
 //! | `event_router` | acts on the engine's events |
 //! | `engine_thread` | waits for sockets, doorbell and timer; drives while the program does not |

@@ -1,6 +1,6 @@
 //! When the engine panics, waiting threads, later calls and peers get errors, and none of them hangs.
 //!
-//! No input is known that makes the engine panic, so these tests set a trap that makes it panic.
+//! No known input makes the engine panic, so these tests set a trap that does.
 // UNSAFETY: registers memory.
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ const IN_THE_THREAD: u8 = 1;
 const IN_THE_ENGINE: u8 = 2;
 
 impl Trap {
-    /// Called by the engine thread in each of its turns.
+    /// The engine thread calls this in each iteration.
     pub(crate) fn spring(&self, shared: &Shared) {
         match self.0.swap(0, Ordering::AcqRel) {
             IN_THE_THREAD => panic!("a test: in the engine thread"),
@@ -80,7 +80,7 @@ impl Side {
     }
 }
 
-/// Two connected devices. The far one has a message in flight for which the near one has no receive.
+/// Two connected devices. The far queue pair has a message in flight for which the near one has no receive.
 fn connected() -> (Side, Side, Listener) {
     let (near, far) = (Side::open(), Side::open());
     let listener = near.device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -139,7 +139,7 @@ fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
             waiter(scope, &ready, events),
         ];
         ready.wait();
-        // Let most of them fall asleep; those that do not are a case too.
+        // Lets most of them fall asleep; those that do not are another case.
         std::thread::sleep(Duration::from_millis(30));
         fail(&near.device);
         let told = waiting.map(|waiter| waiter.join().unwrap());

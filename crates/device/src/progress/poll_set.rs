@@ -1,13 +1,14 @@
 //! The poll set: the links that pollers check without a lock.
 //!
-//! Pollers check the rings of all links many million times a second; links change a few times in the life of a program. So a
-//! check costs two plain stores and a load, and a change of the list is expensive: it publishes a new list, issues a barrier on
-//! all processors, and waits until every thread that was checking at that moment has finished. Only then does it free the old
-//! list, and with it the memory of detached links.
+//! Pollers check the rings of all links many million times a second; links change only a few times in the life of a program.
+//! So a check costs two plain stores and a load, while a change of the list is expensive: it publishes a new list, issues a
+//! barrier on all processors, and waits until every thread that was checking at that moment has finished. Only then does it
+//! free the old list, and with it the memory of detached links.
 //!
-//! A thread announces a check in its own count, which is odd meanwhile. Order of a check: announce (plain store), compiler fence,
-//! load the list. Order of a change: store the list, heavy barrier, read the counts. Either the barrier comes after the
-//! announcement, and the change waits until the count changes, or the load comes after the barrier, and finds the new list.
+//! A thread announces a check in its own count, which is odd meanwhile. The order of a check is: announce (plain store),
+//! compiler fence, load the list. The order of a change is: store the list, heavy barrier, read the counts. Either the
+//! barrier comes after the announcement, and the change waits until the count changes, or the load comes after the barrier,
+//! and finds the new list.
 // UNSAFETY: the list is read through a raw pointer; the argument above keeps it alive. Fork handlers unlock a mutex by force.
 #![allow(unsafe_code)]
 
@@ -22,7 +23,7 @@ use rkey_link::PollHandle;
 /// The counts of all threads of the process that have made a check.
 static CHECK_COUNTS: Mutex<Vec<Weak<CheckCount>>> = Mutex::new(Vec::new());
 
-/// Odd while its thread checks the list of any device. On a cache line of its own.
+/// Odd while its thread checks the list of any device. It has its own cache line.
 type CheckCount = CachePadded<AtomicU32>;
 
 thread_local! {
@@ -58,8 +59,8 @@ fn watch_forks() {
     }
 
     WATCHED.call_once(|| {
-        // SAFETY: functions without arguments in a library that is never unloaded. If memory to register them is short, forked
-        // children work as before this call.
+        // SAFETY: functions without arguments in a library that is never unloaded. If there is no memory to register the
+        // handlers, forked children work as before this call.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }

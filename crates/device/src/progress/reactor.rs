@@ -15,7 +15,7 @@ use crate::error::DeviceError;
 /// The maximum number of events that one wait returns.
 const BATCH: usize = 64;
 
-/// Identifies a descriptor in the set.
+/// A descriptor's identifier in the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token(u64);
 
@@ -78,7 +78,7 @@ impl Reactor {
 
     /// No longer reports `fd`.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        // It is missing only if adding it failed.
+        // It can be missing only if adding it failed.
         let _ = epoll::delete(&self.epoll, fd);
     }
 

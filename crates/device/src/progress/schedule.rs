@@ -86,7 +86,7 @@ impl Schedule {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// The coarse clock: the last time that any thread read.
+    /// The coarse clock: the latest time that any thread has read.
     #[inline]
     pub(super) fn coarse_now(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)

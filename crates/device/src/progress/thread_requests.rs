@@ -79,7 +79,7 @@ impl ThreadRequests {
         self.add(|lists| lists.cut.extend_from_slice(links));
     }
 
-    /// For the engine thread, as the others below: takes the list.
+    /// Takes the list; like the methods below, this is for the engine thread.
     pub(crate) fn take_links(&self) -> Vec<(QpId, u32)> {
         std::mem::take(&mut self.lists.lock().links)
     }

@@ -10,7 +10,8 @@ use rustix::time::{
 
 use crate::error::DeviceError;
 
-/// A timer of the monotonic clock. Changes need the engine's lock, because the time is stored here and in the kernel.
+/// A timer of the monotonic clock. Changes need the engine's lock because the time is stored both here and in the
+/// kernel.
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: OwnedFd,
@@ -19,7 +20,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// A timer that is off.
+    /// A disarmed timer.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -59,7 +60,7 @@ impl Timer {
     fn arm(&self, at: u64) {
         let value = Timespec {
             tv_sec: (at / 1_000_000_000).try_into().unwrap_or(i64::MAX),
-            // A value of zero would switch the timer off.
+            // A value of zero would disarm the timer.
             tv_nsec: (at % 1_000_000_000).max(1) as i64,
         };
         let spec = Itimerspec {
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(reactor.wait(None), [Token::TIMER]);
         timer.acknowledge();
         assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
-        // It is off now, so a later time takes effect again.
+        // The timer is disarmed now, so a later time takes effect again.
         timer.fire_by(now_ns() + hour);
         timer.reset(Some(now_ns()));
         assert_eq!(reactor.wait(None), [Token::TIMER]);

@@ -1,12 +1,12 @@
 //! Leases that this device grants: peers map its memory and copy directly.
 //!
 //! Memory that was allocated with `Device::allocate_shared` and registered can be leased. When a peer requests a lease, the
-//! owner's engine thread checks the key exactly as it would check a request, and answers with an offer and the descriptor of
-//! the memory. From then on the peer itself makes each copy, until the owner deregisters the region: `revoke` then revokes the
+//! owner's engine thread checks the key exactly as it would check a request, and sends an offer and the descriptor of the
+//! memory. From then on the peer itself makes each copy, until the owner deregisters the region: `revoke` then revokes the
 //! lease and waits for copies in progress.
 //!
-//! Leases are granted for the keys of regions only. A posted request can rebind a window at any moment, and could not wait for
-//! a peer.
+//! Leases are granted for the keys of regions only. A posted request can rebind a window at any moment, and such a request
+//! could not wait for a peer.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -45,7 +45,7 @@ pub(crate) struct Leases {
     pub(super) granted: Mutex<HashMap<RegionId, Vec<Granted>>>,
     /// Locked while memory is detached from peers.
     pub(super) detaching: Mutex<()>,
-    /// Answers that were decided and wait to be sent.
+    /// Answers that wait to be sent.
     pub(super) outbox: Outbox,
 }
 
@@ -251,7 +251,7 @@ impl Leases {
             qp: qp.qpn,
             peer: qp.config.peer,
         };
-        // All grants are held until the end, so that all rights are valid at one moment.
+        // It holds all grants until the end, so that all rights are valid at one moment.
         let mut grants = Vec::with_capacity(2);
         for &operation in wanted {
             let grant = self
@@ -286,7 +286,7 @@ impl Leases {
             let found = found.and_then(|s| Some((s.arena.upgrade()?, s.detached.clone())));
             found.ok_or(LeaseError::Unavailable("the memory has been freed"))?
         };
-        // The offset is computed from the address, whatever the registration said.
+        // This computes the offset from the address, whatever the registration said.
         let offset = span.start().checked_sub(arena.as_ptr() as u64);
         let offset = offset
             .filter(|o| {

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 /// A message about leases.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// The requester asks for a lease.
+    /// The requester requests a lease.
     Ask(LeaseRequest),
     /// The owner grants it; the message carries the descriptor.
     Granted { id: u64, grant: Vec<u8> },
-    /// The key does not allow it. `report` is the owner's record of it, 0 if the peer is not told the reason.
+    /// The key does not allow it. `report` is the owner's record of the denial, or 0 if the peer must not learn the
+    /// reason.
     Denied {
         id: u64,
         denial: Vec<u8>,

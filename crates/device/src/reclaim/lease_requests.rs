@@ -22,7 +22,7 @@ use crate::lifecycle::{Lifecycle, WaitPoint};
 use crate::objects::qp::Qp;
 use crate::shared::Shared;
 
-/// The pause before a request is sent again that found the owner's socket full.
+/// The pause before resending a request that found the owner's socket full.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The owner's answer to a request for a lease.
@@ -68,7 +68,8 @@ impl LeaseRequests {
         self.pending.lock().by_id.remove(&id);
     }
 
-    /// Delivers an answer. One that is late, has no request, or arrived over another link than the request's is dropped.
+    /// Delivers an answer. Drops an answer that is late, has no request, or arrived over another link than the
+    /// request's.
     pub(super) fn answer(&self, link: LinkId, id: u64, answer: Answer) {
         let mut pending = self.pending.lock();
         if let Some(request) = pending.by_id.get_mut(&id)
@@ -113,8 +114,8 @@ impl WaitPoint for LeaseRequests {
 }
 
 impl Qp {
-    /// Asks the peer of this connected queue pair for a lease on `len` bytes at `addr` of the memory that `key` names, for
-    /// reading, or with `write` for reading, writing and atomics.
+    /// Requests a lease from the peer of this connected queue pair, on `len` bytes at `addr` of the memory that `key`
+    /// names: for reading, or with `write` for reading, writing and atomics.
     ///
     /// The memory must come from the owner's [`Device::allocate_shared`](crate::Device::allocate_shared), and the key must be
     /// a region's. The lease ends when the owner deregisters the region; accesses return an error from then on. They are not
@@ -171,7 +172,7 @@ impl Qp {
         }
     }
 
-    /// The queue pair and device of the owner, and the link to it. Waits for the link, which is made when the queue pair is
+    /// The queue pair and device of the owner, and the link to it. Waits for the link, which is made once the queue pair is
     /// connected.
     fn owner_link(&self, timeout: Duration) -> Result<(u32, NodeId, OwnerLink), DeviceError> {
         let shared = self.device().shared();

@@ -1,18 +1,18 @@
 //! Memory that peers access directly, and how the program gets it back.
 //!
-//! Peers access memory of this process without its engine in two ways: by a lease, which maps it, and by a system call that
-//! copies memory named by a remote iovec. [`Reclaim`] ends both before memory is given back to the program.
+//! Peers access memory of this process without its engine in two ways: through a lease, which maps it, and with a system
+//! call that copies memory named by a remote iovec. [`Reclaim`] ends both before memory returns to the program.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | `lease` | leases that peers have on our memory |
-//! | `lease_requests` | leases that we ask peers for |
-//! | `lease_messages` | what both say to each other |
+//! | `lease_requests` | leases that we request from peers |
+//! | `lease_messages` | the messages between both |
 //! | `outbox` | answers that a peer's socket had no room for |
 //! | `segment` | memory that can be leased |
-//! | `revoke` | takes leases back |
+//! | `revoke` | revokes leases |
 //! | `remote_copies` | peers that copy by system calls, also after their link has ended |
-//! | `quiesce` | gives back the memory that a queue pair's requests named |
+//! | `quiesce` | returns the memory that a queue pair's requests named |
 
 mod lease;
 pub(crate) mod lease_messages;
@@ -40,7 +40,8 @@ use lease_messages::{Message, decode};
 use lease_requests::{Answer, LeaseRequests};
 use remote_copies::{CopyScope, RemoteCopies};
 
-/// How long a peer that was told about memory may take to respond while the memory is deregistered; then its link is cut.
+/// How long a peer that knows addresses of memory may take to respond while the memory is deregistered; after that its
+/// link is cut.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// Takes memory back from peers that access it without this device's engine.
@@ -87,12 +88,12 @@ impl Reclaim {
         self.leases.settle() || copies
     }
 
-    /// Whether answers wait for room on a control socket, so that [`Reclaim::send_answers`] has to be called soon.
+    /// Whether answers wait for room on a control socket, so that [`Reclaim::send_answers`] must be called soon.
     pub(crate) fn has_unsent_answers(&self) -> bool {
         self.leases.outbox.has_unsent()
     }
 
-    /// Sends the answers that there is room for now. Returns whether others still wait.
+    /// Sends as many answers as there is room for. Returns whether others still wait.
     pub(crate) fn send_answers(&self) -> bool {
         self.leases.outbox.flush()
     }
@@ -130,7 +131,8 @@ impl Reclaim {
         !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
     }
 
-    /// Waits until no peer touches the memory of a region whose keys already refuse. `leasable`: it may have leases.
+    /// Waits until no peer touches the memory of a region whose keys already refuse. `leasable` means that it may have
+    /// leases.
     #[inline]
     pub(crate) fn wait_for_region(
         &self,
@@ -164,7 +166,7 @@ impl Reclaim {
         }
     }
 
-    /// Whether no peer touches memory because of orphaned requests of a queue pair.
+    /// Whether orphaned requests of a queue pair let no peer touch memory any more.
     pub(crate) fn is_qp_quiet(&self, driver: &EngineDriver, qpn: u32) -> bool {
         links_with_orphans(driver, qpn).is_empty()
             && self.has_no_lost_peers(driver, CopyScope::Qp(qpn))
@@ -176,7 +178,7 @@ impl Reclaim {
     }
 
     /// Waits until no peer touches memory because of orphaned requests of a queue pair. Cuts the links of peers that do not
-    /// respond until `deadline`.
+    /// respond by `deadline`.
     pub(crate) fn wait_for_qp(&self, driver: &EngineDriver, qpn: u32, deadline: Instant) {
         let (mut backoff, mut cut) = (Backoff::new(), Vec::new());
         loop {

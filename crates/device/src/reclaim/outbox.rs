@@ -1,7 +1,8 @@
 //! Answers about leases that a peer's socket had no room for.
 //!
-//! A socket holds only a few packets (`net.unix.max_dgram_qlen`), and doorbells are packets too: the socket of a peer that is
-//! short of processor time is full now and then. What does not fit waits here, in order, and the engine thread sends it later.
+//! A socket holds only a few packets (`net.unix.max_dgram_qlen`), and doorbells are packets too, so the socket of a peer
+//! that is short of processor time is sometimes full. Answers that do not fit wait here, in order, and the engine thread
+//! sends them later.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Result};
@@ -12,8 +13,8 @@ use parking_lot::Mutex;
 use rkey_engine::LinkId;
 use rkey_link::peer::Line;
 
-/// The most answers that wait for one link: each may hold a descriptor. A peer that asks for more without reading its answers
-/// loses the rest.
+/// The maximum number of answers that wait for one link: each may hold a descriptor. A peer that requests more without
+/// reading its answers loses the rest.
 const PER_LINK: usize = 16;
 
 /// Where an answer goes.
@@ -21,7 +22,7 @@ pub(super) trait Outlet {
     /// Sends a packet, if there is room for it.
     ///
     /// # Errors
-    /// `WouldBlock`: there is none now. Others: there will be none.
+    /// `WouldBlock`: there is no room now. Others: there will never be room.
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()>;
 }
 
@@ -31,7 +32,7 @@ impl Outlet for Line {
     }
 }
 
-/// An answer, with the descriptor that goes with it.
+/// An answer and its descriptor.
 #[derive(Debug)]
 pub(super) struct Packet {
     pub(super) bytes: Vec<u8>,
@@ -56,7 +57,7 @@ impl<L> Default for Outbox<L> {
 }
 
 impl<L: Outlet> Outbox<L> {
-    /// Sends an answer now, or keeps it until there is room, behind earlier ones for the same link.
+    /// Sends an answer now, or queues it after earlier ones for the same link until there is room.
     pub(super) fn send(&self, link: LinkId, line: Arc<L>, packet: Packet) {
         let mut unsent = self.0.lock();
         let before = unsent.iter().filter(|other| other.link == link).count();
@@ -70,7 +71,7 @@ impl<L: Outlet> Outbox<L> {
         }
     }
 
-    /// Sends what there is room for now. Returns whether something still waits.
+    /// Sends as much as there is room for. Returns whether something still waits.
     pub(super) fn flush(&self) -> bool {
         let mut unsent = self.0.lock();
         let mut full: Vec<LinkId> = Vec::new();
@@ -89,7 +90,7 @@ impl<L: Outlet> Outbox<L> {
         !self.0.lock().is_empty()
     }
 
-    /// Drops what waits for a link that has ended.
+    /// Drops the answers that wait for a link that has ended.
     pub(super) fn forget(&self, link: LinkId) {
         self.0.lock().retain(|it| it.link != link);
     }

@@ -1,8 +1,8 @@
-//! Giving back the memory that a queue pair's requests named.
+//! Returning the memory that a queue pair's requests named.
 //!
-//! A request with a remote iovec that has ended here (by a time-out, a flush, or because its queue pair was destroyed) may not
-//! have ended at the peer, which copies by its own system call. Deregistering a region waits for such orphaned requests. A front
-//! end whose program uses memory without a region calls these functions before it returns the memory.
+//! A request with a remote iovec that has ended here (by a timeout, a flush, or because its queue pair was destroyed) may
+//! not have ended at the peer, which copies with its own system call. Deregistering a region waits for such orphaned
+//! requests. A front end whose program uses memory without a region calls these functions before it returns the memory.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ impl Qp {
         self.device().is_forked() || shared.reclaim.is_qp_quiet(&shared.driver, self.qpn())
     }
 
-    /// Gives up the links over which a peer may still touch such memory, because it has not responded for a long time.
+    /// Cuts the links over which a peer may still touch such memory because it has not responded for a long time.
     /// [`Qp::is_quiet`] says when that is done.
     pub fn cut_off(&self) {
         let shared = self.device().shared();
@@ -29,7 +29,7 @@ impl Qp {
     }
 
     /// Ends the queue pair: flushes everything that is posted. When this returns, no peer touches memory that any of its
-    /// requests named. A peer that does not respond until `deadline` loses its link to this device; the function then waits for
+    /// requests named. A peer that does not respond by `deadline` loses its link to this device; the function then waits for
     /// system calls that have begun, as [`Device::close_region`] does.
     pub fn quiesce(&self, deadline: Instant) {
         let shared = self.device().shared();

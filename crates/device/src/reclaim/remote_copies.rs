@@ -1,12 +1,12 @@
-//! Peers that copy to and from our memory by system calls, also after their link was lost.
+//! Peers that copy to and from our memory with system calls, also after their link was lost.
 //!
 //! A request with a remote iovec lets the peer copy to or from our memory with its own system call. A peer can be stopped just
-//! before that call, for any length of time, and its link can be lost meanwhile. So before memory is given back to the program,
-//! the permits of all lost links are revoked, and each of their peers must have been seen outside such a call, stopped, or dead
-//! ([`PeerAccess`]).
+//! before that call, for any length of time, and its link can be lost meanwhile. So before memory returns to the program,
+//! the permits of all lost links are revoked, and each of their peers must have been seen outside such a call, stopped, or
+//! dead ([`PeerAccess`]).
 //!
-//! Only memory whose addresses such a peer got in requests waits for it ([`CopyScope`]), and not forever: after [`LIMIT`] the device
-//! gives up waiting and logs an error.
+//! Only memory whose addresses such a peer received in requests waits for it ([`CopyScope`]), and not forever: after
+//! [`LIMIT`] the device gives up waiting and logs an error.
 //!
 //! Until then a lost link also keeps some memory. The engine thread releases it.
 
@@ -22,12 +22,12 @@ use rkey_link::{AnyLink, Link, LinkRole};
 
 use crate::progress::{Backoff, DeviceEngine, EngineDriver};
 
-/// How long the device waits for the peer of a lost link. A running peer is known to be out of our memory after some 50 µs, or
-/// after 250 ms of processor time if it lies. Only three kinds of peers take longer: those that get no processor time, those
-/// whose side of the copy is memory that does not respond, and those whose threads we cannot see.
+/// How long the device waits for the peer of a lost link. A running peer is known to be out of our memory after about 50 µs,
+/// or after 250 ms of processor time if it lies. Only three kinds of peers take longer: those that get no processor time,
+/// those whose side of the copy is memory that does not respond, and those whose threads we cannot see.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a check may take while other work waits, such as the engine thread's: a peer may have ten thousand threads.
+/// How long a check may take while other work waits, such as the engine thread's. A peer may have ten thousand threads.
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// How long peers get to end their copies before memory is replaced under them.
@@ -36,7 +36,7 @@ const PAUSE_WITHIN: Duration = Duration::from_millis(200);
 /// Which memory must not be touched any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyScope {
-    /// All memory whose addresses a peer got.
+    /// All memory whose addresses a peer received.
     All,
     /// The region with this local key.
     Region(LocalKey),
@@ -75,7 +75,7 @@ struct All {
 #[derive(Clone, Debug)]
 struct LostPeer {
     peer_access: PeerAccess,
-    /// The memory that its call can touch. `None`: all memory whose addresses it ever got.
+    /// The memory that its call can touch. `None` means all memory whose addresses it ever received.
     told: Option<Vec<ExposedMemory>>,
     /// When the device gives up waiting for it.
     until: Instant,
@@ -120,8 +120,8 @@ impl RemoteCopies {
         lost_peers
     }
 
-    /// Whether certainly no peer accesses memory that was deregistered before the caller took the engine's lock. On `false` the
-    /// caller must check with the engine.
+    /// Whether it is certain that no peer accesses memory that was deregistered before the caller took the engine's lock. On
+    /// `false` the caller must check with the engine.
     #[inline]
     pub(crate) fn are_over(&self, exposure: &Exposure) -> bool {
         !exposure.is_memory_named() && exposure.lost_links() == self.settled.load(Ordering::Acquire)
@@ -150,7 +150,7 @@ impl RemoteCopies {
             all.lost_peers.insert(id, lost_peer);
         }
         drop(engine);
-        // A peer to which no memory was named, or that had responded to all such requests, is in no call.
+        // A peer that received no addresses, or that had responded to all requests with addresses, is in no call.
         all.lost_peers.retain(|_, lost_peer| {
             lost_peer.peer_access.forbid();
             lost_peer.touches(CopyScope::All)
@@ -167,7 +167,7 @@ impl RemoteCopies {
             let of_scope = all.lost_peers.iter().filter(|(_, it)| it.touches(scope));
             of_scope.map(|(id, it)| (*id, it.clone())).collect()
         };
-        // Without the lock: checking a peer with many threads takes long.
+        // This runs without the lock: checking a peer with many threads takes long.
         let (mut over, mut at_rest) = (Vec::new(), true);
         let end = Instant::now() + patience;
         for (id, lost_peer) in lost_peers {
@@ -209,7 +209,7 @@ impl RemoteCopies {
         }
     }
 
-    /// Runs `act` while no peer that responds copies to or from our memory by system calls: such a copy would go to pages
+    /// Runs `act` while no peer that responds copies to or from our memory with system calls: such a copy could use pages
     /// that `act` replaces.
     pub(super) fn pause<R>(&self, driver: &EngineDriver, act: impl FnOnce() -> R) -> R {
         if driver.has_failed() {

@@ -1,14 +1,14 @@
 //! Revoking leases.
 //!
-//! A lease is revoked in three steps: it is withdrawn, so that the peer begins no further copy; a heavy barrier makes every copy
-//! visible that has begun; and the owner waits for the end of those. A copy has 256 KiB at most, so this takes microseconds,
-//! unless the peer's thread gets no processor.
+//! A lease is revoked in three steps: the owner withdraws the lease, so that the peer begins no further copy; issues a heavy
+//! barrier, which makes every copy that has begun visible; and waits for those to end. A copy has 256 KiB at most, so this
+//! takes microseconds, unless the peer's thread gets no processor.
 //!
 //! A peer that was stopped in the middle of a copy may stay stopped forever. After [`PATIENCE`] the owner detaches the pages that
 //! the copy can touch, which the peer announced before the copy ([`Arena::detach`](rkey_base::segment::Arena::detach)). This
-//! process keeps the bytes at the same addresses; the peer ends its copy in pages that only it maps. Other leases on these pages
-//! are revoked first: what their holders wrote would be lost. The memory works as before, but these pages cannot be leased any
-//! more.
+//! process keeps the bytes at the same addresses; the peer ends its copy in pages that only it maps. Other leases on these
+//! pages are revoked first: otherwise the writes of their holders would be lost. The memory works as before, but these pages
+//! cannot be leased any more.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -59,7 +59,7 @@ impl Leases {
         names
     }
 
-    /// Forgets the leases without a copy in progress. Returns whether those were all.
+    /// Forgets the leases without a copy in progress. Returns whether none are left.
     fn collect(&self, names: &HashSet<Name>) -> bool {
         let mut rest = false;
         self.retain(|lease| {
@@ -172,7 +172,8 @@ impl Leases {
         });
     }
 
-    /// Revokes all leases on a region that already refuses new ones. When this returns, no peer touches the memory by a lease.
+    /// Revokes all leases on a region that already refuses new ones. When this returns, no peer touches the memory through a
+    /// lease.
     pub(super) fn revoke(&self, driver: &EngineDriver, copies: &RemoteCopies, region: RegionId) {
         if !self.any_region.load(Ordering::Acquire) {
             return;

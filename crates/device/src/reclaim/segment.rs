@@ -1,8 +1,8 @@
 //! Memory that can be leased.
 //!
 //! A lease passes the descriptor of the whole allocation, not only of the leased bytes, and the owner cannot control what a peer does
-//! with a descriptor. So the allocation itself is sealed: its first lease decides whether it can be mapped for reading only or
-//! also for writing. A seal holds against every process, also of the same user, which could otherwise reopen a read-only
+//! with a descriptor. So the allocation itself is sealed: its first lease decides whether it can be mapped for reading only
+//! or also for writing. A seal restricts every process, even one of the same user, which could otherwise reopen a read-only
 //! descriptor for writing.
 
 use std::collections::HashSet;
@@ -36,7 +36,7 @@ impl Segment {
         self.writers.remove(&link);
     }
 
-    /// Fixes with the first lease whether peers can write, and refuses later leases that conflict with that. A peer that has, or
+    /// The first lease fixes whether peers can write; later leases that conflict with it are refused. A peer that has, or
     /// had, a write lease may also get a read lease, which gives it nothing new.
     pub(crate) fn settle(
         &mut self,

@@ -1,4 +1,4 @@
-//! Two processes from one test: a test starts its own binary again, to run only itself, in another role.
+//! Two processes from one test: a test starts its own binary again to run only itself, in another role.
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ impl Peer {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill touches no memory of ours; the process is our child and not yet waited for.
+        // SAFETY: kill touches none of our memory; the process is our child and not yet waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
@@ -122,14 +122,15 @@ pub struct Side {
 pub const WORDS: usize = 1 << 15;
 
 impl Side {
-    /// Nothing times out while a test waits: a peer that does not respond is busy, or its end is noticed.
+    /// Nothing times out while a test waits: a peer that does not respond is either busy or has ended, which the device
+    /// notices.
     pub fn open() -> Self {
         let mut config = Config::from_env().unwrap();
         config.timeout = 21;
         Self::with(config)
     }
 
-    /// With the default time-outs, for a peer that will not respond.
+    /// A side with the default timeouts, for a peer that will not respond.
     pub fn hasty() -> Self {
         Self::with(Config::from_env().unwrap())
     }
@@ -155,7 +156,7 @@ impl Side {
             .unwrap()
     }
 
-    /// Registers the same memory again, under other keys. The caller deregisters it before dropping the side.
+    /// Registers the same memory again under other keys. The caller deregisters it before dropping the side.
     pub fn another_region(&self) -> Region {
         register(&self.device, self.domain, &self.memory)
     }

@@ -34,7 +34,7 @@ impl Reply {
         Self::Answer(answer)
     }
 
-    /// As [`Self::nak`], with more bits in the code.
+    /// Like [`Self::nak`], with more bits in the code.
     pub(crate) fn nak_with(header: &Header, imm: u32) -> Self {
         let mut answer = Answer {
             header: back(header, Op::Nak),

@@ -199,7 +199,7 @@ impl DirectMap {
 
     #[inline(always)]
     fn in_use(&self) -> &AtomicU64 {
-        // SAFETY: a word of our own half, which `client` keeps mapped.
+        // SAFETY: a word in our own half, which `client` keeps mapped.
         unsafe { self.in_use.as_ref() }
     }
 

@@ -119,7 +119,7 @@ pub(crate) unsafe fn write(slot: *mut u8, index: u64, header: &Header, extension
 /// Writes the `at`-th word of what follows the header.
 ///
 /// # Safety
-/// As for [`write()`]; `at` is below 26.
+/// Same as for [`write()`]; `at` is below 26.
 #[inline]
 pub(crate) unsafe fn put_extension(slot: *mut u8, at: usize, value: u64) {
     debug_assert!(at < (SLOT - PAYLOAD) / 8);
@@ -307,7 +307,7 @@ pub(crate) fn read_bytes(
         fragment_max: 1 << 14,
     };
     let first = words[0].load(Ordering::Relaxed);
-    // SAFETY: 32 words of our own.
+    // SAFETY: our own 32 words.
     let (header, body) = unsafe { read(words.as_ptr().cast(), first, &rules)? };
     let amount = match body {
         Body::Inline(at) => {
@@ -482,7 +482,7 @@ mod tests {
                 payload: 1 << 18,
                 fragment_max: 1 << 14,
             };
-            // SAFETY: 32 words of our own, aligned to 8.
+            // SAFETY: our own 32 words, aligned to 8.
             let read = unsafe {
                 let first = write(words.as_ptr().cast_mut().cast(), 0, &header, 8);
                 assert!(is_current(first, 0));

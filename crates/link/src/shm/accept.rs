@@ -257,7 +257,7 @@ impl Stranger {
     /// Connects to a device's listening socket and sends something other than a link request.
     ///
     /// # Errors
-    /// As for [`super::Connector::start`]; `InvalidInput` for more than [`CONTROL_MAX`] bytes.
+    /// Same as for [`super::Connector::start`]; `InvalidInput` for more than [`CONTROL_MAX`] bytes.
     pub fn connect(name: &[u8], local: &LocalNode, first: &[u8]) -> Result<Self, HandshakeError> {
         let socket = Socket::connect(name)?;
         let who = check_user(&socket, local)?;

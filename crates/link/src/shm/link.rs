@@ -234,7 +234,7 @@ impl ShmLink {
     /// Sends a message to the peer's device; see [`Line::send_control`].
     ///
     /// # Errors
-    /// As [`Line::send_control`].
+    /// Same as [`Line::send_control`].
     pub fn send_control(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.line.send_control(bytes, fds)
     }

@@ -96,7 +96,7 @@ impl PeerAccess {
         self.process.is_clear(watch, deadline)
     }
 
-    /// The peer's process, if it has a number in our process namespace.
+    /// The peer's process, if it has a number in our PID namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         self.process.pid()
     }

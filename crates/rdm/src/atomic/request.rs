@@ -73,7 +73,7 @@ impl<'a> Request<'a> {
     /// Replaces the old values with the new ones.
     ///
     /// # Errors
-    /// As [`apply`].
+    /// Same as [`apply`].
     pub fn apply(&self, values: &mut [u8]) -> Result<(), AtomicError> {
         apply(self.datatype, self.op, values, self.operands, self.compare)
     }

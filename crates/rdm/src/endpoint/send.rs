@@ -37,7 +37,7 @@ pub trait Body<H: Host> {
     /// Lets a peer read them; returns the key to use.
     ///
     /// # Errors
-    /// As [`Host::expose`].
+    /// Same as [`Host::expose`].
     fn expose(&self) -> Result<(H::Exposed, u32)>;
 }
 

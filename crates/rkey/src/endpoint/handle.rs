@@ -102,7 +102,7 @@ impl Endpoint {
     /// Sends a message without a tag, for [`Endpoint::receive`].
     ///
     /// # Errors
-    /// As [`Endpoint::send_tagged`].
+    /// Same as [`Endpoint::send_tagged`].
     pub fn send(&self, to: Address, message: impl Into<Vec<u8>>) -> Result<Sending> {
         self.0.send(to, None, message.into())
     }
@@ -111,7 +111,7 @@ impl Endpoint {
     /// The endpoint has a protection domain of its own, so only its peers reach the region, and with no connection.
     ///
     /// # Errors
-    /// As [`Domain::register`].
+    /// Same as [`Domain::register`].
     pub fn register<B: Buffer>(
         &self,
         buffer: B,
@@ -141,7 +141,7 @@ impl Endpoint {
     /// Reads from `offset` within the memory of the endpoint at `from` that `key` names into a region of this endpoint.
     ///
     /// # Errors
-    /// As [`Endpoint::write`].
+    /// Same as [`Endpoint::write`].
     pub fn read(
         &self,
         from: Address,
@@ -172,7 +172,7 @@ impl Endpoint {
     /// Posts a receive for a message without a tag.
     ///
     /// # Errors
-    /// As [`Endpoint::receive_tagged`].
+    /// Same as [`Endpoint::receive_tagged`].
     pub fn receive(&self, from: impl Into<Option<Address>>, buffer: Vec<u8>) -> Result<Receiving> {
         self.0.receive(None, from.into(), buffer)
     }

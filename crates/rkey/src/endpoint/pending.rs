@@ -35,10 +35,10 @@ impl Sending {
         self.wait_timeout(timeout)
     }
 
-    /// As [`Sending::wait`], up to `timeout`.
+    /// Like [`Sending::wait`], up to `timeout`.
     ///
     /// # Errors
-    /// As [`Sending::wait`].
+    /// Same as [`Sending::wait`].
     pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<u8>> {
         let what = "the operation";
         let taken = || self.slot.take();
@@ -48,7 +48,7 @@ impl Sending {
     /// The buffer if the message is sent, or the operation back if it is not.
     ///
     /// # Errors
-    /// As [`Sending::wait`], in the inner result.
+    /// Same as [`Sending::wait`], in the inner result.
     pub fn try_wait(self) -> std::result::Result<Result<Vec<u8>>, Self> {
         match self.handle.try_take(&self.slot) {
             Ok(None) => Err(self),
@@ -88,10 +88,10 @@ impl Transferring {
         self.0.wait().map(drop)
     }
 
-    /// As [`Transferring::wait`], up to `timeout`.
+    /// Like [`Transferring::wait`], up to `timeout`.
     ///
     /// # Errors
-    /// As [`Transferring::wait`].
+    /// Same as [`Transferring::wait`].
     pub fn wait_timeout(self, timeout: Duration) -> Result<()> {
         self.0.wait_timeout(timeout).map(drop)
     }
@@ -114,10 +114,10 @@ impl Receiving {
         self.wait_timeout(timeout)
     }
 
-    /// As [`Receiving::wait`], up to `timeout`.
+    /// Like [`Receiving::wait`], up to `timeout`.
     ///
     /// # Errors
-    /// As [`Receiving::wait`].
+    /// Same as [`Receiving::wait`].
     pub fn wait_timeout(self, timeout: Duration) -> Result<Message> {
         let taken = || self.slot.take();
         let outcome = self
@@ -130,7 +130,7 @@ impl Receiving {
     /// The message if it has arrived, or the receive back if it has not.
     ///
     /// # Errors
-    /// As [`Receiving::wait`], in the inner result.
+    /// Same as [`Receiving::wait`], in the inner result.
     pub fn try_wait(self) -> std::result::Result<Result<Message>, Self> {
         match self.handle.try_take(&self.slot) {
             Ok(None) => Err(self),

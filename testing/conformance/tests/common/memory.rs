@@ -13,7 +13,7 @@ pub const PAGE: usize = 4096;
 /// hole that a test makes stays a hole, whatever other threads map.
 static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
 
-/// A mapping of our own. Words are only accessed through atomics.
+/// Our own mapping. Words are only accessed through atomics.
 pub struct Mapped {
     start: *mut u8,
     len: usize,

@@ -43,7 +43,7 @@ fn opened() -> (Arc<Endpoint>, *mut FidEq) {
 /// The next event: its number, or the error.
 fn event(eq: *mut FidEq) -> std::result::Result<u32, i32> {
     let started = Instant::now();
-    // SAFETY: a live handle, and room of our own.
+    // SAFETY: the handle is live, and the memory is our own.
     unsafe {
         let ops = &*(*eq).ops;
         loop {
@@ -63,7 +63,7 @@ fn event(eq: *mut FidEq) -> std::result::Result<u32, i32> {
 }
 
 fn none(eq: *mut FidEq) {
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert!(unsafe { crate::eq::trywait(eq.cast()) }.is_ok());
 }
 

@@ -187,7 +187,7 @@ fn reductions_are_those_of_atomics() {
                 ..CollectiveAttr::default()
             };
             let mut atomic = AtomicAttr::default();
-            // SAFETY: live handles, and a buffer of our own.
+            // SAFETY: the handles are live, and the buffer is our own.
             let (code, atomic_code) = unsafe {
                 let ops = &*(*side.domain).ops;
                 (

@@ -161,7 +161,7 @@ fn operations_in_progress_are_bounded() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let (side, mc) = (&team.sides[0], &group[0]);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     let begin = |side: &Side, mc: &Mc| unsafe {
         ((*(*side.ep).collective).barrier)(side.ep, mc.address(), CONTEXT)
     };

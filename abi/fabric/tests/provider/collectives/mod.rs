@@ -27,7 +27,7 @@ pub(crate) fn open(wish: &Wish) -> Side {
     open_with(wish, |_, _| {})
 }
 
-/// As [`open`]; `more` binds further objects before the endpoint is enabled.
+/// Like [`open`]; `more` binds further objects before the endpoint is enabled.
 pub(crate) fn open_with(wish: &Wish, more: impl FnOnce(*mut FidDomain, *mut FidEp)) -> Side {
     let info = wish.info();
     let mut side = Side::waiting(open_domain(wish.version, info), info);
@@ -71,7 +71,7 @@ impl Team {
     pub(crate) fn progress(&self) {
         for side in &self.sides {
             // A read of zero entries makes progress and takes nothing.
-            // SAFETY: a live handle.
+            // SAFETY: the handle is live.
             unsafe { ((*(*side.cq).ops).read)(side.cq, null_mut(), 0) };
         }
     }
@@ -150,7 +150,7 @@ impl Team {
 
 /// The next event of a queue, if there is one.
 fn event(eq: *mut FidEq) -> Option<Result<(u32, EqEntry), EqErrEntry>> {
-    // SAFETY: a live handle, and a buffer of our own.
+    // SAFETY: the handle is live, and the buffer is our own.
     unsafe {
         let ops = &*(*eq).ops;
         let (mut number, mut entry): (u32, EqEntry) = std::mem::zeroed();
@@ -197,7 +197,7 @@ pub(crate) struct Mc(pub(crate) *mut FidMc);
 
 impl Mc {
     pub(crate) fn address(&self) -> u64 {
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         unsafe { (*self.0).fi_addr }
     }
 
@@ -225,7 +225,7 @@ pub(crate) fn empty() -> AvSetAttr {
 impl Set {
     pub(crate) fn new(side: &Side, mut attr: AvSetAttr) -> Result<Self, c_int> {
         let mut set = null_mut();
-        // SAFETY: a live handle, attributes of our own, and room for a handle.
+        // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.
         let code = unsafe { ((*(*side.av).ops).av_set)(side.av, &mut attr, &mut set, null_mut()) };
         if code == 0 { Ok(Self(set)) } else { Err(code) }
     }
@@ -239,18 +239,18 @@ impl Set {
     }
 
     fn ops(&self) -> &OpsAvSet {
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         unsafe { &*(*self.0).ops }
     }
 
     pub(crate) fn insert(&self, number: u64) -> c_int {
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         unsafe { (self.ops().insert)(self.0, number) }
     }
 
     pub(crate) fn address(&self) -> u64 {
         let mut address = 0;
-        // SAFETY: a live handle, and a buffer of our own.
+        // SAFETY: the handle is live, and the buffer is our own.
         assert_eq!(unsafe { (self.ops().addr)(self.0, &mut address) }, 0);
         address
     }

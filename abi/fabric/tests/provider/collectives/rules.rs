@@ -320,7 +320,7 @@ fn only_endpoints_with_the_capability_have_groups() {
         let set = Set::of(&side, &[0]);
         let refused = join(side.ep, &set, set.address(), 0).unwrap_err();
         assert_eq!(refused, -libc::EOPNOTSUPP);
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         let code = unsafe { ((*(*side.ep).collective).barrier)(side.ep, 0, null_mut()) };
         assert_eq!(code, -(libc::EOPNOTSUPP as isize));
     }

@@ -26,10 +26,10 @@ fn numbers(side: &Side, set: &Set) -> Vec<u64> {
     (0..20)
         .filter(|&number| {
             let probe = Set::new(side, empty()).unwrap();
-            // SAFETY: live handles.
+            // SAFETY: the handles are live.
             unsafe { (set.ops().set_union)(probe.0, set.0) };
             // Only numbers in the set can be removed.
-            // SAFETY: a live handle.
+            // SAFETY: the handle is live.
             unsafe { (set.ops().remove)(probe.0, number) == 0 }
         })
         .collect()
@@ -75,7 +75,7 @@ fn sets_are_made_from_ranges_and_changed_by_others() {
         Set::new(&side, range(0, 4, 1)).unwrap(),
         Set::new(&side, range(1, 9, 2)).unwrap(),
     );
-    // SAFETY: live handles.
+    // SAFETY: the handles are live.
     unsafe {
         let ops = low.ops();
         assert_eq!((ops.intersect)(low.0, odd.0), 0);

@@ -57,7 +57,7 @@ impl Stranger {
         self.says_all(&[bytes.to_vec()])
     }
 
-    /// As [`Stranger::says`], for several messages at once.
+    /// Like [`Stranger::says`], for several messages at once.
     fn says_all(&self, messages: &[Vec<u8>]) -> bool {
         self.line.says(messages, || ())
     }

@@ -108,8 +108,7 @@ fn a_panic_under_the_lock_fails_the_device_and_wakes_the_engine_thread() {
     assert!(driver.engine.try_lock().is_some(), "unlocked by unwinding");
 }
 
-/// A device's transfer to itself may take longer than the time after which a silent peer is given
-/// up.
+/// A device's transfer to itself may take longer than the device waits for a silent peer.
 #[test]
 fn the_loopback_is_never_cut() {
     let driver = driver();

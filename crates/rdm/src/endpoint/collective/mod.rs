@@ -51,7 +51,7 @@ fn zeroed(len: usize) -> Result<Vec<u8>> {
 /// An endpoint's groups and collective operations.
 pub(super) type Collective<H> = Groups<<H as Host>::Group, <H as Host>::Operation>;
 
-/// As [`Collective`], with the host's data for a group and for an operation as type parameters.
+/// Like [`Collective`], with the host's data for a group and for an operation as type parameters.
 pub(super) struct Groups<G, O> {
     groups: Vec<Group<G>>,
     /// How many groups with the same members were joined.
