@@ -111,6 +111,29 @@ fn is_first_probe() -> bool {
     !PROBED.swap(true, Ordering::Relaxed)
 }
 
+/// The sizes that a program gets, which are those that it asked for. A queue pair that does not `receive` has no receive queue.
+fn granted(cap: &QpCap, receives: bool) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_wr: if receives { cap.max_recv_wr } else { 0 },
+        max_recv_sge: if receives { cap.max_recv_sge } else { 0 },
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+/// Verbs allows a queue for no requests; the device's has room for one that is never posted.
+fn with_sizes(granted: &QpCap, options: QpOptions) -> QpOptions {
+    QpOptions {
+        max_send: granted.max_send_wr.max(1),
+        max_recv: granted.max_recv_wr.max(1),
+        max_send_sge: granted.max_send_sge.max(1),
+        max_recv_sge: granted.max_recv_sge.max(1),
+        max_inline: granted.max_inline_data,
+        ..options
+    }
+}
+
 /// Creates a queue pair and fills in the granted sizes.
 ///
 /// # Safety
@@ -143,35 +166,20 @@ unsafe fn create(
     if !srq_fits || !cqs.into_iter().flatten().all(|cq| cq.is_of(pd.context)) {
         return Err(Errno::INVAL);
     }
-    let receives = srq.is_none() && !sends_only;
     let context = pd.context()?;
     let builder = match extra.send_ops {
         Some(ops) => Some(Box::new(Builder::new(service, ops)?)),
         None => None,
     };
-    let cap = attr.cap;
-    let granted = QpCap {
-        max_send_wr: cap.max_send_wr,
-        max_send_sge: cap.max_send_sge,
-        max_recv_wr: if receives { cap.max_recv_wr } else { 0 },
-        max_recv_sge: if receives { cap.max_recv_sge } else { 0 },
-        max_inline_data: cap.max_inline_data,
-    };
+    let granted = granted(&attr.cap, srq.is_none() && !sends_only);
     let options = QpOptions {
         qp_type: service.engine(),
-        domain: pd.domain,
         srq: srq.map(|srq| srq.srq.clone()),
         recv_cq: recv_cq.unwrap_or(send_cq).cq.clone(),
-        // Verbs allows a queue for no requests; here it has room for one that is never posted.
-        max_send: granted.max_send_wr.max(1),
-        max_recv: granted.max_recv_wr.max(1),
-        max_send_sge: granted.max_send_sge.max(1),
-        max_recv_sge: granted.max_recv_sge.max(1),
-        max_inline: granted.max_inline_data,
         signal_all: attr.sq_sig_all != 0,
         // A hardware connection notices the loss of its peer only when it sends.
         fail_with_peer: false,
-        ..QpOptions::new(pd.domain, &send_cq.cq)
+        ..with_sizes(&granted, QpOptions::new(pd.domain, &send_cq.cq))
     };
     let device = context.device();
     let qp = device.create_qp(&options).map_err(|error| {

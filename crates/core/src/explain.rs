@@ -153,6 +153,38 @@ impl Denial {
                     }
                 }
             }
+            Reason::WrongEndpoint { bound: Some(qp) } => {
+                write!(out, "the {noun} is bound to {}", Channel(*qp))
+            }
+            Reason::WrongEndpoint { bound: None } => {
+                write!(out, "the {noun} was bound to an endpoint that is closed")
+            }
+            Reason::OtherPeer => out.write_str("the region is registered for another peer only"),
+            Reason::NotAWindow => out.write_str("the key names a region, not a window"),
+            Reason::WindowKind(kind) => write!(out, "a {kind} window cannot be invalidated"),
+            Reason::QueuePair { granted, missing } => write!(
+                out,
+                "the target's {} lacks {}; it allows peers {}",
+                self.endpoint(),
+                self.api.names(*missing),
+                self.api.names(*granted & Access::REMOTE)
+            ),
+            Reason::Withheld => out.write_str("the owner does not tell this peer why"),
+            Reason::Other(code) => write!(out, "reason {code}, unknown to this version"),
+            Reason::OutOfRange { .. }
+            | Reason::CrossesSegments
+            | Reason::ZeroBased { .. }
+            | Reason::NotZeroBased { .. }
+            | Reason::Wraps
+            | Reason::Misaligned
+            | Reason::Fault { .. } => self.why_not_there(out),
+        }
+    }
+
+    /// The reasons that lie in the address or the length.
+    fn why_not_there(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let noun = self.noun();
+        match &self.reason {
             Reason::OutOfRange {
                 memory,
                 before,
@@ -178,25 +210,9 @@ impl Denial {
                 "the {noun} has virtual addresses ({memory}), but the request gave an offset"
             ),
             Reason::Wraps => out.write_str("address plus length overflows the address space"),
-            Reason::WrongEndpoint { bound: Some(qp) } => {
-                write!(out, "the {noun} is bound to {}", Channel(*qp))
-            }
-            Reason::WrongEndpoint { bound: None } => {
-                write!(out, "the {noun} was bound to an endpoint that is closed")
-            }
-            Reason::OtherPeer => out.write_str("the region is registered for another peer only"),
             Reason::Misaligned => {
                 out.write_str("atomics need 8 contiguous bytes at an 8-byte boundary")
             }
-            Reason::NotAWindow => out.write_str("the key names a region, not a window"),
-            Reason::WindowKind(kind) => write!(out, "a {kind} window cannot be invalidated"),
-            Reason::QueuePair { granted, missing } => write!(
-                out,
-                "the target's {} lacks {}; it allows peers {}",
-                self.endpoint(),
-                self.api.names(*missing),
-                self.api.names(*granted & Access::REMOTE)
-            ),
             Reason::Fault { at } => {
                 out.write_str("page fault")?;
                 if *at != 0 {
@@ -204,8 +220,7 @@ impl Denial {
                 }
                 write!(out, ": memory not mapped or not {}", self.usable())
             }
-            Reason::Withheld => out.write_str("the owner does not tell this peer why"),
-            Reason::Other(code) => write!(out, "reason {code}, unknown to this version"),
+            _ => Ok(()),
         }
     }
 

@@ -106,6 +106,32 @@ impl Memory<'_> {
     }
 }
 
+impl CollectiveArgs<'_> {
+    /// The elements of a block: the program's count, or the length of its list of `from` blocks of source or `to` blocks of
+    /// result.
+    fn elements_per_block(&self, from: usize, to: usize) -> usize {
+        self.count.unwrap_or_else(|| {
+            let of = |memory: Memory<'_>, blocks: usize| {
+                let elements = memory.elements().filter(|_| blocks > 0);
+                elements.map(|all| all / blocks)
+            };
+            of(self.source, from).or(of(self.result, to)).unwrap_or(0)
+        })
+    }
+}
+
+/// The size of a block in bytes, if the operation is not too big: it has `blocks` of them, and one for each member if it has a
+/// root.
+fn block_size(count: usize, size: usize, blocks: usize, members: Option<usize>) -> Result<usize> {
+    let block = count.checked_mul(size).ok_or(FiError::MSGSIZE)?;
+    let most = blocks.max(members.unwrap_or(1)).max(1);
+    if block.checked_mul(most).is_none_or(|all| all > BYTES_MAX) {
+        tracing::warn!("a collective operation moves {BYTES_MAX} B at most");
+        return Err(FiError::MSGSIZE);
+    }
+    Ok(block)
+}
+
 impl Endpoint {
     /// Starts a collective operation.
     pub(super) fn collective(&self, it: &CollectiveArgs<'_>) -> Result<()> {
@@ -117,27 +143,13 @@ impl Endpoint {
         let size = element_size(it.kind, it.datatype, it.op)?;
         let seat = self.seat(live, it)?;
         let (from, to) = it.kind.blocks(seat.n, seat.me == seat.root);
-        let count = match it.count {
-            Some(count) => count,
-            None => {
-                let of = |memory: Memory<'_>, blocks: usize| {
-                    memory
-                        .elements()
-                        .filter(|_| blocks > 0)
-                        .map(|all| all / blocks)
-                };
-                of(it.source, from).or(of(it.result, to)).unwrap_or(0)
-            }
-        };
-        let block = count.checked_mul(size).ok_or(FiError::MSGSIZE)?;
-        let most = from
-            .max(to)
-            .max(1)
-            .max(if it.kind.has_root() { seat.n } else { 1 });
-        if block.checked_mul(most).is_none_or(|all| all > BYTES_MAX) {
-            tracing::warn!("a collective operation moves {BYTES_MAX} B at most");
-            return Err(FiError::MSGSIZE);
-        }
+        let count = it.elements_per_block(from, to);
+        let block = block_size(
+            count,
+            size,
+            from.max(to),
+            it.kind.has_root().then_some(seat.n),
+        )?;
         let source = it.source.buffers(from * count, size)?;
         let result = it.result.buffers(to * count, size)?;
         let element = |(buffer, desc): &(iovec, *mut c_void), usage| {

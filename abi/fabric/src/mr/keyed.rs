@@ -19,6 +19,17 @@ pub(super) struct Copies {
     pub(super) regions: OnceLock<Vec<Keyed>>,
 }
 
+impl Copies {
+    /// No copies yet.
+    pub(super) fn new(keys: AvKeys, shape: Shape) -> Box<Self> {
+        Box::new(Self {
+            keys,
+            shape,
+            regions: OnceLock::new(),
+        })
+    }
+}
+
 /// A copy for the peers of one authorization key.
 pub(super) struct Keyed {
     region: Region,

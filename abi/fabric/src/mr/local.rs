@@ -79,75 +79,46 @@ fn described(
     usage: LocalUse,
     needs: Option<&str>,
 ) -> Result<Sge> {
+    let refuse = |why: &str| Err(refuse(why, usage, addr, len));
+    let anywhere = Sge {
+        addr,
+        len,
+        key: pd.everything(),
+    };
     if desc.is_null() {
         let bit = needs.unwrap_or_default();
-        let why = format!("the domain has {bit}: pass a descriptor (fi_mr_desc) with the buffer");
-        return Err(refuse(&why, usage, addr, len));
+        return refuse(&format!(
+            "the domain has {bit}: pass a descriptor (fi_mr_desc) with the buffer"
+        ));
     }
     // SAFETY: `find` validates the handle.
     let object = unsafe { find::<MrObject, _>(desc) };
     let mr = match object {
         Ok(object) if std::ptr::eq(&raw const *object.inner.domain, domain) => &object.inner,
-        _ if needs.is_none() && domain.version < version(1, 22) => {
-            return Ok(Sge {
-                addr,
-                len,
-                key: pd.everything(),
-            });
-        }
-        _ => {
-            return Err(refuse(
-                "the descriptor belongs to no region of this domain",
-                usage,
-                addr,
-                len,
-            ));
-        }
+        _ if needs.is_none() && domain.version < version(1, 22) => return Ok(anywhere),
+        _ => return refuse("the descriptor belongs to no region of this domain"),
     };
     if mr.pd != pd.id && !domain.av_keys {
-        return Err(refuse(
-            "the region has another authorization key",
-            usage,
-            addr,
-            len,
-        ));
+        return refuse("the region has another authorization key");
     }
     let Some(inside) = place_in(mr, addr, len) else {
         if needs.is_none() {
             // No mode required the descriptor.
-            return Ok(Sge {
-                addr,
-                len,
-                key: pd.everything(),
-            });
+            return Ok(anywhere);
         }
-        return Err(refuse(
-            "the descriptor's region does not cover it",
-            usage,
-            addr,
-            len,
-        ));
+        return refuse("the descriptor's region does not cover it");
     };
-    let key = mr.region.local_key;
     // SAFETY: registers and deregisters nothing.
     let table = unsafe { domain.device.protection() };
     match table.allows(mr.pd, mr.region.id, inside, u64::from(len), usage) {
         // The endpoint's key is not that of the region's own entry in the table.
-        Ok(_) if domain.av_keys => Ok(Sge {
-            addr,
-            len,
-            key: pd.everything(),
-        }),
+        Ok(_) if domain.av_keys => Ok(anywhere),
         Ok(_) => Ok(Sge {
             addr: inside,
             len,
-            key,
+            key: mr.region.local_key,
         }),
-        Err(_) if needs.is_none() => Ok(Sge {
-            addr,
-            len,
-            key: pd.everything(),
-        }),
+        Err(_) if needs.is_none() => Ok(anywhere),
         Err(denial) => {
             refused(&denial.in_one_line());
             Err(FiError::ACCES)

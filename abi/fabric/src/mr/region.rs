@@ -19,8 +19,8 @@ use rkey_kit::Spares;
 use smallvec::smallvec;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// The object behind the program's handle.
 #[repr(C)]
@@ -63,6 +63,18 @@ struct Owned {
     _pd: Option<Arc<ProtectionDomain>>,
     /// The mapping of its DMA-buf.
     _mapping: Option<Mapping>,
+}
+
+impl Owned {
+    /// `None` if there is nothing to keep.
+    fn new(pd: Option<Arc<ProtectionDomain>>, mapping: Option<Mapping>) -> Option<Box<Self>> {
+        (pd.is_some() || mapping.is_some()).then(|| {
+            Box::new(Self {
+                _pd: pd,
+                _mapping: mapping,
+            })
+        })
+    }
 }
 
 /// The common properties of a registration's regions.
@@ -178,6 +190,44 @@ pub(crate) fn rights(access: u64) -> Access {
     rights
 }
 
+/// The ranges of a request's memory, its mapping if it has one, and how peers address it.
+#[inline(always)]
+fn memory(
+    domain: &Domain,
+    memory: Memory<'_>,
+    access: Access,
+) -> Result<(Ranges, Option<Mapping>, Addressing)> {
+    match memory {
+        Memory::List(pieces) => {
+            let addressing = match domain.has(FI_MR_VIRT_ADDR) {
+                true => Addressing::Virtual,
+                false => Addressing::Zero,
+            };
+            Ok((ranges(pieces)?, None, addressing))
+        }
+        Memory::Dmabuf(buf) => {
+            let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+            let (mapping, first) = Mapping::new(&buf, access.intersects(writes))?;
+            let range = VaRange::new(first, buf.len as u64).ok_or(FiError::INVAL)?;
+            // FI-056, FI-155: addresses start at base address plus offset, mapped or not.
+            let addressing = match domain.has(FI_MR_VIRT_ADDR) {
+                true => Addressing::Iova(buf.base + buf.offset),
+                false => Addressing::Zero,
+            };
+            Ok((smallvec![range], Some(mapping), addressing))
+        }
+    }
+}
+
+/// The first address that peers name in a region.
+fn base(addressing: Addressing, ranges: &Ranges) -> u64 {
+    match addressing {
+        Addressing::Virtual => ranges.first().map_or(0, VaRange::start),
+        Addressing::Zero => 0,
+        Addressing::Iova(base) => base,
+    }
+}
+
 /// Creates the region for a request and passes its handle, with the table `ops`, to the program. Also reports asynchronous
 /// registration to the event queue (FI-200 to FI-206).
 ///
@@ -191,26 +241,7 @@ pub(super) unsafe fn make(
     mr: *mut *mut FidMr,
 ) -> Result<()> {
     let access = rights(request.access);
-    let (ranges, mapping, addressing) = match request.memory {
-        Memory::List(pieces) => {
-            let addressing = match domain.has(FI_MR_VIRT_ADDR) {
-                true => Addressing::Virtual,
-                false => Addressing::Zero,
-            };
-            (ranges(pieces)?, None, addressing)
-        }
-        Memory::Dmabuf(buf) => {
-            let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-            let (mapping, first) = Mapping::new(&buf, access.intersects(writes))?;
-            let range = VaRange::new(first, buf.len as u64).ok_or(FiError::INVAL)?;
-            // FI-056, FI-155: addresses start at base address plus offset, mapped or not.
-            let addressing = match domain.has(FI_MR_VIRT_ADDR) {
-                true => Addressing::Iova(buf.base + buf.offset),
-                false => Addressing::Zero,
-            };
-            (smallvec![range], Some(mapping), addressing)
-        }
-    };
+    let (ranges, mapping, addressing) = memory(domain, request.memory, access)?;
     let (pd, keeper) = domain.pd_with_owner(request.auth_key)?;
     let durable = request.flags & FI_RMA_PMEM != 0;
     if durable {
@@ -232,33 +263,7 @@ pub(super) unsafe fn make(
     // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
     // Copies survive faults.
     let region = unsafe { domain.device.register(&spec)? };
-    let base = match addressing {
-        Addressing::Virtual => ranges.first().map_or(0, VaRange::start),
-        Addressing::Zero => 0,
-        Addressing::Iova(base) => base,
-    };
-    let state = State {
-        unconfigured,
-        unbacked: !backed,
-        sealed: false,
-        counter: None,
-        counted: false,
-        endpoint: None,
-    };
-    let copies = request.keys.map(|keys| {
-        let regions = OnceLock::new();
-        Box::new(Copies {
-            keys,
-            shape,
-            regions,
-        })
-    });
-    let owned = (keeper.is_some() || mapping.is_some()).then(|| {
-        Box::new(Owned {
-            _pd: keeper,
-            _mapping: mapping,
-        })
-    });
+    let base = base(addressing, &ranges);
     let handle: *mut FidMr = vacant.address().as_ptr().cast();
     let object = vacant.fill(MrObject {
         fid: UnsafeCell::new(FidMr {
@@ -273,15 +278,22 @@ pub(super) unsafe fn make(
             domain: unsafe { DomainRef::new(domain) },
             pd,
             region,
-            copies,
+            copies: request.keys.map(|keys| Copies::new(keys, shape)),
             durable,
             ranges,
             base,
             access,
             rma_event,
-            state: Mutex::new(state),
+            state: Mutex::new(State {
+                unconfigured,
+                unbacked: !backed,
+                sealed: false,
+                counter: None,
+                counted: false,
+                endpoint: None,
+            }),
             watched: AtomicBool::new(false),
-            _owned: owned,
+            _owned: Owned::new(keeper, mapping),
         },
     });
     if let Err(error) = object.inner.begin(unconfigured) {

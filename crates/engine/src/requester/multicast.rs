@@ -6,6 +6,7 @@
 
 use super::datagram::send_datagram;
 use super::{fail, hold, record};
+use crate::checked_memory::AccessError;
 use crate::context::Context;
 use crate::groups::{Copies, GROUP_QPN, Group, WIRE_KEY};
 use crate::id::Table;
@@ -20,6 +21,7 @@ use rkey_link::{Link, SendError};
 /// How often a copy waits for room on its link, and how long each time, in nanoseconds. A clock that jumps, because
 /// the time was not updated for a while, only makes one wait shorter.
 const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
+
 /// The group that a datagram is for, if it is for one.
 pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
     if qp.config.qp_type == QpType::Raw {
@@ -36,6 +38,36 @@ pub(super) enum Copied {
     Ended,
     /// Its destinations are not known yet, or one has no room.
     Wait,
+}
+
+/// Until when to wait for room on a link, and how often it may be waited for again; `None` if it was waited for often enough.
+/// `earlier` is the result of the last call for the same link.
+fn next_wait<M: Memory>(
+    x: &mut Context<M>,
+    qp: &Qp,
+    earlier: Option<(u64, u8)>,
+) -> Option<(u64, u8)> {
+    let waits = match earlier {
+        Some((until, _)) if x.now < until => return earlier,
+        Some((_, waits)) => waits,
+        None => ROOM_WAITS.0,
+    };
+    let left = waits.checked_sub(1)?;
+    let until = x.now + ROOM_WAITS.1;
+    x.timers.at(until, (qp.id.index, qp.life));
+    Some((until, left))
+}
+
+/// Why our own memory refuses the datagram, if it does: that does not depend on whether the group has members.
+fn why_not_readable<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64) -> Option<AccessError> {
+    let wqe = qp.sq.wqe(seq);
+    if wqe.flags.intersects(WqeFlags::INLINE.union(WqeFlags::KEPT)) {
+        return None;
+    }
+    let (domain, total) = (qp.config.domain, u64::from(wqe.total));
+    x.checked
+        .check_sges(domain, qp.sq.sges(seq), total, LocalUse::Send)
+        .err()
 }
 
 /// Sends a copy of the datagram at `next` to every device that has members.
@@ -61,17 +93,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
         return Copied::Wait;
     };
     let seq = qp.sq.next;
-    let (sges, total) = (qp.sq.sges(seq), u64::from(qp.sq.wqe(seq).total));
-    // These errors do not depend on whether the group has members.
-    let domain = qp.config.domain;
-    let taken = WqeFlags::INLINE.union(WqeFlags::KEPT);
-    let mut trouble = if qp.sq.wqe(seq).flags.intersects(taken) {
-        None
-    } else {
-        x.checked
-            .check_sges(domain, sges, total, LocalUse::Send)
-            .err()
-    };
+    let mut trouble = why_not_readable(x, qp, seq);
     let key = if group == Group::Wire { WIRE_KEY } else { 0 };
     for (place, &id) in ids.iter().enumerate() {
         let Some(link_state) = links
@@ -91,18 +113,10 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
             }
             Err(SendError::Full) if !link_state.meta.no_room => {
                 // The remaining links have not been waited for yet.
-                let (until, waits) = match waited.take().filter(|_| place == 0) {
-                    Some((until, waits)) if x.now < until => (until, waits),
-                    Some((_, 0)) => {
-                        link_state.meta.no_room = true;
-                        continue;
-                    }
-                    earlier => {
-                        let waits = earlier.map_or(ROOM_WAITS.0, |(_, waits)| waits);
-                        let until = x.now + ROOM_WAITS.1;
-                        x.timers.at(until, (qp.id.index, qp.life));
-                        (until, waits - 1)
-                    }
+                let earlier = waited.take().filter(|_| place == 0);
+                let Some((until, waits)) = next_wait(x, qp, earlier) else {
+                    link_state.meta.no_room = true;
+                    continue;
                 };
                 hold(link_state, qp, SendError::Full);
                 qp.req.copies = Some(Copies {
