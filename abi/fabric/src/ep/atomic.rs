@@ -122,7 +122,7 @@ impl Endpoint {
                 )
             })
             .collect::<Result<Sges>>()?;
-        let (mut state, connection) = self.connection_to(live, it.peer)?;
+        let (mut state, connection) = self.connection_to(live, it.peer, it.flags)?;
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
         self.in_room(live, &mut state, connection, 1, report, |state| {
             let device_keys = state.rdm.connections()[connection].device_keys;

@@ -1,5 +1,6 @@
 //! The connection to a peer, by the number that the program passed.
 
+use super::send::QUEUED;
 use super::*;
 use parking_lot::MutexGuard;
 use rkey_device::time;
@@ -13,12 +14,14 @@ pub(super) fn no_peer(number: u64) -> FiError {
 }
 
 impl Endpoint {
-    /// The connection to a peer, by the number that the program passed, and the state of the endpoint.
+    /// The connection to a peer, by the number that the program passed, and the state of the endpoint; `flags` are the
+    /// operation's.
     #[inline]
     pub(super) fn connection_to<'a>(
         &self,
         live: &'a Live,
         number: u64,
+        flags: u64,
     ) -> Result<(MutexGuard<'a, State>, usize)> {
         let mut state = live.state.lock();
         if self.ep_type == FI_EP_MSG {
@@ -33,7 +36,7 @@ impl Endpoint {
             Some(peer) => peer,
             None => self.look_up(live, &mut state, number)?,
         };
-        let caller = || std::thread::current().id();
+        let caller = || (flags & QUEUED == 0).then(|| std::thread::current().id());
         let (rdm, host) = (&mut state.rdm, &live.host);
         let connection = rdm.connection_to(host, peer, caller, time::now)?;
         Ok((state, connection))

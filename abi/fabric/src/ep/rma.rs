@@ -70,7 +70,7 @@ impl Endpoint {
             self.check_caps(FI_RMA_PMEM)?;
         }
         let posts = it.remote.len() as u32 + u32::from(durable);
-        let (mut state, connection) = self.connection_to(live, it.peer)?;
+        let (mut state, connection) = self.connection_to(live, it.peer, it.flags)?;
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
         self.in_room(live, &mut state, connection, posts, report, |state| {
             let device_keys = state.rdm.connections()[connection].device_keys;

@@ -50,6 +50,9 @@ impl Descriptors<'_> {
 
 /// Set for the program's inject calls, which never report success.
 pub(super) const QUIET: u64 = 1 << 63;
+/// Set for operations that the work queue starts. It retries them by itself: the thread that happens to start one must not be
+/// told that a call of its own may be retried.
+pub(super) const QUEUED: u64 = 1 << 62;
 
 /// A payload that a peer reads, under its own key.
 pub(crate) struct Exposed {
@@ -245,7 +248,7 @@ impl Endpoint {
             form,
             report,
         };
-        let (mut state, connection) = self.connection_to(live, message.to)?;
+        let (mut state, connection) = self.connection_to(live, message.to, message.flags)?;
         self.in_room(live, &mut state, connection, 1, report, |state| {
             let it = Outgoing {
                 connection,

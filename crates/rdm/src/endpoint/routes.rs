@@ -75,7 +75,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The connection to a peer. If there is none, the host starts to connect, and the caller is told to retry
-    /// ([`Error::Again`]).
+    /// ([`Error::Again`]). `caller` returns `None` for a call that is retried without being woken for it.
     ///
     /// # Errors
     /// Why the peer cannot be reached; reported once.
@@ -84,11 +84,13 @@ impl<H: Host> Endpoint<H> {
         &mut self,
         host: &H,
         peer: usize,
-        caller: impl Fn() -> H::Caller,
+        caller: impl Fn() -> Option<H::Caller>,
         now: impl FnOnce() -> Instant,
     ) -> Result<usize> {
-        if !self.callers.is_empty() {
-            self.callers.retried(peer, caller());
+        if !self.callers.is_empty()
+            && let Some(caller) = caller()
+        {
+            self.callers.retried(peer, caller);
         }
         if let Route::Open(connection) = self.peers[peer].route {
             return Ok(connection);
@@ -101,14 +103,16 @@ impl<H: Host> Endpoint<H> {
         &mut self,
         host: &H,
         peer: usize,
-        caller: H::Caller,
+        caller: Option<H::Caller>,
         now: Instant,
     ) -> Result<usize> {
         let connection = self.route_to(host, peer, now);
-        let retrying = &mut self.peers[peer].retrying;
-        retrying.retain(|&it| it != caller);
-        if connection == Err(Error::Again) {
-            retrying.push(caller);
+        if let Some(caller) = caller {
+            let retrying = &mut self.peers[peer].retrying;
+            retrying.retain(|&it| it != caller);
+            if connection == Err(Error::Again) {
+                retrying.push(caller);
+            }
         }
         connection
     }

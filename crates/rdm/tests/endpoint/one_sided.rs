@@ -17,11 +17,27 @@ fn connected() -> (World, usize) {
     loop {
         let Node { ep, host, .. } = &mut world.nodes[0];
         let peer = ep.peer_at(address(1));
-        match ep.connection_to(host, peer, || 0, || world.now) {
+        match ep.connection_to(host, peer, || Some(0), || world.now) {
             Ok(connection) => return (world, connection),
             Err(error) => assert_eq!(error, Error::Again),
         }
         world.act(0);
+    }
+}
+
+/// Only a caller that named itself learns that its call may be retried: work that is retried without it must not wake the
+/// thread that happened to start it.
+#[test]
+fn only_named_callers_learn_that_they_may_retry() {
+    for caller in [Some(0), None] {
+        let mut world = World::new(2, Service::ReliableDatagram);
+        let Node { ep, host, .. } = &mut world.nodes[0];
+        let peer = ep.peer_at(address(1));
+        let connection = ep.connection_to(host, peer, || caller, || world.now);
+        assert_eq!(connection, Err(Error::Again));
+        while world.act(0) {}
+        let ep = &mut world.nodes[0].ep;
+        assert_eq!(ep.may_retry(0, world.now), caller.is_some());
     }
 }
 

@@ -148,7 +148,7 @@ impl World {
     ) -> Result<usize> {
         let Node { ep, host, .. } = &mut self.nodes[from];
         let peer = ep.peer_at(address(to));
-        let connection = ep.connection_to(host, peer, || 0, || self.now)?;
+        let connection = ep.connection_to(host, peer, || Some(0), || self.now)?;
         if !ep.has_room(connection, 1) {
             return Err(Error::Again);
         }

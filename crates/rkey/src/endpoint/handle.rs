@@ -274,7 +274,7 @@ impl Handle {
         let mut state = driver.state.lock();
         let (rdm, host) = (&mut state.rdm, &driver.host);
         let peer = rdm.peer_at(to.0);
-        let connection = match rdm.connection_to(host, peer, || (), time::now) {
+        let connection = match rdm.connection_to(host, peer, || Some(()), time::now) {
             Ok(connection) => connection,
             Err(Code::Again) => return Ok(false),
             Err(error) => {

@@ -13,7 +13,7 @@ use crate::ep::object::EpObject;
 use crate::ep::receive::Wanted;
 use crate::ep::report::Deferred;
 use crate::ep::rma::Transfer;
-use crate::ep::send::{Descriptors, Message, QUIET};
+use crate::ep::send::{Descriptors, Message, QUEUED, QUIET};
 use crate::ep::*;
 use crate::object::{find, input, list};
 use crate::work::Action;
@@ -92,9 +92,10 @@ unsafe impl Sync for Job {}
 
 impl Job {
     /// An operation with `FI_TRIGGER`.
-    pub(super) fn triggered(ep: &Arc<Endpoint>, what: What) -> Result<Self> {
+    pub(super) fn triggered(ep: &Arc<Endpoint>, mut what: What) -> Result<Self> {
         ep.check_caps(FI_TRIGGER)?;
         ep.live()?;
+        *what.flags_mut() |= QUEUED;
         Ok(Self {
             ep: Arc::clone(ep),
             what,
@@ -306,14 +307,18 @@ impl Action for Job {
 }
 
 impl What {
-    /// As for deferred work, which is reported only on request.
-    fn quiet(mut self) -> Result<Self> {
-        let flags = match &mut self {
+    fn flags_mut(&mut self) -> &mut u64 {
+        match self {
             Self::Send(_, it) => it.flags_mut(),
             Self::Receive(_, it) => it.flags_mut(),
             Self::Rma { flags, .. } => flags,
             Self::Atomic { args, .. } => &mut args.flags,
-        };
+        }
+    }
+
+    /// As for deferred work, which is reported only on request.
+    fn quiet(mut self) -> Result<Self> {
+        let flags = self.flags_mut();
         if *flags & FI_TRIGGER != 0 {
             return Err(FiError::BADFLAGS);
         }
