@@ -12,7 +12,7 @@ pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
 
-/// Like [`fence`], for code that returns an error: a panic becomes `EIO`.
+/// Like [`caught`], for code that returns an error: a panic becomes `EIO`.
 #[inline(always)]
 pub fn contained<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     caught(body).unwrap_or_else(|| Err(Errno::IO.into()))

@@ -53,7 +53,7 @@ const NAMES: [(Access, &str); 9] = [
 ];
 
 impl Access {
-    /// True when at least one remote right is in the set.
+    /// Whether at least one remote right is in the set.
     #[must_use]
     pub const fn is_remote(self) -> bool {
         self.intersects(Self::REMOTE)
@@ -132,7 +132,7 @@ impl Operation {
     }
 }
 
-/// What this side's own request does with local memory.
+/// How this side's own request uses local memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub enum LocalUse {
     /// Source of a send.

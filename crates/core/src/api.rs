@@ -1,7 +1,7 @@
 //! The API that a program uses, for the names of access rights in messages.
 //!
 //! A verbs program sets `IBV_ACCESS_REMOTE_WRITE`, a libfabric program `FI_REMOTE_WRITE`. A denial names the flag that the
-//! owner of the memory left out, in the owner's API, because that is where the program has to change.
+//! owner of the memory left out, in the owner's API, because that is where the program must change.
 
 use crate::Access;
 use serde::{Deserialize, Serialize};

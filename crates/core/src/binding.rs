@@ -146,7 +146,7 @@ impl Protection {
     ///
     /// # Errors
     /// See [`BindError`], checked in this order: the window, the rules of its kind, its key, the domains, the region,
-    /// rights, range. The window is then unchanged.
+    /// rights, range. On an error, the window is unchanged.
     pub fn bind_window(&self, request: &BindRequest) -> Result<Key, BindError> {
         let mut registry = self.registry.lock();
         let window = request.window;
@@ -167,7 +167,7 @@ impl Protection {
             _ => None,
         };
         let decided = self.decide_bind(&mut registry, request);
-        // The region is held until the window counts.
+        // The region is held until the window counts as bound to it.
         let (bound, _region) = match decided {
             Ok(decided) => decided.unzip(),
             Err(error) => {
@@ -206,8 +206,8 @@ impl Protection {
     /// Invalidates a type 2 window, for its owner or for the peer of its queue pair. Doing it twice is not an error.
     ///
     /// # Errors
-    /// A denial when the key is not the present key of a type 2 window of the domain, or when the window belongs to
-    /// another queue pair.
+    /// A denial if the key is not the current key of a type 2 window of the domain, or if the window belongs to another
+    /// queue pair.
     pub fn invalidate(&self, key: Key, who: &Accessor, remote: bool) -> Result<(), Box<Denial>> {
         let request = Request {
             attempt: Attempt::Invalidate { remote },

@@ -1,8 +1,8 @@
 //! Re-registration: gives a region another domain, other memory or other rights.
 //!
-//! Either under new keys ([`Protection::reregister`]), which registers and deregisters in one step; or under its
-//! current keys ([`Protection::change_region`]), as drivers of verbs devices do: all checks refuse until the earlier
-//! grants are dropped, then the changed region becomes live.
+//! The region gets new keys with [`Protection::reregister`], which registers and deregisters in one step. It keeps its
+//! keys with [`Protection::change_region`], as verbs drivers do: all checks refuse until the earlier grants are
+//! dropped, then the changed region becomes live.
 
 use crate::entry::{Entry, flag};
 use crate::grant::Closing;
@@ -14,12 +14,12 @@ use crate::{Access, Change, CoreError, MemoryKind, Region, RegionId};
 use rkey_base::slab::Retired;
 
 impl Protection {
-    /// Changes a region's domain, memory or rights under a new handle and new keys; the old ones end as if
-    /// deregistered. The old memory belongs to the owner again when the second value is drained.
+    /// Changes a region's domain, memory or rights under a new handle and new keys; the old keys become stale as if the
+    /// region were deregistered. The old memory belongs to the owner again when the second value is drained.
     ///
     /// # Errors
-    /// [`CoreError::RegionBusy`] while windows are bound to it, and all errors of [`Self::register`]. The region is
-    /// then unchanged.
+    /// [`CoreError::RegionBusy`] while windows are bound to it, and all errors of [`Self::register`]. On an error, the
+    /// region is unchanged.
     pub fn reregister(
         &self,
         region: RegionId,
@@ -37,8 +37,8 @@ impl Protection {
         Ok((new, closing))
     }
 
-    /// Changes a region's domain, memory or rights under its current handle and keys. From the moment this returns
-    /// every check refuses; when the returned value is drained, [`Changing::finish`] makes the region live again.
+    /// Changes a region's domain, memory or rights under its current handle and keys. Once this returns, every check
+    /// refuses; when the returned value is drained, [`Changing::finish`] makes the region live again.
     ///
     /// # Errors
     /// Same as [`Self::reregister`].
@@ -53,7 +53,7 @@ impl Protection {
         let mut new = self.refill(&mut registry, region, &entry, change, geometry, access)?;
         let old_len = entry.len.load(Ordering::Relaxed);
         let bytes = self.room_for(&mut registry, new.geometry.len, old_len)?;
-        // A requested key that stays is found throughout, so that a request in between is denied as "changing" and
+        // A requested key that stays can be found throughout, so that a request in between is denied as "changing" and
         // not as an unknown key.
         let asked = entry.requested();
         let stays = asked.is_some() && asked == new.requested && new.domain == entry.domain();
@@ -85,7 +85,7 @@ impl Protection {
         })
     }
 
-    /// The new attributes, checked on their own.
+    /// The new attributes, checked independently of the region.
     fn changed(
         &self,
         change: &Change<'_>,
@@ -101,7 +101,7 @@ impl Protection {
         Ok((geometry, access))
     }
 
-    /// What is in the region's slot after the change.
+    /// The contents of the region's slot after the change.
     fn refill(
         &self,
         registry: &mut Registry,
@@ -157,8 +157,8 @@ pub struct Changing<'a> {
 }
 
 impl Changing<'_> {
-    /// True when no grant holds the region any more, and the section's grants are known to have ended. Once true, it
-    /// stays true.
+    /// Whether no grant holds the region any more and the section's grants are known to have ended. Once true, it stays
+    /// true.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let of_pins = |(retired, _): &(Retired<'_, Entry>, _)| retired.is_drained();

@@ -1,8 +1,8 @@
 //! The decision about an access: a grant, or a denial.
 //!
-//! The fast path is a plain, enabled region named by a device key: look up the key, pin the slot, compare rights and
-//! flags in one step, the domain, and the range, with arithmetic that cannot wrap. Everything else takes the slow
-//! path.
+//! The fast path is a plain, enabled region named by a device key: it looks up the key, pins the slot, and compares the
+//! rights and flags (in one step), the domain, and the range (with arithmetic that cannot wrap). Everything else takes
+//! the slow path.
 //!
 //! The order of the checks is fixed, so that a request that is wrong in several ways always gets the same reason: no
 //! bytes (granted), the key, the domain, disabled or unbound, the endpoint, the peer, the right, wrap-around, the
@@ -50,7 +50,7 @@ impl Protection {
         self.check_other_key(&request, want)
     }
 
-    /// Decides about the use of local memory by a request of this side, named by local key.
+    /// Decides about the use of local memory, named by local key, by one of this side's requests.
     ///
     /// # Errors
     /// Same as [`Self::check_remote`].
@@ -75,7 +75,8 @@ impl Protection {
         Err(self.refuse(&request, self.no_such_key(self.name(key.0), false)))
     }
 
-    /// The same for a region named by its handle. Addresses are those that requests to the region use.
+    /// Like [`Self::check_local`], for a region named by its handle. Addresses are those that requests to the region
+    /// use.
     ///
     /// # Errors
     /// Same as [`Self::check_remote`].
@@ -105,10 +106,10 @@ impl Protection {
 
     /// Pins the slot of the key that `find` looks up.
     ///
-    /// Between the two steps the key can end and its slot be given out again, so often that it lives under the same
-    /// generation as something else. [`Keys::wrap`](crate::key::Keys::wrap) is called in between then: the number of
-    /// wraps has changed after the pin, which synchronises with what made the slot live, and the key is looked up again.
-    /// A lookup after the wrap does not find the key, which ended before.
+    /// Between the two steps the key can become stale and its slot can be reused, so often that it is live under the
+    /// same generation as something else. In that case [`Keys::wrap`](crate::key::Keys::wrap) was called in between. So
+    /// after the pin, which synchronises with the thread that made the slot live, the number of wraps has changed, and
+    /// the key is looked up again. A lookup after the wrap does not find the stale key.
     #[inline]
     fn pin_found<'a>(
         &self,
@@ -327,8 +328,8 @@ impl Protection {
         }
     }
 
-    /// Whether this is a recent key of a window that has been rebound. Only a hint for the message, so don't wait for
-    /// the registry.
+    /// Whether this is a recent key of a window that has been rebound. This is only a hint for the message, so it does
+    /// not wait for the registry.
     fn rebound_since(&self, index: u32, generation: u32) -> bool {
         let Some(registry) = self.registry.try_lock() else {
             return false;
@@ -387,7 +388,7 @@ impl Protection {
         window.offset.checked_add(offset).ok_or(Reason::Wraps)
     }
 
-    /// The memory of `len` bytes from `offset` on in a region; the caller knows that they are inside.
+    /// The memory of `len` bytes from `offset` on in a region; the caller guarantees that they are inside.
     fn memory_of(
         &self,
         region: &Entry,
@@ -431,7 +432,7 @@ pub(crate) fn check_plain_region(
     if !plain || entry.domain() != request.domain {
         return None;
     }
-    // `slice` refuses what is outside; `checked_sub` refuses addresses before the base.
+    // `slice` refuses ranges outside; `checked_sub` refuses addresses before the base.
     let offset = request
         .addr
         .checked_sub(entry.base.load(Ordering::Relaxed))?;
@@ -470,7 +471,7 @@ fn has_right(granted: Access, needs: Access) -> Result<(), Reason> {
     }
 }
 
-/// Why a generation of a slot could not be pinned. If it is live now, it was being changed then.
+/// Why a generation of a slot could not be pinned. If it is live now, it was being changed before.
 fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
     let Some((current, state)) = slab.peek(index) else {
         return Reason::UnknownKey;

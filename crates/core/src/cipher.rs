@@ -1,12 +1,12 @@
 //! A keyed permutation of all 32-bit numbers: the order in which keys are issued.
 //!
-//! The round is that of Speck32 (Beaulieu and others, 2013): additions, rotations and exclusive ors on two 16-bit
-//! halves. Speck32/64 has 22 rounds and expands them from 64 bits; the best published attacks reach 15 of them and
-//! need half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits
-//! in total, so there is neither a short key nor a key schedule to attack.
+//! The round is that of Speck32 (Beaulieu and others, 2013): additions, rotations and XORs on two 16-bit halves.
+//! Speck32/64 has 22 rounds and expands them from 64 bits; the best published attacks reach 15 of them and need half of
+//! all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits in total, so there
+//! is neither a short key nor a key schedule to attack.
 //!
-//! [docs/security.md](../../../docs/security.md) compares the alternatives. What counts here: 64 numbers are
-//! encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.
+//! [docs/security.md](../../../docs/security.md) compares the alternatives. Three properties matter here: 64 numbers
+//! are encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.
 
 use crate::Secrets;
 
@@ -44,7 +44,7 @@ impl Cipher {
 
 #[inline(always)]
 fn encrypt<const N: usize>(round_keys: &[u16], numbers: [u32; N]) -> [u32; N] {
-    // Separate halves, so that the compiler vectorises each step.
+    // The halves are separate so that the compiler vectorises each step.
     let mut high = numbers.map(|number| (number >> 16) as u16);
     let mut low = numbers.map(|number| number as u16);
     for key in round_keys {
@@ -101,7 +101,7 @@ mod tests {
         assert_ne!(next.encrypt(numbers), encrypted);
     }
 
-    /// Every bit of the input turns half of the output's bits.
+    /// Every bit of the input flips half of the output's bits.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn one_bit_changes_half_of_them() {

@@ -1,9 +1,9 @@
 //! A denial, as a value: the attempt, its key and range, and the reason.
 //!
-//! Both sides of a connection can print it: the owner has it at hand, and [`Denial::to_wire`] is small enough to
-//! travel inside the NAK. It says what the holder of the key needs to fix the mistake and nothing about other memory:
-//! an unknown or stale key discloses no address, length or right of the object that is now in its slot. The sentence
-//! is [`Denial`]'s `Display`; the advice is `explain`.
+//! Both sides of a connection can print it: the owner has it, and [`Denial::to_wire`] is small enough to travel inside
+//! the NAK. It says what the holder of the key needs to know to fix the mistake, and nothing about other memory: an
+//! unknown or stale key discloses no address, length or right of the object that is now in its slot. The sentence is
+//! [`Denial`]'s `Display`; the advice is `explain`.
 
 use crate::{
     Access, Accessor, Api, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind,
@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 pub enum Attempt {
     /// An operation of a peer.
     Remote(Operation),
-    /// Use of local memory by a request of this side.
+    /// Use of local memory by one of this side's requests.
     Local(LocalUse),
-    /// Invalidation of a window, by a peer's send or by a request of this side.
+    /// Invalidation of a window, by a peer's send or by one of this side's requests.
     Invalidate {
         /// True for a peer's request.
         remote: bool,
@@ -39,7 +39,7 @@ pub enum NamedKey {
     Region(RegionId),
 }
 
-/// What the slot of a stale key holds now. Deliberately no more than that.
+/// What the slot of a stale key holds now. It deliberately discloses no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
     /// Nothing: the region or window does not exist any more.
@@ -53,7 +53,7 @@ pub enum SlotNow {
 /// Why an access was denied.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reason {
-    /// The key was never given out.
+    /// The key was never issued.
     UnknownKey,
     /// The key was valid once.
     StaleKey {
@@ -64,12 +64,12 @@ pub enum Reason {
     LocalKeyUsedRemotely,
     /// A remote key was used as a local key.
     RemoteKeyUsedLocally,
-    /// The memory belongs to another domain than the queue pair.
+    /// The memory and the queue pair belong to different domains.
     OtherDomain {
         /// The domain of the memory.
         owner: DomainId,
     },
-    /// The region was created disabled and not enabled yet.
+    /// The region was created disabled and has not been enabled yet.
     Disabled,
     /// The window is not bound to any memory.
     Unbound,
@@ -148,7 +148,7 @@ pub struct Denial {
     pub attempt: Attempt,
     /// On which key.
     pub key: NamedKey,
-    /// At which address (or offset) of it.
+    /// The address (or offset) in that memory.
     pub addr: u64,
     /// How many bytes.
     pub len: u64,
@@ -161,13 +161,13 @@ pub struct Denial {
     /// The API of the process that denied it: messages name rights by its flags.
     #[serde(default)]
     pub api: Api,
-    /// True when the key names a window, as far as the denial may disclose that.
+    /// Whether the key names a window, as far as the denial may disclose that.
     #[serde(default)]
     pub window: bool,
 }
 
 impl Denial {
-    /// A peer's operation that the queue pair it arrived on does not allow.
+    /// The denial of a peer's operation that the queue pair does not allow.
     #[must_use]
     #[cold]
     pub fn by_queue_pair(
@@ -184,7 +184,7 @@ impl Denial {
         Request::remote(who, key, addr, len, want).refuse(reason, api)
     }
 
-    /// An access that was granted and then found no usable memory at `at`, an address of this process.
+    /// The denial of an access that was granted and then found no usable memory at `at`, an address of this process.
     #[must_use]
     #[cold]
     pub fn fault(attempt: Attempt, key: NamedKey, addr: u64, len: u64, at: u64) -> Box<Self> {
@@ -204,7 +204,7 @@ impl Denial {
 }
 
 impl Denial {
-    /// A denial that says only what the request asked for.
+    /// A denial that contains only the request.
     #[must_use]
     #[cold]
     pub fn withheld(attempt: Attempt, key: WireKey, addr: u64, len: u64) -> Self {
@@ -221,7 +221,7 @@ impl Denial {
         }
     }
 
-    /// The copy for a peer that is not told the reason: its own request, the same bytes for every reason.
+    /// The copy for a peer that must not learn the reason: its own request, with the same bytes for every reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
         Self {
@@ -315,7 +315,7 @@ struct Wire {
 }
 
 impl Denial {
-    /// The compact form that travels to the peer. It leaves out who asked, which the peer knows.
+    /// The compact form that travels to the peer. It omits the requester, which the peer knows.
     #[must_use]
     pub fn to_wire(&self) -> [u8; WIRE_LEN] {
         let (kind, key) = match self.key {
@@ -334,7 +334,7 @@ impl Denial {
         .to_bytes()
     }
 
-    /// Reads [`Self::to_wire`]. Accepts any bytes: what this version does not know becomes `Other`.
+    /// Reads [`Self::to_wire`]. Accepts any bytes: a value that this version does not know becomes `Other`.
     #[must_use]
     pub fn from_wire(bytes: &[u8; WIRE_LEN]) -> Self {
         let wire = Wire::from_bytes(bytes);
@@ -433,7 +433,7 @@ impl Reason {
         matches!(
             self,
             Self::UnknownKey
-                // Also the result of other low bits in a type 2 window's key.
+                // Wrong low bits in a type 2 window's key also count as guessing.
                 | Self::StaleKey {
                     now: SlotNow::Rebound
                 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a domain still has.
+/// The objects that a domain still has.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DomainChildren {
     /// Regions that are not closed.
@@ -15,7 +15,7 @@ pub struct DomainChildren {
 }
 
 impl DomainChildren {
-    /// True when the domain has no children.
+    /// Whether the domain has no children.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.regions == 0 && self.windows == 0 && self.holders == 0

@@ -6,12 +6,12 @@
 //!   are single words;
 //! * a window's slot changes at binds and invalidations. Its `version` is odd during a change and different
 //!   afterwards. A reader that sees either refuses, because the window was unbound at some moment in between: every
-//!   change begins or ends with that. No reader ever waits.
+//!   change begins or ends with an unbound window. No reader ever waits.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::{Access, DomainId};
 
-/// Flags that stand above the access rights in `Entry::rights`.
+/// Flags above the access rights in `Entry::rights`.
 pub(crate) mod flag {
     /// The region is not enabled.
     pub(crate) const DISABLED: u32 = 1 << 16;
@@ -27,9 +27,9 @@ pub(crate) mod flag {
     pub(crate) const PEER: u32 = 1 << 26;
     /// The region is being changed in place; its slot will be live again under the same generation.
     pub(crate) const CHANGING: u32 = 1 << 28;
-    /// Any of these makes a check leave its straight path.
+    /// Any of these makes a check leave the fast path.
     pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW | PEER | CHANGING;
-    /// The region was enabled by `enable`: nothing can be bound to it any more.
+    /// `enable` has enabled the region: nothing can be bound to it any more.
     pub(crate) const ENABLED: u32 = 1 << 21;
     /// The region has a requested key.
     pub(crate) const REQUESTED: u32 = 1 << 22;
@@ -37,7 +37,7 @@ pub(crate) mod flag {
     pub(crate) const SHARED: u32 = 1 << 23;
     /// The region's addresses are its virtual ones.
     pub(crate) const VIRTUAL: u32 = 1 << 24;
-    /// The front end made the region for itself.
+    /// The front end registered the region for its own use.
     pub(crate) const INTERNAL: u32 = 1 << 27;
     /// A null region: a scatter list of substitutes for what is read and written.
     pub(crate) const NULL: u32 = 1 << 25;
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
     pub(crate) start: AtomicU64,
     /// Bytes.
     pub(crate) len: AtomicU64,
-    /// By which address requests name the first byte.
+    /// The address that requests use for the first byte.
     pub(crate) base: AtomicU64,
     /// Access rights and flags.
     pub(crate) rights: AtomicU32,
@@ -70,7 +70,8 @@ pub(crate) struct Entry {
     pub(crate) link: AtomicU32,
     /// Region: the only peer that it serves, if any. Window: generation of its region's slot.
     pub(crate) link_generation: AtomicU32,
-    /// Window: changes with every bind and invalidation; odd in between. Region: upper half of the requested key.
+    /// Window: changes with every bind and invalidation; odd during the change. Region: upper half of the requested
+    /// key.
     pub(crate) version: AtomicU32,
     /// Window: its index in the list of windows. Region: lower half of the requested key.
     pub(crate) window: AtomicU32,
@@ -85,8 +86,8 @@ impl Entry {
 
     /// Makes checks leave the fast path until other rights are stored, which happens after the rest of the slot.
     ///
-    /// A check in a section that has not seen this already has the section's lock. So a caller that passes through
-    /// that lock after this call and before it changes the slot changes it unobserved. Comparing the slot's
+    /// A check in a section that has not seen this already holds the section's lock. So a caller that takes and
+    /// releases that lock after this call, and only then changes the slot, changes it unobserved. Comparing the slot's
     /// generation before and after would not reveal the change.
     pub(crate) fn begin_change(&self) {
         self.rights.fetch_or(flag::CHANGING, Ordering::SeqCst);
@@ -124,8 +125,8 @@ impl Entry {
         self.window.store(key as u32, Ordering::Relaxed);
     }
 
-    /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)): its end changes something else under the
-    /// table's lock, or is refused because something is bound to it.
+    /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)): ending it changes something else under
+    /// the table's lock, or is refused because something is bound to it.
     pub(crate) fn is_booked(&self) -> bool {
         self.rights() & flag::BOOKED != 0
             || self.link.load(Ordering::Relaxed) > 0
@@ -191,7 +192,7 @@ impl Entry {
         bound.then_some((binding, version))
     }
 
-    /// True when the binding read at `version` still holds.
+    /// Whether the binding read at `version` is still current.
     pub(crate) fn unchanged(&self, version: u32) -> bool {
         fence(Ordering::Acquire);
         self.version.load(Ordering::Relaxed) == version

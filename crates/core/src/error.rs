@@ -8,7 +8,7 @@ use crate::{
 use rkey_base::range::VaRange;
 use thiserror::Error;
 
-/// An operation of the owner that failed. It changed nothing.
+/// Why an operation of the owner failed. It changed nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CoreError {
     /// The domain is not open.
@@ -53,7 +53,7 @@ pub enum CoreError {
     /// A live region of the domain has that key already.
     #[error("key {0:#x} is in use by another region of the domain")]
     KeyTaken(u64),
-    /// All ones means "no key" and cannot be asked for.
+    /// All ones means "no key" and cannot be requested.
     #[error("key {0:#x} cannot be requested: it means \"no key\"")]
     KeyReserved(u64),
     /// The domain still has children.
@@ -61,7 +61,7 @@ pub enum CoreError {
     DomainBusy {
         /// The domain.
         domain: DomainId,
-        /// What it still has.
+        /// The objects that it still has.
         children: DomainChildren,
     },
     /// The region still has windows or bindings.
@@ -102,7 +102,7 @@ fn raise(limit: Limit) -> String {
     }
 }
 
-/// A bind that could not be done. The window is as it was before.
+/// Why a bind failed. The window is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
     /// The window is closed, or never was.
@@ -117,9 +117,9 @@ pub enum BindError {
     /// Window, region and queue pair are not all in one domain.
     #[error("the window is in {window}, the {what} in {other}")]
     OtherDomain {
-        /// Domain of the window.
+        /// The domain of the window.
         window: DomainId,
-        /// What is in another domain: "region" or "queue pair".
+        /// The object in another domain: "region" or "queue pair".
         what: &'static str,
         /// That domain.
         other: DomainId,
@@ -132,7 +132,7 @@ pub enum BindError {
     RegionLacks {
         /// The window's rights.
         asked: Access,
-        /// What the region lacks.
+        /// The right that the region lacks.
         missing: Access,
     },
     /// Windows have remote rights only.
@@ -141,7 +141,7 @@ pub enum BindError {
     /// The range is not inside the region.
     #[error("{asked} is not inside the region, which is {region}")]
     OutOfRange {
-        /// The range asked for.
+        /// The requested range.
         asked: VaRange,
         /// The region, in the addresses requests use.
         region: VaRange,
@@ -169,7 +169,7 @@ pub enum BindError {
     /// Only type 2 windows can be addressed from zero.
     #[error("a {0} window cannot be zero-based")]
     ZeroBased(WindowKind),
-    /// Windows do not bind to regions addressed from zero, by a rule of the API.
+    /// A rule of the API forbids binding windows to zero-based regions.
     #[error("the region is zero-based: windows cannot be bound to it")]
     ZeroBasedRegion,
     /// No key is left.

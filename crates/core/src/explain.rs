@@ -1,7 +1,7 @@
 //! The text of a denial: one sentence, and the longer form with advice.
 //!
-//! The sentence says what was tried, on which bytes, with which key, and why it was denied. The advice says how to fix
-//! it. Both are for the programmer, on either side of the connection.
+//! The sentence says what the request tried, on which bytes, with which key, and why it was denied. The advice says how
+//! to fix it. Both are for the programmer, on either side of the connection.
 
 use crate::{
     Access, Api, Attempt, Denial, LocalUse, NamedKey, Operation, Reason, SlotNow, WindowKind,
@@ -224,7 +224,7 @@ impl Denial {
         }
     }
 
-    /// How much of the request is outside of the memory, and on which side.
+    /// How much of the request is outside the memory, and on which side.
     fn outside(&self, out: &mut fmt::Formatter<'_>, before: u64, after: u64) -> fmt::Result {
         let noun = self.noun();
         let part = |which, count| {
@@ -252,7 +252,7 @@ impl Denial {
         }
     }
 
-    /// What the key names, if the denial says something about it.
+    /// The object that the key names, if the denial says something about it.
     const fn noun(&self) -> &'static str {
         if self.window { "window" } else { "region" }
     }
@@ -355,7 +355,7 @@ impl Denial {
         })
     }
 
-    /// True if a request to a zero-based region gave something that cannot be an offset into it.
+    /// Whether a request to a zero-based region gave an address that cannot be an offset into it.
     fn misses_zero_base(&self) -> bool {
         match &self.reason {
             Reason::OutOfRange { memory, .. } => memory.start() == 0 && self.addr >= memory.end(),
@@ -363,7 +363,7 @@ impl Denial {
         }
     }
 
-    /// What the memory must be for this attempt.
+    /// What the attempt needs of the memory.
     fn usable(&self) -> &'static str {
         match self.attempt {
             Attempt::Remote(Operation::Read)

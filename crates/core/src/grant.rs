@@ -9,8 +9,8 @@ use rkey_base::slab::{Pin, Retired};
 
 /// The right to touch some bytes of registered memory, until it is dropped.
 ///
-/// While a grant lives, closing its region does not finish. Hold it for the length of a copy and no longer, and
-/// never across anything that waits.
+/// While a grant lives, closing its region does not finish. Hold it only during a copy, and never across anything that
+/// waits.
 #[must_use]
 pub struct Grant<'a> {
     pub(crate) held: Held<'a>,
@@ -48,7 +48,7 @@ impl Grant<'_> {
         through_window: false,
     };
 
-    /// The memory, when it is one range, as it always is for a plain region. Addresses are those of this process.
+    /// The memory, if it is one range, as it always is for a plain region. Addresses are those of this process.
     #[inline]
     #[must_use]
     pub fn single(&self) -> Option<VaRange> {
@@ -74,7 +74,7 @@ impl Grant<'_> {
         self.spans().map(|span| span.len()).sum()
     }
 
-    /// True for a request of no bytes.
+    /// Whether the request has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -91,7 +91,7 @@ impl Grant<'_> {
         }
     }
 
-    /// True when the key named a window of the region and not the region itself.
+    /// Whether the key named a window of the region and not the region itself.
     #[must_use]
     pub fn through_window(&self) -> bool {
         self.through_window
@@ -136,15 +136,15 @@ impl Iterator for Spans<'_> {
 
 impl ExactSizeIterator for Spans<'_> {}
 
-/// The end of a region: its keys are already refused; its memory belongs to the owner again when no grant is left. No
-/// count includes grants of a section: [`crate::Section`] says how their end is detected.
+/// The end of a region: its keys are already refused, and its memory belongs to the owner again when no grant is left.
+/// No count includes grants of a section: [`crate::Section`] says how their end is detected.
 ///
 /// Dropping this earlier is allowed; the table then frees the region later, but the owner does not learn when
 /// accesses to the memory have ended.
 #[must_use = "the memory is in use until the close is drained"]
 pub struct Closing<'a> {
     table: &'a Protection,
-    /// The slot, unless the region ended at once.
+    /// The slot, unless the region ended immediately.
     waiting: Option<Retired<'a, Entry>>,
     shared: bool,
     section: Awaited<'a>,
@@ -173,15 +173,15 @@ impl<'a> Closing<'a> {
         self.shared
     }
 
-    /// True when no grant holds the region any more, and the section's grants are known to have ended. Once true, it
-    /// stays true.
+    /// Whether no grant holds the region any more and the section's grants are known to have ended. Once true, it stays
+    /// true.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.section.is_over() && self.waiting.as_ref().is_none_or(Retired::is_drained)
     }
 
-    /// Ends the close: the memory is the owner's.
+    /// Finishes the close: the memory belongs to the owner.
     ///
     /// # Errors
     /// Returns itself while it is not drained.

@@ -1,14 +1,15 @@
 //! Regions that cannot end while something about them changes.
 //!
 //! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So a thread that binds
-//! something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: it sets a bit in the slot's
-//! word with which the slot cannot be ended without the lock. Once nothing is bound to the region and nothing changes it, the hold ends.
+//! something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: it sets a bit in the
+//! slot's word that prevents the slot from being ended without the lock. Once nothing is bound to the region and nothing
+//! changes it, the hold ends.
 
 use crate::entry::Entry;
 use crate::table::Protection;
 use crate::{CoreError, RegionId};
 
-/// A live region that stays live while the caller has this and the table's lock, unless the caller ends it.
+/// A live region that stays live while the caller has this value and the table's lock, unless the caller ends it.
 pub(crate) struct Held<'a> {
     pub(crate) id: RegionId,
     table: &'a Protection,

@@ -1,7 +1,7 @@
-//! Names of objects (domains, regions, windows), keys, and the identity of a requester.
+//! Ids of objects (domains, regions, windows), keys, and the identity of a requester.
 //!
 //! Ids are handles for the owner's side and never cross to a peer; keys are what requests carry. Both name a slot and
-//! its generation, so that a name that outlives its object is refused and never reaches a newer object.
+//! its generation, so that an id or key that outlives its object is refused and never reaches a newer object.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +17,7 @@ impl fmt::Display for DomainId {
     }
 }
 
-/// The key by which this side's own requests name a region (verbs' lkey, uDAPL's LMR context).
+/// The key that this side's own requests use for a region (verbs' lkey, uDAPL's LMR context).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct LocalKey(pub u32);
 
@@ -27,7 +27,7 @@ impl fmt::Display for LocalKey {
     }
 }
 
-/// The key by which a peer names a region or a window (verbs' rkey, uDAPL's RMR context).
+/// The key that a peer uses for a region or a window (verbs' rkey, uDAPL's RMR context).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Key(pub u32);
 
@@ -38,7 +38,7 @@ impl Key {
         self.0 as u8
     }
 
-    /// The same key with other low 8 bits (what `ibv_inc_rkey` does with the next number).
+    /// The same key with other low 8 bits (`ibv_inc_rkey` uses the next number).
     #[must_use]
     pub const fn with_consumer_bits(self, bits: u8) -> Self {
         Self(self.0 & !0xff | bits as u32)
@@ -51,7 +51,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// How a request that arrives names memory.
+/// How an incoming request names memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum WireKey {
     /// A key that the device chose.
@@ -104,7 +104,7 @@ macro_rules! handle_bits {
                 (self.generation as u64) << 32 | self.index as u64
             }
 
-            /// The id of [`Self::to_bits`]. Any number is accepted; one that names nothing is refused when used.
+            /// The id of [`Self::to_bits`]. Accepts any number; one that names nothing is refused when used.
             #[must_use]
             pub const fn from_bits(bits: u64) -> Self {
                 Self {

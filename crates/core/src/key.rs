@@ -1,10 +1,10 @@
-//! Keys of the device: how they are chosen, and what a number used as a key names.
+//! Keys of the device: how they are chosen, and what a number names as a key.
 //!
 //! **Remote keys** are issued in the order of a keyed permutation of all 32-bit numbers ([`crate::cipher`]): the first key
 //! is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
 //! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions come and go,
 //! learns nothing about the others except that they differ. No key is issued again before all have been used; then the
-//! next permutation begins. To tell an ended key from one that was never issued, decrypt it and compare it with the
+//! next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and compare it with the
 //! number of keys issued so far.
 //!
 //! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses the upper 24, such that none of the
@@ -19,16 +19,16 @@
 //! +------------------+------------+---+
 //! ```
 //!
-//! A number can be a local and a remote key at the same time, as rarely as a guess hits a key; then its use decides. Keys
-//! below 256 are never issued; programs use 0 for "no key".
+//! A number can be a local and a remote key at the same time, though only as rarely as a guess hits a key; then its use
+//! decides. Keys below 256 are never issued; programs use 0 for "no key".
 
 use crate::cipher::Cipher;
 use crate::key_table::KeyTable;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{Key, Limits, LocalKey};
 
-/// Random numbers that make the keys of a device unguessable: all of its secrets come from them. Each device needs its
-/// own, from the system's random number generator.
+/// Random numbers that make the keys of a device unguessable: all of its secrets derive from them. Each device needs
+/// its own, from the system's random number generator.
 #[derive(Clone)]
 pub struct Secrets(pub [u64; 4]);
 
@@ -65,21 +65,21 @@ pub(crate) const TYPE2_GENERATIONS: u32 = 1 << 11;
 const BATCH: usize = 64;
 /// Keys below this are never issued.
 const LOWEST: u32 = 256;
-/// So many keys before its own, the place of a key in the table is fetched into the cache.
+/// A key's cell in the table is fetched into the cache this many keys ahead.
 const AHEAD: usize = 12;
-/// How many other prefixes are tried for a type 2 window until all of its 256 keys are new.
+/// How many other prefixes to try for a type 2 window until all of its 256 keys are new.
 const TRIES: u32 = 16;
 /// Words of the bit map of prefixes.
 const PREFIX_WORDS: u32 = 1 << 18;
-/// How many prefixes have been used when those of closed windows start to be freed: half of all.
+/// Once this many prefixes (half of all) have been used, those of closed windows are freed.
 const MANY_PREFIXES: u32 = 1 << 23;
 
-/// What a number that is used as a key names.
+/// What a number names as a key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
-    /// A region, or a window whose key the device chose, by a remote key that is live or was.
+    /// A region, or a window whose key the device chose: the number is, or was, its remote key.
     Remote { index: u32, generation: u32 },
-    /// A region, by a local key; it need not exist.
+    /// A region, by its local key; the region need not exist.
     Local { index: u32, generation: u32 },
     /// A type 2 window; the low byte of the key is the consumer's.
     Type2 { index: u32, generation: u32 },
@@ -112,7 +112,7 @@ pub(crate) struct KeySequence {
     batch: [u32; BATCH],
     /// The upper 24 bits that type 2 windows have used so far, once there is one.
     prefixes: Option<Box<[u64]>>,
-    /// How many of those.
+    /// The number of prefixes used so far.
     had: u32,
     /// The next word of `prefixes` to check for closed windows, while that scan runs.
     freeing: Option<u32>,
@@ -120,7 +120,7 @@ pub(crate) struct KeySequence {
 
 impl Keys {
     pub(crate) fn new(secrets: &Secrets) -> Self {
-        // The mask's upper bits belong to no slot, so that no local key is below 256.
+        // The upper bits of the mask belong to no slot, so no local key is below 256.
         let random = secrets.number("local keys");
         let none = Limits::KEY_SLOTS + 1 + (random >> 32) as u32 % Limits::TYPE2_SLOTS;
         Self {
@@ -134,9 +134,9 @@ impl Keys {
         }
     }
 
-    /// How often a slot's generations have wrapped. A reader that finds a slot in a generation, and this number unchanged
-    /// before and after, has found the right use of the slot. Acquire: a reader that sees a wrap also sees that the
-    /// earlier keys have ended.
+    /// How often a slot's generations have wrapped. A reader that finds a slot in a generation and this number unchanged
+    /// has found the right use of the slot. Acquire: a reader that sees a wrap also sees that the earlier keys are
+    /// stale.
     #[inline]
     pub(crate) fn wraps(&self) -> u32 {
         self.wraps.load(Ordering::Acquire)
@@ -217,7 +217,7 @@ impl Keys {
         places.iter().any(|place| *place < drawn as u32)
     }
 
-    /// Which permutation keys come from at this moment.
+    /// The permutation that keys come from at this moment.
     #[inline]
     pub(crate) fn permutation(&self) -> u32 {
         (self.drawn.load(Ordering::Relaxed) >> 32) as u32
@@ -296,7 +296,7 @@ impl Keys {
             .then_some(Key(key))
     }
 
-    /// Whether one of the 256 keys with these upper bits has been issued, apart from the number that it comes from.
+    /// Whether one of the 256 keys with these upper bits has been issued, except for the number that they come from.
     fn any_was_drawn(&self, prefix: u32) -> bool {
         let keys = |block: u32| {
             std::array::from_fn::<u32, BATCH, _>(|low| prefix | block << 6 | low as u32)
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// An ended key is never taken for one that was never issued, even long after its object was forgotten.
+    /// A stale key is never taken for one that was never issued, even long after its object was forgotten.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn ended_keys_are_told_from_numbers_that_never_were_keys() {
@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Windows get unused prefixes while there are any, then those of closed windows.
+    /// Windows get unused prefixes as long as there are any, then those of closed windows.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
     fn prefixes_are_used_again_when_half_of_them_are_used_up() {

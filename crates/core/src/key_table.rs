@@ -1,14 +1,14 @@
 //! The live device keys: a lock-free map from a key to its slot.
 //!
-//! A hash table of buckets of eight cells, one cache line each. Keys are as good as random, so their own bits select
-//! the bucket. When a key finds no free cell, a level with four times the cells is added; existing levels stay in
-//! place, so readers never see a table move.
+//! It is a hash table of buckets of eight cells, one cache line each. Keys are as good as random, so their own bits
+//! select the bucket. When a key finds no free cell, a level with four times the cells is added; existing levels stay
+//! in place, so readers never see a table move.
 //!
 //! A cell is one word, so a reader sees a key with its own slot or not at all. The result may be outdated: the caller
-//! pins the slot under the generation that it found, which fails if the key has ended meanwhile.
+//! pins the slot under the generation that it found, which fails if the key has become stale meanwhile.
 //!
-//! The cell of an ended key keeps its contents until another key needs it. So for a while a denial can still say what
-//! the key named.
+//! The cell of a stale key keeps its contents until another key needs the cell. So for some time a denial can still say
+//! what the key named.
 
 use crate::Limits;
 use crate::key::GENERATIONS;
@@ -20,7 +20,7 @@ const FIRST_LEVEL: usize = if cfg!(loom) { 2 } else { 64 };
 const LEVELS: usize = 9;
 /// A cell that was never used.
 const EMPTY: u64 = 0;
-/// In a cell whose key is live.
+/// Set in a cell whose key is live.
 const LIVE: u64 = 1 << 31;
 const INDEX_BITS: u32 = 20;
 
@@ -45,7 +45,7 @@ pub(crate) struct KeyTable {
 pub(crate) struct Found {
     pub(crate) index: u32,
     pub(crate) generation: u32,
-    /// The key has not ended.
+    /// The key is live.
     pub(crate) live: bool,
 }
 
@@ -125,10 +125,10 @@ impl KeyTable {
     }
 
     /// A cell for a key, in the largest level with room, because lookups try it first. A cell that was never used is
-    /// preferred, as long as the level has any: then more ended keys are remembered.
+    /// preferred, as long as the level has any: then more stale keys are remembered.
     #[inline]
     fn room(&self, key: u32) -> Option<&AtomicU64> {
-        // Usually the first cell will do, and the others need not be computed.
+        // Usually the first cell works, and the others need not be computed.
         let newest = self.grown.load(Ordering::Relaxed).wrapping_sub(1);
         if let Some(cell) = self.first_cell(newest, key)
             && cell.load(Ordering::Relaxed) & LIVE == 0
@@ -177,7 +177,7 @@ impl KeyTable {
         None
     }
 
-    /// Notes that a key has ended.
+    /// Marks a key as stale.
     #[inline]
     pub(crate) fn end(&self, key: u32, index: u32, generation: u32) {
         let live = word(key, index, generation);
@@ -223,7 +223,7 @@ impl KeyTable {
 }
 
 /// The cells of a level that may be a key's, in the order in which they are tried. The bucket depends on the upper 24
-/// bits only, so that all keys of a type 2 window have the same.
+/// bits only, so that all keys of a type 2 window have the same bucket.
 #[inline(always)]
 fn cells(level: &[Bucket], key: u32) -> impl Iterator<Item = &AtomicU64> {
     // Levels have a power of two of buckets. The bits that select no bucket select the first cell to try.
@@ -275,7 +275,7 @@ mod tests {
         assert!(!table.any_with_prefix(!keys[0]));
     }
 
-    /// Cells of keys that have ended are used again.
+    /// The cells of stale keys are reused.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn a_table_of_few_live_keys_stays_small() {

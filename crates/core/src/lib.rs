@@ -1,17 +1,17 @@
-//! The protection core: which memory may be touched, by whom, and why not.
+//! The protection core: which memory may be touched, by whom, and if not, why not.
 //!
 //! A [`Protection`] table knows domains, memory regions and memory windows and the keys that name them. One function
 //! decides every access: [`Protection::check_remote`] (or its local counterpart) returns a [`Grant`], the permission
-//! to touch exactly these bytes until it is dropped, or a [`Denial`], a value with everything a person needs to
+//! to touch exactly these bytes until it is dropped, or a [`Denial`], a value with everything that a person needs to
 //! understand the refusal.
 //!
 //! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
 //! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one short spin
 //! lock, except for threads that register and deregister from a [`Magazine`].
 //!
-//! Where to find things: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in `key`, the
-//! decision in `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, the states of
-//! regions and windows in `state`.
+//! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in `check`
+//! (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, and the states of regions and
+//! windows in `state`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(

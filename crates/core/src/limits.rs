@@ -20,7 +20,7 @@ pub struct Limits {
     /// The maximum number of segments of a region.
     pub max_segments: u32,
     /// Key slots that regions and bound type 1 windows share; at most [`Limits::KEY_SLOTS`]. Smaller values make keys
-    /// repeat sooner and are useful only to test that.
+    /// repeat sooner, which is useful only in tests.
     pub key_slots: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The lock-free checks under loom: rebinding of a slot, requested keys, and accesses racing with their revocation.
 //!
 //! The reader is the spawned thread, and the writer the one that continues: loom remembers only the last access to a
-//! word, and a writer that reads a word before it changes it would hide the reader's access.
+//! word, and a writer that reads a word before changing it would hide the reader's access.
 
 use crate::entry::{BoundTo, Entry};
 use crate::key_table::KeyTable;
@@ -64,7 +64,7 @@ fn add(table: &Requested, domain: DomainId, key: u64, index: u32) {
     room.fill(first_use(index));
 }
 
-/// Looks `key` up while key 7 is removed, key 8 takes its cell, and key 5 stays in the newest level.
+/// Looks up `key` while key 7 is removed, key 8 takes its cell, and key 5 stays in the newest level.
 fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
     loom::model(move || {
         let table = Arc::new(Requested::new(1));
@@ -98,8 +98,7 @@ fn a_requested_key_that_stays() {
     look_up_against_changes(5, |found| found == Some((50, 0)));
 }
 
-/// A device key is found with its own slot or not at all; a key that stays is always found, also while the table
-/// grows.
+/// A device key is found with its own slot or not at all; a key that stays is always found, even while the table grows.
 #[test]
 fn device_keys_that_come_and_go() {
     loom::model(|| {
@@ -173,7 +172,7 @@ impl World {
         }
     }
 
-    /// The same in a section.
+    /// A peer's access in a section.
     fn access_in_section(&self, key: WireKey) {
         let section = self.engine.lock();
         let grant = section.check_remote(&self.who, key, START, 8, Operation::Write);
@@ -249,8 +248,8 @@ fn an_old_key_against_the_next_use_of_its_slot() {
     });
 }
 
-/// A region that is changed in place, under the same keys: a grant covers the old memory, which is not yet given
-/// back, or the new memory, and never the start of one with the length of the other.
+/// A region is changed in place, under the same keys. A grant covers either the old memory, which is not yet returned,
+/// or the new memory, and never the start of one with the length of the other.
 fn access_against_a_change(addr: u64) {
     loom::model(move || {
         let (world, _) = World::new();
@@ -340,14 +339,14 @@ impl World {
     }
 }
 
-/// A model with so many steps that it is tried with at most three preemptions.
+/// This model has so many steps that loom tries it with at most three preemptions.
 fn long_model(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// A region that ends into a magazine, and whose slot is another region's at once.
+/// A region ends into a magazine, and another region gets its slot at once.
 fn access_against_a_magazine(access: fn(&World, WireKey)) {
     long_model(move || {
         let (world, region) = World::new();
@@ -374,7 +373,7 @@ fn access_with_a_pin_against_close_into_a_magazine() {
     access_against_a_magazine(World::access_with_a_pin);
 }
 
-/// A region that is bound to something does not end, and one that has ended is not bound, nor is the next in its slot.
+/// A region that is bound to something does not end; one that has ended is not bound, nor is the next one in its slot.
 #[test]
 fn bind_against_close_into_a_magazine() {
     loom::model(|| {

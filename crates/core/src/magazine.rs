@@ -1,20 +1,20 @@
-//! Magazines: what a thread keeps so that it registers and deregisters without the table's lock.
+//! Magazines, with which a thread registers and deregisters without the table's lock.
 //!
 //! A [`Magazine`] contains *ready* slots, which are claimed and have their keys already, and slots of regions that it has
 //! *ended*. Registering takes a ready slot, fills it and makes it live. Deregistering an idle region ends it and claims its
 //! slot for the next use in one step ([`Slab::reclaim`](rkey_base::slab::Slab::reclaim)). Only when the ready slots are used
 //! up, or too many have ended, does the thread take the table's lock, and give all ended slots new keys at once.
 //!
-//! **Keys.** A ready slot's key is in the table of keys, but grants nothing, and a peer that names it gets the same
-//! denial as for a number that was never issued. The key of an ended slot ends with its generation; it leaves the table of
+//! **Keys.** A ready slot's key is in the table of keys but grants nothing; a peer that uses it gets the same denial as
+//! for a number that was never issued. The key of an ended slot becomes stale with its generation; it leaves the table of
 //! keys just before the slot gets another key or is freed.
 //!
 //! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in addition:
-//! they are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::settle`] empties
-//! all magazines and checks again. Inspection subtracts what is prepaid.
+//! these are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::settle`]
+//! empties all magazines and checks again. Inspection subtracts what is prepaid.
 //!
-//! **Locks.** A magazine has a lock of its own, which is biased to its thread; others take it to settle. The order is: the
-//! table's, a magazine's, that of the requested keys.
+//! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to settle. The order is:
+//! the table's lock, a magazine's, that of the requested keys.
 
 use crate::entry::{Entry, NONE, flag};
 use crate::grant::Closing;
@@ -35,7 +35,7 @@ const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 const BYTES: u64 = 1 << 30;
 
 /// What one thread needs to register and deregister without the table's lock ([`Protection::register_from`],
-/// [`Protection::close_region_into`]). Dropping it gives everything back to its table.
+/// [`Protection::close_region_into`]). Dropping it returns everything to its table.
 pub struct Magazine {
     stock: Owner<Stock>,
     table: Weak<Protection>,
@@ -280,7 +280,7 @@ impl Protection {
         Some(Closing::new(self, None, false))
     }
 
-    /// Gives all magazines' contents back, so that the counts are exact. The caller has the table's lock.
+    /// Returns the contents of all magazines, so that the counts are exact. The caller has the table's lock.
     #[cold]
     pub(crate) fn settle(&self, registry: &mut Registry) {
         let magazines = std::mem::take(&mut registry.magazines);
@@ -290,8 +290,8 @@ impl Protection {
         registry.magazines = magazines;
     }
 
-    /// Makes sure that a magazine has a slot in this domain and this many bytes. `None`: that is not possible now, or not at
-    /// all.
+    /// Makes sure that a magazine has a slot in this domain and this many bytes. `None` if that is not possible now, or not
+    /// at all.
     #[cold]
     fn restock<'a>(
         &self,
@@ -383,7 +383,7 @@ impl Protection {
         registry.region_went(domain, 0);
     }
 
-    /// Gives a magazine's contents back.
+    /// Returns a magazine's contents to the table.
     fn empty(&self, registry: &mut Registry, stock: &mut Stock) {
         self.free_ended(registry, stock);
         for ready in stock.ready.drain(..) {

@@ -1,4 +1,4 @@
-//! Raw keys: everything a peer needs to reach a region, as bytes, and the table by which a peer maps them to numbers.
+//! Raw keys: everything a peer needs to reach a region, as bytes, and the table that maps them to numbers at the peer.
 //!
 //! libfabric's raw keys use this (FI-008 to FI-010), and any key may: mapping gives a 64-bit number that a request
 //! carries instead of the key itself.
@@ -15,7 +15,7 @@ use std::fmt;
 pub struct RawKey {
     /// The remote key.
     pub key: WireKey,
-    /// First address by which requests name the region.
+    /// The first address that requests use for the region.
     pub base: u64,
     /// Length of the region, in bytes.
     pub len: u64,
@@ -29,7 +29,7 @@ impl RawKey {
 
     const MARK: [u8; 3] = [b'r', b'k', 1];
 
-    /// The bytes to hand to a peer.
+    /// The bytes to send to a peer.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let (kind, key) = match self.key {
@@ -99,7 +99,7 @@ impl RawKeyMap {
         u64::from(*generation) << 32 | u64::from(place)
     }
 
-    /// The key behind a number.
+    /// The key for a number.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<RawKey> {
         let it = self.places.lock();
@@ -128,7 +128,7 @@ impl RawKeyMap {
         it.places.len() - it.free.len()
     }
 
-    /// True when no key is mapped.
+    /// Whether no key is mapped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(RawKey::from_bytes(&wrapping.to_bytes()), None);
     }
 
-    /// A mapped number names the key until it is unmapped, and never again; a second unmap is an error; mapping over
-    /// and over does not grow the table.
+    /// A mapped number names the key until it is unmapped, and never again. A second unmap is an error. Repeated
+    /// mapping does not grow the table.
     #[test]
     fn numbers_are_released_and_not_revived() {
         let map = RawKeyMap::default();

@@ -4,11 +4,11 @@ use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules};
 use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
 
-/// By which addresses requests name the bytes of a region.
+/// Which addresses requests use for the bytes of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Addressing {
-    /// By virtual addresses in the owner's process. In a scatter list every segment can be reached, and an access
-    /// must stay inside one.
+    /// Virtual addresses in the owner's process. In a scatter list every segment can be reached, and an access must
+    /// stay inside one.
     #[default]
     Virtual,
     /// From zero; the segments of a scatter list follow each other without gaps.
@@ -45,7 +45,7 @@ pub struct RegionSpec<'a> {
     pub addressing: Addressing,
     /// Refuses every access until it is enabled.
     pub disabled: bool,
-    /// The remote key the program would like (libfabric); ignored for regions without remote rights.
+    /// The remote key that the program requests (libfabric); ignored for regions without remote rights.
     pub requested_key: Option<u64>,
     /// Can be enabled only with an endpoint tied to it, and serves only that endpoint (FI-076).
     pub needs_endpoint: bool,
@@ -53,9 +53,9 @@ pub struct RegionSpec<'a> {
     pub peer: Option<u32>,
     /// Where the memory comes from.
     pub memory: MemoryKind,
-    /// The front end makes it for itself, not for its program: see [`crate::Protection::regions_of_program`].
+    /// The front end registers it for itself, not for its program: see [`crate::Protection::regions_of_program`].
     pub internal: bool,
-    /// The rules of the API that asks.
+    /// The rules of the requesting API.
     pub rules: Rules,
 }
 
@@ -84,7 +84,7 @@ impl<'a> RegionSpec<'a> {
 pub struct Region {
     /// The owner's handle.
     pub id: RegionId,
-    /// For this side's own requests.
+    /// The key for this side's own requests.
     pub local_key: LocalKey,
     /// For peers.
     pub key: Key,

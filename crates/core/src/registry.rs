@@ -1,4 +1,4 @@
-//! The owner's requests about regions: register, enable, tie, re-register, close.
+//! The owner's operations on regions: register, enable, tie, re-register, close.
 
 use crate::entry::{Entry, NONE, flag};
 use crate::grant::Closing;
@@ -40,7 +40,7 @@ impl Protection {
     /// Registers memory. The caller is responsible for what the ranges point to; it need not be mapped (FI-030).
     ///
     /// # Errors
-    /// See [`CoreError`]; nothing is registered then.
+    /// See [`CoreError`]; on an error, nothing is registered.
     #[inline]
     pub fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, CoreError> {
         let geometry = self.geometry(spec.ranges, spec.addressing)?;
@@ -141,8 +141,8 @@ impl Protection {
         Ok(())
     }
 
-    /// Deregisters a region: from the moment this returns, every check refuses. Earlier grants may still be in use;
-    /// the memory belongs to the owner when the returned value is drained.
+    /// Deregisters a region: once this returns, every check refuses. Earlier grants may still be in use; the memory
+    /// belongs to the owner when the returned value is drained.
     ///
     /// # Errors
     /// [`CoreError::RegionBusy`] while windows, an endpoint or a counter are bound to it; it is then unchanged.
@@ -150,7 +150,7 @@ impl Protection {
     pub fn close_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
         let mut registry = self.registry.lock();
         let entry = self.region(region)?;
-        // If the region ends meanwhile (into a magazine), these are another's, and `end` fails.
+        // If the region ends meanwhile (into a magazine), these are another region's, and `end` fails.
         let windows = entry.link.load(Ordering::Relaxed);
         let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::tied(place).is_some());
         if windows > 0 || bindings != [false; 2] {
@@ -301,7 +301,7 @@ impl Protection {
     ) -> Result<Region, CoreError> {
         let released = replaced.map_or(0, |old| old.len.load(Ordering::Relaxed));
         let bytes = self.room_for(registry, it.geometry.len, released)?;
-        // First, because it may look into magazines, whose locks come before that of the requested keys.
+        // This comes first because it may need magazines, whose locks precede that of the requested keys.
         let ready = self.ready_slot_of_all(registry);
         let full = || reached(Limit::KeySlots, u64::from(self.slots.capacity()));
         if it.requested.is_some() || replaced.is_some_and(|old| old.requested().is_some()) {
@@ -328,7 +328,7 @@ impl Protection {
             true => claimed.publish_held(),
             false => claimed.publish(),
         }
-        registry.bytes = bytes.wrapping_add(released); // `end` takes them away again
+        registry.bytes = bytes.wrapping_add(released); // `end` removes them again
         registry.regions += 1;
         registry.region_came(domain, rights)?;
         Ok(Region {
@@ -365,7 +365,7 @@ impl Protection {
         slot.rights.store(rights, Ordering::Release);
     }
 
-    /// The bytes of all regions after `released` were released and `len` came.
+    /// The bytes of all regions after releasing `released` and adding `len`.
     #[inline]
     pub(crate) fn room_for(
         &self,
@@ -384,8 +384,8 @@ impl Protection {
         bytes.ok_or(reached(Limit::TotalBytes, max))
     }
 
-    /// Gives a new region its requested key, if it has one, after the region that it replaces has lost its own. That one
-    /// keeps it if this fails, as it does if there is no slot for the new one.
+    /// Gives a new region its requested key, if it has one, after the region that it replaces has lost its own. If this
+    /// fails (for example, because there is no slot for the new region), the old region keeps its key.
     pub(crate) fn replace_requested(
         &self,
         it: &Filling,
@@ -411,7 +411,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Gives a region the requested key back that was taken from it just now, under the same lock.
+    /// Returns the requested key that was just taken from a region to that region, under the same lock.
     pub(crate) fn restore_requested(
         &self,
         adding: &Adding<'_>,
@@ -529,7 +529,7 @@ pub(crate) fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> 
         .map_err(|missing| CoreError::AccessNeeds { asked, missing })
 }
 
-/// The address by which requests name the first byte.
+/// The address that requests use for the first byte.
 #[inline]
 pub(crate) fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64, u32), CoreError> {
     let (base, flags) = match addressing {

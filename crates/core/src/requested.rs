@@ -5,8 +5,8 @@
 //! and a reader reads it before and after the key: it trusts only what did not change. The caller that finds a target
 //! pins the slot; the pin fails if the slot no longer has that key.
 //!
-//! With many keys, the cost of a lookup is the cache lines that it touches: a bucket is two adjacent ones, and a lookup
-//! starts with the one where the key was put if there was room.
+//! With many keys, the cost of a lookup is the cache lines that it touches. A bucket is two adjacent lines, and a
+//! lookup starts with the one where the key was stored if there was room.
 
 use crate::key::GENERATIONS;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -19,7 +19,7 @@ const FIRST_LEVEL: usize = if cfg!(loom) { 1 } else { 64 };
 const LEVELS: usize = 9;
 /// The target of a free cell.
 const EMPTY: u64 = 0;
-/// In the target of a cell that is not free.
+/// Set in the target of a cell that is not free.
 const USED: u64 = 1 << 31;
 const INDEX_BITS: u32 = 20;
 
@@ -44,7 +44,7 @@ pub(crate) struct Requested {
     /// The number of levels.
     grown: AtomicUsize,
     factor: u64,
-    /// Held by the thread that adds keys. The last lock that a thread takes.
+    /// The thread that adds keys holds it. It is the last lock that a thread takes.
     adding: SpinLock<()>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Adding<'a> {
 
 /// Whether a key can be added.
 pub(crate) enum Vacancy<'a> {
-    /// It can: in this cell.
+    /// The key can be added in this cell.
     Room(Room<'a>),
     /// The table already has the key.
     Taken,

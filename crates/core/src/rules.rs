@@ -11,7 +11,7 @@ bitflags! {
     /// Optional rules for a registration or a bind.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Rules: u32 {
-        /// A region with remote write or remote atomic needs local write too (VB-014, VB-015).
+        /// A region with remote write or remote atomic also needs local write (VB-014, VB-015).
         const REMOTE_WRITE_NEEDS_LOCAL_WRITE = 1 << 0;
         /// Every region may be read locally, requested or not (VB-016).
         const LOCAL_READ_ALWAYS = 1 << 1;
@@ -23,7 +23,7 @@ bitflags! {
         const WINDOW_READ_NEEDS_LOCAL_READ = 1 << 4;
         /// Remote write includes remote atomic (FI-098).
         const REMOTE_WRITE_GIVES_ATOMIC = 1 << 5;
-        /// Windows do not bind to regions that are addressed from zero.
+        /// Windows cannot be bound to zero-based regions.
         const NO_WINDOW_ON_ZERO_BASED = 1 << 6;
 
         /// What verbs demands.

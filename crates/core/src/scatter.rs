@@ -1,6 +1,6 @@
 //! Scatter lists: regions of several memory segments, and the side table that stores them.
 //!
-//! Few regions have one, so a region's slot holds only the list's number.
+//! Few regions have a scatter list, so a region's slot holds only the list's number.
 
 use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;
@@ -41,7 +41,7 @@ impl ScatterList {
         self.pieces.iter().map(|(_, range)| *range).collect()
     }
 
-    /// Everything from the lowest to the highest address of any segment.
+    /// The range from the lowest to the highest address of any segment.
     pub(crate) fn hull(&self) -> VaRange {
         self.hull
     }

@@ -1,14 +1,14 @@
-//! Sections: checks under a lock that the caller holds anyway, which then write nothing to memory.
+//! Sections: checks under a lock that the caller holds anyway. Such checks write nothing to memory.
 //!
 //! A pin and its release are two atomic read-modify-writes, several times the cost of the rest of a check. An engine
 //! makes all its checks and copies under its own lock, so it needs no pins: it keeps a [`Section`] behind that lock.
 //!
 //! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back must
-//! make sure that no such grant is left: by exclusive access to the section ([`Section::pass`]), or by passing through the
-//! lock that the section is behind ([`SectionLock::pass`]). Until one of these has happened after a region was
+//! make sure that no such grant is left: by exclusive access to the section ([`Section::pass`]), or by taking and
+//! releasing the lock that guards the section ([`SectionLock::pass`]). Until one of these has happened after a region was
 //! deregistered or began to change, [`Closing::finish`](crate::Closing::finish) and
 //! [`Changing::finish`](crate::Changing::finish) refuse. [`SectionLock`] is the only way to share a section between
-//! threads, as it is not `Sync`.
+//! threads because a section is not `Sync`.
 
 use crate::check::check_plain_region;
 use crate::denial::{NamedKey, Request};
@@ -25,7 +25,7 @@ use rkey_base::range::VaRange;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The permission to check without pins. A table gives it once ([`Protection::section`]).
+/// The permission to check without pins. A table issues it only once ([`Protection::section`]).
 #[derive(Debug)]
 pub struct Section {
     table: Arc<Protection>,
@@ -41,7 +41,7 @@ const LATELY: usize = 8;
 struct Found {
     /// From which permutation.
     of: u32,
-    /// How often generations had wrapped.
+    /// How often generations had wrapped when the entry was stored.
     wraps: u32,
     key: u32,
     slot: (u32, u32),
@@ -51,8 +51,8 @@ impl Protection {
     /// The section of this table. `None` if it already has one.
     #[must_use]
     pub fn section(self: &Arc<Self>) -> Option<Section> {
-        // In the total order of this and the end of a region: a region ends before there is a section, which then sees that,
-        // or its end waits for the section.
+        // This and the end of a region have a total order: either the region ends before there is a section, which then sees
+        // that, or its end waits for the section.
         let had_one = self.has_section.swap(true, Ordering::SeqCst);
         let nothing = Found {
             of: 0,
@@ -67,8 +67,8 @@ impl Protection {
         })
     }
 
-    /// Whether a request of this side may name this memory of a region at this moment, as a check before posting.
-    /// Nothing is held: the result does not permit touching the memory.
+    /// Whether one of this side's requests may name this memory of a region at this moment, as a check before posting.
+    /// This holds nothing: the result does not permit touching the memory.
     ///
     /// # Errors
     /// Same as [`Self::check_region`].
@@ -104,22 +104,23 @@ impl Protection {
         let look = self.slots.look(index)?;
         let range = check_plain_region(look.value(), request, needs, alignment)?;
         let counter = Entry::tied(&look.value().counter);
-        // The slot may have been reused while it was read. If it is still live under this generation, it was so all
-        // the time, or was changed in place: then its rights kept us off the fast path (see `Entry::begin_change`).
+        // The slot may have been reused while it was read. If it is still live under this generation, it was live all
+        // the time, or was changed in place; in that case its rights kept us off the fast path (see
+        // `Entry::begin_change`).
         fence(Ordering::Acquire);
         look.is_live(generation).then_some((range, counter))
     }
 }
 
 impl Section {
-    /// The table that it checks with.
+    /// The table that it uses for checks.
     #[inline]
     #[must_use]
     pub fn protection(&self) -> &Arc<Protection> {
         &self.table
     }
 
-    /// Notes that no grant of this section is in use, which exclusive access proves.
+    /// Records that no grant of this section is in use, which exclusive access proves.
     pub fn pass(&mut self, pending: &mut impl Pending) {
         pending.passed(&self.table);
     }
@@ -148,7 +149,7 @@ impl Section {
             && let Some(grant) =
                 self.grant_without_pin(slot, &request, want.needs(), want.alignment())
         {
-            // The generation may have wrapped to the same number; then this count has changed.
+            // The generation may have wrapped to the same number; in that case this count has changed.
             fence(Ordering::Acquire);
             if self.table.keys.wraps() == wraps {
                 return Ok(grant);
@@ -199,7 +200,7 @@ impl Section {
         Some(slot)
     }
 
-    /// The fast path in a section. What it does not grant is checked again, with a pin.
+    /// The fast path in a section. Accesses that it does not grant are checked again, with a pin.
     #[inline]
     fn grant_without_pin(
         &self,
@@ -235,8 +236,8 @@ impl AsRef<Self> for Section {
     }
 }
 
-/// A lock around a value that checks in a [`Section`], which the value owns. The section stays in it: debug builds check
-/// that whenever the lock is taken.
+/// A lock around a value that checks in a [`Section`], which the value owns. The section must stay in it: debug builds
+/// check that whenever the lock is taken.
 #[derive(Debug)]
 pub struct SectionLock<T> {
     lock: SpinLock<T>,
@@ -268,12 +269,12 @@ impl<T: AsRef<Section>> SectionLock<T> {
         Some(guard)
     }
 
-    /// Waits until the current holder has unlocked, for the price of a load if the lock is free. The section's earlier
-    /// grants are over then, and later checks in it see that the region has ended.
+    /// Waits until the current holder has unlocked; if the lock is free, this costs only a load. The section's earlier
+    /// grants have then ended, and later checks in it see that the region has ended.
     #[inline]
     pub fn pass(&self, pending: &mut impl Pending) {
-        // The end of a region is a sequentially consistent read-modify-write, and checks read it by such a load: what
-        // `SpinLock::pass` asks for.
+        // The end of a region is a sequentially consistent read-modify-write, and checks read it with a sequentially
+        // consistent load, as `SpinLock::pass` requires.
         self.lock.pass();
         pending.passed(&self.table);
     }
@@ -284,7 +285,7 @@ pub trait Pending: passing::Passing + Sized {
     /// The result.
     type Done;
 
-    /// Ends it: the memory belongs to the owner.
+    /// Finishes the end: the memory belongs to the owner.
     ///
     /// # Errors
     /// Returns itself while a grant still holds the region, or while nothing has shown that the section's grants have
@@ -315,7 +316,7 @@ pub(crate) mod passing {
 
     /// Only this crate may state that the section's grants have ended.
     pub trait Passing {
-        /// The section of this table has no earlier grants left.
+        /// Called when the section of this table has no earlier grants left.
         fn passed(&mut self, table: &Protection);
     }
 
@@ -340,7 +341,7 @@ pub(crate) mod passing {
             !self.section || self.is_dropped()
         }
 
-        /// A section is dropped by exclusive access, too.
+        /// Dropping a section also requires exclusive access.
         #[cold]
         fn is_dropped(&self) -> bool {
             !self.table.has_section.load(Ordering::SeqCst)

@@ -30,14 +30,14 @@ pub struct DomainInfo {
     pub children: DomainChildren,
 }
 
-/// A region. Keys are left out: an inspection may be shown to others.
+/// A region. It omits keys because an inspection may be shown to others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RegionInfo {
     /// Its handle, as a number.
     pub id: u64,
     /// Its domain.
     pub domain: DomainId,
-    /// First address by which requests name it.
+    /// The first address that requests use for it.
     pub base: u64,
     /// Length in bytes.
     pub len: u64,
@@ -73,7 +73,7 @@ pub struct WindowInfo {
 pub struct Binding {
     /// Handle of the region, as a number.
     pub region: u64,
-    /// First address by which requests name the window.
+    /// The first address that requests use for the window.
     pub base: u64,
     /// Length in bytes.
     pub len: u64,
@@ -84,8 +84,8 @@ pub struct Binding {
 }
 
 impl Protection {
-    /// Everything in the table. It is taken while the table is in use: each line is consistent in itself, but a
-    /// concurrent change may show in one line and not in another.
+    /// Everything in the table. It is taken while the table is in use: each entry is consistent in itself, but a
+    /// concurrent change may show in one entry and not in another.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let (domains, windows, total_bytes) = {

@@ -11,7 +11,7 @@ pub(crate) enum RegionState {
     Live,
     /// Created disabled, then enabled: usable, and nothing can be bound to it any more.
     Enabled,
-    /// Refuses every access; ends when the earlier grants are dropped.
+    /// Refuses every access; freed when the earlier grants are dropped.
     Closing,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum RegionEvent {
     Access,
     /// A window is bound to it.
     Bind,
-    /// It is closed (with no window and nothing tied to it).
+    /// It is closed (with no window bound and nothing tied to it).
     Close,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum WindowEvent {
     BindNothing,
     /// An invalidation, by its owner or a peer.
     Invalidate,
-    /// Its queue pair or its region is taken away.
+    /// Its queue pair or its region ends.
     Revoke,
     /// It is closed.
     Close,

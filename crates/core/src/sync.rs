@@ -1,5 +1,5 @@
-//! The atomics that the checks without a lock are made of: those of the standard library, or, under `--cfg loom`, those
-//! of loom, which tries every interleaving and every reordering that the memory model allows.
+//! The atomics of the lock-free checks: those of the standard library, or, under `--cfg loom`, those of loom, which
+//! tries every interleaving and every reordering that the memory model allows.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{

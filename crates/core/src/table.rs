@@ -1,8 +1,8 @@
 //! The protection table: one slab of slots for regions and device-chosen window keys, one for type 2 windows, and a
 //! registry under one lock.
 //!
-//! Checks read slots and never lock. Changes hold the lock for some tens of nanoseconds; nothing blocks or calls out
-//! while it is held.
+//! Checks read slots and never lock. Changes hold the lock for tens of nanoseconds; nothing blocks or calls out while
+//! it is held.
 
 use crate::entry::{Entry, flag};
 use crate::key::{GENERATIONS, KeySequence, Keys, Named, Secrets, TYPE2_GENERATIONS};
@@ -46,15 +46,15 @@ impl std::fmt::Debug for Protection {
     }
 }
 
-/// What only the owner's requests need, under the lock.
+/// The state that only the owner's operations need, under the lock.
 pub(crate) struct Registry {
     /// The next keys.
     draw: KeySequence,
     /// The last remote key of each slot that was ever used, by slot.
     remote_keys: Vec<Key>,
-    /// Slots with keys that no magazine has.
+    /// Slots with keys that no magazine holds.
     pub(crate) ready: Vec<ReadySlot>,
-    /// What all magazines contain. To lock one takes this lock first, except for the magazine's owner.
+    /// What all magazines contain. Except for a magazine's owner, a thread takes this lock before it locks a magazine.
     pub(crate) magazines: Vec<Stocks>,
     /// Free slots of both slabs.
     pub(crate) free: FreeList,
@@ -84,7 +84,7 @@ struct DomainRecord {
     generation: u16,
     open: bool,
     children: DomainChildren,
-    /// Regions among them that the front end made for itself.
+    /// The number of these regions that the front end registered for itself.
     internal: u32,
 }
 
@@ -178,7 +178,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Counts a queue pair, or another user, so that the domain cannot be closed under it.
+    /// Counts a queue pair, or another user, so that the domain cannot be closed while it is in use.
     ///
     /// # Errors
     /// [`CoreError::NoSuchDomain`].
@@ -201,7 +201,7 @@ impl Protection {
         Ok(())
     }
 
-    /// How many regions of a domain are not closed, without those that the front end made for itself.
+    /// How many regions of a domain are not closed, excluding those that the front end registered for itself.
     ///
     /// # Errors
     /// [`CoreError::NoSuchDomain`].
@@ -222,7 +222,7 @@ impl Protection {
         }
     }
 
-    /// Like [`Self::ready_slot`], if need be from the magazines.
+    /// Like [`Self::ready_slot`], but takes a slot from the magazines if necessary.
     #[inline]
     pub(crate) fn ready_slot_of_all(&self, registry: &mut Registry) -> Option<ReadySlot> {
         if let Some(ready) = self.ready_slot(registry) {
@@ -249,7 +249,7 @@ impl Protection {
         }
     }
 
-    /// The claim of a slot that is ready, to be filled.
+    /// The claim of a ready slot that is about to be filled.
     #[inline]
     pub(crate) fn take_up(&self, ready: &ReadySlot) -> Option<Claimed<'_, Entry>> {
         let claimed = self.slots.claimed(ready.index, ready.generation);
@@ -269,8 +269,8 @@ impl Protection {
         } else {
             self.slots.claim_from(&mut registry.free)
         };
-        // A reader without a pin that sees anything stored into the slot from now on will then also see that the slot
-        // has changed.
+        // A reader without a pin that sees anything stored into the slot from now on also sees that the slot has
+        // changed.
         fence(Ordering::Release);
         claimed
     }
@@ -311,7 +311,7 @@ impl Protection {
         matches!(self.slots.peek(index), Some((now, state)) if now == generation && state != State::Free)
     }
 
-    /// What a number names that gives no access at present.
+    /// What a number that gives no access at present names.
     #[cold]
     pub(crate) fn name(&self, key: u32) -> Named {
         let named = self
@@ -322,7 +322,7 @@ impl Protection {
                 if self.slots.peek(index) == Some((generation, State::Claimed))
                     && self.keys.remote.find(key) == Some((index, generation)) =>
             {
-                // Drawn in advance: no region has had it yet.
+                // The key was drawn in advance: no region has had it yet.
                 Named::Nothing
             }
             named => named,
@@ -377,7 +377,7 @@ impl Protection {
         }
     }
 
-    /// Releases slots that were still in use when they were given up.
+    /// Releases slots that were still in use when their handles were dropped.
     #[cold]
     fn sweep(&self, registry: &mut Registry) {
         for orphan in std::mem::take(&mut registry.orphans) {
@@ -437,7 +437,7 @@ impl Registry {
         }
     }
 
-    /// The counts of what an open domain has, for changes.
+    /// The object counts of an open domain, for changes.
     #[inline]
     pub(crate) fn children(&mut self, domain: DomainId) -> Result<&mut DomainChildren, CoreError> {
         Ok(&mut self.domain(domain)?.children)

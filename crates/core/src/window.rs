@@ -1,11 +1,11 @@
-//! Memory windows: part of a region under a key of its own that can be changed and revoked quickly.
+//! Memory windows: parts of a region with their own keys, which can be changed and revoked quickly.
 
 use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules, WindowId};
 use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The kinds of windows. They differ in who chooses keys, and in who may use them.
+/// The kinds of windows. They differ in who chooses the keys and who may use them.
 ///
 /// Both forms of InfiniBand's type 2 bind the window to the queue pair it was bound on; form B also compares the domain
 /// at each access. Window, region and queue pair are in one domain at the bind, and windows of a queue pair are unbound
@@ -16,9 +16,9 @@ use std::fmt;
 pub enum WindowKind {
     /// Bound by a verb; the device chooses a new key at each bind; any queue pair of the domain may be used.
     Type1,
-    /// Bound by a posted request with a key of the consumer's choice; belongs to one queue pair while bound.
+    /// Bound by a posted request with a key that the consumer chooses; belongs to one queue pair while bound.
     Type2A,
-    /// As 2A; the domain is compared as well.
+    /// Like 2A, but also compares the domain.
     Type2B,
     /// uDAPL's RMR: like type 1, with uDAPL's rules.
     Dat,
@@ -28,7 +28,7 @@ impl WindowKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Type1, Self::Type2A, Self::Type2B, Self::Dat];
 
-    /// True for the two forms of type 2.
+    /// Whether it is one of the two forms of type 2.
     #[must_use]
     pub const fn is_type2(self) -> bool {
         matches!(self, Self::Type2A | Self::Type2B)
@@ -58,7 +58,7 @@ pub struct Window {
 /// How a bind names its region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BindRegion {
-    /// By local key, as posted requests do.
+    /// By its local key, as posted requests do.
     Key(LocalKey),
     /// By handle.
     Id(RegionId),
@@ -71,7 +71,8 @@ pub struct BindRequest {
     pub window: WindowId,
     /// The region; ignored when the range is empty.
     pub region: BindRegion,
-    /// The part of the region, in the addresses that requests to the region use. Empty: unbind (type 1 and DAT).
+    /// The part of the region, in the addresses that requests to the region use. An empty range unbinds (type 1 and
+    /// DAT).
     pub range: VaRange,
     /// The window's rights: remote ones only.
     pub access: Access,
@@ -84,7 +85,7 @@ pub struct BindRequest {
     pub qp: Option<u32>,
     /// The domain of that queue pair.
     pub domain: DomainId,
-    /// The rules of the API that asks.
+    /// The rules of the requesting API.
     pub rules: Rules,
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct WindowRecord {
     pub(crate) open: bool,
     pub(crate) kind: WindowKind,
     pub(crate) domain: DomainId,
-    /// The slot of its present key.
+    /// The slot of its current key.
     pub(crate) slot: KeySlot,
     /// Slots of keys that are reserved for future binds.
     pub(crate) promised: Vec<KeySlot>,

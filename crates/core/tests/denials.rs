@@ -43,7 +43,7 @@ impl Fixture {
     }
 }
 
-/// Checks what both sides print. The peer's text differs from the owner's in the queue pair only.
+/// Checks what both sides print. The peer's text differs from the owner's only in the queue pair.
 #[track_caller]
 fn says(denial: &Denial, sentence: &str, advice: &str) {
     assert_eq!(denial.to_string(), sentence);
@@ -491,7 +491,7 @@ fn advice_about_local_memory_is_for_the_poster() {
     }
 }
 
-/// The address is not even one of the owner's, so the advice cannot say which offset was meant.
+/// The address is not even one of the owner's, so the advice cannot name the intended offset.
 #[test]
 fn an_address_outside_a_zero_based_region() {
     let it = Fixture::new();

@@ -1,5 +1,5 @@
-//! Whether keys can be predicted from other keys: what an attacker can see, and guesses that are better than chance if
-//! keys follow any of the patterns of keys before 0.2.
+//! Whether keys can be predicted from other keys: this file has the keys that an attacker can see, and guesses that are
+//! better than chance if keys follow any of the patterns of keys before 0.2.
 //!
 //! The same guesser runs against a copy of the old key layout, to show that it finds a pattern where there is one.
 
@@ -83,7 +83,7 @@ fn guesses(seen: &[u32]) -> HashSet<u32> {
         if same > 4 {
             guesses.insert(last);
         }
-        // The difference from an earlier key repeats, by addition or by exclusive or.
+        // The difference from an earlier key repeats, by addition or by XOR.
         let (mut steps, mut turns) = (HashMap::new(), HashMap::new());
         for at in lag..now {
             let step = seen[at].wrapping_sub(seen[at - lag]) & WIDE;

@@ -1,4 +1,4 @@
-//! Many threads at once: registering, closing, binding and checking, and no byte is granted after it was taken back.
+//! Many threads register, close, bind and check at once, and no byte is granted after it was taken back.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -10,8 +10,8 @@ const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
 const SLOTS: usize = 8;
 const FREE: u64 = 0;
 
-/// Parts of imaginary memory. The owner writes the number of the round to one before it registers it, and zero once its
-/// close is drained: the holder of a grant must not see zero.
+/// Parts of imaginary memory. The owner writes the number of the round to a part before it registers it, and zero once
+/// its close is drained. The holder of a grant must not see zero.
 struct Arena {
     used: [AtomicU64; SLOTS],
     keys: [AtomicU32; SLOTS],

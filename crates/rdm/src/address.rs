@@ -1,5 +1,5 @@
-//! The text form of an endpoint's address, by which endpoints name themselves to peers. It is
-//! libfabric's (`fi_av(3)`).
+//! The text form of an endpoint's address, which endpoints use to identify themselves to peers. It is libfabric's form
+//! (`fi_av(3)`).
 
 use core::net::SocketAddr;
 

@@ -69,7 +69,7 @@ mod tests {
         proof.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Other builds compute the same.
+    /// Other builds compute the same values.
     #[test]
     fn codes_are_what_they_always_were() {
         let asked = ask(b"a key", DEVICE, 7471);

@@ -1,12 +1,12 @@
-//! What waits for room on a connection: answers to the peer, and reads of rendezvous payloads. A peer that follows the
-//! protocol can only make a limited amount wait.
+//! Requests that wait for room on a connection: answers to the peer, and reads of rendezvous payloads. A peer that
+//! follows the protocol can make only a limited number of them wait.
 
 use crate::limits::OPERATIONS_MAX;
 use crate::{atomic, header};
 use std::collections::VecDeque;
 
-/// How many answers may wait for room on one connection, and their total bytes: more than any peer needs that follows
-/// the protocol.
+/// How many answers may wait for room on one connection, and their total bytes: more than any peer that follows the
+/// protocol needs.
 const ANSWERS_MAX: usize = 4 * OPERATIONS_MAX;
 const ANSWERS_BYTES: usize = ANSWERS_MAX * header::MAX_LEN + OPERATIONS_MAX * atomic::BYTES_MAX;
 
@@ -69,7 +69,7 @@ impl Backlog {
         self.list.iter()
     }
 
-    /// Whether it is more than a peer that follows the protocol can cause.
+    /// Whether there are more than a peer that follows the protocol can cause.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
         self.list.len() > ANSWERS_MAX || self.bytes > ANSWERS_BYTES

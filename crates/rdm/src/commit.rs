@@ -12,7 +12,7 @@ pub const RANGES_MAX: usize = 8;
 /// Memory of the peer to make durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitRange {
-    /// Its start, as the key addresses it.
+    /// Its start, as requests with the key address it.
     pub addr: u64,
     /// Its length in bytes.
     pub len: u64,

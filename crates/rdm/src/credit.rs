@@ -1,8 +1,8 @@
 //! Credit: how much memory one peer may use here with messages that the program has not received.
 //!
 //! A sender has credit for a number of messages and bytes with each peer, and gets it back as the peer's program takes
-//! them. Messages beyond that stay at the sender until a receive matches (rendezvous), so that every receive is served,
-//! whatever is queued before it. A peer that exceeds its credit violates the protocol.
+//! them. Messages beyond that stay at the sender until a receive matches (rendezvous), so that every receive gets its
+//! message, whatever is queued before it. A peer that exceeds its credit violates the protocol.
 
 use crate::limits::EAGER_MAX;
 
@@ -11,7 +11,7 @@ pub const MESSAGES: u32 = 4096;
 /// Their total size, in bytes.
 pub const BYTES: u32 = 4 << 20;
 
-/// What we may send to a peer.
+/// How much we may send to a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Credit {
     messages: u32,
@@ -28,7 +28,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Spends the credit for a message of this length; `false` if there is not enough.
+    /// Spends the credit for a message of this length; returns `false` if there is not enough.
     #[inline]
     pub fn spend(&mut self, len: u32) -> bool {
         if self.messages == 0 || self.bytes < len {
@@ -46,13 +46,13 @@ impl Credit {
         self.spend(len)
     }
 
-    /// What is left: messages, bytes.
+    /// The remaining messages and bytes.
     #[must_use]
     pub fn left(self) -> (u32, u32) {
         (self.messages, self.bytes)
     }
 
-    /// Whether it may be insufficient for the next message.
+    /// Whether the credit may be insufficient for the next message.
     #[must_use]
     pub fn is_used_up(self) -> bool {
         !self.has(EAGER_MAX as u32)
@@ -70,7 +70,7 @@ impl Credit {
 pub struct Window {
     /// Messages and bytes that the program has not taken.
     held: (u32, u32),
-    /// Messages and bytes that it has taken, and whose credit has not been returned.
+    /// Messages and bytes that it has taken and whose credit has not been returned.
     returnable: (u32, u32),
 }
 
@@ -83,7 +83,7 @@ impl Window {
         then.charge(len)
     }
 
-    /// Charges a message that arrived; `false` if the peer had no credit for it.
+    /// Charges a message that arrived; returns `false` if the peer had no credit for it.
     #[inline]
     pub fn charge(&mut self, len: u32) -> bool {
         let bytes = self.held.1.saturating_add(len);
@@ -147,7 +147,7 @@ mod tests {
         }
         assert_eq!(sent, BYTES / 8192);
         assert!(!window.is_due(), "nothing was taken");
-        // All but one message is held: that one is half of what the peer could use.
+        // All messages but one are held: that one is half of what the peer could use.
         window.release(8192);
         assert!(window.is_due());
         let (messages, bytes) = window.take_returnable();

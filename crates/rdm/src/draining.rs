@@ -1,6 +1,6 @@
 //! Ended operations whose memory a peer may still touch: the peer was stopped in the middle of an access, and the
-//! operation has timed out or failed. The program learns of their end when it owns its memory again. A peer that takes too
-//! long loses its link.
+//! operation has timed out or failed. The program learns of their end only when it owns its memory again. A peer that
+//! takes too long loses its link.
 
 use std::time::{Duration, Instant};
 
@@ -72,8 +72,8 @@ impl<T, Q> Draining<T, Q> {
         });
     }
 
-    /// Takes all of them if a check is due, which is the case after a pause. The caller returns those that are not free
-    /// yet with [`Self::put_back`].
+    /// Takes all of them if a check is due (after each pause). The caller returns those that are not free yet with
+    /// [`Self::put_back`].
     pub fn take_due(&mut self, now: Instant) -> Vec<Ended<T, Q>> {
         if self.next_check.is_some_and(|at| now < at) {
             return Vec::new();

@@ -8,7 +8,7 @@ macro_rules! errors {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Error {
             $($(#[$doc])* $name,)*
-            /// An error without a name here, by its number.
+            /// An error that has no name here, by its number.
             Other(u16),
         }
 
@@ -60,7 +60,7 @@ errors! {
     Shutdown = 108,
     /// The peer did not answer in time.
     TimedOut = 110,
-    /// The peer failed and did not say how.
+    /// The peer failed without giving a reason.
     Remote = 121,
     /// The program canceled it.
     Canceled = 125,
@@ -101,7 +101,8 @@ pub struct Failure {
     pub error: Error,
     /// A message for the log and the program; may be empty.
     pub detail: String,
-    /// The vendor code of the failed request's completion, by which the device finds the denial; 0 without one.
+    /// The vendor code of the failed request's completion, which identifies the denial to the device; 0 if there is
+    /// none.
     pub vendor: u32,
 }
 

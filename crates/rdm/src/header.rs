@@ -1,5 +1,5 @@
-//! The header that two endpoints put in front of every message: 32 bytes, and up to 40 more for some kinds. A peer's
-//! bytes are parsed here and nowhere else; invalid ones are rejected.
+//! The header that endpoints put before every message: 32 bytes, and up to 40 more for some kinds. A peer's bytes are
+//! parsed here and nowhere else; invalid ones are rejected.
 
 /// The length of a header, in bytes.
 pub const LEN: usize = 32;
@@ -35,10 +35,10 @@ pub enum Kind {
     Bye,
     /// Credit: the receiver may send `data` more messages and `len` more bytes.
     Credit,
-    /// Asks to make the writes of operation `id` durable; the ranges follow. The answer is `Fin`.
+    /// Requests that the writes of operation `id` be made durable; the ranges follow. The answer is `Fin`.
     Commit,
-    /// A chunk of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
-    /// half numbers the operation in it.
+    /// A chunk of a collective operation with its payload. `tag` and the upper half of `data` identify the group; the
+    /// lower half is the operation's number in it.
     Chunk {
         /// The signature, which the members must agree on.
         signature: u32,
@@ -55,7 +55,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The same kind without its payload, which is read under this key.
+    /// The same kind of message without its payload, which the peer reads under this key.
     #[must_use]
     pub fn rendezvous(self, key: u32) -> Self {
         match self {
@@ -68,7 +68,7 @@ impl Kind {
 /// The operation and the target of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
-    /// The target address, as the key addresses it.
+    /// The target address, as requests with the key give it.
     pub addr: u64,
     /// The key of the memory.
     pub key: u64,
@@ -97,11 +97,11 @@ pub struct Header {
     pub confirm: bool,
     /// The sender's operation, or the receiver's operation that this answers.
     pub id: u64,
-    /// The tag that receives are matched by.
+    /// The tag for matching receives.
     pub tag: u64,
-    /// Remote completion data, an error number, or as the kind says.
+    /// Remote completion data, an error number, or another value as the kind requires.
     pub data: u64,
-    /// The length of the message in bytes (also if the payload is not included).
+    /// The length of the message in bytes (even if the payload is not included).
     pub len: u32,
 }
 
@@ -126,7 +126,7 @@ fn chunk(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
 }
 
 impl Header {
-    /// A header of a kind whose other fields are zero.
+    /// A header of this kind whose other fields are zero.
     #[inline]
     #[must_use]
     pub fn new(kind: Kind) -> Self {

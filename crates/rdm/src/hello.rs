@@ -23,11 +23,11 @@ pub struct Hello {
 /// The digit is the version.
 const HELLO: [u8; 3] = *b"fi3";
 
-/// The refusal for a peer whose hello cannot be parsed: it has our version, whatever the peer's is.
+/// The refusal for a peer whose hello cannot be parsed: it carries our version, whatever the peer's is.
 pub const NOT_UNDERSTOOD: &str =
     "the peer speaks version 3 of rkey's endpoint protocol, and the request has another version";
 
-/// Why some bytes are not the hello of an endpoint of this version.
+/// The reason why bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// It is the hello of another version.
@@ -44,7 +44,7 @@ pub enum HelloError {
 }
 
 impl HelloError {
-    /// Why these bytes cannot be parsed.
+    /// The reason why these bytes cannot be parsed.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let version = |hello: &[u8]| {
@@ -90,7 +90,7 @@ impl Hello {
     }
 }
 
-/// Why an endpoint does not talk to a peer.
+/// The reason why an endpoint refuses to talk to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The peer's hello cannot be parsed.
@@ -104,12 +104,12 @@ pub enum Refusal {
     OtherKey,
 }
 
-/// Whom an endpoint talks to: endpoints of the same type that have the same authorization key (FI-119).
+/// The peers that an endpoint talks to: endpoints of the same type with the same authorization key (FI-119).
 #[derive(Clone, Debug)]
 pub struct Admission {
     /// The type of the endpoint.
     pub ep_type: u8,
-    /// Keys of its regions are chosen by its device.
+    /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
     /// Its authorization key. May be empty.
     pub key: Vec<u8>,
@@ -118,13 +118,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// What the endpoint, which takes connections at `name`, says when it requests one at a port.
+    /// The hello of the endpoint, which accepts connections at `name`, when it requests a connection at a port.
     #[must_use]
     pub fn ask(&self, name: SocketAddr, port: u16, data: &[u8]) -> Hello {
         self.hello(name, authorization::ask(&self.key, self.device, port), data)
     }
 
-    /// What it says to a peer that has requested one.
+    /// Its hello to a peer that has requested a connection.
     #[must_use]
     pub fn answer(&self, name: SocketAddr, asked: &Hello, data: &[u8]) -> Hello {
         let proof = authorization::answer(&self.key, self.device, &asked.proof);
@@ -141,7 +141,7 @@ impl Admission {
         }
     }
 
-    /// Whether a device that asks at a port of ours may talk to us.
+    /// Whether a device that requests a connection at our port may talk to us.
     ///
     /// # Errors
     /// Why not.
@@ -150,7 +150,7 @@ impl Admission {
         self.fits(asked, may)
     }
 
-    /// The same for the device that answers our request, and its hello.
+    /// Like [`Self::admits`], for the device that answers our request, and its hello.
     ///
     /// # Errors
     /// Why not.

@@ -2,8 +2,8 @@
 //!
 //! An endpoint exchanges messages with any number of peers, over one connection (a reliable queue pair) for each.
 //! Messages are matched with receives by sender and tag. Short ones carry their payload as long as the sender has
-//! credit; long ones use a rendezvous and are read from the sender's memory once they have a receive. Atomics, durable
-//! writes and collective operations have their own kinds of messages.
+//! credit; long ones use rendezvous: the receiver reads them from the sender's memory once they have a receive.
+//! Atomics, durable writes and collective operations have their own kinds of messages.
 //!
 //! Like the engine, this crate has no thread, clock, socket or log. Time is an argument, and the host that drives it
 //! owns the queue pairs and the threads ([`endpoint::Host`]).
@@ -18,11 +18,11 @@
 //! | [`connection`] | connections: their states, their slots, and when they are removed |
 //! | [`peers`] | the peers of an endpoint, and the connection to each |
 //! | [`matching`] | which receive a message matches |
-//! | [`operation_id`] | operations in progress, by number |
-//! | [`draining`] | completed operations with memory that a peer may still touch |
+//! | [`operation_id`] | operations in flight, by number |
+//! | [`draining`] | ended operations whose memory a peer may still touch |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send before the program receives it |
-//! | [`backlog`] | what waits for room on a connection |
+//! | [`backlog`] | requests that wait for room on a connection |
 //! | [`atomic`] | operations on numbers in a peer's memory |
 //! | [`commit`] | requests to make writes durable |
 //! | [`collective`] | operations of groups of endpoints |

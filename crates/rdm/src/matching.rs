@@ -10,7 +10,7 @@ pub struct Pattern<P> {
     pub source: Option<P>,
     /// The tag.
     pub tag: u64,
-    /// Bits of the tag that do not count.
+    /// Bits of the tag that matching ignores.
     pub ignore: u64,
 }
 
@@ -91,7 +91,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.unexpected.remove(index)
     }
 
-    /// The same message, without taking it.
+    /// Finds the same message without taking it.
     pub fn peek(&self, pattern: &Pattern<P>) -> Option<&(P, u64, M)> {
         self.unexpected.get(self.position(pattern)?)
     }

@@ -39,7 +39,7 @@ const PLAIN_REPORT: u64 = 1 << 62;
 const CONTEXT_BITS: u32 = 56;
 
 impl Plain {
-    /// Its number; `None` if its context has more bits than addresses have.
+    /// Its number; `None` if its context has more bits than an address.
     #[inline]
     #[must_use]
     pub fn number(self) -> Option<u64> {
@@ -49,7 +49,7 @@ impl Plain {
         (context >> CONTEXT_BITS == 0).then_some(number)
     }
 
-    /// The plain operation that has a number.
+    /// The plain operation with this number.
     #[inline]
     #[must_use]
     pub fn of(number: u64) -> Option<Self> {
@@ -110,7 +110,7 @@ impl<T> Operations<T> {
             return None;
         }
         let operation = place.take()?;
-        // The highest bit marks a `Plain`.
+        // The highest bit marks a `Plain` operation.
         *generation = generation.wrapping_add(1) & (u32::MAX >> 1);
         self.free.push(id as u32);
         Some(operation)

@@ -1,13 +1,13 @@
 //! Results in the order in which their transfers began: the completions of a connected endpoint.
 //!
 //! A short message is complete at once, a long one must first be read from its sender's memory, and some transfers wait
-//! for the peer's answer. Hardware queues hide that: later operations do not complete earlier. Programs of connected
-//! endpoints rely on it (libfabric's `ofi_rxm` cuts messages into segments, and takes the last segment for the end of
-//! the message).
+//! for the peer's answer. Hardware queues hide this: later operations do not complete earlier. Programs with connected
+//! endpoints rely on that (libfabric's `ofi_rxm` splits messages into segments, and takes the last segment as the end
+//! of the message).
 
 use std::collections::VecDeque;
 
-/// Turns, which are taken in order, and results, which leave in the order of their turns.
+/// Turns, which are assigned in order, and results, which leave in the order of their turns.
 pub struct InOrder<T> {
     /// The oldest turn that has not ended.
     first: u64,
@@ -17,7 +17,7 @@ pub struct InOrder<T> {
 enum Turn<T> {
     Open,
     Over(T),
-    /// It ended without a result.
+    /// The turn ended without a result.
     Empty,
 }
 
@@ -97,7 +97,7 @@ mod tests {
         order.abandon(turns[3]);
         assert_eq!(order.pop(), Some("fifth"));
         assert!(order.is_empty());
-        // An earlier turn is ignored.
+        // Ignores a turn that has already ended.
         order.finish(turns[0], "again");
         assert_eq!(order.pop(), None);
     }

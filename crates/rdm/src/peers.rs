@@ -1,4 +1,4 @@
-//! Peers: by address, by the program's number, and by the route of messages to each of them.
+//! Peers by address and by the program's number, and the route of messages to each.
 
 use core::net::SocketAddr;
 use std::collections::HashMap;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 /// How long a failure is reported to a program that retries.
 pub const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// A peer. `E` is why it cannot be reached, `C` identifies a caller that was told to retry.
+/// A peer. `E` is the reason why it cannot be reached; `C` identifies a caller that must retry.
 #[derive(Debug)]
 pub struct Peer<E, C> {
     /// The address where it accepts connections.
     pub address: SocketAddr,
     /// The route of messages to it.
     pub route: Route,
-    /// Why it could not be reached, until this is reported to the program.
+    /// The reason why it could not be reached, until this is reported to the program.
     pub failed: Option<(E, Instant)>,
-    /// Callers that were told to retry, and for which the result of the connection attempt is not known yet.
+    /// Callers that got [`Error::Again`], and for which the result of the connection attempt is not known yet.
     pub retrying: Vec<C>,
 }
 
@@ -96,7 +96,7 @@ impl<E, C> Peers<E, C> {
         Some(peer as usize)
     }
 
-    /// Forgets all numbers if addresses have been removed from the address vector since they were noted.
+    /// Forgets all numbers if addresses have been removed from the address vector since they were recorded.
     #[inline]
     pub fn see_removals(&mut self, removals: u64) {
         if removals != self.removals {
@@ -158,13 +158,14 @@ impl<E, C> IndexMut<usize> for Peers<E, C> {
     }
 }
 
-/// Callers that were told to retry, and for which the result of the connection attempt is known now. They have neither retried
-/// nor been woken yet.
+/// Callers that got [`Error::Again`], and for which the result of the connection attempt is known now. They have neither
+/// retried nor been woken yet.
 #[derive(Debug)]
 pub struct Callers<C> {
-    /// Peer, caller, and since when.
+    /// For each: the peer, the caller, and when the result became known.
     list: Vec<(usize, C, Instant)>,
-    /// No caller has been woken for the last result. The caller that waits may be another than the one that was told to retry.
+    /// No caller has been woken for the last result. The caller that waits may be a different one from the caller that must
+    /// retry.
     untold: bool,
 }
 
@@ -199,7 +200,7 @@ impl<C: Copy + PartialEq> Callers<C> {
         self.untold &= !self.is_empty();
     }
 
-    /// Records that the result of an attempt to reach a peer is known: callers that were told to retry may do so.
+    /// Records that the result of an attempt to reach a peer is known: callers that must retry may do so now.
     pub fn decided<E>(&mut self, peers: &mut Peers<E, C>, peer: usize, now: Instant) {
         let retrying = std::mem::take(&mut peers[peer].retrying);
         self.untold |= !retrying.is_empty();

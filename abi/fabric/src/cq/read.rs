@@ -65,7 +65,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     }
 }
 
-/// Takes entries. Like [`take`], but makes progress and tries again if there are no entries.
+/// Takes entries like [`take`], but makes progress and tries again if there are none.
 ///
 /// # Safety
 /// Same as for [`take`].

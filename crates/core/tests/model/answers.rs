@@ -1,4 +1,4 @@
-//! The device's answers in the words of the model.
+//! The device's answers, in the model's terms.
 
 use rkey_core::{BindError, CoreError, Denial, Reason};
 use rkey_model::No;

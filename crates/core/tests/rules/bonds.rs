@@ -1,4 +1,4 @@
-//! Regions that are tied: to counters and endpoints before they are enabled, or to one peer.
+//! Regions that are tied to counters and endpoints before they are enabled, or to one peer.
 
 use crate::table::{ALL, over, range, remote, table};
 use rkey_core::*;
@@ -137,7 +137,7 @@ fn a_region_of_one_peer_serves_no_other() {
     let own = table.check_local(domain, region.local_key, 0x1000, 8, LocalUse::Send);
     assert!(own.is_ok(), "the owner is not a peer");
     drop(own);
-    // Nor does a window admit others.
+    // Nor does a window admit other peers.
     let window = table.create_window(domain, WindowKind::Type1).unwrap();
     let bind = |range| {
         let request = BindRequest {

@@ -238,7 +238,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     );
     drop(granted);
     table.close_domain(domain).unwrap();
-    // Again, abandoned halfway: the region is closed, and nothing is left of it.
+    // The change is abandoned halfway: the region is closed, and nothing of it remains.
     let change = Change {
         access: Some(Access::REMOTE_READ),
         ..Change::default()
@@ -260,7 +260,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     table.close_domain(other).unwrap();
 }
 
-/// A free slot has a next handle, which has not been issued.
+/// A free slot has a next handle that has not been issued.
 #[test]
 fn a_handle_that_is_still_to_come_names_nothing() {
     let it = Fixture::new();

@@ -57,7 +57,7 @@ fn inspection_shows_regions_and_nothing_prepaid() {
     assert_eq!(shown(), (0, 0));
 }
 
-/// Slots and bytes that one magazine has prepaid can be used by another one, or by a thread without one.
+/// Another magazine, or a thread without one, can use the slots and bytes that a magazine has prepaid.
 #[test]
 fn limits_count_what_is_registered() {
     let limits = Limits {
@@ -179,7 +179,7 @@ fn a_region_with_bindings_does_not_end_into_a_magazine() {
     assert_eq!(gone, CoreError::NoSuchRegion(region.id));
 }
 
-/// Over all generations of a slot and more, keys are new, and the old ones are stale.
+/// Over more than all generations of a slot, keys are new, and the old ones are stale.
 #[test]
 fn keys_of_regions_that_came_and_went_are_stale() {
     let limits = Limits {

@@ -1,4 +1,4 @@
-//! What atomic operations do to numbers: integers of 8 to 128 bits, floating point numbers, and pairs of these.
+//! The arithmetic of atomic operations: on integers of 8 to 128 bits, floating point numbers, and pairs of these.
 
 use super::{AtomicError, DataType, Op};
 #[cfg(target_arch = "x86_64")]
@@ -10,7 +10,7 @@ trait Number: Copy + PartialEq {
     const ONE: Self;
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
-    /// Below, equal or above; `None` for numbers that are not ordered.
+    /// Less, equal or greater; `None` for numbers that are not ordered.
     fn order(self, other: Self) -> Option<std::cmp::Ordering>;
     fn bits(self, other: Self, how: fn(u128, u128) -> u128) -> Self;
 }

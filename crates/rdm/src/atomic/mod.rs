@@ -97,7 +97,7 @@ pub enum Op {
     Sum = 2,
     /// The product; integers wrap.
     Prod = 3,
-    /// 1 if one of them is not 0, else 0.
+    /// 1 if either is not 0, else 0.
     Lor = 4,
     /// 1 if neither is 0, else 0.
     Land = 5,

@@ -1,6 +1,6 @@
 //! Chunks of collective operations that arrived before their operation began here. A peer can be ahead only by its
-//! operations in flight, because none of them completes there before we have done our part. Chunks beyond that are
-//! refused, and the connection's other chunks are dropped with them.
+//! operations in flight, because none of them completes at the peer before we have done our part. Chunks beyond that
+//! are refused, and the connection's other chunks are dropped with them.
 
 use super::names::Name;
 use super::{RUNS_MAX, WINDOW};
@@ -51,7 +51,7 @@ pub enum Body {
         /// The length, in bytes.
         len: u32,
     },
-    /// None: the sender has left, or has failed with this error.
+    /// The chunk has no contents: the sender has left, or has failed with this error.
     Left(u32),
 }
 
@@ -68,12 +68,12 @@ impl Body {
 #[derive(Debug, Default)]
 pub struct Inbox {
     chunks: HashMap<Key, VecDeque<Chunk>>,
-    /// How many chunks and bytes each connection has here; also connections that had some before.
+    /// How many chunks and bytes each connection has here, including connections that only had some before.
     held: HashMap<usize, (u32, usize)>,
 }
 
 impl Inbox {
-    /// Keeps a chunk; `false` if its connection exceeds its limit.
+    /// Keeps a chunk; returns `false` if its connection exceeds its limit.
     #[must_use]
     pub fn keep(&mut self, key: Key, chunk: Chunk) -> bool {
         let (chunks, bytes) = self.held.entry(chunk.connection).or_default();
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((inbox.chunks.len(), inbox.held.len()), (1, 1));
         inbox.forget_group(key(2, 0).group);
         assert!(inbox.chunks.is_empty());
-        // The connection's chunks are gone, but it did have some.
+        // The connection has no chunks left, but it did have some.
         assert!(inbox.forget_connection(1) && inbox.held.is_empty());
         for seq in 0..CHUNKS {
             assert!(inbox.keep(key(1, seq), chunk(0, 0, 0)));

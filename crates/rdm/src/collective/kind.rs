@@ -5,7 +5,7 @@
 pub enum Kind {
     /// No member continues before all have arrived.
     Barrier,
-    /// The root's data goes to all members.
+    /// All members get the root's data.
     Broadcast,
     /// Each member has a block for each other member.
     AllToAll,

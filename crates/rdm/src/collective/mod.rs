@@ -1,11 +1,11 @@
-//! Collective operations: who sends what to whom, and chunks that arrived before their operation
-//! began here.
+//! Collective operations: which member sends which blocks to which others, and chunks that arrived before their
+//! operation began here.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`kind`] | the operations |
-//! | [`names`] | what members call a group, and an operation |
-//! | [`plan`] | what one member does, round after round |
+//! | [`names`] | the names that members derive for a group and for an operation |
+//! | [`plan`] | what one member does, round by round |
 //! | [`early_chunks`] | chunks that arrived early |
 
 pub mod early_chunks;

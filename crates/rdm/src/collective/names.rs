@@ -1,6 +1,6 @@
 //! The names that members derive for their group and for an operation in it. Each member computes them alone, and
-//! programs of other builds get the same result: the hash is SipHash-1-3 with a zero key, over bytes that are fixed
-//! here.
+//! programs of other builds get the same result: the hash is SipHash-1-3 with a zero key, over bytes whose layout is
+//! fixed here.
 
 use super::kind::Kind;
 use crate::address::to_text;
@@ -51,7 +51,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Other builds compute the same.
+    /// Other builds compute the same values.
     #[test]
     fn names_are_what_they_always_were() {
         let (v4, v6) = (address("127.0.0.1:7471"), address("[::1]:7472"));

@@ -1,11 +1,11 @@
-//! Who sends what to whom in a collective operation. A plan is what one member does, round by round, with blocks of its
-//! working memory. This file touches no memory.
+//! Which member sends which blocks to which others in a collective operation. A plan lists what one member does, round
+//! by round, with blocks of its working memory. This file touches no memory.
 //!
 //! | operation | how |
 //! | --- | --- |
 //! | barrier | dissemination: after the last round every member knows that every other has entered |
 //! | broadcast, reduce, scatter, gather | binomial trees around the root |
-//! | allreduce | recursive doubling; members beyond a power of two hand theirs to a neighbour first |
+//! | allreduce | recursive doubling; members beyond a power of two first pass their values to a neighbour |
 //! | allgather | a ring |
 //! | alltoall, reduce-scatter | pairwise exchange |
 
@@ -40,7 +40,7 @@ pub enum How {
     Put,
     /// It is the second operand of a reduction with the blocks.
     Reduce,
-    /// It is the first operand: so two members that exchange values get the same result, bit for bit.
+    /// It is the first operand, so that two members that exchange values get the same result, bit for bit.
     ReduceBehind,
 }
 
@@ -187,7 +187,7 @@ fn ring(n: usize, me: usize) -> Vec<Round> {
 
 fn doubling(n: usize, me: usize) -> Vec<Round> {
     let pairs = n - (1 << n.ilog2());
-    // Of the first members, every other one passes its values to its neighbour and gets the result from it.
+    // Every other one of the first members passes its values to its neighbour and gets the result back.
     let paired = me < 2 * pairs;
     if paired && me.is_multiple_of(2) {
         let neighbour = me + 1;

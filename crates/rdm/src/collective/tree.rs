@@ -45,7 +45,7 @@ impl Tree {
         of..(of + self.span(of)).min(self.n)
     }
 
-    /// The same, relative to our own number.
+    /// The subtree of a child, relative to our own number.
     pub(super) fn relative(&self, of: usize) -> Range<usize> {
         let below = self.below(of);
         let first = below.start.saturating_sub(self.at);
@@ -73,7 +73,7 @@ impl Tree {
             let from = self.member(parent);
             rounds.push(Round::receive(from, blocks(self.at), How::Put));
         }
-        // The member with the most to pass on is first.
+        // The member that has the most to pass on comes first.
         let children = self.children().into_iter().rev();
         rounds.push(Round {
             sends: children

@@ -11,7 +11,7 @@ use crate::credit::{Credit, Window};
 use crate::limits::{RESERVE, SENDS};
 use core::net::SocketAddr;
 
-/// A connection. `Q` is the handle of its queue pair, `I` is what else its host keeps for the peer.
+/// A connection. `Q` is the handle of its queue pair; `I` is what its host keeps for the peer.
 #[derive(Debug)]
 pub struct Connection<Q, I> {
     /// Its queue pair, until that is destroyed.
@@ -25,7 +25,7 @@ pub struct Connection<Q, I> {
     pub pending: u32,
     /// How many of those messages have only sent their RTS.
     pub rendezvous: u32,
-    /// Our credit: what we may send.
+    /// Our credit: how much we may send.
     pub credit: Credit,
     /// The peer's use of its credit.
     pub window: Window,
@@ -33,14 +33,14 @@ pub struct Connection<Q, I> {
     pub outstanding: u32,
     /// Answers that wait for room.
     pub backlog: Backlog,
-    /// The peer's device chooses the keys of its regions.
+    /// Whether the peer's device chooses the keys of its regions.
     pub device_keys: bool,
 }
 
 /// The next step of a connection's teardown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Teardown {
-    /// Wait: the connection is in use, or something still refers to it.
+    /// Wait, because the connection is in use or something still refers to it.
     Wait,
     /// Move its queue pair to the error state.
     End,
@@ -85,7 +85,7 @@ impl<Q, I> Connection<Q, I> {
         self.outstanding < SENDS && self.backlog.is_empty()
     }
 
-    /// Whether a posted request or a waiting answer has not arrived yet.
+    /// Whether there is a posted request or a waiting answer that has not arrived yet.
     pub fn is_busy(&self) -> bool {
         !self.state.is_lost() && (self.outstanding > 0 || !self.backlog.is_empty())
     }

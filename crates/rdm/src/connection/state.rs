@@ -14,8 +14,8 @@ use std::fmt;
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// A thread is making it. The peer may be ready before we know: its messages are handled and answered, but no
-    /// operation of ours begins.
+    /// A thread is making it. The peer may be ready before we know: we handle and answer its messages, but begin none
+    /// of our operations.
     Connecting,
     /// Both sides are ready: operations may begin.
     Open,
@@ -146,7 +146,7 @@ impl Change {
 }
 
 impl State {
-    /// Applies an event. One that does not fit changes nothing.
+    /// Applies an event. An event that does not fit changes nothing.
     pub fn apply(&mut self, event: Event) -> Change {
         let from = *self;
         if let Some(phase) = from.phase.after(event) {
@@ -256,7 +256,7 @@ mod tests {
         state
     }
 
-    /// A snapshot of the whole table: changing a rule takes two edits.
+    /// This is a snapshot of the whole table, so changing a rule takes two edits.
     #[test]
     fn the_whole_table_is_as_recorded() {
         let recorded = include_str!("state.snapshot.txt");

@@ -50,7 +50,7 @@ impl<H: Host> Endpoint<H> {
         self.say(host, connection, &header, &[]);
     }
 
-    /// Releases an unexpected message that goes to its receive.
+    /// Releases an unexpected message that has matched its receive.
     pub(super) fn release_unexpected(&mut self, host: &H, message: &Unexpected) {
         let connection = message.connection();
         let limited = self.is_limited();
@@ -65,7 +65,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells a peer that its operation is finished. Deferred while the program does not read its completions.
+    /// Sends a peer the FIN of its operation; deferred while the program does not read its completions.
     pub(super) fn send_fin(&mut self, host: &H, connection: usize, id: u64, error: Option<Error>) {
         let fin = Header {
             id,

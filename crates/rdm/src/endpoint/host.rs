@@ -16,7 +16,7 @@ pub trait Host: Sized {
     type Qp: Clone;
     /// The host's identity of a peer.
     type Identity;
-    /// Identifies a caller that was told to retry.
+    /// Identifies a caller that must retry.
     type Caller: Copy + PartialEq;
     /// The host's data for an operation of the program: for example, its completion.
     type Operation;
@@ -66,23 +66,24 @@ pub trait Host: Sized {
     /// # Errors
     /// [`Error::Fault`], [`Error::Denied`].
     fn store(&self, sges: &[Sge], bytes: &[u8], usage: LocalUse) -> Result<()>;
-    /// Lets peers read these bytes; returns the key to use.
+    /// Lets peers read these bytes; returns the key for them.
     ///
     /// # Errors
     /// No region can be registered.
     fn expose(&self, bytes: Box<[u8]>) -> Result<(Self::Exposed, u32)>;
-    /// The RTS is posted. The host checks the memory's rights once more: a region closed since `expose` ends the key.
+    /// Called when the RTS has been posted. The host checks the memory's rights once more: if a region was closed since
+    /// `expose`, the key ends.
     fn rts_posted(&self, exposed: &Self::Exposed);
-    /// Withdraws a key if no peer uses it at this moment, without waiting; returns whether it did.
+    /// Withdraws a key, without waiting, if no peer is using it; returns whether it did.
     fn try_withdraw(&self, exposed: &Self::Exposed) -> bool;
-    /// Withdraws a key that no peer has, or no longer.
+    /// Withdraws a key that no peer has, or has any more.
     fn withdraw(&self, exposed: &Self::Exposed);
-    /// Executes a peer's atomic. Returns the old values, if it asks for them.
+    /// Executes a peer's atomic. Returns the old values, if it requests them.
     ///
     /// # Errors
     /// The error for the peer.
     fn execute(&self, from: &Connection<Self>, it: &Atomic, payload: &[u8]) -> Result<Vec<u8>>;
-    /// Makes durable what a peer wrote.
+    /// Makes a peer's writes durable.
     ///
     /// # Errors
     /// The error for the peer.
@@ -110,8 +111,8 @@ pub trait Host: Sized {
     fn shared_posts(&self) -> Option<u64>;
     /// The minimum room, in bytes, with which a receive for several messages takes another one.
     fn least_room(&self) -> usize;
-    /// A message with this header from this sender matched a receive, and is stored at this offset. `stays`: the
-    /// receive takes several messages.
+    /// Called when a message with this header from this sender matched a receive; it is stored at this offset. `stays`
+    /// says that the receive takes several messages.
     fn landing(
         &self,
         receive: &mut Self::Receive,
@@ -138,8 +139,8 @@ pub trait Host: Sized {
 
     // ---- The rest.
 
-    /// Requests wait for room on a connection: the host should drive the endpoint's progress until none waits, even
-    /// while the program does not poll. Returns whether it will.
+    /// Called when requests wait for room on a connection: the host should drive the endpoint's progress until none
+    /// waits, even while the program does not poll. Returns whether it will.
     fn watch_backlog(&self) -> bool;
     /// Reports that the connection of a connected endpoint has ended.
     fn shut(&self);

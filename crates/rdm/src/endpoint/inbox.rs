@@ -1,7 +1,7 @@
-//! Messages straight from the ring to their receive. A message that is short, needs no answer and finds its receive (or
-//! finds none, and is kept) needs no buffer in between. All others go through a buffer.
+//! Messages that are copied directly from the ring to their receive. A message that is short, needs no answer and finds
+//! its receive (or finds none, and is kept) needs no intermediate buffer. All others pass through a buffer.
 //!
-//! This runs while the device is locked. Nothing here posts to it or calls it.
+//! This code runs while the device is locked, so it neither posts to the device nor calls it.
 
 use super::{Endpoint, Host};
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub struct EndpointInbox<'a, H: Host> {
 }
 
 impl<H: Host> EndpointInbox<'_, H> {
-    /// Ends the poll. The device is unlocked.
+    /// Ends the poll. Called when the device is unlocked.
     #[inline]
     pub fn finish(self) {
         for denial in self.refused {
@@ -69,8 +69,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Takes a message that is for this queue pair; `place` copies a part of it to local memory. `None`: the message and
-    /// the endpoint are unchanged.
+    /// Takes a message for this queue pair; `place` copies a part of it to local memory. On `None`, the message and the
+    /// endpoint are unchanged.
     #[inline]
     pub fn take_directly(
         &mut self,

@@ -10,7 +10,7 @@ use crate::peers::Route;
 use core::net::SocketAddr;
 use std::time::Instant;
 
-/// The remains of a closed endpoint. Their memory may be in use until the queue pairs are quiet.
+/// What a closed endpoint leaves behind. Its memory may be in use until the queue pairs are quiet.
 #[must_use]
 pub struct Remains<H: Host> {
     /// Its queue pairs.
@@ -19,7 +19,7 @@ pub struct Remains<H: Host> {
 }
 
 impl<H: Host> Remains<H> {
-    /// Withdraws the keys of messages that peers never fetched. The queue pairs are quiet.
+    /// Withdraws the keys of messages that peers never fetched. Called once the queue pairs are quiet.
     pub fn withdraw(self, host: &H) {
         for operation in self.operations {
             if let Retained::Exposed(exposed) = &operation.retained {
@@ -38,7 +38,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Handles a failed connection: its operations get no answer from the peer any more.
+    /// Handles a failed connection: the peer will not answer its operations any more.
     pub fn lose(&mut self, host: &H, connection: usize) {
         self.happened(host, connection, Event::Lost);
     }
@@ -50,7 +50,7 @@ impl<H: Host> Endpoint<H> {
         if change.cut() {
             let it = &self.connections[connection];
             host.note(Note::Violation { peer: it.peer, why });
-            // End the queue pair, because a peer that never takes our requests would keep it open forever.
+            // End the queue pair: a peer that never takes our requests would keep it open forever.
             if let Some(qp) = &it.qp {
                 host.end(qp);
             }
@@ -74,8 +74,8 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The connections whose queue pair has failed without a message from the peer. The peer's last messages have already
-    /// arrived, perhaps since completions were last taken: the host takes completions, then calls [`Self::lose`] for each
-    /// connection. A connection that is being made is checked once it is made.
+    /// arrived, perhaps after the host last took completions: the host takes completions, then calls [`Self::lose`] for
+    /// each connection. A connection that is being made is checked once it is made.
     #[cold]
     #[must_use]
     pub fn broken(&self, host: &H) -> Vec<usize> {
@@ -86,7 +86,7 @@ impl<H: Host> Endpoint<H> {
         (0..self.connections.slots()).filter(is_over).collect()
     }
 
-    /// The consequences of a loss. `was_open` says whether the connection was in use.
+    /// Handles the consequences of a loss. `was_open` says whether the connection was in use.
     #[cold]
     fn after_loss(&mut self, host: &H, connection: usize, was_open: bool) {
         let address = self.connections[connection].peer;
@@ -149,7 +149,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Reports the result of an attempt to reach a peer: the new connection, or the error. After an error, a connection
-    /// that the peer made meanwhile is used. Callers that were told to retry may do so now.
+    /// that the peer made meanwhile is used. Callers that must retry may do so now.
     pub fn decided(
         &mut self,
         host: &H,
@@ -183,7 +183,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Cancels the receives of a connected endpoint whose connection has ended, and tells the program, once.
+    /// Cancels the receives of a connected endpoint whose connection has ended, and reports that to the program, once.
     pub fn tell_shut(&mut self, host: &H) {
         if !std::mem::replace(&mut self.shut, true) {
             self.flush_receives(host);
@@ -226,7 +226,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells all peers that the endpoint is closing, after the answers that are still owed.
+    /// Notifies all peers that the endpoint is closing, after the answers that it still owes.
     pub fn say_goodbye(&mut self, host: &H) {
         self.answer_owed(host);
         for connection in 0..self.connections.slots() {
@@ -234,7 +234,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells one peer, if its connection is open.
+    /// Notifies one peer, if its connection is open.
     pub fn say_bye(&mut self, host: &H, connection: usize) {
         if self.connections[connection].state().is_open() {
             self.say(host, connection, &Header::new(Kind::Bye), &[]);

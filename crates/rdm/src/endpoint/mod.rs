@@ -2,10 +2,10 @@
 //!
 //! [`Endpoint`] decides, and its [`Host`] acts: the host owns the queue pairs, the memory and the program's objects. It calls the
 //! endpoint when the program requests something, when the device has completed something, and periodically with the time
-//! ([`Endpoint::progress`]). The endpoint calls the host to have things done. No call waits.
+//! ([`Endpoint::progress`]). The endpoint calls the host to act. No call waits.
 //!
-//! A host takes the completions of its device and hands each to [`Endpoint::receive_completed`] or
-//! [`Endpoint::request_completed`]. Short messages can be taken straight from the ring, through [`Endpoint::inbox`].
+//! A host takes the completions of its device and passes each to [`Endpoint::receive_completed`] or
+//! [`Endpoint::request_completed`]. It can take short messages directly from the ring, through [`Endpoint::inbox`].
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -13,14 +13,14 @@
 //! | `send` | sending messages: with their payload, or by rendezvous |
 //! | `transfer` | reads, writes, atomics and commits of the program |
 //! | `receive` | receives, and messages that match one or are unexpected |
-//! | `payload` | moving payload to its buffer: copied, or read from the sender's memory |
+//! | `payload` | how payload gets to its buffer: copied, or read from the sender's memory |
 //! | `peek` | peeks, claims and discards of messages |
 //! | `direct` | messages that need no buffer |
 //! | `shared` | receives that several endpoints share |
-//! | `post` | requests to a connection, and what waits for room |
+//! | `post` | requests to a connection, and those that wait for room |
 //! | `flow` | credit and answers for peers |
-//! | `operation` | operations in progress |
-//! | `progress` | completions of the device, and what follows from them |
+//! | `operation` | operations in flight |
+//! | `progress` | handling the device's completions |
 //! | `routes` | peers and connections, for the host |
 //! | `loss` | connections that fail, and how they are removed |
 //! | `collective` | operations of groups of endpoints |
@@ -90,10 +90,10 @@ pub struct Endpoint<H: Host> {
     connections: Connections<H>,
     /// Callers that may retry.
     callers: Callers<H::Caller>,
-    /// Credit or answers are owed to peers until the program has read completions.
+    /// Whether credit or answers are owed to peers until the program has read completions.
     owing: bool,
     owed: Vec<(usize, Header)>,
-    /// The host watches the requests that wait for room on connections.
+    /// Whether the host watches the requests that wait for room on connections.
     backlog_watched: bool,
     operations: Operations<Operation<H>>,
     /// Results of a connected endpoint that wait for their turn: those of its transfers, and received messages.
@@ -106,9 +106,9 @@ pub struct Endpoint<H: Host> {
     tagged: Matching<SocketAddr, Receive<H>, Unexpected>,
     /// How many shared receives had been posted when waiting messages were last offered to them.
     settled: u64,
-    /// Messages that the program has claimed, by the context of the claim: oldest first.
+    /// Messages that the program has claimed, by the context of the claim, oldest first.
     claimed: HashMap<usize, VecDeque<Found>>,
-    /// The connection of a connected endpoint has ended, and this has been reported to the program.
+    /// Whether the connection of a connected endpoint has ended and this has been reported to the program.
     shut: bool,
 }
 
@@ -173,7 +173,7 @@ impl<H: Host> Endpoint<H> {
         self.shut
     }
 
-    /// How many operations are in flight, without plain ones.
+    /// How many operations are in flight, excluding plain ones.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.operations.len()

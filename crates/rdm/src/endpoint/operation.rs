@@ -18,7 +18,7 @@ pub(super) struct Operation<H: Host> {
     pub(super) attached: Option<H::Operation>,
     /// The connection that it uses.
     pub(super) connection: usize,
-    /// One of the missing parts is an answer from the peer.
+    /// Whether one of the missing parts is an answer from the peer.
     pub(super) awaits_answer: bool,
     /// Its turn in the order of reports to the program, if they are ordered.
     pub(super) turn: Option<u64>,
@@ -35,7 +35,7 @@ pub(super) enum What<H: Host> {
         id: u64,
         key: u32,
     },
-    /// A write of `len` bytes. When it is complete, a message takes `data` to the peer.
+    /// A write of `len` bytes. When it is complete, a message carries `data` to the peer.
     Write { data: u64, len: u32 },
     /// A write that carries its data.
     WriteTold,
@@ -84,7 +84,7 @@ impl<H: Host> Operation<H> {
         }
     }
 
-    /// The same operation, which also waits for the peer's answer.
+    /// Makes the operation also wait for the peer's answer.
     pub(super) fn awaiting_answer(self) -> Self {
         Self {
             left: self.left + 1,
@@ -93,7 +93,7 @@ impl<H: Host> Operation<H> {
         }
     }
 
-    /// Records why it fails. The first reason counts.
+    /// Records why it fails. Only the first reason counts.
     #[cold]
     pub(super) fn fail(&mut self, why: impl Into<Failure>) {
         self.failure.get_or_insert_with(|| Box::new(why.into()));
@@ -111,8 +111,8 @@ impl<H: Host> Operation<H> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Assigns an operation its number, and its turn if completions are ordered. It must be complete by then, because
-    /// it may turn out to be a plain one.
+    /// Assigns an operation its number, and its turn if completions are ordered. All its fields must be set by then,
+    /// because it may turn out to be a plain operation.
     #[inline]
     pub(super) fn begin(&mut self, mut operation: Operation<H>) -> u64 {
         if self.is_ordered() {
@@ -141,7 +141,7 @@ impl<H: Host> Endpoint<H> {
             .all(|operation| operation.connection == connection)
     }
 
-    /// Counts off one missing part of an operation.
+    /// Decrements the missing parts of an operation.
     #[inline]
     pub(super) fn step(&mut self, host: &H, id: u64) {
         let Some(operation) = self.operations.get(id) else {
@@ -167,7 +167,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Fails an operation, and counts off the part that will not arrive. The operation may not exist.
+    /// Fails an operation, and decrements its missing parts by the one that will not arrive. The operation may not
+    /// exist.
     #[cold]
     pub(super) fn fail_with(&mut self, host: &H, id: u64, error: Error) {
         if let Some(operation) = self.operations.get(id) {

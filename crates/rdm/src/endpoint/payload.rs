@@ -18,7 +18,7 @@ impl<H: Host> Endpoint<H> {
         });
     }
 
-    /// The same for a payload of this length; `copy` copies as much as fits.
+    /// Completes a receive with a payload of this length; `copy` copies as much as fits.
     #[inline]
     pub(super) fn place_with(
         &mut self,

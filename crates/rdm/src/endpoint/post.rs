@@ -1,5 +1,4 @@
-//! Posting to a connection: requests if it has room, and the endpoint's own messages, which can
-//! wait for room.
+//! Posting to a connection: requests, if it has room, and the endpoint's own messages, which can wait for room.
 
 use super::operation::{Operation, Retained, What};
 use super::{Endpoint, Host};
@@ -46,7 +45,7 @@ impl<H: Host> Endpoint<H> {
         self.say_for(host, connection, header, payload, UNTRACKED);
     }
 
-    /// The same for an operation, to which the completion belongs.
+    /// Sends such a message for an operation, to which the completion belongs.
     pub(super) fn say_for(
         &mut self,
         host: &H,
@@ -132,7 +131,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// For a host that watches: whether requests still wait for room. If not, it stops watching.
+    /// For a host that watches: whether requests still wait for room. If none does, the host stops watching.
     pub fn still_waits(&mut self) -> bool {
         self.backlog_watched = self.connections.iter().any(|it| !it.backlog.is_empty());
         self.backlog_watched
@@ -155,7 +154,7 @@ impl<H: Host> Endpoint<H> {
         self.operations.len() + requests.saturating_sub(awaited)
     }
 
-    /// Whether a posted request has not arrived yet.
+    /// Whether there is a posted request that has not arrived yet.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.connections.iter().any(|it| it.is_busy())

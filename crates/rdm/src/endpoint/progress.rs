@@ -17,8 +17,8 @@ fn number_of<T>(result: &Result<T>) -> u64 {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Handles a completed receive of the device: one of the host's buffers has a peer's message with these bytes, or a peer
-    /// has written with data. The host posts the buffer again afterwards.
+    /// Handles a completed receive of the device: either one of the host's buffers has a peer's message with these bytes, or
+    /// a peer has written with data. The host posts the buffer again afterwards.
     #[inline]
     pub fn receive_completed(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
         let Some(connection) = self.connections.find(completion.qpn) else {
@@ -144,7 +144,7 @@ impl<H: Host> Endpoint<H> {
     #[cold]
     fn fail(&mut self, host: &H, completion: &Completion, connection: usize, id: u64) {
         if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
-            // The memory of the message could not be read: it was not sent, and needs no credit.
+            // The memory of the message could not be read: the message was not sent and needs no credit.
             let len = completion.bytes.saturating_sub(header::LEN as u32);
             self.connections[connection].credit.add(1, len);
         }

@@ -1,4 +1,4 @@
-//! Receiving messages: receives are posted and canceled, messages match a receive or are kept.
+//! Receiving messages: receives are posted and canceled; messages match a receive or are kept.
 
 use super::operation::Arrival;
 use super::{Arrived, Endpoint, Host};
@@ -33,12 +33,12 @@ impl<H: Host> Receive<H> {
         }
     }
 
-    /// Cancels it: tells the program.
+    /// Cancels it and reports that to the program.
     pub fn cancel(self, host: &H, tagged: bool) {
         host.canceled(self.attached, tagged, self.multi.is_some());
     }
 
-    /// The landing of a message in it, and whether it takes more.
+    /// Where a message goes in this receive, and whether the receive takes more messages.
     pub(super) fn landing(
         &mut self,
         host: &H,
@@ -79,7 +79,7 @@ impl<H: Host> Receive<H> {
     }
 }
 
-/// What messages in the same buffer share. Endpoints that share receives share it, too.
+/// What messages in the same buffer share. Endpoints that share receives share it as well.
 #[derive(Default)]
 pub(super) struct Buffer {
     /// How many messages still wait for their payload.
@@ -104,7 +104,7 @@ pub(super) struct Landing<H: Host> {
     pub(super) turn: Option<u64>,
 }
 
-/// A message without a receive; also an RTS that has just matched its receive.
+/// A message without a receive, or an RTS that has just matched its receive.
 pub enum Unexpected {
     /// With its payload.
     Eager {
@@ -207,7 +207,7 @@ impl<H: Host> Endpoint<H> {
                 if !self.is_limited()
                     && self.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
             {
-                // It was counted as unexpected before the limit was checked.
+                // The message was counted as unexpected before the limit was checked.
                 host.shared(|pool| pool.forget(1));
             }
             (None, Some(key)) => {
@@ -263,14 +263,14 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Confirms to the sender that a message was delivered, if it asked for that.
+    /// Confirms to the sender that a message was delivered, if the sender requested that.
     pub(super) fn confirm(&mut self, host: &H, connection: usize, header: &Header) {
         if header.confirm || matches!(header.kind, Kind::Rts { .. }) {
             self.send_fin(host, connection, header.id, None);
         }
     }
 
-    /// Completes a receive, when it is its turn.
+    /// Completes a receive when its turn comes.
     #[inline]
     pub(super) fn received(&mut self, host: &H, mut landing: Landing<H>, error: Option<Error>) {
         match landing.turn.take() {
@@ -297,7 +297,8 @@ impl<H: Host> Endpoint<H> {
         host.received(landing.attached, how);
     }
 
-    /// Cancels the oldest receive for which `wanted` is true, and tells the program; returns whether there was one.
+    /// Cancels the oldest receive for which `wanted` is true and reports that to the program; returns whether there was
+    /// one.
     pub fn cancel(&mut self, host: &H, wanted: impl Fn(&H::Receive) -> bool) -> bool {
         for tagged in [false, true] {
             let queue = self.queue(tagged);

@@ -1,4 +1,4 @@
-//! Peers and connections, as the host reads and changes them.
+//! How the host reads and changes peers and connections.
 
 use super::{Connection, Connections, Endpoint, Host};
 use crate::connection::Event;
@@ -22,7 +22,7 @@ impl<H: Host> Endpoint<H> {
         &self.peers
     }
 
-    /// Adds a connection that is being made, and returns its slot. Nothing is sent over it before it is made.
+    /// Adds a connection that is being made, and returns its slot. Nothing is sent over it until it is made.
     pub fn add_connection(
         &mut self,
         host: &H,
@@ -74,7 +74,7 @@ impl<H: Host> Endpoint<H> {
         self.peers.set_number(number, peer);
     }
 
-    /// The connection to a peer. If there is none, the host starts to connect, and the caller is told to retry
+    /// The connection to a peer. If there is none, the host starts to connect, and the caller must retry
     /// ([`Error::Again`]). `caller` returns `None` for a call that is retried without being woken for it.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl<H: Host> Endpoint<H> {
         self.callers.may_retry(caller, now)
     }
 
-    /// Whether callers may retry that have neither done so nor been woken.
+    /// Whether there are callers that may retry but have neither done so nor been woken.
     #[must_use]
     pub fn has_retrying(&self) -> bool {
         !self.callers.is_empty()

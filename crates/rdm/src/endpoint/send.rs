@@ -17,7 +17,7 @@ const SHORT: usize = INLINE_MAX - MAX_LEN;
 pub struct Outgoing {
     /// The connection to the peer, which has room.
     pub connection: usize,
-    /// The header; its `len` is the length of the message.
+    /// The header, whose `len` is the length of the message.
     pub header: Header,
     /// The bytes are copied before the call returns.
     pub inject: bool,
@@ -34,7 +34,7 @@ pub trait Body<H: Host> {
     /// # Errors
     /// [`Error::Fault`](crate::error::Error::Fault).
     fn copy(&self, into: &mut [u8]) -> Result<()>;
-    /// Lets a peer read them; returns the key to use.
+    /// Lets a peer read them; returns the key for them.
     ///
     /// # Errors
     /// Same as [`Host::expose`].
@@ -63,7 +63,7 @@ impl<H: Host> Endpoint<H> {
     /// Sends a message of the program. `attached` is called unless the message is a plain operation.
     ///
     /// # Errors
-    /// Errors of posting or copying; the message was not sent.
+    /// The errors of posting or copying; the message was not sent.
     #[inline]
     pub fn send(
         &mut self,
@@ -128,7 +128,7 @@ impl<H: Host> Endpoint<H> {
         posted.inspect_err(|_| drop(self.forget(id)))
     }
 
-    /// Posts a message behind its header. An injected message is short, and is copied now.
+    /// Posts a message after its header. An injected message is short, and is copied now.
     #[inline]
     fn post_message(
         &mut self,
@@ -143,7 +143,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Posts a header and the memory behind it.
+    /// Posts a header and the memory after it.
     #[inline]
     fn post_behind(&mut self, host: &H, it: &Outgoing, sges: &[Sge], id: u64) -> Result<()> {
         let mut head = [0; MAX_LEN];
@@ -166,7 +166,7 @@ impl<H: Host> Endpoint<H> {
         self.post(host, it.connection, &copied(id, &bytes[..len]))
     }
 
-    /// Tells the peer where it can read the payload. The key is valid until the peer has answered.
+    /// Sends the peer the RTS, with a key to read the payload. The key is valid until the peer has answered.
     fn send_rts(
         &mut self,
         host: &H,
@@ -186,7 +186,7 @@ impl<H: Host> Endpoint<H> {
         self.rendezvous(host, it.header, exposed, operation)
     }
 
-    /// The same for a payload that is exposed already; without one the message is empty.
+    /// Sends the RTS for a payload that is already exposed; without one the message is empty.
     pub(super) fn rendezvous(
         &mut self,
         host: &H,

@@ -1,5 +1,5 @@
 //! Receives that several endpoints share. Messages without a receive stay with the endpoint at which they arrived;
-//! after each posted receive the endpoints offer theirs again.
+//! after each posted receive, the endpoints offer their messages again.
 
 use super::receive::{Landing, Receive};
 use super::{Endpoint, Host};
@@ -56,7 +56,7 @@ impl<H: Host> Pool<H> {
         })
     }
 
-    /// Counts off messages that are no longer unexpected.
+    /// Subtracts messages that are no longer unexpected from the count.
     pub fn forget(&mut self, messages: usize) {
         self.unexpected = self.unexpected.saturating_sub(messages);
     }
@@ -64,7 +64,7 @@ impl<H: Host> Pool<H> {
 
 impl<H: Host> Endpoint<H> {
     /// Offers waiting messages to receives that were posted since then. `newcomer`, a message that arrived just now, comes
-    /// last; returns its landing.
+    /// last; returns its destination.
     fn settle_with(
         &mut self,
         host: &H,

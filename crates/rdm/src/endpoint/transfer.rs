@@ -1,7 +1,7 @@
 //! One-sided operations of the program: reads and writes of a peer's memory, atomics, and durable writes.
 //!
 //! Reads and writes are requests of the connection; the peer's device executes them. Remote completion data is the
-//! write's immediate data if it is short enough. Otherwise, and if there are several remote ranges, it is a separate
+//! write's immediate data if it is short enough. Otherwise, or if there are several remote ranges, it is a separate
 //! message that is sent when everything has been written: data never arrives before its bytes. An atomic is sent as a
 //! message.
 
@@ -35,7 +35,7 @@ pub struct Transfer<'a> {
     pub local: Memory,
     /// The remote memory, of the same total length.
     pub remote: &'a [CommitRange],
-    /// Data for the peer's program, with a write.
+    /// Completion data of a write, for the peer's program.
     pub data: Option<u64>,
     /// Starts only when all earlier operations are complete.
     pub fence: bool,
@@ -68,7 +68,7 @@ impl<H: Host> Endpoint<H> {
     /// Begins a transfer.
     ///
     /// # Errors
-    /// Errors of posting; [`Error::Again`] without credit for the data. Nothing was sent then.
+    /// The errors of posting; [`Error::Again`] without credit for the data. Nothing was sent then.
     #[inline]
     pub fn transfer(&mut self, host: &H, it: Transfer<'_>, attached: H::Operation) -> Result<()> {
         let connection = it.connection;
@@ -140,7 +140,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Only some requests of a transfer could be posted: it fails when these are complete.
+    /// Only some requests of a transfer could be posted: the transfer fails when these are complete.
     #[cold]
     fn cut_short(&mut self, id: u64, posted: u32, error: Error) -> Result<()> {
         if posted == 0 {
@@ -157,7 +157,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Asks the peer to make an operation's writes durable.
+    /// Requests that the peer make an operation's writes durable.
     fn ask_to_commit(
         &mut self,
         host: &H,
@@ -179,7 +179,7 @@ impl<H: Host> Endpoint<H> {
     /// Begins an atomic operation.
     ///
     /// # Errors
-    /// Errors of posting; nothing was sent then.
+    /// The errors of posting; nothing was sent then.
     pub fn atomic(&mut self, host: &H, mut it: AtomicCall, attached: H::Operation) -> Result<()> {
         let connection = it.connection;
         let what = match it.result {

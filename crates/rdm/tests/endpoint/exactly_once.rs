@@ -1,5 +1,5 @@
-//! Whatever happens in any order: messages are received exactly once, in the order in which they were sent, and nothing
-//! is left of them. When peers end, every operation still ends.
+//! Whatever happens, in any order, messages are received exactly once, in the order in which they were sent, and leave
+//! nothing behind. When peers end, every operation still ends.
 
 use crate::host::Told;
 use crate::world::{From, How, World, content};
@@ -36,7 +36,7 @@ enum Step {
         node: usize,
         full: bool,
     },
-    /// Whether peers hold on to memory.
+    /// Whether peers keep memory in use.
     Held {
         node: usize,
         held: bool,
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// What holds whether peers have ended or not.
+    /// Checks what holds whether peers have ended or not.
     fn check(&self, world: &World) {
         let mut received = HashSet::new();
         for (node, told) in self.told.iter().enumerate() {
@@ -185,7 +185,7 @@ impl Run {
                 }
             }
         }
-        // In the order in which they were sent, for each sender, receiver and tag.
+        // They arrive in the order in which they were sent, for each sender, receiver and tag.
         for (node, it) in world.nodes.iter().enumerate() {
             let mut last = HashMap::new();
             for &(source, _, data) in &*it.host.matched.borrow() {
@@ -207,7 +207,7 @@ impl Run {
         }
     }
 
-    /// A sender's remaining credit and what its receiver counts as used add up to the whole.
+    /// A sender's remaining credit and the credit that its receiver counts as used add up to the whole.
     fn check_credit(world: &World) {
         let open: HashMap<usize, _> = world
             .nodes

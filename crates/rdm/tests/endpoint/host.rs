@@ -21,7 +21,7 @@ pub(crate) enum Told {
     Received {
         receive: usize,
         source: SocketAddr,
-        /// The data of the message, by which tests identify it.
+        /// The data of the message, which identifies it in tests.
         data: u64,
         how: Arrived,
     },
@@ -29,7 +29,7 @@ pub(crate) enum Told {
     Canceled(usize),
     /// A peer has written.
     Written { len: u32, data: u64 },
-    /// A group was joined, or not.
+    /// A group was joined, or could not be.
     Joined(u64, Option<Error>),
     /// The connection of a connected endpoint has ended.
     Shut,
@@ -73,7 +73,7 @@ pub(crate) struct SimHost {
     pub(crate) shared: Option<Shared>,
     /// Whether the program does not read its completions.
     pub(crate) full: Cell<bool>,
-    /// Whether peers hold on to memory.
+    /// Whether peers keep memory in use.
     pub(crate) held: Cell<bool>,
     pub(crate) watched: Cell<bool>,
 }

@@ -1,5 +1,4 @@
-//! A network in memory: queue pairs whose requests are executed one at a time, when the test says
-//! so.
+//! A network in memory: queue pairs whose requests execute one at a time, when the test decides.
 
 #![allow(unsafe_code)]
 // UNSAFETY: the network reads and writes memory by address.
@@ -13,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// Copies bytes out of the elements.
 pub(crate) fn gather(sges: &[Sge]) -> Vec<u8> {
-    // SAFETY: endpoints and tests keep memory that they have handed to the network.
+    // SAFETY: endpoints and tests keep memory alive that they have passed to the network.
     let memory = unsafe { ProcessMemory::new() };
     let mut all = Vec::new();
     for sge in sges {
@@ -26,7 +25,7 @@ pub(crate) fn gather(sges: &[Sge]) -> Vec<u8> {
 
 /// Copies bytes into the elements; bytes that do not fit are dropped.
 pub(crate) fn scatter(sges: &[Sge], mut bytes: &[u8]) {
-    // SAFETY: endpoints and tests keep memory that they have handed to the network.
+    // SAFETY: endpoints and tests keep memory alive that they have passed to the network.
     let memory = unsafe { ProcessMemory::new() };
     for sge in sges {
         let (now, rest) = bytes.split_at(bytes.len().min(sge.len as usize));
@@ -136,7 +135,7 @@ impl Net {
         Ok(())
     }
 
-    /// A queue pair fails, and its peer's with it. What was posted completes as flushed.
+    /// Fails a queue pair and its peer's. Posted requests complete as flushed.
     pub(crate) fn fail(&mut self, qp: usize) {
         for qp in [qp, self.qps[qp].peer] {
             self.qps[qp].broken = true;

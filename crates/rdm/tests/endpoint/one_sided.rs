@@ -94,7 +94,7 @@ fn a_refused_write_gives_its_credit_back() {
         key: WireKey::Device(Key(99)),
     };
     for data in [1, u64::MAX] {
-        // More often than the credit allows.
+        // This happens more often than the credit allows.
         for _ in 0..5000 {
             let it = Transfer {
                 connection,

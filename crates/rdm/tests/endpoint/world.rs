@@ -35,7 +35,7 @@ pub(crate) struct Node {
 enum Act {
     /// The oldest request of a queue pair is executed.
     Run(usize),
-    /// The same for a message that bypasses the buffers, if the endpoint takes it.
+    /// The oldest request of a queue pair is executed as a message that bypasses the buffers, if the endpoint takes it.
     Direct(usize),
     /// A node takes completions.
     Look(usize),
@@ -190,7 +190,7 @@ impl World {
         Ok(id)
     }
 
-    /// The same, retried until there is a connection.
+    /// Like [`Self::try_send`], but retries until there is a connection.
     pub(crate) fn send(&mut self, from: usize, to: usize, len: usize, how: How) -> usize {
         loop {
             match self.try_send(from, to, len, how) {
@@ -322,7 +322,7 @@ impl World {
         ep.decided(host, peer, Ok(index), self.now);
     }
 
-    /// Makes a node take completions, and act on them.
+    /// Makes a node take completions and act on them.
     pub(crate) fn look(&mut self, node: usize) {
         let gone = self.net.borrow().devices[node].gone;
         self.take(node, LOOK);
@@ -356,7 +356,7 @@ impl World {
         }
     }
 
-    /// Lets time pass; nodes that wait for it make progress.
+    /// Lets time pass; nodes that wait for that make progress.
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
         for node in 0..self.nodes.len() {

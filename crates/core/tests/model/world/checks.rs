@@ -1,4 +1,4 @@
-//! Accesses: who may touch which bytes, by a remote key or locally.
+//! Accesses: who may touch which bytes, with a remote key or locally.
 
 use super::World;
 use crate::answers::denial_no;

@@ -27,7 +27,7 @@ pub(crate) struct World {
     pub(crate) random: Random,
     core: Arc<Protection>,
     section: Section,
-    /// As if several threads registered and deregistered.
+    /// Magazines, as if several threads registered and deregistered.
     magazines: [Magazine; 2],
     model: Model,
     domains: Vec<DomainId>,
@@ -37,7 +37,7 @@ pub(crate) struct World {
     /// The domain of each region and each window, for requests that can be granted.
     region_domains: Vec<usize>,
     window_domains: Vec<usize>,
-    /// The last binding of each window: region, first address of the window, bytes, queue pair, and by which key.
+    /// The last binding of each window: region, first address of the window, bytes, queue pair, and key.
     bound: HashMap<usize, (usize, u64, u64, Option<u32>, Name)>,
     windows: Vec<(WindowId, Key, bool)>,
     chosen: HashMap<(usize, usize), Key>,
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Compares an answer of the device with one of the model, and passes the device's on.
+    /// Compares an answer of the device with one of the model, and returns the device's.
     #[track_caller]
     fn same<T, E: Debug, M>(
         &mut self,

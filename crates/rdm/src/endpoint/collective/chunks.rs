@@ -55,7 +55,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<()> {
         let address = self.member(host, run.group, send.to)?;
         let connection = match self.way_to_member(host, address, now) {
-            // The member may be stopped, which is no reason to give up.
+            // The member may be stopped, but that is no reason to give up.
             Err(Error::TimedOut) => return Err(Error::Again),
             way => way?,
         };
@@ -95,7 +95,7 @@ impl<H: Host> Endpoint<H> {
         self.rendezvous(host, header, Some(exposed), operation)
     }
 
-    /// Takes the chunk that a run waits for; returns its bytes if they are here.
+    /// Takes the chunk that a run waits for; returns its bytes if they have arrived.
     pub(super) fn take_chunk(
         &mut self,
         host: &H,
@@ -189,7 +189,7 @@ impl<H: Host> Endpoint<H> {
             .inspect_err(|_| drop(self.forget(id)))
     }
 
-    /// Tells a member that we have its chunk.
+    /// Acknowledges a member's chunk.
     fn answer_chunk(&mut self, host: &H, connection: usize, id: u64) {
         if !self.connections[connection].state().is_lost() {
             let fin = Header {
@@ -278,7 +278,7 @@ impl<H: Host> Endpoint<H> {
         self.keep_chunk(host, key, chunk);
     }
 
-    /// Keeps a chunk until a run asks for it.
+    /// Keeps a chunk until a run needs it.
     pub(super) fn keep_chunk(&mut self, host: &H, key: Key, chunk: Chunk) {
         let connection = chunk.connection;
         let it = self.collective.get_or_insert_default();

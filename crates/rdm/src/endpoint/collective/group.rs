@@ -82,7 +82,7 @@ impl<G> Group<G> {
     }
 }
 
-/// Tells a member that another one has left (no error), or that the group failed.
+/// Notifies a member that another one has left (no error), or that the group failed.
 fn leave(name: Name, error: Option<Error>) -> Header {
     let error = error.map_or(0, |error| u64::from(error.number()));
     Header {
@@ -167,7 +167,7 @@ impl<H: Host> Endpoint<H> {
         self.carry_on(host, now);
     }
 
-    /// Whether a group is being joined, or has members that do not know of its end.
+    /// Whether a group is being joined, or has members that have not learned of its end.
     #[must_use]
     pub fn is_joining(&mut self, address: u64) -> bool {
         let Some(it) = &mut self.collective else {
@@ -216,7 +216,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Ends a group after a failure; tells all members, once.
+    /// Ends a group after a failure; notifies all members, once.
     pub(super) fn break_up(&mut self, host: &H, address: u64, error: Error) {
         let Some(it) = &mut self.collective else {
             return;

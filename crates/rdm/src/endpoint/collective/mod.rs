@@ -1,18 +1,18 @@
 //! Collective operations of groups of endpoints.
 //!
 //! Members send each other chunks, which are a separate kind of message: no receive of the program ever matches one. A
-//! chunk names its group by its members and a count of the earlier groups with the same members, so members need not
-//! agree on a number; it names the operation by its position in the group. Short chunks carry their payload, long ones
-//! are read from the sender's memory. Each is answered when it is used, and an operation ends when its chunks are
-//! answered: a chunk that is still in flight when its sender leaves belongs to an operation that failed.
+//! chunk identifies its group by the members and a count of the earlier groups with the same members, so members need
+//! not agree on a number. It identifies the operation by its position in the group. Short chunks carry their payload;
+//! long ones are read from the sender's memory. Each is answered when it is used, and an operation ends when its chunks
+//! are answered: a chunk that is still in flight when its sender leaves belongs to an operation that failed.
 //!
-//! When an operation fails, the whole group ends: each member that learns of it tells the others.
+//! When an operation fails, the whole group ends: each member that learns of the failure notifies the others.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | `group` | joining and leaving |
-//! | `run` | operations under way |
-//! | `chunks` | chunks out and in |
+//! | `run` | operations in flight |
+//! | `chunks` | sending and receiving chunks |
 //!
 //! Plans, names and waiting chunks are in [`crate::collective`].
 
@@ -41,7 +41,7 @@ fn reserved(len: usize) -> Result<Vec<u8>> {
     reserved.map_err(|_| Error::NoMemory).map(|()| bytes)
 }
 
-/// The same, filled with zeroes.
+/// Like [`reserved`], but filled with zeros.
 fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = reserved(len)?;
     bytes.resize(len, 0);
@@ -64,7 +64,7 @@ pub(super) struct Groups<G, O> {
     telling: Vec<(SocketAddr, Header)>,
     /// How many runs have been started.
     started: u64,
-    /// When peers are checked next.
+    /// When to check peers next.
     look: Option<Instant>,
 }
 

@@ -46,7 +46,7 @@ pub struct Loaded {
 }
 
 impl Call {
-    /// Copies the source with `gather`. This may take a while, and does not need the endpoint.
+    /// Copies the source with `gather`. This may take long, and does not need the endpoint.
     ///
     /// # Errors
     /// Errors of `gather`; [`Error::NoMemory`].
@@ -78,7 +78,7 @@ pub(super) struct Run<O> {
     round: usize,
     /// How many sends of the round are posted.
     sent: usize,
-    /// How many chunks are not answered.
+    /// How many chunks are unanswered.
     open: u32,
     /// Whether a chunk is being read, or has been.
     pub(super) fetching: bool,
@@ -289,7 +289,7 @@ impl<H: Host> Endpoint<H> {
         self.tell_members(host);
     }
 
-    /// Whether a check for peers that ended without a message is due.
+    /// Whether it is time to check for peers that ended without a message.
     pub(in crate::endpoint) fn is_look_due(&mut self, now: Instant) -> bool {
         let Some(it) = &mut self.collective else {
             return false;
