@@ -5,6 +5,7 @@
 //! | [`mod@fence`] | a panic ends at the boundary and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and how C functions return them |
 //! | [`delivery`] | how programs find the front ends |
+//! | [`interfaces`] | the addresses of this host |
 //! | [`settings`] | the environment variables of the front ends |
 //! | [`log`] | where their messages go |
 //! | [`strict`] | what manual pages forbid and other implementations allow |
@@ -19,6 +20,7 @@ pub mod argument;
 pub mod delivery;
 pub mod errno;
 pub mod fence;
+pub mod interfaces;
 pub mod log;
 pub mod object;
 pub mod pool;

@@ -4,12 +4,10 @@
 //! addresses of the interfaces (as `::ffff:a.b.c.d`) and their IPv6 addresses follow. A host without any
 //! gets those of its loopback interface, so that programs find at least one.
 
-#![allow(unsafe_code)]
-// UNSAFETY: walks the list of `getifaddrs`.
-
 use crate::sys::Gid;
 use parking_lot::Mutex;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use rkey_kit::interfaces::{Address, addresses};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
 /// Entries of the table.
@@ -22,14 +20,6 @@ pub struct Entry {
     pub gid: Gid,
     /// The index of its interface.
     pub interface: u32,
-}
-
-/// An address of an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
-    ip: IpAddr,
-    interface: u32,
-    loopback: bool,
 }
 
 static TABLE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
@@ -97,7 +87,7 @@ fn arrange(addresses: &[Address], guid: u64) -> Vec<Entry> {
     link_local[8..].copy_from_slice(&guid.to_be_bytes());
     let mut table = vec![Entry {
         gid: Gid(link_local),
-        interface: first.map_or(0, |a| a.interface),
+        interface: first.map_or(0, |a| a.index),
     }];
     let chosen: Vec<&Address> = if outside.is_empty() {
         addresses.iter().filter(|a| a.loopback).collect()
@@ -108,7 +98,7 @@ fn arrange(addresses: &[Address], guid: u64) -> Vec<Entry> {
         for address in chosen.iter().filter(|a| a.ip.is_ipv4() == v4) {
             let entry = Entry {
                 gid: of(address.ip),
-                interface: address.interface,
+                interface: address.index,
             };
             if !table.contains(&entry) {
                 table.push(entry);
@@ -189,59 +179,16 @@ fn guid_of_host() -> u64 {
     hash | 2 << 56
 }
 
-/// The addresses of the interfaces that are up, in the kernel's order.
-fn addresses() -> Vec<Address> {
-    let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: returns a list that is ours until it is freed below.
-    if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    let mut next = head;
-    // SAFETY: each element is valid until the list is freed, and the last one links to null.
-    while let Some(element) = unsafe { next.as_ref() } {
-        next = element.ifa_next;
-        if element.ifa_flags & libc::IFF_UP as u32 == 0 || element.ifa_addr.is_null() {
-            continue;
-        }
-        // SAFETY: not null, and every address has a family.
-        let family = i32::from(unsafe { (*element.ifa_addr).sa_family });
-        let ip = match family {
-            libc::AF_INET => {
-                // SAFETY: an address of this family is a `sockaddr_in`.
-                let address = unsafe { &*element.ifa_addr.cast::<libc::sockaddr_in>() };
-                IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
-            }
-            libc::AF_INET6 => {
-                // SAFETY: an address of this family is a `sockaddr_in6`.
-                let address = unsafe { &*element.ifa_addr.cast::<libc::sockaddr_in6>() };
-                IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr))
-            }
-            _ => continue,
-        };
-        // SAFETY: the name is a C string of the list.
-        let interface = unsafe { libc::if_nametoindex(element.ifa_name) };
-        let loopback = element.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
-        found.push(Address {
-            ip,
-            interface,
-            loopback,
-        });
-    }
-    // SAFETY: `getifaddrs` made the list, and nothing uses it any more.
-    unsafe { libc::freeifaddrs(head) };
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn address(text: &str, interface: u32) -> Address {
+    fn address(text: &str, index: u32) -> Address {
         let ip: IpAddr = text.parse().unwrap();
         Address {
+            name: format!("eth{index}"),
             ip,
-            interface,
+            index,
             loopback: ip.is_loopback(),
         }
     }

@@ -1,0 +1,81 @@
+//! The network interfaces of this host and their addresses.
+
+#![allow(unsafe_code)]
+// UNSAFETY: walks the list of `getifaddrs`.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The name of the interface.
+    pub name: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// The index of the interface.
+    pub index: u32,
+    /// Whether only this host is behind the interface.
+    pub loopback: bool,
+}
+
+/// The addresses of the interfaces that are up, in the kernel's order.
+#[must_use]
+pub fn addresses() -> Vec<Address> {
+    let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: returns a list that is ours until it is freed below.
+    if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut next = head;
+    // SAFETY: each element is valid until the list is freed, and the last one links to null.
+    while let Some(element) = unsafe { next.as_ref() } {
+        next = element.ifa_next;
+        if element.ifa_flags & libc::IFF_UP as u32 == 0 || element.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: not null, and every address has a family.
+        let family = i32::from(unsafe { (*element.ifa_addr).sa_family });
+        let ip = match family {
+            libc::AF_INET => {
+                // SAFETY: an address of this family is a `sockaddr_in`.
+                let address = unsafe { &*element.ifa_addr.cast::<libc::sockaddr_in>() };
+                IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: an address of this family is a `sockaddr_in6`.
+                let address = unsafe { &*element.ifa_addr.cast::<libc::sockaddr_in6>() };
+                IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr))
+            }
+            _ => continue,
+        };
+        // SAFETY: the name is a C string of the list.
+        let (name, index) = unsafe {
+            let name = CStr::from_ptr(element.ifa_name);
+            (name, libc::if_nametoindex(name.as_ptr()))
+        };
+        found.push(Address {
+            name: name.to_string_lossy().into_owned(),
+            ip,
+            index,
+            loopback: element.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
+        });
+    }
+    // SAFETY: `getifaddrs` made the list, and nothing uses it any more.
+    unsafe { libc::freeifaddrs(head) };
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_has_its_address() {
+        let all = addresses();
+        let here = all.iter().find(|it| it.ip == Ipv4Addr::LOCALHOST);
+        let here = here.expect("a host without 127.0.0.1");
+        assert!(here.loopback && here.index != 0 && !here.name.is_empty());
+    }
+}
