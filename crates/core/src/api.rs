@@ -1,4 +1,4 @@
-//! The API that a program uses, for the names of access rights in messages.
+//! The API that a program uses, for the names of access rights and objects in messages.
 //!
 //! A verbs program sets `IBV_ACCESS_REMOTE_WRITE`, a libfabric program `FI_REMOTE_WRITE`. A denial names the flag that the
 //! owner of the memory left out, in the owner's API, because that is where the program must change.
@@ -17,6 +17,8 @@ pub enum Api {
     Verbs,
     /// Libfabric: `FI_REMOTE_WRITE`.
     Libfabric,
+    /// uDAPL: `DAT_MEM_PRIV_REMOTE_WRITE_FLAG`.
+    Udapl,
 }
 
 /// Verbs has one flag for both kinds of local write, and none for local read, which is always allowed.
@@ -43,18 +45,94 @@ const LIBFABRIC: [(Access, &str); 7] = [
     (Access::COLLECTIVE, "FI_COLLECTIVE"),
 ];
 
+/// uDAPL has one flag for each kind of local access; atomics are an extension, and every LMR can be bound.
+const UDAPL: [(Access, &str); 5] = [
+    (Access::REMOTE_READ, "DAT_MEM_PRIV_REMOTE_READ_FLAG"),
+    (Access::REMOTE_WRITE, "DAT_MEM_PRIV_REMOTE_WRITE_FLAG"),
+    (Access::REMOTE_ATOMIC, "DAT_IB_MEM_PRIV_REMOTE_ATOMIC"),
+    (Access::LOCAL_READ, "DAT_MEM_PRIV_LOCAL_READ_FLAG"),
+    (Access::LOCAL_WRITE, "DAT_MEM_PRIV_LOCAL_WRITE_FLAG"),
+];
+
+/// The words of an API for objects, keys and calls.
+#[derive(Debug)]
+pub struct Words {
+    /// Registered memory: "region".
+    pub region: &'static str,
+    /// A part of it with a key of its own: "window".
+    pub window: &'static str,
+    /// What memory and connections have to share: "domain".
+    pub domain: &'static str,
+    /// One end of a connection: "queue pair".
+    pub queue_pair: &'static str,
+    /// Receives of several of these: "shared receive queue".
+    pub srq: &'static str,
+    /// What names memory: "key".
+    pub key: &'static str,
+    /// What names memory for peers: "rkey".
+    pub rkey: &'static str,
+    /// What names memory in local requests: "lkey".
+    pub lkey: &'static str,
+    /// To register memory: "register".
+    pub register: &'static str,
+    /// To end that: "deregister".
+    pub deregister: &'static str,
+    /// That has ended: "deregistered".
+    pub deregistered: &'static str,
+}
+
+/// The words of this project, of verbs and, for memory, of libfabric.
+const COMMON: Words = Words {
+    region: "region",
+    window: "window",
+    domain: "domain",
+    queue_pair: "queue pair",
+    srq: "shared receive queue",
+    key: "key",
+    rkey: "rkey",
+    lkey: "lkey",
+    register: "register",
+    deregister: "deregister",
+    deregistered: "deregistered",
+};
+
+const DAT: Words = Words {
+    region: "LMR",
+    window: "RMR",
+    domain: "PZ",
+    queue_pair: "EP",
+    srq: "SRQ",
+    key: "context",
+    rkey: "RMR context",
+    lkey: "LMR context",
+    register: "create",
+    deregister: "free",
+    deregistered: "freed",
+};
+
 impl Api {
+    /// What the API calls things.
+    #[must_use]
+    pub const fn words(self) -> &'static Words {
+        match self {
+            Self::Native | Self::Verbs | Self::Libfabric => &COMMON,
+            Self::Udapl => &DAT,
+        }
+    }
+
     /// Every API. The index in this list is the API's code in [`crate::Denial::to_wire`].
-    pub const ALL: [Self; 3] = [Self::Native, Self::Verbs, Self::Libfabric];
+    pub const ALL: [Self; 4] = [Self::Native, Self::Verbs, Self::Libfabric, Self::Udapl];
 
     /// `access` as this API writes it; "nothing" for the empty set.
-    pub(crate) const fn names(self, access: Access) -> Names {
+    #[must_use]
+    pub const fn names(self, access: Access) -> Names {
         Names { api: self, access }
     }
 }
 
 /// Access rights, printed as an API writes them.
-pub(crate) struct Names {
+#[derive(Debug)]
+pub struct Names {
     api: Api,
     access: Access,
 }
@@ -66,6 +144,7 @@ impl fmt::Display for Names {
             Api::Native => return write!(out, "\"{}\"", self.access),
             Api::Verbs => &VERBS,
             Api::Libfabric => &LIBFABRIC,
+            Api::Udapl => &UDAPL,
         };
         let mut names = flags
             .iter()
@@ -87,30 +166,34 @@ mod tests {
     #[test]
     fn rights_are_named_as_each_api_writes_them() {
         let both = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        for (access, native, verbs, libfabric) in [
-            (Access::empty(), "nothing", "nothing", "nothing"),
+        for (access, native, verbs, libfabric, udapl) in [
+            (Access::empty(), "nothing", "nothing", "nothing", "nothing"),
             (
                 both,
                 "\"remote write, remote atomic\"",
                 "IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC",
                 "FI_REMOTE_WRITE",
+                "DAT_MEM_PRIV_REMOTE_WRITE_FLAG | DAT_IB_MEM_PRIV_REMOTE_ATOMIC",
             ),
             (
                 Access::RECV,
                 "\"receive\"",
                 "IBV_ACCESS_LOCAL_WRITE",
                 "FI_RECV",
+                "DAT_MEM_PRIV_LOCAL_WRITE_FLAG",
             ),
             (
                 Access::BIND,
                 "\"window bind\"",
                 "IBV_ACCESS_MW_BIND",
                 "\"window bind\"",
+                "\"window bind\"",
             ),
         ] {
             assert_eq!(Api::Native.names(access).to_string(), native);
             assert_eq!(Api::Verbs.names(access).to_string(), verbs);
             assert_eq!(Api::Libfabric.names(access).to_string(), libfabric);
+            assert_eq!(Api::Udapl.names(access).to_string(), udapl);
         }
     }
 }

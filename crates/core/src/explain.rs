@@ -4,8 +4,8 @@
 //! to fix it. Both are for the programmer, on either side of the connection.
 
 use crate::{
-    Access, Api, Attempt, Denial, LocalUse, NamedKey, Operation, Reason, SlotNow, WindowKind,
-    WireKey,
+    Access, Api, Attempt, Denial, DomainId, LocalUse, NamedKey, Operation, Reason, SlotNow,
+    WindowKind, WireKey, Words,
 };
 use std::fmt;
 
@@ -32,12 +32,12 @@ impl fmt::Display for Attempt {
 
 /// The source of a request: a queue pair, or an endpoint made of several. Queue pair numbers have 24 bits; endpoint
 /// numbers start above them.
-struct Channel(u32);
+struct Channel(u32, &'static Words);
 
 impl fmt::Display for Channel {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.checked_sub(1 << 24) {
-            None => write!(out, "queue pair {:#x}", self.0),
+            None => write!(out, "{} {:#x}", self.1.queue_pair, self.0),
             Some(endpoint) => write!(out, "endpoint {endpoint}"),
         }
     }
@@ -53,6 +53,21 @@ impl fmt::Display for NamedKey {
     }
 }
 
+/// A key in the words of an API.
+struct InWords(NamedKey, &'static Words);
+
+impl fmt::Display for InWords {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            NamedKey::Remote(WireKey::Device(key)) => {
+                write!(out, "{} {:#010x}", self.1.rkey, key.0)
+            }
+            NamedKey::Local(key) => write!(out, "{} {:#010x}", self.1.lkey, key.0),
+            other => other.fmt(out),
+        }
+    }
+}
+
 /// "RDMA write of 16 B at 0x1ff8 with rkey 0x5a03c17e denied: the last 8 B are past the end of the region (...)"
 impl fmt::Display for Denial {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,10 +77,10 @@ impl fmt::Display for Denial {
         }
         match self.key {
             NamedKey::Region(region) => write!(out, "in {region}")?,
-            key => write!(out, "with {key}")?,
+            key => write!(out, "with {}", InWords(key, self.words()))?,
         }
         if let Some(qp) = self.qp {
-            write!(out, " over {}", Channel(qp))?;
+            write!(out, " over {}", Channel(qp, self.words()))?;
         }
         out.write_str(" denied: ")?;
         self.why(out)
@@ -109,37 +124,26 @@ impl Reason {
 impl Denial {
     fn why(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let noun = self.noun();
+        let words = self.words();
         match &self.reason {
-            Reason::UnknownKey => out.write_str(match self.key {
+            Reason::UnknownKey => match self.key {
                 // A key that the program chose may have been in use before.
-                NamedKey::Remote(WireKey::Requested(_)) => {
-                    "unknown key: no region of the domain has it"
-                }
-                _ => "unknown key: never issued",
-            }),
-            Reason::StaleKey { now } => out.write_str(match now {
-                SlotNow::Free => "stale key: region deregistered or window rebound",
-                SlotNow::Reused => {
-                    "stale key: region deregistered or window rebound; its key slot is in use again"
-                }
-                SlotNow::Rebound => "stale key: the window was rebound and has a new key",
-            }),
-            Reason::LocalKeyUsedRemotely => {
-                out.write_str("local key (lkey) used where a remote key (rkey) is needed")
+                NamedKey::Remote(WireKey::Requested(_)) => write!(
+                    out,
+                    "unknown {}: no {} of the {} has it",
+                    words.key, words.region, words.domain
+                ),
+                _ => write!(out, "unknown {}: never issued", words.key),
+            },
+            Reason::StaleKey { now } => self.stale(out, *now),
+            Reason::LocalKeyUsedRemotely => self.wrong_kind(out, true),
+            Reason::RemoteKeyUsedLocally => self.wrong_kind(out, false),
+            Reason::OtherDomain { owner } => self.elsewhere(out, *owner),
+            Reason::Disabled => write!(out, "the {} is not enabled yet", words.region),
+            Reason::Unbound => write!(out, "the {} is not bound", words.window),
+            Reason::Closing => {
+                write!(out, "the {} is being {}", words.region, words.deregistered)
             }
-            Reason::RemoteKeyUsedLocally => {
-                out.write_str("remote key (rkey) used where a local key (lkey) is needed")
-            }
-            Reason::OtherDomain { owner } => {
-                write!(out, "the memory is in {owner}, the request came from ")?;
-                match self.domain {
-                    Some(domain) => write!(out, "{domain}"),
-                    None => out.write_str("another domain"),
-                }
-            }
-            Reason::Disabled => out.write_str("the region is not enabled yet"),
-            Reason::Unbound => out.write_str("the window is not bound"),
-            Reason::Closing => out.write_str("the region is being deregistered"),
             Reason::Right { granted, missing } => {
                 let missing = self.api.names(*missing);
                 match self.attempt {
@@ -154,14 +158,23 @@ impl Denial {
                 }
             }
             Reason::WrongEndpoint { bound: Some(qp) } => {
-                write!(out, "the {noun} is bound to {}", Channel(*qp))
+                write!(out, "the {noun} is bound to {}", Channel(*qp, words))
             }
             Reason::WrongEndpoint { bound: None } => {
                 write!(out, "the {noun} was bound to an endpoint that is closed")
             }
-            Reason::OtherPeer => out.write_str("the region is registered for another peer only"),
-            Reason::NotAWindow => out.write_str("the key names a region, not a window"),
-            Reason::WindowKind(kind) => write!(out, "a {kind} window cannot be invalidated"),
+            Reason::OtherPeer => write!(
+                out,
+                "the {} is registered for another peer only",
+                words.region
+            ),
+            Reason::NotAWindow => {
+                let [region, window] = [words.region, words.window].map(with_article);
+                write!(out, "the {} names {region}, not {window}", words.key)
+            }
+            Reason::WindowKind(kind) => {
+                write!(out, "a {kind} {} cannot be invalidated", words.window)
+            }
             Reason::QueuePair { granted, missing } => write!(
                 out,
                 "the target's {} lacks {}; it allows peers {}",
@@ -198,9 +211,11 @@ impl Denial {
                     ")"
                 })
             }
-            Reason::CrossesSegments => {
-                out.write_str("the range is not inside one segment of the region's scatter list")
-            }
+            Reason::CrossesSegments => write!(
+                out,
+                "the range is not inside one segment of the {}'s scatter list",
+                self.words().region
+            ),
             Reason::ZeroBased { len, .. } => write!(
                 out,
                 "the {noun} is zero-based (offsets up to {len:#x}), but the request gave a virtual address"
@@ -222,6 +237,52 @@ impl Denial {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The memory is in another domain than the queue pair.
+    fn elsewhere(&self, out: &mut fmt::Formatter<'_>, owner: DomainId) -> fmt::Result {
+        let domain = self.words().domain;
+        write!(
+            out,
+            "the memory is in {domain} {}, the request came from ",
+            owner.0
+        )?;
+        match self.domain {
+            Some(own) => write!(out, "{domain} {}", own.0),
+            None => write!(out, "another {domain}"),
+        }
+    }
+
+    /// What became of a key that was valid once.
+    fn stale(&self, out: &mut fmt::Formatter<'_>, now: SlotNow) -> fmt::Result {
+        let words = self.words();
+        let (key, region, window) = (words.key, words.region, words.window);
+        let ended = words.deregistered;
+        match now {
+            SlotNow::Free => write!(out, "stale {key}: {region} {ended} or {window} rebound"),
+            SlotNow::Reused => write!(
+                out,
+                "stale {key}: {region} {ended} or {window} rebound; its key slot is in use again"
+            ),
+            SlotNow::Rebound => write!(
+                out,
+                "stale {key}: the {window} was rebound and has a new {key}"
+            ),
+        }
+    }
+
+    /// A local key came from a peer, or a remote one names local memory.
+    fn wrong_kind(&self, out: &mut fmt::Formatter<'_>, local: bool) -> fmt::Result {
+        let words = self.words();
+        let [lkey, rkey] = match self.api {
+            Api::Udapl => [words.lkey, words.rkey].map(str::to_owned),
+            _ => [
+                format!("local key ({})", words.lkey),
+                format!("remote key ({})", words.rkey),
+            ],
+        };
+        let (used, needed) = if local { (lkey, rkey) } else { (rkey, lkey) };
+        write!(out, "{used} used where {} is needed", with_article(&needed))
     }
 
     /// How much of the request is outside the memory, and on which side.
@@ -254,7 +315,17 @@ impl Denial {
 
     /// The object that the key names, if the denial says something about it.
     const fn noun(&self) -> &'static str {
-        if self.window { "window" } else { "region" }
+        let words = self.words();
+        if self.window {
+            words.window
+        } else {
+            words.region
+        }
+    }
+
+    /// The words of the owner's API.
+    const fn words(&self) -> &'static Words {
+        self.api.words()
     }
 
     /// What the owner's API calls the end of a connection.
@@ -262,6 +333,7 @@ impl Denial {
         match self.api {
             Api::Native | Api::Verbs => "queue pair",
             Api::Libfabric => "endpoint",
+            Api::Udapl => "EP",
         }
     }
 
@@ -273,35 +345,36 @@ impl Denial {
         {
             return advice;
         }
+        let Words {
+            region,
+            window,
+            domain,
+            queue_pair,
+            key,
+            rkey,
+            deregister,
+            ..
+        } = self.words();
         match &self.reason {
-            Reason::UnknownKey => {
-                "Check that the key arrived whole and that the connection leads to the process that issued it.".into()
+            Reason::UnknownKey => format!(
+                "Check that the {key} arrived whole and that the connection leads to the process that issued it."
+            ),
+            Reason::StaleKey { .. } => format!(
+                "Ask the owner for the current {key}. Tell peers before you {deregister} or rebind."
+            ),
+            Reason::LocalKeyUsedRemotely => format!("Give the peer the {region}'s {rkey}."),
+            Reason::RemoteKeyUsedLocally => self.name_locally(),
+            Reason::OtherDomain { .. } => format!(
+                "{} the memory in the {queue_pair}'s {domain}, or create the {queue_pair} in the memory's {domain}.",
+                self.register()
+            ),
+            Reason::Disabled => format!("The owner must enable the {region} first."),
+            Reason::Unbound => {
+                format!("The owner must bind the {window} and hand out the {key} of that bind.")
             }
-            Reason::StaleKey { .. } => {
-                "Ask the owner for the current key. Tell peers before you deregister or rebind.".into()
+            Reason::Closing => {
+                format!("Tell peers to stop before you {deregister} {}.", with_article(region))
             }
-            Reason::LocalKeyUsedRemotely => "Give the peer the region's rkey.".into(),
-            Reason::RemoteKeyUsedLocally => "Use the region's lkey in scatter/gather entries.".into(),
-            Reason::OtherDomain { .. } => {
-                "Register the memory in the queue pair's domain, or create the queue pair in the memory's domain.".into()
-            }
-            Reason::Disabled => "The owner must enable the region first.".into(),
-            Reason::Unbound => "The owner must bind the window and hand out the key of that bind.".into(),
-            Reason::Closing => "Tell peers to stop before you deregister a region.".into(),
-            Reason::Right { missing, .. } => {
-                let verb = if self.window { "Bind the window" } else { "Register the region" };
-                format!("{verb} with {} as well.", self.api.names(*missing))
-            }
-            Reason::OutOfRange { memory, .. } if self.misses_zero_base() => {
-                format!("Use an offset below {:#x} instead of an address.", memory.end())
-            }
-            Reason::OutOfRange { memory, before, after } => self.in_range(memory.len(), *before, *after),
-            Reason::CrossesSegments => "Split the request where the segments end.".into(),
-            Reason::ZeroBased { offset, .. } => format!("Use offset {offset:#x}."),
-            Reason::NotZeroBased { memory } => {
-                format!("Use address {:#x}.", memory.start().wrapping_add(self.addr))
-            }
-            Reason::Wraps => "Check address and length; one of them is probably negative.".into(),
             Reason::WrongEndpoint { bound: Some(_) } => {
                 format!("Use that one, or have the owner bind the {} to this one.", self.noun())
             }
@@ -311,22 +384,14 @@ impl Denial {
             Reason::OtherPeer => {
                 "Ask the owner to register the memory for this peer, or for all peers.".into()
             }
-            Reason::Misaligned => "Use an address that is a multiple of 8.".into(),
-            Reason::NotAWindow => {
-                "Deregister the region to revoke its key; only type 2 windows can be invalidated.".into()
-            }
+            Reason::NotAWindow => format!(
+                "{} the {region} to revoke its {key}; only type 2 windows can be invalidated.",
+                capital(deregister)
+            ),
             Reason::WindowKind(WindowKind::Dat | WindowKind::Type1) => {
                 "Bind it with length 0 to unbind it; only type 2 windows can be invalidated.".into()
             }
             Reason::WindowKind(_) => "Only type 2 windows can be invalidated.".into(),
-            Reason::QueuePair { missing, .. } => {
-                let missing = self.api.names(*missing);
-                match self.api {
-                    Api::Native => format!("Add {missing} to the access flags of the target's queue pair."),
-                    Api::Verbs => format!("Add {missing} to qp_access_flags of the target's queue pair."),
-                    Api::Libfabric => format!("Add {missing} to the capabilities of the target's endpoint."),
-                }
-            }
             Reason::Fault { .. } => {
                 format!("The owner must keep the memory mapped and {}.", self.usable())
             }
@@ -334,19 +399,95 @@ impl Denial {
                 "`rkey explain` on the owner's side shows the reason; RKEY_EXPLAIN=all there shows it to peers as well.".into()
             }
             Reason::Other(_) => "The peer runs a newer version; see its own message.".into(),
+            Reason::Right { missing, .. } | Reason::QueuePair { missing, .. } => {
+                self.advice_on_rights(*missing)
+            }
+            Reason::OutOfRange { .. }
+            | Reason::CrossesSegments
+            | Reason::ZeroBased { .. }
+            | Reason::NotZeroBased { .. }
+            | Reason::Wraps
+            | Reason::Misaligned => self.advice_on_range(),
+        }
+    }
+
+    /// Advice if a right is missing.
+    fn advice_on_rights(&self, missing: Access) -> String {
+        let missing = self.api.names(missing);
+        let Words { region, window, .. } = self.words();
+        if !matches!(self.reason, Reason::QueuePair { .. }) {
+            return match self.window {
+                true => format!("Bind the {window} with {missing} as well."),
+                false => format!("{} the {region} with {missing} as well.", self.register()),
+            };
+        }
+        match self.api {
+            Api::Native => {
+                format!("Add {missing} to the access flags of the target's queue pair.")
+            }
+            Api::Verbs => format!("Add {missing} to qp_access_flags of the target's queue pair."),
+            Api::Libfabric => {
+                format!("Add {missing} to the capabilities of the target's endpoint.")
+            }
+            // An EP allows its peer everything that the memory allows.
+            Api::Udapl => format!("Let the target's EP allow {missing}."),
+        }
+    }
+
+    /// Advice if the address or the length is wrong.
+    fn advice_on_range(&self) -> String {
+        match &self.reason {
+            Reason::OutOfRange { memory, .. } if self.misses_zero_base() => {
+                format!(
+                    "Use an offset below {:#x} instead of an address.",
+                    memory.end()
+                )
+            }
+            Reason::OutOfRange {
+                memory,
+                before,
+                after,
+            } => self.in_range(memory.len(), *before, *after),
+            Reason::CrossesSegments => "Split the request where the segments end.".into(),
+            Reason::ZeroBased { offset, .. } => format!("Use offset {offset:#x}."),
+            Reason::NotZeroBased { memory } => {
+                format!("Use address {:#x}.", memory.start().wrapping_add(self.addr))
+            }
+            Reason::Wraps => "Check address and length; one of them is probably negative.".into(),
+            Reason::Misaligned => "Use an address that is a multiple of 8.".into(),
+            _ => String::new(),
+        }
+    }
+
+    /// "Register", as the first word of a sentence.
+    fn register(&self) -> String {
+        capital(self.words().register)
+    }
+
+    /// How to name local memory.
+    fn name_locally(&self) -> String {
+        match self.api {
+            Api::Udapl => "Use the LMR context in local triplets.".into(),
+            _ => "Use the region's lkey in scatter/gather entries.".into(),
         }
     }
 
     /// Advice if the request named local memory wrongly. Both sides may read this.
     fn local_advice(&self) -> Option<String> {
+        let words = self.words();
+        let a_region = with_article(words.region);
         Some(match &self.reason {
+            Reason::UnknownKey if self.api == Api::Udapl => {
+                "Name local memory by the LMR context that dat_lmr_create returned.".into()
+            }
             Reason::UnknownKey => {
                 "Name local memory by the lkey of a region that this process has registered.".into()
             }
-            Reason::StaleKey { .. } | Reason::Closing => {
-                "Deregister a region only when the requests that use it are complete.".into()
-            }
-            Reason::Disabled => "Enable the region first.".into(),
+            Reason::StaleKey { .. } | Reason::Closing => format!(
+                "{} {a_region} only when the requests that use it are complete.",
+                capital(words.deregister)
+            ),
+            Reason::Disabled => format!("Enable the {} first.", words.region),
             Reason::Fault { .. } => format!(
                 "Keep the memory of a request mapped and {} until it completes.",
                 self.usable()
@@ -385,7 +526,11 @@ impl Denial {
     }
 
     fn in_range(&self, memory: u64, before: u64, after: u64) -> String {
-        let register = if self.window { "bind" } else { "register" };
+        let register = if self.window {
+            "bind"
+        } else {
+            self.words().register
+        };
         match (before, after) {
             (0, after) if after < self.len => {
                 let fits = self.len - after;
@@ -400,6 +545,20 @@ impl Denial {
             ),
         }
     }
+}
+
+/// "a region", "an LMR".
+fn with_article(noun: &str) -> String {
+    // Names of objects in capitals are spelled out: "an L-M-R".
+    let vowel = noun.starts_with(['a', 'e', 'i', 'o', 'L', 'R']);
+    format!("{} {noun}", if vowel { "an" } else { "a" })
+}
+
+/// As the first word of a sentence.
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ mod table;
 mod window;
 
 pub use access::{Access, LocalUse, Operation};
-pub use api::Api;
+pub use api::{Api, Words};
 pub use change::Changing;
 pub use denial::{Attempt, Denial, NamedKey, Reason, SlotNow, WIRE_LEN};
 pub use domain::DomainChildren;

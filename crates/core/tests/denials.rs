@@ -49,7 +49,7 @@ fn says(denial: &Denial, sentence: &str, advice: &str) {
     assert_eq!(denial.to_string(), sentence);
     assert_eq!(denial.explain(), format!("{sentence}\n  {advice}"));
     let peer = Denial::from_wire(&denial.to_wire());
-    let over = format!(" over queue pair {QP:#x}");
+    let over = format!(" over {} {QP:#x}", denial.api.words().queue_pair);
     if !matches!(denial.reason, Reason::OtherDomain { .. }) {
         assert_eq!(peer.to_string(), sentence.replace(&over, ""));
     }
@@ -242,6 +242,59 @@ fn a_missing_right_is_named_by_its_flag() {
         let denial = Denial::by_queue_pair(&who, key, 0, 8, Operation::Write, granted, api);
         assert_eq!(denial.advice(), qp_advice);
     }
+}
+
+/// Proves partly: DA-025 (the words)
+#[test]
+fn a_dat_program_reads_the_words_of_dat() {
+    let mut it = Fixture::new();
+    it.table = Protection::new(Limits::default(), Secrets([11, 22, 33, 44])).for_api(Api::Udapl);
+    it.domain = it.table.create_domain().unwrap();
+    let lmr = it.register(Access::all(), Addressing::Virtual);
+    let rmr = it.table.create_window(it.domain, WindowKind::Dat).unwrap();
+    let bind = || {
+        let request = BindRequest {
+            window: rmr.id,
+            region: BindRegion::Id(lmr.id),
+            range: VaRange::new(0x7100, 16).unwrap(),
+            access: Access::REMOTE_READ,
+            zero_based: false,
+            new_key: None,
+            qp: None,
+            domain: it.domain,
+            rules: Rules::UDAPL,
+        };
+        it.table.bind_window(&request).unwrap()
+    };
+    let old = bind();
+    says(
+        &it.write(old.0, 0x7100, 8),
+        &format!(
+            "RDMA write of 8 B at 0x7100 with RMR context {:#010x} over EP 0x12 denied: the RMR lacks \
+             DAT_MEM_PRIV_REMOTE_WRITE_FLAG; it grants peers DAT_MEM_PRIV_REMOTE_READ_FLAG",
+            old.0
+        ),
+        "Bind the RMR with DAT_MEM_PRIV_REMOTE_WRITE_FLAG as well.",
+    );
+    bind();
+    says(
+        &it.write(old.0, 0x7100, 8),
+        &format!(
+            "RDMA write of 8 B at 0x7100 with RMR context {:#010x} over EP 0x12 denied: \
+             stale context: the RMR was rebound and has a new context",
+            old.0
+        ),
+        "Ask the owner for the current context. Tell peers before you free or rebind.",
+    );
+    says(
+        &it.write(lmr.local_key.0, 0x7100, 8),
+        &format!(
+            "RDMA write of 8 B at 0x7100 with RMR context {:#010x} over EP 0x12 denied: \
+             LMR context used where an RMR context is needed",
+            lmr.local_key.0
+        ),
+        "Give the peer the LMR's RMR context.",
+    );
 }
 
 #[test]

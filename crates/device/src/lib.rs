@@ -85,7 +85,7 @@ pub mod core {
     pub use rkey_core::{Change, CoreError, Denial, DomainId, Key, Limit, Limits, LocalKey};
     pub use rkey_core::{LocalUse, NamedKey, Operation, Protection, RawKey, RawKeyMap, Reason};
     pub use rkey_core::{
-        Region, RegionId, RegionSpec, Rules, Secrets, WindowId, WindowKind, WireKey,
+        Region, RegionId, RegionSpec, Rules, Secrets, WindowId, WindowKind, WireKey, Words,
     };
 }
 

@@ -3,6 +3,7 @@
 use crate::style;
 use comfy_table::Table;
 use rkey_device::Inspection;
+use rkey_device::core::{Access, Api, Words};
 
 use super::{departed, endpoints, is_everything, peers};
 
@@ -17,11 +18,12 @@ pub(super) fn print(device: &Inspection) {
     );
     println!("device {}, {}\n", device.node, driver(&device.driver));
     let colour = style::colour();
-    domains(device, colour);
-    regions(device, colour);
-    windows(device, colour);
-    queue_pairs(device, colour);
-    shared_receive_queues(device, colour);
+    let words = device.api.words();
+    domains(device, words, colour);
+    regions(device, words, colour);
+    windows(device, words, colour);
+    queue_pairs(device, words, colour);
+    shared_receive_queues(device, words, colour);
     links(device, colour);
     counters(device, colour);
     if device.endpoint_count > 0 {
@@ -42,14 +44,10 @@ fn driver(name: &str) -> String {
     }
 }
 
-fn domains(device: &Inspection, colour: bool) {
-    let header = [
-        "domain",
-        "regions",
-        "windows",
-        "queue pairs",
-        "shared receive queues",
-    ];
+fn domains(device: &Inspection, words: &Words, colour: bool) {
+    let columns = [words.region, words.window, words.queue_pair, words.srq];
+    let [regions, windows, queue_pairs, srqs] = columns.map(plural);
+    let header = [words.domain, &regions, &windows, &queue_pairs, &srqs];
     let mut table = style::table(colour, header);
     let domains = &device.protection.domains;
     add(&mut table, domains, |domain| {
@@ -65,12 +63,19 @@ fn domains(device: &Inspection, colour: bool) {
             srqs.to_string(),
         ]
     });
-    show("Domains", &table, domains.len());
+    show(&title(words.domain), &table, domains.len());
 }
 
-fn regions(device: &Inspection, colour: bool) {
+fn regions(device: &Inspection, words: &Words, colour: bool) {
+    let windows = plural(words.window);
     let header = [
-        "region", "domain", "address", "bytes", "rights", "state", "windows",
+        words.region,
+        words.domain,
+        "address",
+        "bytes",
+        "rights",
+        "state",
+        &windows,
     ];
     let mut table = style::table(colour, header);
     add(&mut table, &device.protection.regions, |region| {
@@ -79,26 +84,27 @@ fn regions(device: &Inspection, colour: bool) {
             region.domain.0.to_string(),
             format!("{:#x}", region.base),
             extent(region.base, region.len),
-            region.access.to_string(),
+            rights(device, region.access),
             region.state.clone(),
             region.windows.to_string(),
         ]
     });
-    show("Regions", &table, device.regions);
+    show(&title(words.region), &table, device.regions);
 }
 
-fn windows(device: &Inspection, colour: bool) {
-    let mut table = style::table(colour, ["window", "domain", "kind", "bound to"]);
+fn windows(device: &Inspection, words: &Words, colour: bool) {
+    let mut table = style::table(colour, [words.window, words.domain, "kind", "bound to"]);
     add(&mut table, &device.protection.windows, |window| {
         let bound = window.binding.as_ref().map_or_else(
             || "nothing".to_owned(),
             |b| {
                 format!(
-                    "{} at {:#x} of region {:#x}: {}",
+                    "{} at {:#x} of {} {:#x}: {}",
                     style::bytes(b.len),
                     b.base,
+                    words.region,
                     b.region,
-                    b.access
+                    rights(device, b.access)
                 )
             },
         );
@@ -109,15 +115,15 @@ fn windows(device: &Inspection, colour: bool) {
             bound,
         ]
     });
-    show("Windows", &table, device.windows);
+    show(&title(words.window), &table, device.windows);
 }
 
-fn queue_pairs(device: &Inspection, colour: bool) {
+fn queue_pairs(device: &Inspection, words: &Words, colour: bool) {
     let header = [
-        "queue pair",
+        words.queue_pair,
         "type",
         "state",
-        "domain",
+        words.domain,
         "peer",
         "sends",
         "receives",
@@ -142,11 +148,12 @@ fn queue_pairs(device: &Inspection, colour: bool) {
             qp.receives.to_string(),
         ]
     });
-    show("Queue pairs", &table, device.qps.len());
+    show(&title(words.queue_pair), &table, device.qps.len());
 }
 
-fn shared_receive_queues(device: &Inspection, colour: bool) {
-    let header = ["shared receive queue", "domain", "receives", "queue pairs"];
+fn shared_receive_queues(device: &Inspection, words: &Words, colour: bool) {
+    let queue_pairs = plural(words.queue_pair);
+    let header = [words.srq, words.domain, "receives", &queue_pairs];
     let mut table = style::table(colour, header);
     add(&mut table, &device.srqs, |srq| {
         vec![
@@ -156,7 +163,7 @@ fn shared_receive_queues(device: &Inspection, colour: bool) {
             srq.users.to_string(),
         ]
     });
-    show("Shared receive queues", &table, device.srqs.len());
+    show(&title(words.srq), &table, device.srqs.len());
 }
 
 fn links(device: &Inspection, colour: bool) {
@@ -192,6 +199,25 @@ fn counters(device: &Inspection, colour: bool) {
         .collect()
     });
     show("Counters", &table, device.counters.len());
+}
+
+/// Access rights: a DAT program reads the names of its flags.
+fn rights(device: &Inspection, access: Access) -> String {
+    match device.api {
+        Api::Udapl => device.api.names(access).to_string(),
+        Api::Native | Api::Verbs | Api::Libfabric => access.to_string(),
+    }
+}
+
+fn plural(noun: &str) -> String {
+    format!("{noun}s")
+}
+
+/// A noun as a title: "Regions".
+fn title(noun: &str) -> String {
+    let mut letters = noun.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).chain(['s']).collect()
 }
 
 /// The size of a region. Front ends whose programs need not register local buffers have one region over all memory.

@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rkey_core::Snapshot;
+use rkey_core::{Api, Snapshot};
 use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot, SrqSnapshot};
 use rkey_link::peer::{Control, Credentials};
 use rkey_link::{AnyLink, Link, LinkRole, NodeId};
@@ -55,6 +55,9 @@ pub struct Inspection {
     pub uid: u32,
     /// Its command line, shortened.
     pub command: String,
+    /// The API that it uses, in whose words its objects are shown.
+    #[serde(default)]
+    pub api: Api,
     /// Its blocks of queue pair numbers.
     pub blocks: Vec<u16>,
     /// What drives its engine at the moment: "thread", "program", or "asleep" if it is idle.
@@ -350,6 +353,7 @@ fn inspect(shared: &Shared) -> Inspection {
         pid: shared.node.pid,
         uid: rustix::process::geteuid().as_raw(),
         command: process::own_command(),
+        api: shared.protection.api(),
         blocks: shared.qp_numbers.numbers(),
         driver: shared.driver.schedule.mode().to_string(),
         protection,
