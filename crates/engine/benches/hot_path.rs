@@ -1,8 +1,7 @@
 //! What the engine itself costs: requester and responder in one thread, over the loopback link.
 //!
-//! `cargo bench -p rkey-engine [FILTER]`. Each line is the best of many short runs, in nanoseconds
-//! per operation, from the post to the polled completion, both sides together; and the part of it
-//! that the post takes.
+//! `cargo bench -p rkey-engine [FILTER]`. Each line shows the best of many short runs, in nanoseconds per operation,
+//! from the post to the polled completion, for both sides together, and the part that the post takes.
 
 use rkey_base::memory::ProcessMemory;
 use rkey_core::{Access, Limits, Protection, RegionSpec, Secrets, WireKey};
@@ -27,7 +26,7 @@ fn world() -> World {
     let node = NodeId { pid: 1, nonce: 9 };
     let mut bytes = vec![0u8; 1 << 20];
     let base = (bytes.as_mut_ptr() as u64 + 63) & !63;
-    // UNSAFETY: this process's memory is named by address, as programs do.
+    // UNSAFETY: names this process's memory by address, as programs do.
     #[allow(unsafe_code)]
     // SAFETY: every region lies inside `bytes`, which lives as long as the engine in `World`.
     let memory = unsafe { ProcessMemory::new() };

@@ -1,8 +1,8 @@
 //! Access to memory, each preceded by a check in the protection table.
 //!
 //! Every function here checks with the table first, touches exactly the bytes of the grant, and drops the grant
-//! before it returns. A payload in several scatter/gather elements, or a region of several segments, is walked part
-//! by part.
+//! before it returns. It walks a payload in several scatter/gather elements, or a region of several segments, part by
+//! part.
 
 use crate::Sge;
 use rkey_base::fault::Fault;
@@ -59,12 +59,12 @@ pub(crate) struct RequestedRange {
 /// The counter of a region, if one is bound to it.
 pub(crate) type Counter = Option<u32>;
 
-/// The memory of this process, behind the protection table. The table's checks run in a [`Section`].
+/// The memory of this process, guarded by the protection table. The table's checks run in a [`Section`].
 pub(crate) struct CheckedMemory<M> {
     pub(crate) protection: Arc<Protection>,
     pub(crate) section: Section,
     pub(crate) memory: M,
-    /// New requests do not name our memory to peers: they carry their payload.
+    /// Set if new requests must not name our memory to peers; they carry their payload instead.
     pub(crate) held_back: bool,
 }
 
@@ -180,7 +180,7 @@ impl<M: Memory> CheckedMemory<M> {
         self.scatter_any(domain, sges, offset, bytes, want)
     }
 
-    /// [`scatter`](Self::scatter) for any list.
+    /// Like [`scatter`](Self::scatter), for any list.
     #[inline(never)]
     fn scatter_any(
         &self,

@@ -1,4 +1,4 @@
-//! How work ends: completions in posting order, and what an error does to a queue pair.
+//! How work ends: completions in posting order, and the effect of an error on a queue pair.
 
 use crate::context::Context;
 use crate::qp::pair::Qp;
@@ -16,7 +16,7 @@ impl<M> Context<M> {
                     break;
                 }
                 if wqe.needs_response() {
-                    // The link acknowledged it, but its response never arrived.
+                    // The link acknowledged the request, but its response never arrived.
                     wqe.end(Status::BadResponse, 0);
                 }
             }

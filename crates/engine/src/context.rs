@@ -1,4 +1,4 @@
-//! What requester and responder share: completion queues, events, reports, timers, the time.
+//! The state that the requester and the responder share: completion queues, events, reports, timers, the time.
 
 use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::cq::{Cq, Pushed};
@@ -46,7 +46,7 @@ pub(crate) struct OrphanedRequests {
     /// The number of the queue pair that they belonged to.
     pub(crate) qpn: u32,
     pub(crate) life: u32,
-    /// They precede this one in its send queue.
+    /// The requests precede this one in its send queue.
     pub(crate) until: u64,
     pub(crate) sges: Vec<Sge>,
 }
@@ -113,7 +113,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// A number that no queue pair had before (until 2^32 of them).
+    /// A number that no earlier queue pair had (until 2^32 of them).
     pub(crate) fn life(&mut self) -> u32 {
         self.next_life = self.next_life.wrapping_add(1);
         self.next_life
@@ -159,7 +159,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Raises the event that a new entry calls for.
+    /// Raises the event for a new entry, if it needs one.
     #[cold]
     fn push_cq_event(&mut self, cq: CqId, pushed: Pushed) {
         match pushed {
@@ -203,7 +203,7 @@ impl<M> Context<M> {
         id
     }
 
-    /// The target denied a request of ours and recorded the denial under this id. Returns the local id. A target in
+    /// The target denied one of our requests and recorded the denial under this id. Returns the local id. A target in
     /// this process (`here`) has reported it already.
     #[cold]
     pub(crate) fn report_answer(
@@ -259,7 +259,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Remembers what a peer may still touch for a queue pair that forgets its requests.
+    /// Records what a peer may still touch because of a queue pair that forgets its requests.
     pub(crate) fn leave_orphans(&mut self, qp: &Qp, seqs: Range<u64>) {
         let Some(link) = qp.out else { return };
         let (mut sges, until) = (Vec::new(), seqs.end);
@@ -279,7 +279,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// A peer's operation moved bytes of a region with a counter.
+    /// Counts a peer's operation that moved bytes of a region with a counter.
     #[cold]
     pub(crate) fn count(&mut self, counter: u32, endpoint: u32, bytes: u32, write: bool) {
         self.events.push_back(Event::CounterHit {

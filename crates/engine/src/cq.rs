@@ -27,7 +27,7 @@ pub struct CqShared {
     overrun: AtomicBool,
 }
 
-/// Entries take no more memory than their queue needs.
+/// The entries take no more memory than their queue needs.
 enum Entries {
     Plain(Fifo<Completion>),
     Stamped(Fifo<Stamped>),
@@ -90,7 +90,7 @@ impl CqShared {
     }
 }
 
-/// Takes entries one by one from a queue of another kind.
+/// Takes entries one at a time from a queue of another kind.
 fn one_by_one<T: Copy + Send + Default, U>(
     into: &mut [U],
     entries: &Fifo<T>,
@@ -134,7 +134,7 @@ pub(crate) enum Pushed {
     ReadyAndSeen,
     /// This entry overran the queue: raise an event, once.
     Overrun,
-    /// The queue was broken before; the entry is lost.
+    /// The queue was already broken; the entry is lost.
     Broken,
 }
 

@@ -1,4 +1,5 @@
-//! One round of work: take what has arrived on each link, respond, send what is ready, check the timers.
+//! One round of work: takes the fragments that have arrived on each link, responds, sends requests that are ready, and
+//! checks the timers.
 
 use crate::context::Context;
 use crate::id::Table;
@@ -14,7 +15,7 @@ use crate::{AsyncEvent, CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
 
-/// More than any link holds: fragments per call, and calls.
+/// Both exceed what any link holds: fragments per call, and calls.
 const LAST_BUDGET: u32 = 256;
 const LAST_ROUNDS: u32 = 64;
 
@@ -102,7 +103,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return;
         };
         link_state.link.flush();
-        // An acknowledgement that waits to be combined with others is work, too.
+        // An acknowledgement that waits to be combined with others also counts as work.
         progress.did |= !link_state.meta.stuck && link_state.link.pending();
         let down = link_state
             .meta
@@ -137,7 +138,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             pump(&mut self.x, &mut self.links, qp);
             progress.did |= before != (qp.sq.next, qp.req.offset);
             if qp.req.blocked {
-                // Full again: the queue pair has moved to the end of the list.
+                // The link is full again: the queue pair has moved to the end of the list.
                 return;
             }
         }
@@ -242,7 +243,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Takes everything that has arrived from a device, over any link, before one of its links is detached. So requests
+    /// Takes everything that has arrived from a device, over any link, before detaching one of its links. So requests
     /// that the peer executed succeed, and messages that it sent arrive.
     pub(crate) fn take_last_news(&mut self, id: LinkId) {
         let Some(node) = self.links.get(id).map(|link_state| link_state.meta.node) else {
@@ -371,7 +372,7 @@ fn take<L: Link, M: Memory>(
                     link_state.meta.stuck = true;
                     break;
                 }
-                // Release the engine to others between two steps.
+                // Releases the engine to others between two steps.
                 Resumed::More => return Ok(fragments.max(budget)),
             }
             fragments += 1;
@@ -391,7 +392,7 @@ fn take<L: Link, M: Memory>(
             }
             break;
         }
-        // Handle it in place: moving it costs as much as executing it.
+        // The fragment is handled in place: moving it costs as much as executing it.
         let next = link_state.link.incoming();
         let reply = match &next {
             Ok(Some(incoming)) => {
@@ -439,7 +440,7 @@ fn send_answer<L: Link>(link_state: &mut LinkState<L>, answer: Answer) {
 enum Resumed {
     Finished,
     More,
-    /// For room, or because the link is down.
+    /// It waits for room, or because the link is down.
     Waits,
 }
 
@@ -477,7 +478,7 @@ fn resume<L: Link, M: Memory>(
             Resumed::Waits
         }
         Stepped::Down(reason) => {
-            // It stays in progress: the request is still at the front and must not start again.
+            // The request stays in progress: it is still at the front and must not start again.
             link_state.meta.bulk = Some(bulk);
             link_state.meta.down.get_or_insert(reason);
             Resumed::Waits

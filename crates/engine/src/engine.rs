@@ -40,7 +40,7 @@ pub struct EngineConfig {
     pub max_sge: u32,
     /// Maximum inline data of a work request, in bytes.
     pub max_inline: u32,
-    /// Before the engine gives up a silent peer, it asks whether that peer could have responded.
+    /// Whether the engine asks, before it gives up on a silent peer, if that peer could have responded.
     pub asks_about_silence: bool,
 }
 
@@ -120,8 +120,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         &self.x.config
     }
 
-    /// Notes that this engine is not accessing any region: no access outlives a call. A device that shares the engine
-    /// passes through its lock instead ([`rkey_core::SectionLock`]).
+    /// Records that this engine is not accessing any region: no access outlives a call. A device that shares the engine
+    /// takes and releases its lock instead ([`rkey_core::SectionLock`]).
     pub fn pass(&mut self, pending: &mut impl Pending) {
         self.x.checked.section.pass(pending);
     }
@@ -210,8 +210,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.qps.iter().filter(sending).map(|qp| qp.sq.len()).sum()
     }
 
-    /// Makes the next entry (or only the next solicited one or error) raise one [`Event::CqReady`]. Entries that are
-    /// in the queue already do not count: poll once more after arming.
+    /// Makes the next entry (or only the next solicited one or error) raise one [`Event::CqReady`]. Entries already in
+    /// the queue do not count: poll once more after arming.
     ///
     /// # Errors
     /// The handle is stale.
@@ -463,8 +463,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Destroys a queue pair. Posted work ends without a completion, and its completions that were not polled are
-    /// removed.
+    /// Destroys a queue pair. Posted work ends without a completion, and its unpolled completions are removed.
     ///
     /// # Errors
     /// The handle is stale.
@@ -478,7 +477,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.leave_orphans(&qp, qp.started());
         self.forget_orphans();
         self.numbers.remove(qp.qpn);
-        // The peer may be waiting for the last acknowledgement, which the link delays to combine it with others.
+        // The peer may be waiting for the last acknowledgement, which the link delays in order to combine it with
+        // others.
         for link in [qp.inbound, qp.out].into_iter().flatten() {
             let Some(link_state) = self.links.get_mut(link) else {
                 continue;
@@ -501,7 +501,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Everything about a queue pair.
+    /// The state of a queue pair.
     pub fn query_qp(&self, qp: QpId) -> Option<QpInfo> {
         let qp = self.qps.get(qp)?;
         let Settings {

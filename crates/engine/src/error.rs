@@ -13,7 +13,7 @@ pub enum EngineError {
     /// Other objects still use it.
     #[error("the {what} is still used by {users} queue pairs")]
     Busy {
-        /// Which object is in use.
+        /// The object that is in use.
         what: &'static str,
         /// How many others use it.
         users: u32,
@@ -60,10 +60,10 @@ pub enum ModifyError {
         /// The requested state.
         to: QpState,
     },
-    /// Attributes that this step needs are missing.
+    /// Attributes that this transition needs are missing.
     #[error("the transition needs {}", words(*.0))]
     Missing(Attributes),
-    /// Attributes were given that this step does not take.
+    /// The call gave attributes that this transition does not take.
     #[error("the transition does not take {}", words(*.0))]
     NotAllowed(Attributes),
     /// A value is out of range.

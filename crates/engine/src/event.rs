@@ -1,4 +1,4 @@
-//! What an engine reports to its device, apart from completions; and which of that is for the program.
+//! What an engine reports to its device besides completions, and which of these events are for the program.
 
 use crate::groups::Group;
 use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId};

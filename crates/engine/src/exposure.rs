@@ -3,7 +3,7 @@
 use rkey_core::LocalKey;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Our memory that a peer may still touch directly: a remote iovec named it and was not acknowledged.
+/// Our memory that a peer may still touch directly: a remote iovec that the peer has not acknowledged named it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExposedMemory {
     /// The queue pair of the request. It may no longer exist.
@@ -12,8 +12,8 @@ pub struct ExposedMemory {
     pub key: LocalKey,
 }
 
-/// The exposure of an engine. It changes only under the engine's lock; a reader must have taken that lock since the
-/// memory in question could last be named.
+/// The exposure of an engine. It changes only under the engine's lock; a reader must have taken that lock after the
+/// last moment at which the memory in question could be named.
 #[derive(Debug, Default)]
 pub struct Exposure {
     named: AtomicBool,
@@ -26,7 +26,7 @@ impl Exposure {
     #[inline]
     #[must_use]
     pub fn is_memory_named(&self) -> bool {
-        // Acquire, because a link is lost before its requests cease to be outstanding.
+        // Acquire, because a link is recorded as lost before its requests cease to be outstanding.
         self.named.load(Ordering::Acquire)
     }
 

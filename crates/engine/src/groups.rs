@@ -1,4 +1,4 @@
-//! Multicast groups: what a datagram to one, and a member of one, keep.
+//! Multicast groups: the state of a datagram to a group, and of a member.
 //!
 //! A datagram to a group reaches every member, on every device that has some. The engine's owner knows the members on
 //! other devices: a datagram to a group raises [`crate::Event::GroupNeeded`], and waits for
@@ -13,7 +13,7 @@ use crate::LinkId;
 
 /// The queue pair number that stands for a group (IBA 3.5.11: multicast).
 pub const GROUP_QPN: u32 = 0xff_ffff;
-/// What a fragment for the wire has as its key.
+/// The key field of a fragment for the wire.
 pub(crate) const WIRE_KEY: u64 = 1;
 /// How many bytes of a frame a flow can match.
 pub(crate) const FLOW_MAX: usize = 128;
@@ -60,7 +60,7 @@ pub(crate) struct Copies {
     pub(crate) life: u32,
     /// Links that have no copy yet.
     pub(crate) links: Vec<LinkId>,
-    /// When to try the first of them again, unless it has room before that.
+    /// When to retry the first of them, unless it has room before that.
     pub(crate) until: u64,
     /// How many more times it may wait for that link.
     pub(crate) waits: u8,

@@ -1,16 +1,16 @@
 //! Guessed keys: counts the unknown keys of each process, and delays the requests of those that name too many.
 //!
-//! A key protects memory only if it cannot be found by trying. Each process has an allowance of wrong keys, which refills
-//! by a little more than one per second, so a program that makes one mistake per second never uses it up. When it is used
-//! up, the device takes no request of that process, over any link, for a pause that doubles from [`PAUSE_FIRST`] to
-//! [`PAUSE_LAST`] while the process continues to guess. The pause delays the next request, not the response: a peer can
-//! tell a miss by the missing response just as well. A new connection does not help it either.
+//! A key protects memory only if a peer cannot find it by trial. Each process has an allowance of wrong keys, which
+//! refills by a little more than one per second, so a program that makes one mistake per second never uses it up. When it
+//! is used up, the device takes no request of that process, over any link, for a pause that doubles from [`PAUSE_FIRST`]
+//! to [`PAUSE_LAST`] while the process continues to guess. The pause delays the next request, not the response: a peer
+//! can tell a miss by the missing response just as well. A new connection does not help it either.
 //!
-//! A key that the process has named before tells it nothing new and is not counted: a program that repeats the same
-//! mistake in a loop is not slowed down.
+//! A key that the process has named before tells the process nothing new and does not count: a program that repeats the
+//! same mistake in a loop is not slowed down.
 //!
-//! A process can fork, so the processes of one user also share an allowance. When that is used up, those of them wait
-//! that have guessed before or have connected recently; others are not affected.
+//! A process can fork, so the processes of one user also share an allowance. When that is used up, those that have
+//! guessed before or have connected recently wait; others are not affected.
 //!
 //! Delayed requests stay in the peer's ring. The state here is two tables of bounded size; a process is forgotten when it
 //! has made no guess for [`MEMORY`].
@@ -29,7 +29,7 @@ pub const ALLOWANCE: u32 = 64;
 pub const USER_ALLOWANCE: u32 = 256;
 /// Time until a process may name one more, in nanoseconds.
 pub const REFILL: u64 = 800_000_000;
-/// The same for all processes of a user.
+/// Time until all processes of a user may name one more, in nanoseconds.
 pub const USER_REFILL: u64 = 200_000_000;
 /// The first pause, in nanoseconds.
 pub const PAUSE_FIRST: u64 = 10_000_000;
@@ -37,7 +37,7 @@ pub const PAUSE_FIRST: u64 = 10_000_000;
 pub const PAUSE_LAST: u64 = 10_000_000_000;
 /// A link older than this is no longer a new one, in nanoseconds.
 pub const NEW_LINK: u64 = 30_000_000_000;
-/// A process without a guess for this long is forgotten, in nanoseconds. Its allowance is full long before.
+/// A process without a guess for this long is forgotten, in nanoseconds. Its allowance is full again long before.
 pub const MEMORY: u64 = 3_600_000_000_000;
 /// How many processes, and users, are counted separately at the same time.
 pub const TABLE_MAX: usize = 1024;
@@ -47,7 +47,7 @@ const TIDY: u64 = MEMORY / 60;
 const _: () = assert!(MEMORY > PAUSE_LAST + REFILL * ALLOWANCE as u64);
 /// Recent keys of a process, kept to notice repetitions.
 const REPEATS: usize = 16;
-/// The users without an entry in the table. No user has this number: it means "none" to the kernel.
+/// Stands for the users without an entry in the table. No user has this number: it means "none" to the kernel.
 const OTHER_USERS: u32 = u32::MAX;
 
 /// What a process has tried.
@@ -161,7 +161,7 @@ impl Allowance {
 
 struct Record {
     allowance: Allowance,
-    /// When it last tried a key that counted.
+    /// When it last tried a key that counts.
     last: u64,
     seen: Guesser,
     recent: [Option<WireKey>; REPEATS],
@@ -185,7 +185,7 @@ impl Record {
         }
     }
 
-    /// Whether its last guess is so long ago that it can be forgotten.
+    /// Whether its last guess was so long ago that the entry can be forgotten.
     fn is_over(&self, now: u64) -> bool {
         now.saturating_sub(self.last) >= MEMORY
     }
@@ -223,7 +223,8 @@ fn has_room<K: Eq + Hash, V>(
 }
 
 impl Guesses {
-    /// Until when requests that arrive over a link attached at `since` must wait. `None`: they need not wait.
+    /// The time until which requests that arrive over a link attached at `since` must wait; `None` if they need not
+    /// wait.
     #[inline]
     pub(crate) fn held(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
         if now >= self.last {
@@ -251,7 +252,8 @@ impl Guesses {
         Some(own.max(shared)).filter(|until| *until > now)
     }
 
-    /// A process has named a key that gives it no access. Returns what to report about it, if a report is due.
+    /// Records that a process has named a key that gives it no access. Returns what to report about it, if a report is
+    /// due.
     #[cold]
     pub(crate) fn note(&mut self, origin: &Origin, denial: &Denial, now: u64) -> Option<Guesser> {
         let NamedKey::Remote(key) = denial.key else {
@@ -302,7 +304,7 @@ impl Guesses {
         told
     }
 
-    /// Forgets expired entries now and then: the tables are small, but not every guess should pay for the scan.
+    /// Forgets expired entries occasionally: the tables are small, but not every guess should pay for a scan.
     fn tidy(&mut self, now: u64) {
         if now >= self.tidy_at {
             self.tidy_at = now.saturating_add(TIDY);
@@ -311,7 +313,7 @@ impl Guesses {
         }
     }
 
-    /// All remembered processes, those that have tried most first.
+    /// All remembered processes, those with the most attempts first.
     pub(crate) fn all(&self, now: u64) -> Vec<Guesser> {
         let known = self.processes.values().filter(|it| !it.is_over(now));
         let mut all: Vec<_> = known.map(|it| it.view(now)).collect();
@@ -321,8 +323,8 @@ impl Guesses {
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Counts the key of a request from a link that another component than this engine denied. `now_ns` is of the clock
-    /// of [`Engine::drive`].
+    /// Counts the key of a request from a link that another component than this engine denied. `now_ns` is a time of
+    /// the clock that [`Engine::drive`] uses.
     pub fn count_denied(&mut self, link: LinkId, denial: &Denial, now_ns: u64) {
         if let Some(origin) = self.origin(link) {
             self.x.now = self.x.now.max(now_ns);
@@ -331,7 +333,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Whether requests of the process at the other end of a link must wait now, because it has named too many
-    /// unknown keys. `now_ns` is of the clock of [`Engine::drive`].
+    /// unknown keys. `now_ns` is a time of the clock that [`Engine::drive`] uses.
     pub fn is_held_back(&self, link: LinkId, now_ns: u64) -> bool {
         self.links.get(link).is_some_and(|link_state| {
             let (origin, since) = (&link_state.meta.origin, link_state.meta.since);
@@ -344,7 +346,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.guesses.all(self.x.now)
     }
 
-    /// Which process is at the other end of a link.
+    /// The process at the other end of a link.
     pub fn origin(&self, link: LinkId) -> Option<Origin> {
         self.links
             .get(link)
@@ -448,7 +450,7 @@ mod tests {
         assert_eq!((guesses.all(now).len(), guesses.processes.len()), (1, 2));
         guesses.note(&busy, &unknown(2), now);
         assert_eq!((guesses.processes.len(), guesses.users.len()), (1, 1));
-        // When it returns, it starts over.
+        // If the process comes back, it starts over.
         guesses.note(&quiet, &unknown(0), now);
         assert_eq!(guesses.all(now)[1].tried, 1);
         // A process that repeats a key it knows has not tried another key.

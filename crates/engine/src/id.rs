@@ -1,7 +1,7 @@
 //! Handles, and the table that issues them.
 //!
-//! A handle is an index and a generation: using one after its object was destroyed finds nothing, even if the index
-//! is in use again.
+//! A handle is an index and a generation: looking up a handle after its object was destroyed finds nothing, even if the
+//! index is in use again.
 
 use serde::Serialize;
 

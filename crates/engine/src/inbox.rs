@@ -1,5 +1,5 @@
-//! Messages for a front end that does its own matching: it takes them from the ring, with no receive, no completion
-//! and no intermediate copy.
+//! Messages for a front end that does its own matching: it takes them from the ring without a receive, a completion or
+//! an intermediate copy.
 
 use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
@@ -12,8 +12,8 @@ use rkey_core::{Attempt, Denial, DomainId, LocalKey, LocalUse, NamedKey};
 
 /// Takes peers' messages before they complete receives in a completion queue.
 pub trait Inbox<M> {
-    /// A message has arrived. Returns true if the inbox has taken it; otherwise it goes to a receive, as do all later
-    /// ones in this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.
+    /// Called when a message has arrived. Returns true if the inbox has taken it; otherwise it goes to a receive, as do
+    /// all later ones in this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.
     fn offer(&mut self, message: &Message<'_, M>) -> bool;
 }
 
@@ -31,7 +31,7 @@ impl<'a, M: Memory> Message<'a, M> {
         self.qpn
     }
 
-    /// Its bytes, which the peer can still change: copy them once.
+    /// Its bytes, which the peer can still change, so copy them only once.
     #[inline]
     pub fn bytes(&self) -> PeerBytes<'a> {
         self.bytes
@@ -51,7 +51,7 @@ impl<'a, M: Memory> Message<'a, M> {
         let stored = self.checked.scatter(domain, sges, 0, bytes, LocalUse::Recv);
         stored.map_err(|trouble| match trouble {
             AccessError::Denied(denial) => denial,
-            // Nothing is pulled here, and faults are reported as denials.
+            // Nothing is pulled here, and the inbox gets faults as denials.
             AccessError::Fault(Fault { address }) => fault(sges, bytes, address),
             AccessError::Pull(_) => fault(sges, bytes, 0),
         })

@@ -1,4 +1,4 @@
-//! Everything an engine has, as plain data for people and tools.
+//! The whole state of an engine, as plain data for people and tools.
 
 use crate::{Engine, LinkId, QpState, QpType};
 use rkey_base::memory::Memory;
@@ -30,7 +30,7 @@ pub struct QpSnapshot {
     pub state: QpState,
     /// Its protection domain.
     pub domain: DomainId,
-    /// The rights that it gives its peer.
+    /// The rights that it grants its peer.
     pub access: Access,
     /// The number of the connected queue pair.
     pub peer_qpn: Option<u32>,
@@ -57,9 +57,9 @@ pub enum WaitReason {
     Room,
     /// The peer was not ready, or had no receive posted; the next attempt is scheduled.
     Delay,
-    /// Refused requests must drain from the link before they are sent again.
+    /// Refused requests must drain from the link before they are resent.
     Rewind,
-    /// A fence, a bind, or the limit of outstanding reads: earlier requests must complete first.
+    /// Earlier requests must complete first, because of a fence, a bind, or the limit of outstanding reads.
     Order,
 }
 
@@ -104,20 +104,20 @@ pub struct LinkSnapshot {
     pub node: NodeId,
     /// Its capabilities.
     pub capabilities: Capabilities,
-    /// Why it no longer works, if so.
+    /// Why it no longer works, if it does not.
     pub down: Option<String>,
-    /// Fragments sent and not acknowledged.
+    /// Fragments sent but not acknowledged.
     pub outstanding: u32,
     /// Queue pairs that wait for room.
     pub blocked: u32,
-    /// Remote iovecs are not used, because the peer could not copy from our memory.
+    /// Whether remote iovecs are disabled because the peer could not copy from our memory.
     pub no_remote_iovec: bool,
-    /// Read data is not pushed, because this process could not.
+    /// Whether pushing read data is disabled because this process could not push.
     pub no_push: bool,
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Everything this engine has.
+    /// The whole state of this engine.
     pub fn snapshot(&self) -> EngineSnapshot {
         let qps = self.qps.iter().map(snapshot_qp).collect();
         let cqs = self.x.cqs.iter().map(|cq| CqSnapshot {

@@ -24,11 +24,11 @@
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
 //! | `numbers` | which queue pair has which number |
-//! | `context` | what all of these share (`x` everywhere): queues, timers, reports |
-//! | `checked_memory` | every access to memory: asks the core, then copies |
+//! | `context` | the state that all of these share (`x` everywhere): queues, timers, reports |
+//! | `checked_memory` | every access to memory: checks with the core, then copies |
 //! | `complete` | completions in posting order, and the error state |
 //! | [`event`], [`report`], [`exposure`] | what else an engine reports |
-//! | [`inspect`] | everything an engine has, as plain data |
+//! | [`inspect`] | the whole state of an engine, as plain data |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(

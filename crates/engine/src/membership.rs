@@ -1,6 +1,6 @@
 //! Members of groups, and the links to those on other devices.
 //!
-//! What [`Engine::connect_group`] sets is valid for a moment, so that a burst asks once.
+//! The links that [`Engine::connect_group`] sets are valid briefly, so that a burst requests them once.
 
 use crate::groups::{Destinations, FLOW_MAX, Flow, Group};
 use crate::requester::{group_of, pump};
@@ -9,7 +9,7 @@ use crate::{Engine, EngineError, LinkId, QpId, QpType};
 use rkey_base::memory::Memory;
 use rkey_link::Link;
 
-/// How long the list of a group's links is taken to be complete, in nanoseconds.
+/// How long the list of a group's links counts as complete, in nanoseconds.
 const FRESH_NS: u64 = 1_000_000;
 
 impl<L: Link, M: Memory> Engine<L, M> {

@@ -10,13 +10,13 @@ pub(crate) enum Nak {
     Sequence = 2,
     /// The request is invalid for this queue pair.
     InvalidRequest = 3,
-    /// Key, range or rights.
+    /// The key, the range or the rights forbid it.
     RemoteAccess = 4,
     /// The responder could not execute it.
     RemoteOperation = 5,
     /// The queue pair does not exist, is not ready to receive, or does not know its peer yet.
     NotReady = 6,
-    /// The remote iovec cannot be copied: send fragments.
+    /// The remote iovec cannot be copied: send fragments instead.
     NoRemoteIovec = 7,
     /// Memory of the requester could not be touched; the address is in the header.
     RequesterFault = 8,

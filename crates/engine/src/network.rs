@@ -15,7 +15,8 @@ use rkey_link::{DownReason, Link, NodeId};
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Attaches a link, in either role. Requests that arrive on it are served from the next [`Self::drive`] on.
     ///
-    /// The process at the other end is known by its device only, and gets the reason when its requests are denied.
+    /// Only the device of the process at the other end is known; the process gets the reason when its requests are
+    /// denied.
     pub fn attach(&mut self, link: L) -> LinkId {
         let node = link.node();
         let process = Process {
@@ -46,7 +47,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.told.insert(link, told);
         }
         self.x.exposure.link_lost();
-        // Before the first completion, because its reader may reuse the memory.
+        // This precedes the first completion, because the program that reads it may reuse the memory.
         link_state.link.end_remote_iovec();
         for who in &link_state.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
@@ -71,7 +72,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.links.get(link).map(|link_state| &link_state.link)
     }
 
-    /// A link, for its owner's own use (doorbells, control messages).
+    /// A link, for the engine's owner (doorbells, control messages).
     pub fn link_mut(&mut self, link: LinkId) -> Option<&mut L> {
         self.links
             .get_mut(link)
@@ -111,7 +112,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Tells a queue pair which device its peer is on, without giving it a link.
+    /// Sets the device of a queue pair's peer, without assigning a link.
     ///
     /// # Errors
     /// A stale handle, or a queue pair that has no peer.
@@ -177,7 +178,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Rings the doorbell of a link after a send outside of `drive`.
+    /// Rings the doorbell of a link after a send outside `drive`.
     pub(crate) fn after_post(&mut self, link: LinkId) {
         if let Some(link_state) = self.links.get_mut(link) {
             link_state.link.flush();
@@ -192,7 +193,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .any(|link_state| link_state.link.pending())
     }
 
-    /// All links, for the owner's own use.
+    /// All links, for the engine's owner.
     pub fn links_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut L)> {
         self.links
             .iter_mut()
@@ -212,7 +213,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.checked.held_back = held_back;
     }
 
-    /// Whether a peer may still touch any memory of ours; see [`Self::exposes`].
+    /// Whether a peer may still touch any of our memory; see [`Self::exposes`].
     pub fn has_remote_iovecs(&self) -> bool {
         !self.links_that_name(|_| true).is_empty()
     }
@@ -254,7 +255,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 }
             }
         }
-        // Nothing to check if nothing is exposed.
+        // There is nothing to check if nothing is exposed.
         self.x.exposure.set_named(any);
         let orphans = self
             .x

@@ -8,7 +8,7 @@ const NONE: u32 = u32::MAX;
 /// Maps 24-bit queue pair numbers to indices. Numbers come in blocks of 256, and only blocks that
 /// are in use have a table.
 pub(crate) struct Numbers {
-    /// Block to table, plus 1; 0 is none. Pages that are never touched cost nothing.
+    /// Maps a block to its table's index plus 1; 0 means no table. Pages that are never touched cost nothing.
     blocks: Vec<u16>,
     tables: Vec<[u32; 256]>,
 }
@@ -45,7 +45,7 @@ impl Numbers {
         qps.at_mut(last.1)
     }
 
-    /// False if the number is taken or has more than 24 bits.
+    /// Returns `false` if the number is taken or has more than 24 bits.
     pub(crate) fn insert(&mut self, qpn: u32, index: u32) -> bool {
         let Some(block) = self.blocks.get_mut((qpn >> 8) as usize) else {
             return false;

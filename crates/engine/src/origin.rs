@@ -16,13 +16,13 @@ pub struct Process {
     pub started: u64,
 }
 
-/// What an engine is told about the other end of a link.
+/// What the engine's owner knows about the other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The process at the other end.
     pub process: Process,
     /// Whether it is this process.
     pub here: bool,
-    /// Whether its denied requests get the whole explanation, or only the status.
+    /// Whether its denied requests get the whole explanation or only the status.
     pub explain: bool,
 }

@@ -26,7 +26,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Posts to the send queue. Sends as much as possible before it returns.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted. In the error states posts are accepted and complete as flushed.
+    /// [`PostError`]; nothing was posted. In the error states, posts are accepted and complete as flushed.
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
         enqueue(qp, request)?;
@@ -70,7 +70,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// The rest of a post whose request cannot go straight to its link.
+    /// The rest of a post whose request cannot be sent directly to its link.
     #[cold]
     fn send_otherwise(&mut self, qp: QpId, request: &SendRequest<'_>) {
         let Some(qp) = self.qps.get_mut(qp) else {
@@ -93,8 +93,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Posts to the receive queue.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted. In the error state posts are accepted and complete as
-    /// flushed.
+    /// [`PostError`]; nothing was posted. In the error state, posts are accepted and complete as flushed.
     pub fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
         if qp.config.srq.is_some() {

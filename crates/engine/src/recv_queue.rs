@@ -1,4 +1,4 @@
-//! Posted receives: the ring behind a receive queue and a shared receive queue.
+//! Posted receives: the ring of a receive queue or a shared receive queue.
 
 use crate::send_queue::NO_SGE;
 use crate::{RecvRequest, Sge};
@@ -97,7 +97,7 @@ impl RecvQueue {
         Some(sges.iter().map(|sge| u64::from(sge.len)).sum())
     }
 
-    /// Moves the oldest receive to `into`; false if there is none.
+    /// Moves the oldest receive to `into`; returns false if there is none.
     #[inline]
     pub(crate) fn take(&mut self, into: &mut Recv) -> bool {
         if self.head == self.tail {
@@ -126,7 +126,7 @@ impl RecvQueue {
         ids
     }
 
-    /// The same receives in a ring of another size, which must hold them.
+    /// Moves the receives to a ring of another size, which must hold them.
     pub(crate) fn resized(mut self, limit: u32) -> Self {
         let mut other = Self::new(limit, self.stride as u32);
         let mut recv = Recv::none();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// How many reports are kept.
 pub const KEPT: usize = 256;
 
-/// Which side this engine was on.
+/// The side that this engine was on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Side {
     /// This engine denied a peer's request.
@@ -28,10 +28,10 @@ pub struct DenialReport {
     /// Counts from 1 within a process, at most `i32::MAX`. Completions carry it as their vendor code, and every
     /// message about the denial names it.
     pub id: u32,
-    /// The target is in this process as well and has recorded the same denial under the same id. This report serves
-    /// the completion that names it; the other one is counted and logged.
+    /// The target is in this process as well and has recorded the same denial under the same id. This report is for the
+    /// completion that names it; the other one is counted and logged.
     pub echo: bool,
-    /// Which side of the access this engine was on.
+    /// The side of the access that this engine was on.
     pub side: Side,
     /// The queue pair here.
     pub qpn: u32,
@@ -131,7 +131,7 @@ impl Reports {
         self.last().reports.iter().cloned().collect()
     }
 
-    /// How many reports were ever added, without echoes.
+    /// How many reports were ever added, excluding echoes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.last().total

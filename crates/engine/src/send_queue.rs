@@ -1,7 +1,7 @@
 //! The send queue: a ring of work requests between three counters.
 //!
 //! `head` is the oldest request that is not complete, `next` the next one to start, `tail` the position of the next
-//! post. The counters only grow (64-bit sequence numbers of this queue), the ring wraps. Scatter/gather elements and
+//! post. The counters only grow (64-bit sequence numbers of this queue); the ring wraps. Scatter/gather elements and
 //! inline data are in separate arrays with a fixed stride, so that a post allocates nothing.
 
 use crate::{CompletionOp, Sge, Status, UdAddress};
@@ -109,7 +109,7 @@ impl Wqe {
         )
     }
 
-    /// What it does with the memory of its elements.
+    /// How it uses the memory of its elements.
     #[inline]
     pub(crate) const fn local_use(&self) -> LocalUse {
         match self.op {
@@ -135,7 +135,7 @@ impl Wqe {
     }
 }
 
-/// What only some requests have; kept apart so that the others do not touch it.
+/// Fields that only some requests have; kept apart so that the others do not touch them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Detail {
     None,
@@ -244,7 +244,7 @@ impl SendQueue {
         &self.inline[from..from + self.wqe(seq).total as usize]
     }
 
-    /// The bytes in front of those of the elements.
+    /// The bytes before those of the elements.
     #[inline]
     pub(crate) fn front(&self, seq: u64) -> &[u8] {
         let from = self.slot(seq) * self.inline_stride;
@@ -272,8 +272,8 @@ impl SendQueue {
         self.wqe_mut(self.tail)
     }
 
-    /// Adds the entry at the tail to the queue, with these elements and the bytes in front of them, or with these
-    /// bytes. The caller has checked lengths and room, and has filled in the entry.
+    /// Adds the entry at the tail to the queue, with these elements and the bytes before them, or with these bytes. The
+    /// caller has checked lengths and room, and has filled in the entry.
     #[inline]
     pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>, front: &[u8]) {
         let slot = self.slot(self.tail);
@@ -303,7 +303,7 @@ impl SendQueue {
         self.tail += 1;
     }
 
-    /// Adds the detail of the request that the next `push` will write.
+    /// Adds the extra fields of the request that the next `push` will write.
     pub(crate) fn set_next_detail(&mut self, detail: Detail) {
         let slot = self.slot(self.tail);
         self.details[slot] = detail;

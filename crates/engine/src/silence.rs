@@ -1,10 +1,10 @@
-//! When to give up a silent peer.
+//! When to give up on a silent peer.
 //!
 //! A NIC responds as long as its host runs, whatever the program does. Here a response takes a thread of the peer's
 //! process, and on a busy host that thread may wait for a processor longer than a timeout. The engine cannot see that.
-//! So before it gives up a peer, it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the owner
-//! wants that. A peer that had no chance to respond gets the same time again, up to a limit, because a peer can also
-//! pretend that it had none.
+//! So before it gives up on a peer, it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the owner
+//! wants that. A peer that had no chance to respond gets the same time again, but only up to a limit, because a peer
+//! can also pretend that it had no chance.
 
 use crate::{Engine, QpId};
 use rkey_base::memory::Memory;
@@ -33,7 +33,7 @@ enum Verdict {
     Guilty,
 }
 
-/// What to do about a peer whose time is over.
+/// What to do about a peer whose time has run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Ask whether it could have responded.
@@ -86,7 +86,7 @@ impl Silence {
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// The reply to [`Event::PeerSilent`](crate::Event::PeerSilent): whether a queue pair's peer had a chance to
-    /// respond. If so, its outstanding requests fail soon unless it responds before; if not, it gets the same time
+    /// respond. If it had, its outstanding requests fail soon unless it responds first; if not, it gets the same time
     /// again, for at most a minute in total.
     pub fn judge_silence(&mut self, qp: QpId, had_its_chance: bool) {
         if let Some(qp) = self.qps.get_mut(qp) {
@@ -125,7 +125,7 @@ mod tests {
         }
         assert_eq!(seconds, 59);
         assert_eq!(silence.next(true, second, second), Next::GiveUp);
-        // An owner that never replies does not keep the peer alive either.
+        // An owner that never replies does not keep the peer alive, either.
         let mut silence = Silence::NONE;
         assert_eq!(silence.next(true, second, second), Next::Ask);
         assert_eq!(silence.next(true, EXCUSED_MAX_NS, second), Next::GiveUp);

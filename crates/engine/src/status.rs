@@ -1,7 +1,7 @@
 //! Completions: what a program reads from a completion queue.
 //!
 //! [`Status`] is the list of work completion statuses of the InfiniBand specification (11.6.2);
-//! a front end maps it to `IBV_WC_*`, `FI_E*` or `DAT_DTO_*` one to one.
+//! a front end maps each to `IBV_WC_*`, `FI_E*` or `DAT_DTO_*`.
 
 use bitflags::bitflags;
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub enum Status {
     LocalAccess,
     /// The peer found the request invalid (unaligned atomic, receive buffer too small).
     RemoteInvalidRequest,
-    /// The peer refused: key, range or rights.
+    /// The peer refused it because of the key, the range or the rights.
     RemoteAccess,
     /// The peer could not execute it (its memory could not be touched, its receive failed).
     RemoteOperation,
@@ -96,7 +96,7 @@ bitflags! {
         const INVALIDATED = 1 << 1;
         /// The first 40 bytes of the buffer are the global route header (datagrams).
         const GRH = 1 << 2;
-        /// The sender asked for a solicited event.
+        /// The sender requested a solicited event.
         const SOLICITED = 1 << 3;
     }
 }
@@ -117,7 +117,7 @@ pub struct Completion {
     /// How many bytes were received or read (datagrams: including the 40 bytes of header), or the
     /// length of a send or write.
     pub bytes: u32,
-    /// Immediate data or the invalidated key, as `flags` say.
+    /// Immediate data or the invalidated key, depending on `flags`.
     pub imm: u32,
     /// The number of the queue pair here.
     pub qpn: u32,

@@ -1,7 +1,7 @@
 //! Deadlines: exact ones for retries, coarse ones for silent peers.
 //!
 //! A queue pair that waits before a retry (receiver not ready, peer not ready) has an entry in a heap. A queue pair
-//! that waits for its peer has none: it is on a list that is scanned now and then, so that posting and completing
+//! that waits for its peer has no entry: it is on a list that is scanned occasionally, so that posting and completing
 //! cost nothing. The scan interval is at most a quarter of the shortest timeout, so a failure is late by at most that
 //! much.
 
@@ -24,7 +24,7 @@ pub(crate) struct Timers {
     last_scan: u64,
     /// The time until which a request must wait.
     held: Option<u64>,
-    /// The time by which silence is measured: only scans of the list advance it.
+    /// The time that measures silence: only scans of the list advance it.
     watching: u64,
 }
 
@@ -41,13 +41,13 @@ impl Timers {
         }
     }
 
-    /// No request must wait, as far as is known yet.
+    /// No request is known to wait yet.
     #[inline]
     pub(crate) fn let_go(&mut self) {
         self.held = None;
     }
 
-    /// A request waits until then.
+    /// A request waits until this time.
     pub(crate) fn hold(&mut self, until: u64) {
         self.held = Some(self.held.map_or(until, |held| held.min(until)));
     }
@@ -75,11 +75,11 @@ impl Timers {
         self.watched.push(qp);
     }
 
-    /// If a scan of the coarse list is due: the time by which silence is measured.
+    /// If a scan of the coarse list is due, the time that measures silence.
     ///
     /// A scan advances it by no more than the interval between two scans. If the last one was longer ago, this process
-    /// or the machine was stopped, and perhaps the peer with it, and anything that the peer did meanwhile has not been
-    /// seen yet.
+    /// or the machine was stopped, and perhaps the peer with it, and this process has not seen yet what the peer did
+    /// meanwhile.
     #[inline]
     pub(crate) fn scan_due(&mut self, now: u64) -> Option<u64> {
         if self.watched.is_empty() {

@@ -12,7 +12,7 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// Where it starts, as the region `key` addresses it.
+    /// Its start, as requests with `key` address it.
     pub addr: u64,
     /// Length in bytes; may be 0.
     pub len: u32,
@@ -29,14 +29,14 @@ pub struct Target {
     pub key: WireKey,
 }
 
-/// What a send-queue work request does.
+/// The operation of a send-queue work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A message into the buffers of a receive at the peer.
     Send {
         /// Immediate data for the peer's completion.
         imm: Option<u32>,
-        /// A type 2 window key that the peer invalidates when the message has arrived. Not together with `imm`.
+        /// A type 2 window key that the peer invalidates when the message has arrived. It excludes `imm`.
         invalidate: Option<Key>,
     },
     /// RDMA write; with immediate data it consumes a receive at the peer.
@@ -53,23 +53,23 @@ pub enum Work {
     },
     /// 8-byte compare-and-swap; the old value goes to the local buffer.
     CompareSwap {
-        /// Which word; aligned to 8.
+        /// The word's address, aligned to 8.
         remote: Target,
-        /// Swap only if the word has this value.
+        /// Swaps only if the word has this value.
         compare: u64,
         /// The new value.
         swap: u64,
     },
     /// 8-byte fetch-and-add; the old value goes to the local buffer.
     FetchAdd {
-        /// Which word; aligned to 8.
+        /// The word's address, aligned to 8.
         remote: Target,
         /// What to add.
         add: u64,
     },
     /// Writes 8 bytes atomically; needs the right to write. Takes no local memory.
     AtomicWrite {
-        /// Which word; aligned to 8.
+        /// The word's address, aligned to 8.
         remote: Target,
         /// Its new value.
         value: u64,
@@ -80,15 +80,15 @@ pub enum Work {
         window: WindowId,
         /// The region; ignored for an empty range.
         region: LocalKey,
-        /// The part of it; an empty range unbinds.
+        /// The range in the region; an empty range unbinds.
         range: VaRange,
         /// The rights of the window.
         access: Access,
         /// Whether the window is addressed from zero.
         zero_based: bool,
-        /// Type 2: the key that the program chose. `None`: the key reserved by `Protection::next_window_key`.
+        /// Type 2: the key that the program chose. `None` means the key reserved by `Protection::next_window_key`.
         key: Option<Key>,
-        /// The rules of the API that asks.
+        /// The rules of the requesting API.
         rules: Rules,
     },
     /// Invalidates a type 2 window of this device.
@@ -102,7 +102,7 @@ bitflags! {
     /// Options of a send-queue work request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendFlags: u8 {
-        /// Complete it with an entry in the completion queue also when it succeeds.
+        /// Complete it with an entry in the completion queue even if it succeeds.
         const SIGNALED = 1;
         /// Start it only when all earlier reads and atomics are complete.
         const FENCE = 1 << 1;
@@ -110,7 +110,7 @@ bitflags! {
         const SOLICITED = 1 << 2;
         /// More posts follow immediately: do not ring the doorbell yet.
         const MORE = 1 << 3;
-        /// The result of a read goes where a message would have gone: the memory needs the right to receive
+        /// The result of a read goes where a message would have gone, so the memory needs the right to receive
         /// ([`LocalUse::Recv`](rkey_core::LocalUse::Recv)), not to read. No effect on other requests.
         const RECEIVES = 1 << 4;
     }
@@ -124,7 +124,7 @@ pub struct UdAddress {
     pub link: Option<LinkId>,
     /// The number of the queue pair at the destination.
     pub qpn: u32,
-    /// The queue key that must match; with the highest bit set, the queue pair's own is used.
+    /// The queue key that must match; if its highest bit is set, the queue pair's own key is used.
     pub qkey: u32,
     /// The contents of its GRH.
     pub route: Route,
@@ -149,19 +149,19 @@ pub struct Route {
 /// A work request for the send queue. Posting copies everything except the memory that `sges` name.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// The completion returns it.
+    /// The completion returns this id.
     pub id: u64,
     /// What to do.
     pub work: Work,
-    /// Local memory, in order. Must stay valid until the completion.
+    /// Local memory, in order. It must stay valid until the completion.
     pub sges: &'a [Sge],
-    /// The payload itself, instead of `sges` (sends and writes only): no key is needed and the
-    /// bytes may be reused at once.
+    /// The payload itself, instead of `sges` (sends and writes only): this needs no key, and the program may reuse the
+    /// bytes at once.
     pub inline: Option<&'a [u8]>,
-    /// The message's leading bytes, in front of those that `sges` name (sends of connected queue pairs only). They are
+    /// The message's leading bytes, before those that `sges` name (sends of connected queue pairs only). They are
     /// inline data in all other respects.
     pub front: &'a [u8],
-    /// How to treat it.
+    /// The request's options.
     pub flags: SendFlags,
     /// The destination (datagrams), or the number of the peer's shared receive queue (extended reliable connections).
     pub ud: Option<UdAddress>,
@@ -199,9 +199,9 @@ impl<'a> SendRequest<'a> {
 /// A work request for a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
-    /// The completion returns it.
+    /// The completion returns this id.
     pub id: u64,
-    /// Local memory to fill, in order. Must stay valid until the completion.
+    /// Local memory to fill, in order. It must stay valid until the completion.
     pub sges: &'a [Sge],
 }
 
@@ -220,7 +220,7 @@ pub enum PostError {
     /// The queue is full: poll completions first.
     #[error("the queue is full: all {0} entries are in use")]
     QueueFull(u32),
-    /// The queue pair was made for fewer scatter/gather elements.
+    /// The queue pair was created for fewer scatter/gather elements.
     #[error("{given} scatter/gather elements, but the queue was created for {max}")]
     TooManySges {
         /// How many the request has.
@@ -228,7 +228,7 @@ pub enum PostError {
         /// How many the queue takes.
         max: u32,
     },
-    /// The queue pair was made for less inline data.
+    /// The queue pair was created for less inline data.
     #[error("{given} bytes of inline data, but the queue was created for {max}")]
     InlineTooLong {
         /// How many the request has.

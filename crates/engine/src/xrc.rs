@@ -20,7 +20,7 @@ pub(crate) const INDEX_BITS: u32 = 16;
 const GENERATION_MASK: u32 = 0xff;
 
 impl SrqId {
-    /// The number by which requests of extended reliable connections name it (24 bits).
+    /// The number that requests of extended reliable connections use for it (24 bits).
     #[must_use]
     pub const fn number(self) -> u32 {
         self.index | (self.generation & GENERATION_MASK) << INDEX_BITS
@@ -70,7 +70,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(srq)
     }
 
-    /// Queue pairs that took their receives from this queue lose them with the queue; they do not count as its users.
+    /// Queue pairs that took receives from this queue lose them with the queue; they do not count as its users.
     pub(crate) fn forget_receives_of(&mut self, srq: SrqId) {
         for qp in self.qps.iter_mut() {
             if qp.config.srq == Some(srq) && qp.resp.recv.held {

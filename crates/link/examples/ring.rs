@@ -1,6 +1,6 @@
-//! How fast is the shared-memory link alone? Two processes, pinned to two processors, that do
-//! nothing but poll: streaming and one-way time for 8 bytes, throughput for 64 KiB in fragments and
-//! by remote iovec, and writes through a direct lease.
+//! How fast is the shared-memory link alone? Two processes, pinned to two processors, only poll. They measure streaming
+//! and one-way time for 8 bytes, throughput for 64 KiB in fragments and by remote iovec, and writes through a direct
+//! lease.
 //!
 //! ```text
 //! cargo run --release -p rkey-link --example ring [FILTER]
@@ -73,7 +73,7 @@ fn accept(listener: &Listener, local: &LocalNode) -> Result<ShmLink, Box<dyn Err
     }
 }
 
-/// Executes writes, answers reads, until the initiator has ended.
+/// Executes writes and answers reads until the initiator has ended.
 fn target(name: &str) -> Outcome {
     pin(1)?;
     let local = node(2)?;

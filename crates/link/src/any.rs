@@ -31,7 +31,7 @@ impl From<ShmLink> for AnyLink {
     }
 }
 
-/// The same call on the inner link.
+/// Forwards the call to the inner link.
 macro_rules! each {
     ($self:expr, $link:ident => $call:expr) => {
         match $self {

@@ -2,11 +2,11 @@
 
 use rkey_base::fault::Fault;
 
-/// The peer wrote something invalid. The link is dead after this.
+/// The peer wrote something invalid. The link is dead afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer violated the protocol: {reason}")]
 pub struct Malformed {
-    /// What was invalid, in a few words.
+    /// The invalid part, in a few words.
     pub reason: &'static str,
 }
 
@@ -44,7 +44,7 @@ pub enum DownReason {
     /// This side closed it.
     #[error("closed by this side")]
     Closed,
-    /// The peer does not respond, and requests named memory to it that the owner needs back.
+    /// The peer does not respond, and requests named memory that the owner needs back.
     #[error("the peer does not respond")]
     Silent,
 }
@@ -59,7 +59,7 @@ pub enum PullError {
     /// copies.
     #[error("the peer's memory at {0:#x} could not be accessed")]
     Remote(u64),
-    /// The kernel does not permit it, or no longer does: the message must be sent in fragments.
+    /// The kernel does not permit it, or no longer does; the message must be sent in fragments.
     #[error("the kernel does not permit access to the peer's memory")]
     Refused,
     /// The peer process no longer exists.

@@ -1,9 +1,9 @@
 //! A wrapper that makes any link misbehave, for tests.
 //!
 //! A [`FaultPlan`] and a seed decide what it does, so a failed run can be repeated. A link promises that every fragment
-//! arrives once and in order, so the wrapper never drops or reorders a fragment: it delays (arrivals and
-//! acknowledgements seem absent, the ring seems full), it changes headers as a hostile peer would, and it takes the
-//! link down.
+//! arrives once and in order, so the wrapper never drops or reorders a fragment. It delays (arrivals and
+//! acknowledgements seem absent, the ring seems full), changes headers as a hostile peer would, and takes the link
+//! down.
 
 use crate::{
     Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, LinkRole, Malformed, NodeId,
@@ -32,7 +32,7 @@ pub struct FaultPlan {
     pub garble: u8,
     /// Chance that a pull or push is refused.
     pub refuse: u8,
-    /// The link goes down after that many fragments have been taken. `None`: never.
+    /// The link goes down after this many fragments have been taken. `None`: never.
     pub down_after: Option<u64>,
 }
 
@@ -44,7 +44,8 @@ pub struct Faulty<L> {
     random: Cell<u64>,
     taken: u64,
     down: Option<DownReason>,
-    /// The changes of the current request and response: calling `incoming` or `response` again shows the same.
+    /// The changes of the current request and response: repeated calls of `incoming` or `response` return the same
+    /// values.
     changes: [Cell<Option<Change>>; 2],
     acked: Ticket,
 }
@@ -93,7 +94,7 @@ impl<L> Faulty<L> {
         }
     }
 
-    /// Sets how it misbehaves from now on.
+    /// Sets how the link misbehaves from now on.
     pub fn set_plan(&mut self, plan: FaultPlan) {
         self.plan = plan;
     }
@@ -145,7 +146,7 @@ impl<L> Faulty<L> {
         }
         let mut incoming = fragment?;
         if kept.get().is_none() {
-            // There is no such field: the header stays unchanged.
+            // There is no such field, so the header stays unchanged.
             let field = if self.happens(self.plan.garble) {
                 (self.next() % 9) as u8
             } else {

@@ -1,16 +1,16 @@
 //! Everything in this crate that reads a peer's bytes, as functions for a fuzzer: they take
-//! arbitrary bytes and return whether a link would accept them. None may ever panic.
+//! arbitrary bytes and return whether a link would accept them. None of them may ever panic.
 
 use crate::Header;
 use crate::direct::LeaseOffer;
 use crate::ring::{Geometry, HeapHalf, read_bytes};
 
-/// A slot of a request ring (shorter input is padded with zeroes).
+/// A slot of a request ring (shorter input is padded with zeros).
 pub fn request_slot(bytes: &[u8]) -> bool {
     read_bytes(&fill_up(bytes), false).is_ok()
 }
 
-/// A slot of a response ring (shorter input is padded with zeroes).
+/// A slot of a response ring (shorter input is padded with zeros).
 pub fn response_slot(bytes: &[u8]) -> bool {
     read_bytes(&fill_up(bytes), true).is_ok()
 }
@@ -25,7 +25,7 @@ pub fn hello(bytes: &[u8]) -> bool {
     crate::shm::accepts(bytes)
 }
 
-/// A packet after the handshake: the header only; the body belongs to the device.
+/// A packet after the handshake: only the header, because the body belongs to the device.
 pub fn control(bytes: &[u8]) -> bool {
     bytes.len() == 1 || crate::shm::accepts(bytes)
 }

@@ -1,4 +1,4 @@
-//! The header of a fragment: the request or response, and what the payload means.
+//! The header of a fragment: the request or response, and the meaning of the payload.
 //!
 //! A *message* is what a program posted (one write, one send). It travels in one or more *fragments*; the first and the
 //! last are marked. Every fragment carries the whole header, so that a receiver can check each one separately.
@@ -7,12 +7,12 @@ use bitflags::bitflags;
 
 /// The operation of a fragment: a request or a response.
 ///
-/// The numbers are part of the shared-memory protocol. Requests are below 64, responses are 64 and more; a link refuses
-/// an unknown number, and one in the wrong direction.
+/// The numbers are part of the shared-memory protocol. Requests are below 64; responses are 64 and above. A link
+/// refuses an unknown number, and one in the wrong direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Op {
-    /// A two-sided message: lands in the buffers of a receive request.
+    /// A two-sided message for the buffers of a receive.
     Send = 1,
     /// RDMA write: `addr` and `key` name the destination of this fragment.
     Write = 2,
@@ -22,7 +22,7 @@ pub enum Op {
     CompareSwap = 4,
     /// Fetch-and-add of 8 bytes at `addr`: `operands[0]` is added.
     FetchAdd = 5,
-    /// Requests only an acknowledgement (is the peer alive?).
+    /// Requests only an acknowledgement, to check that the peer is alive.
     Probe = 6,
     /// A fragment of read data, or the notification that it has been pushed.
     ReadData = 64,
@@ -51,7 +51,7 @@ impl Op {
         })
     }
 
-    /// Whether this is something a responder sends.
+    /// Whether a responder sends this operation.
     #[inline]
     pub const fn is_response(self) -> bool {
         self as u8 >= 64
@@ -68,7 +68,7 @@ impl Op {
 }
 
 bitflags! {
-    /// How a fragment belongs to its message and what else it carries.
+    /// The position of a fragment in its message, and what else it carries.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct HeaderFlags: u8 {
         /// The first fragment of its message.
@@ -77,15 +77,16 @@ bitflags! {
         const LAST = 1 << 1;
         /// `imm` is immediate data for the receiver.
         const IMMEDIATE = 1 << 2;
-        /// The receiver's completion is to raise a solicited event.
+        /// The receiver's completion raises a solicited event.
         const SOLICITED = 1 << 3;
-        /// `imm` is a key that the receiver is to invalidate.
+        /// `imm` is a key that the receiver invalidates.
         const INVALIDATE = 1 << 4;
         /// `key` is a 64-bit requested key, not one of the device's.
         const REQUESTED_KEY = 1 << 5;
         /// The payload is a remote iovec: a list of ranges of the requester's memory.
         const REMOTE_IOVEC = 1 << 6;
-        /// Acknowledge this fragment as soon as it is executed; do not wait to combine acknowledgements.
+        /// The responder acknowledges this fragment as soon as it is executed and does not wait to combine
+        /// acknowledgements.
         const ACK_NOW = 1 << 7;
     }
 }
@@ -121,7 +122,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// A header with just an operation: a single-fragment message, everything else zero.
+    /// A header with only an operation: a single-fragment message with everything else zero.
     #[inline]
     pub const fn new(op: Op) -> Self {
         Self {

@@ -12,18 +12,18 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`header`] | what a fragment of a message says: operation, flags, addresses, lengths |
-//! | [`link`] | the [`Link`] trait that the engine is written against |
+//! | [`header`] | the header of a fragment: operation, flags, addresses, lengths |
+//! | [`link`] | the [`Link`] trait that the engine uses |
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
 //! | `ring` | slots, payload ring and acknowledgement words, for [`loopback`] and [`shm`] |
-//! | [`direct`] | leases: the initiator copies by itself, and the owner can revoke that |
+//! | [`direct`] | leases: the initiator copies by itself, and the owner can revoke that right |
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
-//! | [`peer`] | more of links to other processes: the peer's identity, the control socket, leases |
+//! | [`peer`] | more about links to other processes: the peer's identity, the control socket, leases |
 //! | [`any`] | one type for "whatever link this is" |
 //!
-//! Everything a peer can write is copied out once and then checked; an invalid value is a
-//! [`Malformed`] and the link is dead after it.
+//! Everything that a peer can write is copied out once and then checked; an invalid value is a [`Malformed`] error,
+//! after which the link is dead.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

@@ -19,7 +19,7 @@ pub type Ticket = u64;
 pub struct NodeId {
     /// The process id as the process itself sees it (for messages only; no decision uses it).
     pub pid: u32,
-    /// Random, chosen when the device was opened.
+    /// A random number, chosen when the device was opened.
     pub nonce: u64,
 }
 
@@ -77,12 +77,12 @@ impl RemoteIovec {
 pub enum Payload<'a> {
     /// Bytes that the peer may still change: copy them once. Exactly `header.len` bytes.
     Bytes(PeerBytes<'a>),
-    /// Ranges of the requester's memory; their lengths add up to `header.len` (for a read, to `header.total`). Boxed,
-    /// because a list is large and rare, and fragments are passed by value.
+    /// Ranges of the requester's memory; their lengths add up to `header.len` (for a read, to `header.total`). The list
+    /// is boxed because it is large and rare, and fragments are passed by value.
     RemoteIovec(Box<RemoteIovec>),
 }
 
-/// One fragment that arrived: header copied out and checked, payload still in the ring.
+/// One fragment that arrived: its header has been copied out and checked, and its payload is still in the ring.
 #[derive(Clone, Debug)]
 pub struct Incoming<'a> {
     /// The checked header.
@@ -94,10 +94,11 @@ pub struct Incoming<'a> {
 /// A path between this device and one other (or itself).
 ///
 /// Order of calls. A requester calls [`request`](Self::request) any number of times, then [`flush`](Self::flush); it takes
-/// [`response`](Self::response)s, each followed by [`response_done`](Self::response_done), until none is left, and then reads
-/// [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when [`room_to_respond`](Self::room_to_respond),
-/// executes it, sends its responses, and then calls [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and
-/// `response` may be called again without `..._done`: they return the same fragment.
+/// [`response`](Self::response)s, each followed by [`response_done`](Self::response_done), until none is left, and then
+/// reads [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when
+/// [`room_to_respond`](Self::room_to_respond), executes it, sends its responses, and then calls
+/// [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and `response` may be called again without
+/// `..._done`: they return the same fragment.
 pub trait Link {
     /// The device at the other end.
     fn node(&self) -> NodeId;
@@ -116,7 +117,7 @@ pub trait Link {
     ///
     /// # Errors
     /// [`SendError::Full`] when there is no room; [`SendError::Fault`] when `fill` failed, and then nothing was sent;
-    /// [`SendError::Down`]. A `header.len` above [`Capabilities::fragment_max`] is always `Full`: cut the message.
+    /// [`SendError::Down`]. A `header.len` above [`Capabilities::fragment_max`] is always `Full`: split the message.
     fn request(
         &mut self,
         header: &Header,
@@ -138,7 +139,7 @@ pub trait Link {
 
     /// Whether a fragment should carry its payload, although a remote iovec is possible: the ring has room for a
     /// whole fragment, and two processes that copy at the same time, one into the ring and one out of it, are faster
-    /// than one that copies directly. The default is to use remote iovecs.
+    /// than one that copies directly. By default, remote iovecs are used.
     fn prefers_fragments(&self) -> bool {
         false
     }
@@ -187,14 +188,13 @@ pub trait Link {
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError>;
 
-    /// Responder: copies `len` bytes at `src` of the requester's memory to `dst` of ours.
+    /// Responder: copies `len` bytes at `src` in the requester's memory to `dst` in ours.
     ///
     /// # Errors
     /// [`PullError`]; some bytes may have been copied.
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError>;
 
-    /// Responder: copies `len` bytes at `src_local` of our memory to `dst_remote` of the
-    /// requester's.
+    /// Responder: copies `len` bytes at `src_local` in our memory to `dst_remote` in the requester's.
     ///
     /// # Errors
     /// [`PullError`]; some bytes may have been copied.
@@ -215,13 +215,14 @@ pub trait Link {
     fn pending(&self) -> bool;
 
     /// Publishes due acknowledgements and wakes the peer if it sleeps. Call it after each burst of requests or
-    /// responses, and now and then while polling without success.
+    /// responses, and occasionally while polling without success.
     fn flush(&mut self);
 
-    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. Does nothing on a link that never delays them.
+    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. It does nothing on a link that never delays
+    /// acknowledgements.
     fn publish(&mut self) {}
 
-    /// Which ends of the link this side has.
+    /// The roles that this side has on the link.
     fn role(&self) -> LinkRole {
         LinkRole::Both
     }

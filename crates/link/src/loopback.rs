@@ -1,7 +1,7 @@
 //! A link of a device to itself: the rings of [`crate::shm`], in ordinary memory.
 //!
-//! Queue pairs connected within one process use the same slots with the same checks as all others, so what works here
-//! works between processes. Only remote iovecs are simpler: both sides have the same memory.
+//! Queue pairs connected within one process use the same slots and checks as all others, so everything that works here
+//! works between processes. Only remote iovecs are simpler because both sides have the same memory.
 
 use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, KeepMapped, Role};
 use crate::{
@@ -187,7 +187,7 @@ impl Link for Loopback {
     }
 }
 
-/// Both roles share one memory: the address says whose fault it is. `remote` is the start of the requester's bytes.
+/// Both roles share one memory, so the address says whose fault it is. `remote` is the start of the requester's bytes.
 fn blame(fault: Fault, remote: u64, len: u64) -> PullError {
     if fault.address.wrapping_sub(remote) < len {
         PullError::Remote(fault.address)
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::{HeaderFlags, Op};
 
-    /// The address says which role the fault belongs to, as between two processes.
+    /// The address says which role the fault belongs to, as it would between two processes.
     #[test]
     fn faults_are_blamed_on_the_role_that_named_the_address() {
         let link = Loopback::new(NodeId::default());

@@ -12,14 +12,14 @@ pub use crate::shm::{
     Control, Credentials, Event, Line, PeerAccess, PeerProcess, peer_credentials,
 };
 
-/// Which ends of a link this side has.
+/// The roles that this side has on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRole {
     /// It sends requests.
     Requester,
     /// It responds to the peer's requests.
     Responder,
-    /// Both: a device is linked to itself.
+    /// Both, because a device is linked to itself.
     Both,
 }
 
@@ -65,15 +65,15 @@ impl RemotePeer {
     }
 }
 
-/// A view of a link for threads that do not hold it, and its sleep word: an entry of a device's poll set. An
-/// enum, so that a poll is a branch and not an indirect call; with one kind of link not even that.
+/// A view of a link for threads that do not hold it, and its sleep word: an entry of a device's poll set. It is an
+/// enum, so that a poll is a branch and not an indirect call; with one kind of link there is not even a branch.
 #[derive(Debug)]
 pub enum PollHandle {
     /// A link of rings in shared memory.
     Ring(Peek),
 }
 
-/// The same call on the inner handle.
+/// Forwards the call to the inner handle.
 macro_rules! each {
     ($self:expr, $handle:ident => $call:expr) => {
         match $self {
@@ -83,10 +83,10 @@ macro_rules! each {
 }
 
 impl PollHandle {
-    /// Tells the peer to ring the doorbell from now on.
+    /// Makes the peer ring the doorbell from now on.
     ///
     /// To sleep without missing anything: announce the sleep on every link, issue one `rkey_base::barrier::heavy`,
-    /// check every link once more, and only then wait. One thread of a process does this for a link.
+    /// check every link once more, and only then wait. Only one thread of a process may do this for a link.
     pub fn announce_sleep(&self) {
         each!(self, handle => handle.announce_sleep());
     }

@@ -50,7 +50,7 @@ impl Setup {
         (grant, map)
     }
 
-    /// The present value of a byte of the owner's memory.
+    /// The current value of a byte of the owner's memory.
     fn byte(&self, offset: usize) -> u8 {
         let mut byte = [0];
         self.read(offset, &mut byte);
@@ -58,7 +58,7 @@ impl Setup {
     }
 
     fn read(&self, offset: usize, into: &mut [u8]) {
-        // A second lease, by which the owner reads its memory: the tests have no unsafe code.
+        // A second lease, through which the owner reads its memory, because the tests have no unsafe code.
         let (grant, mut map) = self.lease(offset as u64, into.len() as u64, false);
         map.read(0, into).unwrap();
         drop(map);
@@ -267,7 +267,7 @@ fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
     s.open(&again).unwrap().write(0, &[5]).unwrap();
     assert_eq!(s.board.out(), 256);
     #[expect(unsafe_code, reason = "the owner's view of its memory")]
-    // SAFETY: a byte inside of the arena, which lives.
+    // SAFETY: the byte is inside the arena, which is alive.
     let ours = unsafe { s.arena.as_ptr().add(4096 + at as usize).read_volatile() };
     assert_eq!(ours, 0, "written after the lease was given up");
 }
@@ -311,7 +311,7 @@ fn nothing_lands_after_a_revocation() {
                     std::thread::yield_now();
                 }
                 s.board.revoke(&[grant.id], LONG).unwrap();
-                // Ours again: clear it, wait a little, and check.
+                // The memory is ours again: clears it, waits briefly, and checks it.
                 let (mine, mut map) = s.lease(0, 64 << 10, true);
                 map.write(0, &vec![0; size]).unwrap();
                 for _ in 0..100 {

@@ -180,7 +180,7 @@ fn messages_of_all_lengths_travel_both_ways() {
         taken += 1;
         since = Instant::now();
     }
-    // Keep answering until the child has all acknowledgements.
+    // Keeps answering until the child has all acknowledgements.
     while link
         .on_socket()
         .is_none_or(|event| !matches!(event, Event::Gone))
@@ -219,7 +219,7 @@ fn child_sends_with_gaps(mut link: ShmLink) {
     }
 }
 
-/// The responder sleeps whenever there is nothing, however short the gap; no wake-up is lost.
+/// The responder sleeps whenever there is nothing to do, however short the gap; no wake-up is lost.
 #[test]
 fn a_sleeper_hears_everything() {
     let (mut link, child) = with_child("gaps");
@@ -264,7 +264,7 @@ fn a_sleeper_hears_everything() {
 }
 
 fn child_streams(mut link: ShmLink) {
-    // Payload of all kinds without end: the parent kills us.
+    // Sends payload of all kinds without end: the parent kills us.
     let source = vec![5u8; 100_000];
     let refs = [(source.as_ptr() as u64, source.len() as u64)];
     let remote_iovec = link.capabilities().remote_iovec;
@@ -296,7 +296,7 @@ fn child_streams(mut link: ShmLink) {
 #[test]
 fn a_killed_peer_is_noticed_and_nothing_is_left() {
     let fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // Other tests of this binary open files at the same time: run this one in its own process.
+    // Other tests of this binary open files at the same time, so this one runs in its own process.
     if std::env::var_os("RKEY_TEST_ALONE").is_none() {
         let output = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -441,11 +441,11 @@ fn a_dead_peer_gives_its_leases_back() {
     let grants: Vec<LeaseOffer> = (0..2)
         .map(|_| board.grant(0, 64 << 10, true).unwrap())
         .collect();
-    // The second one, so that the copies are long.
+    // It is the second one, so that the copies are long.
     link.send_control(&grants[1].to_bytes(), &[arena.fd()])
         .unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    // Most probably stopped in the middle of a copy: then revoking reaches its time limit.
+    // It was most likely stopped in the middle of a copy; then revoking reaches its time limit.
     let stop = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(stop, rustix::process::Signal::STOP).unwrap();
     let stopped = board.revoke(&[grants[1].id], Duration::from_millis(50));

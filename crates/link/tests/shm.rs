@@ -75,7 +75,7 @@ fn requests_and_responses_travel() {
     }
 }
 
-/// Fragments are preferred while they have room, and again when they have room again.
+/// Fragments are preferred as long as they have room, and again once they have room again.
 #[test]
 fn a_full_ring_is_no_place_to_wait() {
     let config = LinkConfig {
@@ -117,8 +117,8 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
         eprintln!("SKIP: the kernel does not permit process_vm_readv here");
         return;
     }
-    // SAFETY-free on purpose: the test's memory is an arena at made-up addresses, which goes
-    // through a buffer; real process memory is used by the requester side only.
+    // This deliberately has no unsafe code: the test's memory is an arena at made-up addresses, accessed through a
+    // buffer; only the requester side uses real process memory.
     let source: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
     let sink = vec![0u8; 5000];
     let target = rkey_base::memory::ArenaMemory::new(0x10_0000, 200_000);
@@ -146,13 +146,13 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
         .push(&target, sink.as_ptr() as u64, 0x10_0000 + 17, 5000)
         .unwrap();
     let mut seen = vec![0; 5000];
-    // The sink was written behind the compiler's back: read it as the kernel wrote it.
+    // The kernel wrote the sink without the compiler's knowledge, so read it as the kernel wrote it.
     for (i, byte) in seen.iter_mut().enumerate() {
         *byte = std::hint::black_box(&sink)[i];
     }
     assert_eq!(seen, source[17..5017]);
 
-    // Memory that is not mapped, on either side.
+    // The memory is unmapped, on either side.
     assert!(matches!(
         responder.pull(&target, 0x10_0000, 8, 64),
         Err(PullError::Remote(_))
@@ -166,7 +166,7 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
         Err(PullError::Remote(_))
     ));
     assert!(responder.pull(&target, u64::MAX, address, 64).is_err());
-    // Only the responder may.
+    // Only the responder may do this.
     assert_eq!(
         requester.pull(&target, 0x10_0000, address, 64),
         Err(PullError::Refused)
@@ -232,7 +232,7 @@ fn a_sleeper_is_woken_once() {
     requester.request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     assert!(responder.line().next_event().is_none());
-    // Asleep: the first flush rings, the second does not.
+    // The peer is asleep: the first flush rings, the second does not.
     peek.announce_sleep();
     barrier::heavy();
     requester.request(&probe, |_| Ok(())).unwrap();
@@ -243,7 +243,7 @@ fn a_sleeper_is_woken_once() {
     assert!(wait_readable(responder.line().as_fd()));
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
     assert!(responder.line().next_event().is_none());
-    // The next sleep is rung again.
+    // The next sleep gets a doorbell again.
     peek.awake();
     peek.announce_sleep();
     requester.request(&probe, |_| Ok(())).unwrap();
@@ -399,7 +399,7 @@ fn nothing_is_left_after_a_thousand_links() {
                 .count(),
         )
     }
-    // Other tests of this binary make links at the same time: run this one in its own process.
+    // Other tests of this binary make links at the same time, so this one runs in its own process.
     if std::env::var_os("RKEY_TEST_ALONE").is_none() {
         let me = std::env::current_exe().unwrap();
         let output = std::process::Command::new(me)

@@ -54,7 +54,7 @@ fn child() {
             }
         };
         let (start, len) = list.as_slice()[0];
-        // A small one spends most of its time outside of the kernel.
+        // A small fragment spends most of its time outside the kernel.
         let len = if round % 3 == 0 { len } else { 8 };
         let end = loop {
             if let Err(error) = link.push(&memory, start, 0x1000, len) {
@@ -128,7 +128,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
         link.request_remote_iovec(&header, &[place]).unwrap();
         link.flush();
         until("a write", || memory[0].load(Ordering::Relaxed) != 0);
-        // At a different point of its loop each time.
+        // It is stopped at a different point of its loop each time.
         for _ in 0..round * 7 {
             std::hint::spin_loop();
         }

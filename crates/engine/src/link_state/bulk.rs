@@ -3,7 +3,7 @@
 use crate::qp::pair::Qp;
 use rkey_link::{Header, Payload, RemoteIovec};
 
-/// A request in progress. The header and the list have been copied: the peer cannot change them.
+/// A request in progress. The header and the list have been copied, so the peer cannot change them.
 #[derive(Debug)]
 pub(crate) struct Bulk {
     pub(crate) qp: u32,

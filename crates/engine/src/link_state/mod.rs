@@ -15,7 +15,7 @@ pub(crate) use bulk::Bulk;
 pub(crate) struct Record {
     pub(crate) qp: u32,
     pub(crate) life: u32,
-    /// The work request it belongs to, times two, plus one if it is its last fragment.
+    /// The work request that it belongs to, times two, plus one if it is the last fragment.
     pub(crate) seq_last: u64,
 }
 
@@ -94,17 +94,17 @@ pub(crate) struct Meta {
     pub(crate) node: NodeId,
     /// The process at the other end.
     pub(crate) origin: Origin,
-    /// When the link was first served; `u64::MAX`: not yet.
+    /// When the link was first served; `u64::MAX` means not yet.
     pub(crate) since: u64,
     pub(crate) caps: Capabilities,
     pub(crate) outstanding: Records,
     /// Queue pairs that wait for room, in turn.
     pub(crate) blocked: VecDeque<(u32, u32)>,
-    /// Counts the peer's actions; if it stands still, the peer is silent.
+    /// Counts the peer's actions; while the count does not change, the peer is silent.
     pub(crate) progress: u64,
-    /// The peer cannot pull from this process: requests carry their payload.
+    /// Set if the peer cannot pull from this process: requests carry their payload.
     pub(crate) no_remote_iovec: bool,
-    /// This process cannot push to the peer: read data goes through the ring.
+    /// Set if this process cannot push to the peer: read data passes through the ring.
     pub(crate) no_push: bool,
     /// The request at the front, if it takes several steps.
     pub(crate) bulk: Option<Bulk>,
@@ -112,12 +112,13 @@ pub(crate) struct Meta {
     pub(crate) unsent: Option<Answer>,
     /// The last queue pair that was looked up by number: (number, index).
     pub(crate) last: (u32, u32),
-    /// The request at the front waits: for room, until the peer takes responses, or for the end of a search for the
-    /// peer.
+    /// Set while the request at the front waits: for room, for the peer to take responses, or for the end of a search
+    /// for the peer.
     pub(crate) stuck: bool,
-    /// A datagram to a group has waited for room here without success: no other one waits until the link has had room.
+    /// Set once a datagram to a group has waited for room here without success: no other one waits until the link has
+    /// had room.
     pub(crate) no_room: bool,
-    /// Why the link will be detached, once it was found broken.
+    /// Why the link will be detached, once it has been found broken.
     pub(crate) down: Option<DownReason>,
 }
 

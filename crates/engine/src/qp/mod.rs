@@ -1,4 +1,4 @@
-//! Queue pairs: what they are made of and what can be changed about them.
+//! Queue pairs: their configuration, and the attributes that can change.
 
 mod modify;
 pub(crate) mod pair;
@@ -9,7 +9,7 @@ use rkey_core::{Access, DomainId};
 use rkey_link::NodeId;
 use state::{Attributes, QpState, QpType};
 
-/// What a queue pair is created with; none of it changes later. The engine uses queue ids here; a device uses its own queue
+/// The configuration of a queue pair, which never changes. The engine uses queue ids here; a device uses its own queue
 /// objects.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig<Cq = CqId, Srq = SrqId> {
@@ -21,7 +21,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub send_cq: Cq,
     /// Where receives complete.
     pub recv_cq: Cq,
-    /// Takes receives from this queue instead of one of its own.
+    /// Takes receives from this queue instead of its own.
     pub srq: Option<Srq>,
     /// Size of the send queue, in entries.
     pub max_send: u32,
@@ -43,8 +43,8 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub survive_remote_error: bool,
     /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
     pub xrcd: Option<XrcdId>,
-    /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one
-    /// endpoint have the same. `None`: its own number.
+    /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one endpoint
+    /// have the same value. `None` means its own number.
     pub endpoint: Option<u32>,
     /// Its peer, for regions that serve one peer only (FI-212): a number that the owner assigns.
     pub peer: Option<u32>,
@@ -78,7 +78,7 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
         }
     }
 
-    /// The same, with the engine's queue ids.
+    /// The same configuration, with the engine's queue ids.
     pub fn numbered(&self, cq: impl Fn(&Cq) -> CqId, srq: impl FnOnce(&Srq) -> SrqId) -> QpConfig {
         QpConfig {
             qp_type: self.qp_type,
@@ -106,8 +106,8 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
 pub struct Peer {
     /// Its number.
     pub qpn: u32,
-    /// Its device. `None`: not known until the queue pair gets its link; until then the peer's requests are answered with
-    /// "not ready".
+    /// Its device. `None` means that it is unknown until the queue pair gets its link; until then, the peer's requests
+    /// get the answer "not ready".
     pub node: Option<NodeId>,
 }
 
@@ -138,12 +138,12 @@ pub struct QpAttributes {
     pub max_reads_in: Option<u8>,
     /// The path MTU in bytes (256 to 4096): the maximum payload of a datagram.
     pub path_mtu: Option<u32>,
-    /// The queue key that datagrams must bring.
+    /// The queue key that datagrams must carry.
     pub qkey: Option<u32>,
 }
 
 impl QpAttributes {
-    /// A change of state only.
+    /// Changes only the state.
     pub fn to(state: QpState) -> Self {
         Self {
             state: Some(state),
@@ -206,7 +206,7 @@ impl QpAttributes {
     }
 }
 
-/// Everything about a queue pair, as it is now.
+/// The current state of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInfo {
     /// Its number.

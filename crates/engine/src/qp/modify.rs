@@ -34,7 +34,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
-/// Whether the table allows it, and the values are in range.
+/// Checks that the table allows it and the values are in range.
 fn check(qp: &Qp, attributes: &QpAttributes) -> Result<(), ModifyError> {
     let qp_type = qp.config.qp_type;
     let (from, to) = (qp.state, attributes.state.unwrap_or(qp.state));

@@ -57,26 +57,26 @@ pub(crate) struct Requester {
     pub(crate) in_flight: u32,
     /// Sent reads and atomics without a response, oldest first.
     pub(crate) reads: VecDeque<u64>,
-    /// A message must be sent again. Until everything sent after it has been acknowledged (and dropped by the peer),
-    /// nothing is sent and NAKs are ignored as old.
+    /// Set while a message must be resent. Until everything sent after it has been acknowledged (and dropped by the
+    /// peer), nothing is sent, and NAKs are ignored as old.
     pub(crate) rewinding: bool,
-    /// A request failed here; nothing more is started.
+    /// Set once a request has failed here: nothing more is started.
     pub(crate) stopped: bool,
     /// Nothing is sent before this time.
     pub(crate) wait: Option<u64>,
     /// The rest of a datagram to a group that was sent over some of its links.
     pub(crate) copies: Option<Copies>,
-    /// The queue pair is in its link's list of those that wait for room.
+    /// Whether the queue pair is in its link's list of those that wait for room.
     pub(crate) blocked: bool,
-    /// A link has been requested from the device.
+    /// Whether a link has been requested from the device.
     pub(crate) link_requested: bool,
-    /// Receiver-not-ready retries that are left.
+    /// The remaining receiver-not-ready retries.
     pub(crate) rnr_left: u8,
     /// How long this queue pair has waited for a peer that is "not ready" (nanoseconds).
     pub(crate) not_ready_for: Option<u64>,
     /// The next delay for a peer that is not ready.
     pub(crate) not_ready_delay: u64,
-    /// The queue pair is in the list of those that have a timeout running.
+    /// Whether the queue pair is in the list of those that have a timeout running.
     pub(crate) watched: bool,
     /// The link's progress when it was last seen to move, and when that was (in the timers' time).
     pub(crate) seen: Option<(u64, u64)>,
@@ -122,10 +122,10 @@ pub(crate) struct Responder {
     /// Number of the next message (reliable connections).
     pub(crate) msn: u32,
     pub(crate) current: Option<Inbound>,
-    /// The receive of the current message. It stays held if the message must be sent again or is abandoned; the next
+    /// The receive of the current message. It stays held if the message must be resent or is abandoned; the next
     /// message then uses it.
     pub(crate) recv: Recv,
-    /// The peer's first request has arrived.
+    /// Whether the peer's first request has arrived.
     pub(crate) established: bool,
 }
 
@@ -133,19 +133,19 @@ pub(crate) struct Responder {
 pub(crate) struct Qp {
     pub(crate) id: QpId,
     pub(crate) qpn: u32,
-    /// Its configuration; but for a queue pair with a `home`, domain, completion queue and shared receive queue are
+    /// Its configuration. For a queue pair with a `home`, the domain, completion queue and shared receive queue are
     /// those of the current message.
     pub(crate) config: QpConfig,
     /// The domain and completion queue with which a receiving half (or a raw queue pair with RSS) was created.
     pub(crate) home: Option<(DomainId, CqId)>,
     pub(crate) state: QpState,
-    /// In Sqd: sends that were started are not complete yet.
+    /// Whether, in Sqd, sends that were started are not complete yet.
     pub(crate) draining: bool,
     pub(crate) settings: Settings,
     pub(crate) peer: Option<Peer>,
     /// The link for requests.
     pub(crate) out: Option<LinkId>,
-    /// A link that has been checked to come from the peer.
+    /// A link that is known to come from the peer.
     pub(crate) inbound: Option<LinkId>,
     /// Unique in the engine; changes after a reset or an error, so that events of earlier requests are recognised as
     /// old.
@@ -267,7 +267,7 @@ impl Qp {
         self.req.reads.iter().map(in_fragments).sum()
     }
 
-    /// The requests of which at least a part was sent, and which have not ended.
+    /// The requests that have been sent at least in part and have not ended.
     pub(crate) fn started(&self) -> Range<u64> {
         self.sq.head..self.sq.next + u64::from(self.req.offset > 0)
     }

@@ -84,7 +84,7 @@ pub enum QpState {
     Rtr,
     /// Ready to send: does everything.
     Rts,
-    /// Send queue drained: as Rts, but does not start new sends.
+    /// Send queue drained: like Rts, but does not start new sends.
     Sqd,
     /// Send queue error (unreliable types): sends are flushed, receives continue.
     Sqe,
@@ -298,7 +298,7 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
         });
     }
     if matches!(from, Sqe) && qp_type.is_reliable() {
-        return None; // a reliable queue pair never is in this state
+        return None; // a reliable queue pair is never in this state
     }
     let pick = |per: &PerType| match qp_type {
         QpType::Rc => per.rc,
@@ -361,7 +361,7 @@ pub(crate) fn words(attributes: Attributes) -> String {
 mod tests {
     use super::*;
 
-    /// A snapshot of the whole table: changing a rule takes two edits.
+    /// This is a snapshot of the whole table, so changing a rule takes two edits.
     #[test]
     fn the_whole_table_is_as_recorded() {
         let recorded = include_str!("state.snapshot.txt");

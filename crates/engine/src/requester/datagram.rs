@@ -1,9 +1,8 @@
 //! Datagrams at the requester: each is routed separately.
 //!
 //! A connected queue pair has one link for all its requests. A datagram names its receiver, so the engine looks up a
-//! link for each one. A datagram waits if its receiver is not known yet, and is lost silently if it cannot be
-//! delivered, delivered, as on any network. `multicast.rs` has the copies for a group, `responder/datagram.rs` the receiver's
-//! side.
+//! link for each one. A datagram waits if its receiver is not known yet, and is lost silently if it cannot be delivered, as
+//! on any network. `multicast.rs` has the copies for a group, `responder/datagram.rs` the receiver's side.
 
 use super::fragment::{header_of, keep, send_fragment};
 use super::multicast::{Copied, group_of, send_to_group};
@@ -87,7 +86,7 @@ fn datagram_path<'a, L: Link, M: Memory>(
     }
 }
 
-/// Ends the datagram at `next` as sent; nothing reports what becomes of it.
+/// Ends the datagram at `next` as sent; nothing reports whether it arrives.
 pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let seq = qp.sq.next;
     qp.sq.wqe_mut(seq).end(Status::Success, 0);
@@ -166,7 +165,7 @@ fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         let taken = x
             .checked
             .gather(domain, qp.sq.sges(seq), 0, place, LocalUse::Send);
-        // Unreadable memory is reported when the datagram is sent.
+        // Unreadable memory is reported only when the datagram is sent.
         if taken.is_ok() {
             qp.sq.keep(seq, bytes);
         }

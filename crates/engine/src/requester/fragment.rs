@@ -56,7 +56,7 @@ fn send_small<L: Link, M: Memory>(
     if wqe.flags.intersects(EXTRAS) {
         flags |= extras(wqe.flags);
     }
-    // With nothing else outstanding, the program is waiting for this one.
+    // If nothing else is outstanding, the program is waiting for this one.
     if seq == qp.sq.head {
         flags |= HeaderFlags::ACK_NOW;
     }
@@ -76,7 +76,7 @@ fn send_small<L: Link, M: Memory>(
     let mut trouble = None;
     let queue = &qp.sq;
     if header.len > SMALL {
-        return Err(SendError::Full); // for the compiler: the caller has asked
+        return Err(SendError::Full); // for the compiler: the caller has checked
     }
     let inline = wqe.flags.contains(WqeFlags::INLINE);
     let domain = qp.config.domain;
@@ -148,7 +148,7 @@ fn send_any<L: Link, M: Memory>(
     qp.req.msn = (header.msn + 1) & MSN_MASK;
     qp.sq.next = seq + 1;
     if qp.config.qp_type == QpType::Ud {
-        // A datagram is complete when it has left: its bytes have been copied.
+        // A datagram is complete when it has been sent: its bytes have been copied.
         qp.sq.wqe_mut(seq).end(Status::Success, 0);
         x.retire(qp);
     }
@@ -191,8 +191,8 @@ fn send_message_fragment<L: Link, M: Memory>(
             header.flags |= HeaderFlags::LAST;
         }
     }
-    // With nothing else outstanding, the program is waiting for this one. Others can be acknowledged later, together
-    // with what follows.
+    // If nothing else is outstanding, the program is waiting for this one. Others can be acknowledged later, together
+    // with the fragments that follow.
     if seq == qp.sq.head && header.flags.contains(HeaderFlags::LAST) {
         header.flags |= HeaderFlags::ACK_NOW;
     }
@@ -301,7 +301,7 @@ pub(super) fn keep(trouble: &mut Option<AccessError>, found: AccessError) -> Fau
     fault
 }
 
-/// What a header says about a request besides the operation.
+/// The fields of a request's header besides the operation.
 const EXTRAS: WqeFlags = WqeFlags::IMMEDIATE
     .union(WqeFlags::INVALIDATE)
     .union(WqeFlags::SOLICITED)

@@ -1,8 +1,8 @@
 //! The requester: starts work requests in order, one send queue at a time.
 //!
-//! A queue pair is pumped when a request was posted, when its link has room again, when a delay is over, and when a
-//! response unblocks a request. Requests are cut into fragments and handed to the link in `fragment.rs`, or, for
-//! datagrams, in `datagram.rs`; responses are handled in `response.rs`.
+//! A queue pair is pumped when a request is posted, when its link has room again, when a delay ends, and when a
+//! response unblocks a request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
+//! does so for datagrams; `response.rs` handles responses.
 
 mod datagram;
 mod fragment;
@@ -103,14 +103,14 @@ fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     start_any(x, qp)
 }
 
-/// [`start`] for any request.
+/// Like [`start`], for any request.
 #[inline(never)]
 fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let seq = qp.sq.next;
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
         if wqe.flags.contains(WqeFlags::DONE) {
-            // It had ended when earlier requests had to be sent again.
+            // It had ended when earlier requests had to be resent.
             qp.sq.next = seq + 1;
             return Start::Ended;
         }

@@ -22,7 +22,7 @@ use rkey_link::{Link, SendError};
 /// the time was not updated for a while, only makes one wait shorter.
 const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
 
-/// The group that a datagram is for, if it is for one.
+/// The group that a datagram is for, if any.
 pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
     if qp.config.qp_type == QpType::Raw {
         Some(Group::Wire)
@@ -40,8 +40,8 @@ pub(super) enum Copied {
     Wait,
 }
 
-/// Until when to wait for room on a link, and how often it may be waited for again; `None` if it was waited for often enough.
-/// `earlier` is the result of the last call for the same link.
+/// The time until which to wait for room on a link, and how many more waits are allowed; `None` if none is left. `earlier`
+/// is the result of the last call for the same link.
 fn next_wait<M: Memory>(
     x: &mut Context<M>,
     qp: &Qp,
@@ -58,7 +58,7 @@ fn next_wait<M: Memory>(
     Some((until, left))
 }
 
-/// Why our own memory refuses the datagram, if it does: that does not depend on whether the group has members.
+/// Why our own memory refuses the datagram, if it does. This does not depend on whether the group has members.
 fn why_not_readable<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::INLINE.union(WqeFlags::KEPT)) {

@@ -17,7 +17,7 @@ use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
 const REMOTE_IOVEC_FRAGMENT: u64 = 16 << 20;
 
 /// The first step of a message that does not fit into a slot: a check of the whole message, and an attempt to send it
-/// as a remote iovec. `None`: send a fragment.
+/// as a remote iovec. `None` means: send a fragment.
 pub(super) fn try_remote_iovec<L: Link, M: Memory>(
     checked: &CheckedMemory<M>,
     link_state: &mut LinkState<L>,
@@ -31,7 +31,7 @@ pub(super) fn try_remote_iovec<L: Link, M: Memory>(
     if offset == 0 {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
         if header.total > link_state.meta.caps.fragment_max {
-            // It is better to refuse a whole message than a part of it.
+            // Refusing a whole message is better than refusing a part of it.
             let want = qp.sq.wqe(seq).local_use();
             let whole = checked.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
             if let Err(found) = whole {
@@ -39,7 +39,8 @@ pub(super) fn try_remote_iovec<L: Link, M: Memory>(
             }
         }
     }
-    // Name the rest of the payload too, even if the ring will have room later, so that the peer does not wait for us.
+    // Names the rest of the payload as well, even if the ring will have room later, so that the peer does not wait for
+    // us.
     if !checked.held_back
         && may_use_remote_iovec(link_state, qp, u64::from(header.total))
         && !link_state.link.prefers_fragments()

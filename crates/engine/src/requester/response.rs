@@ -4,8 +4,8 @@
 //! sends a response for every message that it did not execute. So an acknowledged send or write is executed, an
 //! acknowledged read has its data, and anything else is a protocol violation.
 //!
-//! When a message must be sent again, the responder has refused the later ones too. The requester *rewinds*: it sends
-//! nothing until every fragment of the old attempt has been acknowledged. After that no response to the old attempt
+//! When a message must be resent, the responder has refused the later ones as well. The requester *rewinds*: it sends
+//! nothing until every fragment of the old attempt has been acknowledged. After that, no response to the old attempt
 //! can arrive, so attempts need no numbers.
 
 use crate::checked_memory::AccessError;
@@ -61,7 +61,7 @@ pub(crate) fn on_acked<M: Memory>(
     settle(x, qps, last);
 }
 
-/// Completes the requests that an acknowledgement finished, and resumes those that waited for it.
+/// Completes the requests that an acknowledgement finishes, and resumes those that waited for it.
 #[inline]
 fn settle<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
     let Some(qp) = qps.at_mut(index) else { return };
@@ -160,7 +160,7 @@ fn on_read_data<M: Memory>(
     let (received, total) = (wqe.received, wqe.total);
     let last = header.flags.contains(HeaderFlags::LAST);
     let now_received = if header.flags.contains(HeaderFlags::REMOTE_IOVEC) {
-        // The responder wrote it to our memory. Accept that only if we sent a remote iovec.
+        // The responder wrote it to our memory, which is valid only if we sent a remote iovec.
         let so_far = if last { u64::from(total) } else { header.addr };
         let forward = so_far > u64::from(received) && so_far <= u64::from(total);
         if !wqe.flags.contains(WqeFlags::REMOTE_IOVEC) || !forward {
@@ -191,7 +191,7 @@ fn on_read_data<M: Memory>(
         end as u32
     };
     qp.sq.wqe_mut(seq).received = now_received;
-    qp.req.seen = None; // the clock of the timeout starts again
+    qp.req.seen = None; // the timeout starts again
     if last {
         answered(x, qp, seq);
     }
@@ -242,7 +242,7 @@ struct Refusal {
     code: Nak,
     /// The code of the receiver-not-ready delay.
     delay: u8,
-    /// Our address that faulted.
+    /// The address of ours that faulted.
     address: u64,
     denial: Option<Denial>,
     /// Who sent it.
@@ -330,7 +330,7 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
     requester::fail(x, qp, seq, status, vendor);
 }
 
-/// Turns a fault that the peer met at our address `address` into a local error of the request at `seq`. `None`: the
+/// Turns a fault that the peer found at our address `address` into a local error of the request at `seq`. `None` if the
 /// request did not name that address.
 fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
@@ -366,7 +366,7 @@ fn patience_is_over(qp: &mut Qp) -> bool {
     }
 }
 
-/// Sends the message at `seq` and all later ones again.
+/// Resends the message at `seq` and all later ones.
 fn rewind(qp: &mut Qp, seq: u64) {
     qp.req.msn = qp.sq.wqe(seq).msn & MSN_MASK;
     qp.sq.next = seq;

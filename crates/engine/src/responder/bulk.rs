@@ -1,8 +1,8 @@
 //! Requests that take the responder several steps: remote iovecs, and reads.
 //!
-//! The request stays at the front of its link until the last step, so everything after it waits: the order of the link
-//! is the order of execution. Each step moves at most [`STEP`] bytes and checks the access again, so that deregistering
-//! a region, or waiting for the engine, never waits for a gigabyte to be copied.
+//! The request stays at the front of its link until the last step, so everything after it waits: requests execute in
+//! the order of the link. Each step moves at most [`STEP`] bytes and checks the access again, so that deregistering a
+//! region, or waiting for the engine, never waits for a gigabyte to be copied.
 
 use super::{Reply, arrived, back, count_access, failed, requested_range, still_allowed};
 use crate::checked_memory::{AccessError, CheckedMemory, Counter, RequestedRange};
@@ -124,12 +124,12 @@ fn unmoved<L: Link, M: Memory>(
     match trouble {
         AccessError::Pull(PullError::Gone) => Stepped::Down(DownReason::PeerGone),
         AccessError::Pull(PullError::Refused) => {
-            // The requester sends the message again, in fragments; its receive stays held for it.
+            // The requester resends the message in fragments; its receive stays held for it.
             qp.resp.current = None;
             Stepped::Finished(Reply::nak(header, Nak::NoRemoteIovec))
         }
         AccessError::Pull(PullError::Remote(address)) => {
-            // The message ends with this response; its receive serves the next one.
+            // The message ends with this response; the next one uses its receive.
             qp.resp.current = None;
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::fault_of_requester(header, address))
@@ -170,7 +170,7 @@ fn push_step<L: Link, M: Memory>(
                 if bulk.done.is_multiple_of(TELL) {
                     answer.flags -= HeaderFlags::LAST;
                     answer.addr = bulk.done;
-                    // Only a progress notification: if there is no room for it, the peer itself is slow.
+                    // This is only a progress notification: if there is no room for it, the peer itself is slow.
                     if link_state.link.respond(&answer, |_| Ok(())).is_ok() {
                         bulk.told = bulk.done;
                     }

@@ -1,5 +1,5 @@
-//! Datagrams at the receiver: the queue key, and silence about everything that does not fit (IBA 9.8.3). Raw frames
-//! arrive the same way, without a GRH and a queue key.
+//! Datagrams at the receiver: checks the queue key, and silently drops everything that does not fit (IBA 9.8.3). Raw
+//! frames arrive the same way, without a GRH and a queue key.
 
 use super::multicast::takes_frame;
 use super::rss::choose;

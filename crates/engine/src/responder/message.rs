@@ -27,7 +27,7 @@ pub(super) fn resynchronise<M: Memory>(
 ) -> Result<(), Reply> {
     let abandoned = qp.resp.current.take().is_some();
     if qp.config.qp_type == QpType::Uc {
-        // Drop the message in progress; its receive serves this one (IBA 9.8.2.2).
+        // Drop the message in progress; this one uses its receive (IBA 9.8.2.2).
         qp.resp.msn = header.msn & MSN_MASK;
         return Ok(());
     }

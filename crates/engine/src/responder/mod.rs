@@ -1,8 +1,9 @@
 //! The responder: takes requests from a link, checks, executes, responds.
 //!
 //! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
-//! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume,
-//! `bulk.rs` what takes more than a step. `reply.rs` has the possible outcomes, `refusal.rs` the final refusals.
+//! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, and
+//! `bulk.rs` handles requests that take more than a step. `reply.rs` has the possible outcomes, `refusal.rs` the final
+//! refusals.
 //!
 //! For reliable connections, every message that is not executed gets a response, so that the requester knows what
 //! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of
@@ -175,8 +176,8 @@ fn not_ready(header: &Header) -> Reply {
 
 /// A request that did not come from the peer of its queue pair, or arrived too early.
 ///
-/// A peer that knows our number may send before we have found out which device it is on. A reliable connection tells it
-/// to try again. An unreliable one cannot, and what it drops is lost: it holds the request until the search ends, which
+/// A peer that knows our number may send before we have found out which device it is on. A reliable connection lets it
+/// retry. An unreliable one cannot, and would lose what it drops, so it holds the request until the search ends, which
 /// does not need this link.
 #[cold]
 fn unrecognised(qp: &Qp, header: &Header) -> Reply {
@@ -295,8 +296,8 @@ fn allow<M: Memory>(
     Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)))
 }
 
-/// [`allow`] for a message in progress: the rights of a queue pair may have been revoked since, and the rest of a
-/// message can be 4 GiB that arrive as slowly as the peer likes.
+/// Like [`allow`], for a message in progress: the rights of a queue pair may have been revoked since, and the rest of a
+/// message can have 4 GiB, which arrive as slowly as the peer likes.
 #[inline]
 pub(crate) fn still_allowed<M: Memory>(
     x: &mut Context<M>,

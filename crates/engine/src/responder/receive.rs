@@ -1,7 +1,7 @@
 //! The receive that a message consumes: where it is taken from, and how it completes.
 //!
-//! A send takes one for its payload, a write with immediate data only for the notification. Between the first and the
-//! last fragment of the message it is *held* (`qp.resp.recv`).
+//! A send takes one for its payload; a write with immediate data takes one only for the notification. Between the first
+//! and the last fragment of the message it is *held* (`qp.resp.recv`).
 
 use super::Reply;
 use crate::context::Context;

@@ -1,7 +1,7 @@
 //! Final refusals of messages.
 //!
-//! The peer gets the reason, the local program a report, and the queue pair goes to the error state unless its policy
-//! is to survive.
+//! The peer gets the reason, the local program gets a report, and the queue pair moves to the error state unless its
+//! policy is to survive.
 
 use super::{Reply, wire_key};
 use crate::checked_memory::AccessError;
@@ -70,7 +70,7 @@ pub(crate) fn refuse<M: Memory>(
     if let Some(denial) = denial {
         let origin = x.serving;
         x.count_guess(&origin, &denial);
-        // A peer that is not told the reason gets only the status, which is the same for every reason.
+        // A peer that must not learn the reason gets only the status, which is the same for every reason.
         let told = origin.explain.then(|| denial.to_wire());
         let id = x.report(Side::Target, qp, node, None, *denial);
         if let Some(told) = told {
@@ -91,7 +91,7 @@ pub(crate) fn refuse<M: Memory>(
         _ => Event::Async(AsyncEvent::QpFatal { qp: id, qpn }),
     });
     if qp.resp.recv.held && header.op == Op::Write {
-        // A write with immediate data had taken a receive.
+        // The write had immediate data and had taken a receive.
         x.fail_receive(qp, Status::LocalAccess, 0);
     }
     x.enter_error(qp);

@@ -13,7 +13,7 @@ pub(crate) enum Reply {
     Answer(Answer),
     /// It is done after these steps.
     Bulk(Bulk),
-    /// Not decided yet: it stays on the link, with everything after it.
+    /// The outcome is not decided yet: the request stays on the link, with everything after it.
     Hold,
 }
 

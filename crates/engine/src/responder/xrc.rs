@@ -1,5 +1,5 @@
-//! Extended reliable connections at the responder: a request turns the queue pair to the shared receive queue that it
-//! names (IBA annex A14).
+//! Extended reliable connections at the responder: a request switches the queue pair to the shared receive queue that
+//! it names (IBA annex A14).
 
 use super::{Reply, refuse};
 use crate::context::Context;
@@ -20,7 +20,7 @@ pub(super) fn find_queue<M: Memory>(
     header: &Header,
 ) -> Result<(), Reply> {
     if header.msn != qp.resp.msn {
-        return Ok(()); // it will be dropped, or asked for again
+        return Ok(()); // it will be dropped, or requested again
     }
     let number = (header.key >> 32) as u32;
     let found = x
@@ -44,7 +44,7 @@ pub(super) fn find_queue<M: Memory>(
 /// Makes a queue pair take its receives from another queue.
 pub(super) fn turn_to<M>(x: &mut Context<M>, qp: &mut Qp, srq: SrqId, domain: DomainId, cq: CqId) {
     if qp.config.srq != Some(srq) {
-        // A receive from the previous queue, whose message was abandoned.
+        // This is a receive from the previous queue, whose message was abandoned.
         x.fail_receive(qp, Status::Flushed, 0);
         (qp.config.srq, qp.config.domain, qp.config.recv_cq) = (Some(srq), domain, cq);
     }

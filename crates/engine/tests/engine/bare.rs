@@ -1,4 +1,4 @@
-//! Peers that are not told the reason: what they can learn from a refusal.
+//! What peers that must not learn the reason can learn from a refusal.
 
 use crate::support::*;
 use rkey_base::range::VaRange;
@@ -69,7 +69,7 @@ fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
     all
 }
 
-/// The response to each mistake, without message numbers, and what the initiator and the target know.
+/// The response to each mistake, without message numbers, and what the initiator and the target learn.
 fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, config| config.survive_remote_error = true);
@@ -81,7 +81,7 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
         let remote = Target { addr, key };
         let write = Work::Write { remote, imm: None };
         pair.send(0, &qps[0], &SendRequest::new(1, write, &sge));
-        // As `settle`, recording the responses.
+        // Like `settle`, but records the responses.
         for _ in 0..8 {
             pair.drive(0, 64);
             pair.drive(1, 64);
@@ -107,8 +107,8 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     (wires, near, far)
 }
 
-/// A peer that is not told the reason gets the same bytes for every reason; the owner knows them all. A peer that is
-/// told gets each reason.
+/// A peer that must not learn the reason gets the same bytes for every reason; the owner knows every reason. A peer
+/// that may learn the reason gets each one.
 #[test]
 fn bare_refusals_are_the_same_in_every_byte() {
     let (wires, near, far) = answers(false);
@@ -123,7 +123,7 @@ fn bare_refusals_are_the_same_in_every_byte() {
     assert_eq!((&near, &told), (&far, &far));
 }
 
-/// The same for keys that a peer requests to be invalidated.
+/// The same holds for keys that a peer requests to invalidate.
 #[test]
 fn bare_refusals_of_invalidations_are_the_same() {
     for explain in [false, true] {

@@ -1,4 +1,4 @@
-//! Every operation, once, over both kinds of link and with every copy mechanism.
+//! Every operation runs once, over both kinds of link and with every copy mechanism.
 
 use crate::support::*;
 use rkey_base::memory::ArenaMemory;
@@ -103,7 +103,7 @@ fn all_transfers_by_remote_iovec() {
     }
 }
 
-/// As much as fits is sent in fragments, the rest by remote iovec.
+/// As much as fits is sent in fragments, and the rest as a remote iovec.
 #[test]
 fn all_transfers_in_fragments_and_then_by_remote_iovec() {
     let caps = Capabilities {
@@ -133,7 +133,7 @@ fn a_peer_that_cannot_reach_our_memory_gets_fragments() {
     }
 }
 
-/// Payload without room in the ring is on its way when the post returns: the program need not poll for that.
+/// Payload that has no room in the ring is in transit when the post returns: the program need not poll for that.
 #[test]
 fn a_long_message_does_not_wait_for_its_program() {
     let caps = Capabilities {
@@ -336,8 +336,8 @@ fn remote_iovecs_can_be_held_back() {
     }
 }
 
-/// A message longer than one remote iovec allows goes in several, and a long read shows that
-/// it makes progress; also when remote iovecs stop working in the middle.
+/// A message longer than one remote iovec allows uses several, and a long read shows progress, even if remote iovecs
+/// stop working in the middle.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn long_messages_by_remote_iovec_show_that_they_are_alive() {
@@ -388,7 +388,7 @@ fn long_messages_by_remote_iovec_show_that_they_are_alive() {
     }
 }
 
-/// Memory that a peer may still touch is known even after the request has ended on this side.
+/// The engine knows the memory that a peer may still touch even after the request has ended on this side.
 #[test]
 fn remote_iovecs_outlive_their_requests() {
     let caps = Capabilities {

@@ -3,7 +3,7 @@
 use crate::support::*;
 use rkey_engine::*;
 
-/// A queue pair that is reset or destroyed removes its completions that were not polled; those of others stay.
+/// Resetting or destroying a queue pair removes its unpolled completions; those of others stay.
 #[test]
 fn completions_end_with_their_queue_pair() {
     let mut node = Node::new(1);
@@ -101,8 +101,7 @@ fn completion_queues_change_their_depth() {
     assert!(!a.cq.is_overrun());
 }
 
-/// One event for each arming; a queue that waits for solicited entries sleeps through others,
-/// except for errors.
+/// Each arming raises one event; a queue that waits for solicited entries ignores others, except for errors.
 #[test]
 fn armed_queues_raise_one_event() {
     let mut pair = Pair::new();

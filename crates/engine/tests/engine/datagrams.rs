@@ -43,7 +43,8 @@ fn datagrams() {
         pair.send(0, &a, &request);
         pair.settle();
     };
-    // No receiver, the wrong key, the wrong number: each is dropped silently and reported as sent.
+    // A datagram without a receiver, with the wrong key or with the wrong number is dropped silently and reported as
+    // sent.
     send(&mut pair, 1, 100, address);
     let room = [pair.nodes[1].sge(&theirs, 0, 40 + 4096)];
     pair.recv(1, &b, 50, &room);
@@ -73,7 +74,7 @@ fn datagrams() {
     assert_eq!(got[0].flags, CompletionFlags::IMM | CompletionFlags::GRH);
     assert_eq!(pair.nodes[1].bytes(0, 40), route.grh(4096));
     assert_eq!(pair.nodes[1].bytes(40, 4096), data);
-    // The highest bit of the key stands for the sender's own.
+    // The highest bit of the key stands for the sender's own key.
     pair.recv(1, &b, 51, &room);
     send(
         &mut pair,
@@ -93,7 +94,7 @@ fn datagrams() {
     assert_eq!(statuses(&b.poll()), [(52, Status::Success)]);
     let want: Vec<_> = (1..=7).map(|id| (id, Status::Success)).collect();
     assert_eq!(statuses(&a.poll()), want);
-    // More than an MTU stops the send queue; receives continue.
+    // A datagram longer than an MTU stops the send queue; receives continue.
     pair.recv(0, &a, 60, &[]);
     send(&mut pair, 8, 4097, address);
     send(&mut pair, 9, 1, address);

@@ -1,5 +1,5 @@
-//! No operation is ever lost or completed twice, whatever the order in which two engines and the
-//! wires between them run, and whatever breaks.
+//! No operation is ever lost or completed twice, in whatever order two engines and the wires between them run, and
+//! whatever breaks.
 //!
 //! Random programs run on two engines: posts of every kind, late receives, wires that carry a
 //! little at a time, small rings, small completion queues, peers that refuse remote iovecs, and (in
@@ -271,7 +271,7 @@ impl World {
         self.sides[at].overrun |= self.qps[at].cq.is_overrun();
     }
 
-    /// A completion of the send queue: it is the next one that is due.
+    /// Checks that a completion of the send queue is the next one that is due.
     fn sent(&mut self, at: usize, one: &Completion) {
         let next = loop {
             let next = self.sides[at]
@@ -324,7 +324,7 @@ impl World {
         }
     }
 
-    /// A completion of the receive queue: it is the next receive, filled by the next message.
+    /// Checks that a completion of the receive queue is the next receive, filled by the next message.
     fn received(&mut self, at: usize, one: &Completion) {
         let id = self.sides[at]
             .receives

@@ -1,10 +1,10 @@
-//! Memory that is not mapped: which side is told, and what has been changed.
+//! Unmapped memory: which side gets the error, and what has changed.
 
 use crate::support::*;
 use rkey_core::Reason;
 use rkey_engine::*;
 
-/// Memory that is not mapped is an error on both sides, and both report the address.
+/// Unmapped memory is an error on both sides, and both report the address.
 #[test]
 fn faults_are_errors_on_both_sides() {
     for remote_iovec in [false, true] {
@@ -34,7 +34,7 @@ fn faults_are_errors_on_both_sides() {
                     Status::LocalProtection,
                     "{remote_iovec} {read}"
                 );
-                // Also when the peer found the fault: the report has our key, and the exact address.
+                // This also holds when the peer found the fault: the report has our key and the exact address.
                 let reports = denied(&outcome.events[0]);
                 assert_eq!(reports.len(), 1, "{remote_iovec} {read}");
                 let denial = &reports[0].denial;
@@ -56,7 +56,7 @@ fn faults_are_errors_on_both_sides() {
     }
 }
 
-/// A write that fails, at its beginning or after a part of it has arrived, leaves everything outside of the region
+/// A write that fails, at its beginning or after a part of it has arrived, leaves everything outside the region
 /// unchanged.
 ///
 /// Proves: FI-I39
@@ -69,7 +69,8 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
             remote_iovec,
             ..CAPS
         };
-        // Past the end, before the start, around the end of the address space, and across a page that is not mapped.
+        // The ranges are past the end, before the start, around the end of the address space, and across an unmapped
+        // page.
         let cases: [(&str, u64, u32, Status); 5] = [
             ("end", START + LEN - 2500, 5000, Status::RemoteAccess),
             ("beginning", START - 1, 5000, Status::RemoteAccess),
@@ -109,7 +110,7 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
     }
 }
 
-/// A payload that the peer cannot fetch ends only one message, if that is the policy.
+/// If the policy says so, a payload that the peer cannot fetch ends only one message.
 #[test]
 fn memory_of_the_requester_that_is_not_there_ends_one_message() {
     let caps = rkey_link::Capabilities {

@@ -135,7 +135,7 @@ fn outstanding_reads_are_limited() {
 fn draining_lets_started_work_end_and_holds_back_the_rest() {
     let mut pair = Pair::new();
     let ([a, _], [mine, theirs]) = transfer(&mut pair);
-    let sge = [pair.nodes[0].sge(&mine, 0, 8192)]; // more than the window: stops in the middle
+    let sge = [pair.nodes[0].sge(&mine, 0, 8192)]; // more than the window, so it stops in the middle
     let remote = pair.nodes[1].target(&theirs, 0);
     for id in 1..=2 {
         pair.send(

@@ -73,7 +73,7 @@ fn what_is_sent_to_a_group_reaches_its_members() {
         );
         asked.len()
     };
-    // The device is asked for the members, and the datagram waits for the answer.
+    // The engine requests the members from the device, and the datagram waits for the answer.
     assert_eq!(post(&mut pair, 1, GROUP), 1);
     pair.settle();
     assert!(a.poll().is_empty() && b.poll().is_empty());
@@ -114,7 +114,7 @@ fn what_is_sent_to_a_group_reaches_its_members() {
     assert_eq!(statuses(&a.poll()), [(4, Status::Success)]);
 }
 
-/// Members on one other device with this many receives, and a sender whose burst exceeds its link.
+/// Members on another device with this many receives, and a sender whose burst exceeds its link.
 fn burst(pair: &mut Pair, count: u64) -> [Qp; 2] {
     let [a, b] = pair.connect(|_, config| {
         config.qp_type = QpType::Ud;
@@ -144,7 +144,7 @@ fn burst(pair: &mut Pair, count: u64) -> [Qp; 2] {
 fn a_copy_waits_for_room_on_its_link() {
     let mut pair = Pair::new();
     let [a, b] = burst(&mut pair, 40);
-    // More than the link holds, which is 16.
+    // This is more than the link holds, which is 16.
     for _ in 0..4 {
         pair.settle();
     }
@@ -157,12 +157,12 @@ fn a_copy_waits_for_room_on_its_link() {
     }
 }
 
-/// A member that takes nothing delays the others once, for a while; datagrams wait for it again when it continues.
+/// A member that takes nothing delays the others once, briefly; datagrams wait for it again when it continues.
 #[test]
 fn a_copy_does_not_wait_for_ever() {
     let mut pair = Pair::new();
     let [a, b] = burst(&mut pair, 40);
-    // The sender is driven, and nothing is carried.
+    // Drives the sender and carries nothing.
     let begin = pair.now;
     let mut ended = Vec::new();
     while ended.len() < 40 {
@@ -377,7 +377,7 @@ fn frames_are_spread_over_queues() {
             taken.len()
         })
     };
-    // A queue that is not ready takes nothing.
+    // A queue that is not ready takes no frames.
     all.set(0, WqState::Ready);
     let [first, none] = send(&mut all);
     assert!((1..16).contains(&first) && none == 0, "{first} {none}");
@@ -432,7 +432,7 @@ fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
     assert_eq!(all.take(1), [(50, Status::Success)]);
     all.send(source[0], 60);
     assert_eq!(all.take(0), [(50, Status::Success)]);
-    // It stays in its queue, and is flushed with it.
+    // The receive stays in its queue and is flushed with it.
     all.send(source[0], 65);
     all.set(0, WqState::Reset);
     all.set(0, WqState::Ready);
@@ -444,7 +444,7 @@ fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
     assert_eq!(all.take(1), [(51, Status::Flushed)]);
 }
 
-/// The same for datagrams and a shared receive queue that other queue pairs use as well.
+/// The same holds for datagrams and a shared receive queue that other queue pairs also use.
 #[test]
 fn a_datagram_that_does_not_fit_leaves_its_receive_in_the_queue() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! Peers that try keys: which of them must wait, for how long, and what they are told.
+//! Peers that try keys: which of them must wait, for how long, and what they learn.
 
 use crate::support::*;
 use rkey_core::{Key, Reason, WireKey};
@@ -147,7 +147,7 @@ fn guesses_over_one_connection_become_slow() {
 fn reconnecting_does_not_help() {
     let mut attack = Attack::new();
     let mut looked_at = 0;
-    // A connection for each guess, dropped at once; each takes 1.5 ms of the clock.
+    // Each guess has its own connection, which is dropped at once and takes 1.5 ms of the clock.
     for _ in 0..4000 {
         let (qp, wire) = attack.link(process(1, 42));
         attack.post(&qp, false);
@@ -158,7 +158,7 @@ fn reconnecting_does_not_help() {
     }
     let seconds = attack.pair.now / SECOND;
     let known = attack.pair.nodes[1].engine.guessers();
-    // Six seconds, in which there were 4,000.
+    // This takes six seconds, in which there were 4,000 guesses.
     assert_eq!(seconds, 6);
     assert_eq!(known.len(), 1);
     assert!(known[0].tried < 2 * u64::from(ALLOWANCE), "{known:?}");
@@ -183,8 +183,8 @@ fn guesses_in_the_ring_wait_there() {
     assert_eq!(tried, u64::from(ALLOWANCE) + 1);
 }
 
-/// One mistake a second, each with another key, for two hours never makes anything wait. A program that repeats the same
-/// mistake in a loop is not slowed down either, because it learns nothing.
+/// One mistake a second, each with a different key, for two hours never makes a request wait. Nor is a program slowed
+/// down that repeats the same mistake in a loop, because it learns nothing.
 #[test]
 fn honest_mistakes_are_answered_at_once() {
     let mut attack = Attack::new();
@@ -321,7 +321,7 @@ fn whatever_a_guess_can_meet_is_counted() {
     ));
 }
 
-/// The long run: a process that paces itself gets one key for each refill and no more.
+/// In the long run, a process that paces itself gets one key for each refill and no more.
 #[test]
 fn pacing_brings_one_key_a_refill() {
     let mut attack = Attack::new();

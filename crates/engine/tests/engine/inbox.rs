@@ -186,7 +186,7 @@ fn bytes_in_front_come_before_those_in_memory() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, config| config.max_inline = 64);
     let regions = [0, 1].map(|at| pair.nodes[at].register(0, 8192, ALL));
-    // In a slot, in one fragment, in several fragments.
+    // The messages travel in a slot, in one fragment, and in several fragments.
     for (id, len) in [(1, 0), (2, 8), (3, 150), (4, 1000)] {
         let payload = pattern(id, len);
         pair.nodes[0].fill(0, &payload);

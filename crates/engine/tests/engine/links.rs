@@ -35,7 +35,7 @@ fn requests_wait_for_a_link() {
     // The receive without a buffer is too small for it.
     assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
 
-    // And without a link, the timeout ends the waiting.
+    // Without a link, the timeout ends the wait.
     let [c, d] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
     for step in steps(
         QpType::Rc,
@@ -97,7 +97,7 @@ fn a_broken_link_fails_what_is_outstanding() {
         _ => None,
     });
     assert!(pair.nodes[0].engine.take_detached(link.unwrap()).is_some());
-    // The next post requests a link, and learns that there is none.
+    // The next post requests a link and learns that there is none.
     pair.send(0, &c, &SendRequest::new(9, send_work(), &sge));
     let events = pair.nodes[0].events();
     assert!(
@@ -108,8 +108,8 @@ fn a_broken_link_fails_what_is_outstanding() {
     assert_eq!(statuses(&c.poll()), [(9, RetryExceeded), (51, Flushed)]);
 }
 
-/// A requester that dies while its payload is being fetched has not made a mistake: its message is
-/// not handled twice, and its receive is flushed with the others.
+/// If a requester dies while its payload is being fetched, that is not a mistake: its message is not handled twice, and
+/// its receive is flushed with the others.
 #[test]
 fn a_requester_that_dies_in_the_middle_of_its_message() {
     let caps = Capabilities {
@@ -192,8 +192,7 @@ fn the_last_news_of_a_link_counts() {
     assert_eq!(statuses(&a.poll()), want);
 }
 
-/// A message that arrived before its sender ended is received, whichever of the links between the
-/// two is found broken first.
+/// A message that arrived before its sender ended is received, whichever link between the two is found broken first.
 #[test]
 fn the_last_message_of_a_peer_is_received() {
     for first in 0..2 {

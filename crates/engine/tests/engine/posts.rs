@@ -1,5 +1,5 @@
-//! Posts that are refused at once: in a wrong state, too large, or not supported by this kind of
-//! queue pair.
+//! Posts that are refused at once because the state is wrong, the request is too large, or this kind of queue pair does
+//! not support it.
 
 use crate::support::*;
 use rkey_core::WireKey;
@@ -82,7 +82,7 @@ fn a_step_needs_its_attributes_and_takes_no_others() {
     assert_eq!(node.state(&qp), QpState::Init, "nothing changed");
 }
 
-/// A post that exceeds what the queue pair was created for is refused, and nothing is posted.
+/// A post that exceeds the queue pair's sizes is refused, and nothing is posted.
 #[test]
 fn work_that_does_not_fit_is_refused() {
     let remote = Target {

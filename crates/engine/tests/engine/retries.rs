@@ -146,7 +146,7 @@ fn message_numbers_that_do_not_match_fail() {
     assert_eq!(pair.nodes[1].bytes(0, 8), [0; 8]);
 }
 
-/// The owner decides whether a silent peer is given up: requests wait for a peer that could not respond.
+/// The owner decides whether the engine gives up on a silent peer: requests wait for a peer that could not respond.
 #[test]
 fn a_peer_that_could_not_answer_is_waited_for() {
     let config = EngineConfig {
@@ -188,7 +188,7 @@ fn a_peer_that_could_not_answer_is_waited_for() {
         }
         assert_eq!(done, [(1, Status::RetryExceeded)], "{excused}");
         if excused == 1000 {
-            // It is given up after a minute.
+            // The engine gives up on it after a minute.
             assert!((60_000 * MS..70_000 * MS).contains(&silent), "{silent}");
         } else {
             assert_eq!(asked, excused + 1);
@@ -196,8 +196,8 @@ fn a_peer_that_could_not_answer_is_waited_for() {
     }
 }
 
-/// A peer that takes requests and does nothing fails them after the timeout; one that is slow does not, as long as it
-/// makes progress.
+/// Requests to a peer that takes them and does nothing fail after the timeout; those to a slow peer do not, as long as
+/// it makes progress.
 #[test]
 fn silence_fails_and_slowness_does_not() {
     for moves in [false, true] {

@@ -4,7 +4,7 @@ use crate::support::*;
 use rkey_core::{Access, Key, Reason, RegionSpec, WireKey};
 use rkey_engine::*;
 
-/// Every right grants its own kind of operation and no other; what is refused changes nothing.
+/// Every right grants its own kind of operation and no other; a refused operation changes nothing.
 ///
 /// Proves: VB-010, VB-011, VB-012
 #[test]
@@ -80,7 +80,7 @@ fn a_read_may_be_put_down_like_a_message() {
     }
 }
 
-/// The target's queue pair must allow it, too.
+/// The target's queue pair must also allow it.
 ///
 /// Proves: VB-I06
 #[test]
@@ -112,7 +112,7 @@ fn rights_of_the_queue_pair_decide_too() {
     }
 }
 
-/// Not one byte outside of the region is reached, whatever the copy mechanism.
+/// No access reaches a byte outside the region, whatever the copy mechanism.
 ///
 /// Proves: VB-I04
 #[test]
@@ -239,7 +239,7 @@ fn unknown_and_stale_keys_are_refused() {
 #[test]
 fn local_rights_decide_at_home() {
     let local = Access::LOCAL_READ;
-    // A receive without the right: the sender gets an error, too.
+    // The receive lacks the right: the sender also gets an error.
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});
     let mine = pair.nodes[0].register(0, 64, local);
@@ -319,7 +319,7 @@ fn closing_a_region_stops_a_message_in_its_middle() {
     }
 }
 
-/// Inline data needs no key, and its buffer is free at once.
+/// Inline data needs no key, and its buffer may be reused at once.
 ///
 /// Proves: VB-I09
 #[test]

@@ -1,5 +1,5 @@
-//! Memory that is taken back in the middle of a message: the rest of the message is refused, and accesses still in
-//! progress are not forgotten.
+//! Memory is taken back in the middle of a message: the rest of the message is refused, and accesses still in progress
+//! are not forgotten.
 
 use crate::support::*;
 use rkey_core::Access;
@@ -93,8 +93,8 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
     }
 }
 
-/// A request that times out gives its memory back, and so do the requests flushed after it: a peer to which the memory
-/// was named, and which continues after all, cannot reach it. A peer to which nothing was named keeps its link.
+/// A request that times out returns its memory, and so do the requests flushed after it: a peer that got the addresses,
+/// and continues after all, cannot reach it. A peer that got no addresses keeps its link.
 #[test]
 fn a_time_out_ends_what_the_peer_was_told() {
     for read in [true, false] {

@@ -121,7 +121,7 @@ fn a_key_may_be_sent_right_after_its_bind() {
                 invalidate: None,
             },
         );
-        // Deliver only until the key has arrived, then use it at once.
+        // Delivers only until the key has arrived, then uses it at once.
         while world.a.cq.is_empty() {
             world.pair.carry_requests(1, 1);
             world.pair.drive(0, 1);
@@ -254,7 +254,8 @@ fn a_peer_invalidates_with_a_send() {
     assert_eq!(statuses(&world.a.poll()), [(2, Status::RemoteAccess)]);
 }
 
-/// Rights the region does not have, memory it does not cover, a region without the right to bind.
+/// The binds ask for rights that the region does not have, memory that it does not cover, or a region without the right
+/// to bind.
 ///
 /// Proves: VB-I13
 #[test]

@@ -38,9 +38,9 @@ pub(crate) struct Board {
 
 #[derive(Debug)]
 struct State {
-    /// Indexes are used in turn, so that each is reused as late as possible.
+    /// Indexes are assigned in order, so that each is reused as late as possible.
     free: VecDeque<u16>,
-    /// Abandoned while the peer was copying: free once that copy has ended.
+    /// Abandoned while the peer was copying; free once that copy has ended.
     abandoned: Vec<u16>,
     /// The generation of each granted lease (also if withdrawn), 0 for the others.
     out: [u64; LEASES],
@@ -64,7 +64,7 @@ impl Board {
         }
     }
 
-    /// The link is closing and no request can arrive any more: prevents new copies.
+    /// Prevents new copies when the link is closing and no request can arrive any more.
     pub(crate) fn withdraw_all(&self) {
         for index in 0..LEASES {
             if let Some(word) = self.own.generation(index) {
@@ -118,8 +118,8 @@ impl LeaseBoard {
         })
     }
 
-    /// First step of revoking leases: no copy that begins after the next heavy barrier will take place. Leases that are
-    /// not granted, or no longer, are skipped.
+    /// The first step of revoking leases: after the next heavy barrier, no new copy takes place. It skips leases that
+    /// are not granted, or no longer granted.
     pub fn withdraw(&self, leases: &[LeaseId]) {
         let state = self.0.state();
         for lease in leases {
@@ -131,8 +131,8 @@ impl LeaseBoard {
         }
     }
 
-    /// Last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: whether no copy is in progress.
-    /// If so, the lease is revoked.
+    /// The last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: returns whether no copy is in
+    /// progress. If so, the lease is revoked.
     pub fn is_back(&self, lease: LeaseId) -> bool {
         let mut state = self.0.state();
         let index = lease.index();
@@ -152,8 +152,8 @@ impl LeaseBoard {
         true
     }
 
-    /// If [`is_back`](Self::is_back) is false: the bytes, counted from the start of the lease, that the copy in
-    /// progress can touch according to the peer: the range may lie outside the lease. `None` if there is no copy.
+    /// If [`is_back`](Self::is_back) is false, returns the bytes, counted from the start of the lease, that the copy in
+    /// progress can touch according to the peer; the range may lie outside the lease. `None` if there is no copy.
     pub fn under_way(&self, lease: LeaseId) -> Option<Range<u64>> {
         if self.is_back(lease) {
             return None;
@@ -161,8 +161,8 @@ impl LeaseBoard {
         announced(self.0.peer.in_use(lease.index())?.load(Ordering::Acquire))
     }
 
-    /// Stops waiting for a withdrawn lease. The caller has made the peer's copy harmless. The lease's index is reused
-    /// only when the peer has ended its copy.
+    /// Stops waiting for a withdrawn lease. The caller must have made the peer's copy harmless. The lease's index is
+    /// reused only when the peer has ended its copy.
     pub fn abandon(&self, lease: LeaseId) {
         let mut state = self.0.state();
         if state.out.get(lease.index()) == Some(&lease.generation) {
@@ -173,7 +173,7 @@ impl LeaseBoard {
 
     /// Revokes leases: withdraws them, issues one barrier, and waits until the peer has finished with them.
     ///
-    /// Costs 0.2 to 20 microseconds plus the copy that is in progress, if any.
+    /// This takes 0.2 to 20 microseconds, plus the time of a copy in progress, if any.
     ///
     /// # Errors
     /// A lease was still in use after `patience`. It stays withdrawn (no new copy begins); another call waits again.
@@ -200,7 +200,7 @@ impl LeaseBoard {
         Ok(())
     }
 
-    /// The number of granted leases, without abandoned ones.
+    /// The number of granted leases, excluding abandoned ones.
     pub fn out(&self) -> usize {
         let state = self.0.state();
         LEASES - state.free.len() - state.abandoned.len()

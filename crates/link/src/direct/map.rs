@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Why a direct access was not done.
+/// Why a direct access failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
     /// The owner has revoked the lease for good; request a new one.
@@ -62,7 +62,7 @@ pub struct LeaseClient(Arc<Client>);
 pub(crate) struct Client {
     own: Half,
     peer: Half,
-    /// Both processes take part in heavy barriers.
+    /// Whether both processes take part in heavy barriers.
     light: bool,
     line: Arc<Line>,
     /// The in-use words that a [`DirectMap`] uses. No two maps share one, so that neither clears the other's
@@ -99,8 +99,8 @@ impl LeaseClient {
     /// Maps the memory of a lease. `fd` arrived with the offer.
     ///
     /// # Errors
-    /// [`DirectError::Open`] if the memory does not match the offer or is not sealed as required; with `ResourceBusy`
-    /// if an older, revoked lease of the same index has not been dropped.
+    /// [`DirectError::Open`] if the memory does not match the offer or is not sealed as required; the error is
+    /// `ResourceBusy` if an older, revoked lease with the same index has not been dropped.
     pub fn open(&self, grant: &LeaseOffer, fd: OwnedFd) -> Result<DirectMap, DirectError> {
         let client = &self.0;
         let index = grant.id.index();
@@ -152,7 +152,7 @@ pub struct DirectMap {
     len: u64,
     writable: bool,
     light: bool,
-    /// The lease was found revoked; its in-use word may already belong to another map.
+    /// Set once the lease was found revoked; its in-use word may already belong to another map.
     lost: bool,
     id: LeaseId,
     generation: NonNull<AtomicU64>,
@@ -171,7 +171,7 @@ impl DirectMap {
         self.len
     }
 
-    /// Always false: a lease is of at least one byte.
+    /// Always false: a lease has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -186,7 +186,7 @@ impl DirectMap {
         self.id
     }
 
-    /// Whether the lease was valid just now.
+    /// Whether the lease was valid at the time of the call.
     pub fn is_live(&self) -> bool {
         !self.lost && self.current() && !self.client.line.is_gone()
     }
@@ -226,7 +226,7 @@ impl DirectMap {
         Ok(result?)
     }
 
-    /// The lease is revoked: from now on another map may use the index, but not this one.
+    /// The lease is revoked: from now on another map may use the index, but this one may not.
     #[cold]
     fn lose(&mut self) {
         self.in_use().store(0, Ordering::Release);
@@ -281,7 +281,7 @@ impl DirectMap {
         loop {
             let size = (len - done).min(CHUNK as usize);
             self.with_lease(offset.wrapping_add(done as u64), |start| {
-                // Inside the mapping: the caller has checked offset and length.
+                // The range is inside the mapping: the caller has checked offset and length.
                 part(start.wrapping_add(offset as usize + done), done, size)
             })?;
             done += size;

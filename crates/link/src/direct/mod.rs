@@ -1,14 +1,14 @@
 //! Direct leases: the initiator maps the owner's memory and copies directly.
 //!
-//! No request travels and the owner's processor does nothing, so an 8-byte write costs a few nanoseconds and a large
-//! one what `memcpy` costs. It is a *lease* because the owner can revoke it and knows when the last copy has ended:
+//! No request travels and the owner's processor does nothing, so an 8-byte write takes a few nanoseconds, and a large
+//! one as long as `memcpy`. It is a *lease* because the owner can revoke it and knows when the last copy has ended:
 //!
 //! * The owner keeps a *generation word* for each lease in its half of the link. The initiator keeps an *in-use word*
 //!   for each lease in its own half.
-//! * The initiator announces a copy (in-use word = where the copy begins), then reads the generation word, and copies
-//!   only if that is its lease's; then it clears the in-use word. Long copies repeat that every 256 KiB.
+//! * The initiator announces a copy (it sets the in-use word to the start of the copy), then reads the generation word,
+//!   copies only if the word matches its lease, and clears the in-use word. Long copies repeat this every 256 KiB.
 //! * The owner revokes by clearing the generation word, issues a heavy barrier (`rkey_base::barrier`), and waits until
-//!   the in-use word is clear. After the barrier, every copy either is visibly announced or will see that the lease is
+//!   the in-use word is clear. After the barrier, every copy is either visibly announced or will see that the lease is
 //!   revoked.
 //!
 //! The barrier makes the announcement a plain store (7.5 ns less than an atomic exchange per operation). If one of the
@@ -20,7 +20,7 @@
 //!
 //! A lease covers shared memory of the owner that cannot shrink; a read lease also needs memory that is sealed against
 //! writable mappings (`rkey_base::segment::Sharing::ReadOnly`), because a descriptor by itself protects nothing. Use
-//! one segment per group of peers that trust each other that much: the descriptor maps all of it.
+//! one segment per group of peers that trust each other, because the descriptor maps all of it.
 
 use std::ops::Range;
 

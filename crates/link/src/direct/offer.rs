@@ -4,7 +4,7 @@ use crate::Malformed;
 use crate::ring::LEASES;
 use serde::{Deserialize, Serialize};
 
-/// One lease of a link, never the same twice.
+/// The identity of a lease of a link, which never repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseId {
     pub(crate) index: u16,
@@ -33,7 +33,7 @@ pub struct LeaseOffer {
 }
 
 impl LeaseOffer {
-    /// As bytes for a control message.
+    /// The offer as bytes, for a control message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(27);
         bytes.extend_from_slice(&self.id.index.to_le_bytes());
@@ -47,7 +47,7 @@ impl LeaseOffer {
     /// Parses the bytes of a peer's control message.
     ///
     /// # Errors
-    /// They are not a lease offer, or not a possible one.
+    /// The bytes are not a lease offer, or not a possible one.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; 27] = bytes
             .try_into()

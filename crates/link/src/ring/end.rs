@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// What this side of the link does.
+/// The role of this side of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Sends requests and takes responses.
@@ -40,11 +40,11 @@ pub(crate) struct End {
     announced: Cell<AckCounts>,
     /// An ack word whose responses have not been taken yet.
     waiting: Cell<Option<AckCounts>>,
-    /// Something was published since the peer's sleep word was last read.
+    /// Whether something was published since the peer's sleep word was last read.
     dirty: Cell<bool>,
     /// Set once the peer broke the protocol.
     broken: Cell<Option<Malformed>>,
-    /// Keeps the halves mapped; the last field, so that it is dropped last.
+    /// Keeps the halves mapped. It is the last field so that it is dropped last.
     keep: KeepMapped,
 }
 
@@ -106,7 +106,7 @@ impl End {
 
     // ---- sending
 
-    /// Sends a fragment; `Full` also when the link is down (the caller knows the difference).
+    /// Sends a fragment; returns `Full` also if the link is down (the caller knows the difference).
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -117,7 +117,7 @@ impl End {
             self.refresh_for_slot()?;
         }
         if header.len > super::slot::INLINE_MAX && !self.sender.has_room() {
-            // Lack of room is not an error yet, because a smaller fragment may still fit; but the peer's ack word may
+            // Lack of room is not an error yet because a smaller fragment may still fit, but the peer's ack word may
             // have broken the link.
             self.refresh().map_err(|_| SendError::Full)?;
         }
@@ -207,8 +207,8 @@ impl End {
         if !self.receiver.is_ready() {
             return Err(Malformed::new("announces a response that was not sent"));
         }
-        // Keep an older ack word: its responses come first, so it is always reached, even if newer ack words keep
-        // running ahead of us.
+        // Keep an older ack word: its responses come first, so we always reach it, even if newer ack words stay ahead
+        // of us.
         if self.waiting.get().is_none() {
             self.waiting.set(Some((consumed, responses)));
         } else {
@@ -245,7 +245,7 @@ impl End {
             Err(malformed) => Err(self.break_with(malformed)),
             Ok(some) => {
                 if self.receiver.is_ack_due() {
-                    // The peer has read the word: prefetch its cache line before we write it.
+                    // The peer has read the word, so prefetch its cache line before writing it.
                     prefetch_write(self.own.ack().as_ptr().cast());
                 }
                 Ok(some)
@@ -299,8 +299,8 @@ impl End {
                 .is_some_and(|(_, responses)| responses <= self.receiver.consumed())
     }
 
-    /// The end of each step: counts as a poll that found nothing (and publishes the acknowledgement if it is due),
-    /// and notes the responses that the peer has taken, which a responder does not poll for.
+    /// Called at the end of each step. It counts as a poll that found nothing (and publishes the acknowledgement if it
+    /// is due), and records the responses that the peer has taken, which a responder does not poll for.
     #[inline]
     pub(crate) fn tidy(&self) {
         if self.receiver.count_empty() {
@@ -367,14 +367,13 @@ pub struct Peek {
 }
 
 impl Peek {
-    /// Tells the peer to ring the doorbell from now on.
+    /// Makes the peer ring the doorbell from now on.
     ///
     /// To sleep without missing anything: announce the sleep on every link, issue one `rkey_base::barrier::heavy`,
-    /// check [`pending`](Self::pending) of every link once more, and only then wait. One thread of a process does this
-    /// for a link.
+    /// check [`pending`](Self::pending) of every link once more, and only then wait. Only one thread of a process may
+    /// do this for a link.
     pub fn announce_sleep(&self) {
-        // The word is ours alone; the read-modify-write is the fence that a peer without
-        // membarrier relies on.
+        // Only we write the word; the read-modify-write is the fence that a peer without membarrier relies on.
         self.own.sleep().fetch_or(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
@@ -389,7 +388,7 @@ impl Peek {
         }
     }
 
-    /// Whether a fragment has arrived, an acknowledgement has changed, or our own is due.
+    /// Whether a fragment has arrived, an acknowledgement has changed, or our own acknowledgement is due.
     #[inline]
     pub fn pending(&self) -> bool {
         self.has_arrived() || self.owes()

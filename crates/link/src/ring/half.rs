@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Version of the layout and of the meaning of every word in it.
+/// The version of the layout and of the meaning of every word in it.
 pub(crate) const VERSION: u32 = 3;
 /// "rkeyhalf", read as a little-endian number.
 const MAGIC: u64 = u64::from_le_bytes(*b"rkeyhalf");
@@ -25,7 +25,7 @@ const IN_USE: usize = 4096;
 const IN_USE_STRIDE: usize = 64;
 const SLOTS: usize = IN_USE + LEASES * IN_USE_STRIDE;
 
-/// The sizes of one half. The owner chooses them and the other side checks them.
+/// The sizes of one half. The owner chooses them, and the other side checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// The number of slots, a power of two.
@@ -62,7 +62,7 @@ impl Geometry {
     }
 
     /// How many slots may be unacknowledged: half of the ring, so that the slots just ahead of the producer were read
-    /// long ago and may be prefetched for writing.
+    /// long ago and can be prefetched for writing.
     pub(crate) fn window(&self) -> u64 {
         u64::from(self.slots / 2)
     }
@@ -121,7 +121,7 @@ impl Half {
     /// Uses memory as a half.
     ///
     /// # Safety
-    /// The invariant of the type.
+    /// The invariant of the type must hold.
     ///
     /// # Errors
     /// The geometry is out of bounds or does not fit `len`.
@@ -149,7 +149,8 @@ impl Half {
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.geometry.bytes());
         // SAFETY: all callers pass offsets of the layout above, inside `bytes()` and multiples of 8, and the base is
-        // aligned and valid (invariant). An atomic may be read while a peer writes it; a peer's half is only read.
+        // aligned and valid (invariant). An atomic may be read while a peer writes it, and this side only reads a
+        // peer's half.
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
 
@@ -242,7 +243,7 @@ impl Half {
         })
     }
 
-    /// Bytes of the payload ring, for the reading peer.
+    /// Bytes of the payload ring, for the peer that reads them.
     #[inline]
     pub(crate) fn payload_foreign(&self, offset: usize, len: usize) -> Option<PeerBytes<'_>> {
         let start = self.payload(offset, len)?;
@@ -250,7 +251,7 @@ impl Half {
         Some(unsafe { PeerBytes::new(start, len) })
     }
 
-    /// Bytes of the payload ring, for the writing owner.
+    /// Bytes of the payload ring, for the owner that writes them.
     #[inline]
     pub(crate) fn payload_place(&self, offset: usize, len: usize) -> Option<OwnBytes<'_>> {
         let start = self.payload(offset, len)?;
@@ -279,7 +280,7 @@ impl HeapHalf {
         }
     }
 
-    /// The half. It is valid as long as `self` lives (the caller puts `self` into the [`KeepMapped`]).
+    /// The half. It is valid as long as `self` lives, so the caller stores `self` in the [`KeepMapped`].
     pub(crate) fn half(&self, geometry: Geometry) -> Result<Half, Malformed> {
         let base = self.lines.as_ptr().cast_mut().cast::<u8>();
         let len = self.lines.len() * size_of::<Line>();

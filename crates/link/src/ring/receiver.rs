@@ -1,7 +1,7 @@
-//! The consuming side of a ring: slots and payload of the peer's half, mapped read-only.
+//! The consuming side of a ring: the slots and payload of the peer's half, mapped read-only.
 //!
-//! A private index says which slot is next. Other threads of this process can read it ([`Cursor`]), so that a poller
-//! needs no lock.
+//! A private index gives the next slot. Other threads of this process can read it ([`Cursor`]), so that a poller needs
+//! no lock.
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};
@@ -20,11 +20,11 @@ const ACK_EVERY: u64 = 16;
 const BEHIND: u64 = 8;
 /// How many slots ahead to prefetch.
 const AHEAD: u64 = 4;
-/// The number of polls without success after which to acknowledge: long enough that our write does not delay a prompt
-/// response (some 300 ns).
+/// The number of polls without success after which to acknowledge: long enough (about 300 ns) that our write does not
+/// delay a prompt response.
 const ACK_AFTER_EMPTY: u32 = 24;
 
-/// What the link's owner writes and other threads read.
+/// The counters that the link's owner writes and other threads read.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     /// How many fragments have been consumed.
@@ -41,9 +41,9 @@ pub(crate) struct Receiver {
     peer: Half,
     rules: Rules,
     cursor: Arc<CachePadded<Cursor>>,
-    /// The slot at the index has been read and was valid (`done` may advance).
+    /// Whether the slot at the index has been read and was valid (`done` may advance).
     taken: Cell<bool>,
-    /// The current fragment asked for an immediate acknowledgement.
+    /// Whether the current fragment requested an immediate acknowledgement.
     ack_now: Cell<bool>,
     /// How many payload ring bytes the current fragment has.
     taken_bytes: Cell<u32>,
@@ -75,7 +75,7 @@ impl Receiver {
         }
     }
 
-    /// What other threads read.
+    /// The counters that other threads read.
     pub(crate) fn cursor(&self) -> &Arc<CachePadded<Cursor>> {
         &self.cursor
     }
@@ -124,8 +124,8 @@ impl Receiver {
                         prefetch_read(ahead.wrapping_add(line));
                     }
                 }
-                // SAFETY: the reader has checked that the length is at most 208, which is what a
-                // slot has after its header; a header is at most 48 bytes long.
+                // SAFETY: the reader has checked that the length is at most 208, the size of a slot after its header; a
+                // header is at most 48 bytes long.
                 let bytes = unsafe { PeerBytes::new(slot.add(at), header.len as usize) };
                 Payload::Bytes(bytes)
             }
@@ -145,7 +145,7 @@ impl Receiver {
         Ok(Some(Incoming { header, payload }))
     }
 
-    /// Whether the current fragment asked for an immediate acknowledgement.
+    /// Whether the current fragment requested an immediate acknowledgement.
     #[inline]
     pub(crate) fn is_ack_due(&self) -> bool {
         self.ack_now.get()

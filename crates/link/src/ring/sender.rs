@@ -1,4 +1,4 @@
-//! The producing side of a ring: slots and payload of our own half.
+//! The producing side of a ring: the slots and payload of our own half.
 //!
 //! A fragment may be sent while fewer than a window of slots are unacknowledged. The peer's
 //! acknowledgement is read only when the cached one does not suffice, because reading it costs a
@@ -14,9 +14,9 @@ use std::cell::Cell;
 
 /// Payload is aligned to cache lines so that two fragments never share one.
 const LINE: u64 = 64;
-/// How much of the payload ring is prefetched: more costs more than it gains.
+/// How much of the payload ring to prefetch: prefetching more costs more than it gains.
 const PREFETCH_PAYLOAD: u64 = 1024;
-/// The same at the start of an empty ring, where nothing else is needed.
+/// How much to prefetch at the start of an empty ring, where nothing else is needed.
 const PREFETCH_EMPTY: u32 = 4096;
 
 /// Writes fragments to our half.
@@ -123,7 +123,7 @@ impl Sender {
         let need = u64::from(len).next_multiple_of(LINE);
         let at = self.head & (size - 1);
         if self.head == self.tail.get() {
-            // The ring is empty: start at its beginning, where the lines are in the caches.
+            // The ring is empty, so start at its beginning, whose lines are in the caches.
             let start = (self.head + (size - 1)) & !(size - 1);
             return (need <= size).then_some((start, start + need));
         }
@@ -269,8 +269,8 @@ impl Sender {
         let at = index as usize & (self.ends.len() - 1);
         self.ends[at] = self.head;
         self.produced = index + 1;
-        // The slot after the next was read long ago (the window is half the ring): own its lines before they are
-        // needed. Measured: 55 ns per fragment without, 18 with.
+        // The slot after the next was read long ago (the window is half the ring), so acquire its lines before they are
+        // needed. A fragment takes 55 ns without this, and 18 ns with it.
         let ahead = self.own.slot(index + 2);
         prefetch_write(ahead);
         if extension > 16 && extension != BOUNCED {

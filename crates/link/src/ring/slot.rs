@@ -1,8 +1,8 @@
-//! One slot: how a header is written to 256 bytes, and how a peer's 256 bytes are read.
+//! One slot: writing a header to 256 bytes, and reading a peer's 256 bytes.
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
-//! | 0 | 8 | `seq: u32` (index + 1), `op: u8`, `flags: u8`, `extension: u16`; stored last, at once |
+//! | 0 | 8 | `seq: u32` (index + 1), `op: u8`, `flags: u8`, `extension: u16`; stored last, in one store |
 //! | 8 | 8 | `dst_qp: u32`, `src_qp: u32` |
 //! | 16 | 8 | `msn: u32`, `len: u32` |
 //! | 24 | 8 | `addr` |
@@ -86,7 +86,7 @@ pub(crate) fn payload_at(header: &Header) -> usize {
 /// Writes the header except for its first word, and returns that word, which is stored last.
 ///
 /// # Safety
-/// `slot` is a slot of the own half, aligned to 8, and only this thread writes it.
+/// `slot` is a slot of our own half, aligned to 8, and only this thread writes it.
 // Always inlined, as is everything between this and the code that builds the header: a header in memory that is written by
 // fields and read by words would stall the processor.
 #[inline(always)]
@@ -116,7 +116,7 @@ pub(crate) unsafe fn write(slot: *mut u8, index: u64, header: &Header, extension
         | u64::from(extension) << 48
 }
 
-/// Writes the `at`-th word of what follows the header.
+/// Writes the `at`-th word after the header.
 ///
 /// # Safety
 /// Same as for [`write()`]; `at` is below 26.
@@ -516,7 +516,7 @@ mod tests {
         assert!(with(&[], 0, 0).is_err());
         assert!(with(&[(0, 1); 13], 224, 13).is_err());
         assert!(with(&[(u64::MAX, 2)], 16, 2).is_err());
-        // Lengths whose sum wraps around.
+        // The sum of these lengths wraps around.
         assert!(with(&[(0, u64::MAX), (0, 7)], 32, 6).is_err());
     }
 
@@ -536,7 +536,7 @@ mod tests {
             for at in (0..SLOT).step_by(8) {
                 put(&mut bytes, at, next());
             }
-            // Often something that is nearly valid.
+            // The input is often nearly valid.
             if next() % 4 != 0 {
                 bytes[4] = [1, 2, 3, 4, 5, 6, 7, 64, 65, 66][next() as usize % 10];
                 bytes[5] &= 0xb7;

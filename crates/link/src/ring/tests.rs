@@ -1,4 +1,4 @@
-//! Both ends of a ring in one thread, over ordinary memory.
+//! Tests both ends of a ring in one thread, over ordinary memory.
 
 use super::half::HeapHalf;
 use super::*;
@@ -18,7 +18,7 @@ const NORMAL: Geometry = Geometry {
     fragment_max: 16 << 10,
 };
 
-/// A requester and a responder, and the raw halves, to corrupt.
+/// A requester and a responder, and the raw halves, which tests corrupt.
 pub(super) struct Pair {
     pub(super) requester: End,
     pub(super) responder: End,
@@ -420,7 +420,7 @@ fn sleep_epochs_go_on() {
     }
 }
 
-/// The payload ring is full and the peer's ack word is invalid: nothing more is sent.
+/// The payload ring is full and the peer's ack word is invalid, so nothing more is sent.
 #[test]
 fn nonsense_that_is_found_while_looking_for_room_ends_the_sending() {
     let mut p = pair(SMALL);
@@ -484,8 +484,7 @@ fn a_scribbling_peer_does_no_harm() {
         let _stops = Stops(&stop);
         let (mut taken, mut broken) = (0u64, 0u64);
         while taken < 2_000 || broken < 2_000 {
-            // Both ends read a half that the other thread writes. Their own writes go there too,
-            // which adds more disorder.
+            // Both ends read a half that the other thread writes. Their own writes also go there, which adds disorder.
             let keep = KeepMapped::new(Arc::new(()));
             let (a, b) = (scribbled.requests, scribbled.responses);
             let mut requester = End::new(Role::Requester, a, b, keep.clone());

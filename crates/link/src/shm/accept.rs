@@ -1,4 +1,4 @@
-//! Making a link, as the responder; and everything else that can arrive at the listening socket.
+//! Making a link as the responder, and everything else that can arrive at the listening socket.
 
 use super::cma::PeerProcess;
 use super::connect::{HandshakeError, Step, check_user, expect_packet, map_segment};
@@ -30,7 +30,7 @@ impl Listener {
     }
 
     /// Accepts the next connection, or returns `None` if none is waiting. A connection from a user who is not allowed
-    /// is closed at once; that error concerns no other connection.
+    /// is closed at once; the error affects no other connection.
     ///
     /// # Errors
     /// Errors of the kernel (for example: too many open files); `NotAllowed`.
@@ -181,7 +181,7 @@ impl LinkRequest {
     /// Makes the link, as its responder.
     ///
     /// # Errors
-    /// No link was made; the other side has been told if possible.
+    /// No link was made; the other side got the reason if possible.
     pub fn accept(self) -> Result<ShmLink, HandshakeError> {
         let Self {
             local,

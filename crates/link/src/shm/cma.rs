@@ -1,7 +1,7 @@
 //! The other process's memory, copied directly with `process_vm_readv` and `process_vm_writev`.
 //!
 //! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and the target's dumpable
-//! flag, it differs by direction, and no file says it. So each side sends the address of a random number in the
+//! flag. It differs by direction, and no file shows it. So each side sends the address of a random number in the
 //! handshake, and the other one tries to read it. A permission can be lost later: then the call returns `Refused` and
 //! the message is sent in fragments.
 // UNSAFETY: process_vm_* copies to and from raw addresses.
@@ -18,7 +18,8 @@ use rkey_base::segment::PeerPermit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-/// How many bytes one system call copies. Measured to be fastest; also decides how often a revocation is checked.
+/// How many bytes one system call copies. This value was measured to be fastest; it also determines how often a
+/// revocation is checked.
 const CHUNK: u64 = 256 << 10;
 /// The size of the stack buffer for memory that is not the process's own.
 const STEP: usize = 4096;
@@ -47,7 +48,7 @@ impl PeerProcess {
 
     /// Whether none of its threads is still in a copying call that began before the watch.
     pub(crate) fn is_clear(&self, watch: &mut CallWatch, deadline: Instant) -> bool {
-        // If the process has ended meanwhile, its PID may belong to another one: check afterwards.
+        // If the process has ended meanwhile, its PID may belong to another one, so check afterwards.
         let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {
             return false;
         };
@@ -136,7 +137,7 @@ impl PeerProcess {
         if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 let _inside = peer_access.enter()?;
-                // A process that reuses the PID must not be written to: check each time.
+                // Check each time, because a process that reuses the PID must not be written to.
                 let pid = self.check_alive()?;
                 // SAFETY: as in `pull`.
                 unsafe {

@@ -162,7 +162,7 @@ impl Connector {
         };
         let process = PeerProcess::of(&socket);
         let credentials = socket.credentials()?;
-        // If we could not detect the peer's end, it might seem to copy forever.
+        // If we could not detect the peer's end, the peer might seem to copy forever.
         let remote_iovec = self.local.config.remote_iovec
             && credentials.is_our_user()
             && process.descriptor().is_some();

@@ -99,7 +99,7 @@ pub(crate) struct Welcome {
     pub(crate) probe: Probe,
     /// Whether the responder found the requester's nonce.
     pub(crate) remote_iovec: bool,
-    /// From this size on the responder prefers remote iovecs.
+    /// The size from which the responder prefers remote iovecs.
     pub(crate) remote_iovec_min: u32,
 }
 
@@ -131,7 +131,7 @@ pub(crate) enum Frame<'a> {
 /// Reads the header of a packet.
 ///
 /// # Errors
-/// It is not a packet of this protocol, or of a kind that does not exist.
+/// It is not a packet of this protocol, or its kind does not exist.
 pub(crate) fn parse(packet: &[u8]) -> Result<Frame<'_>, Malformed> {
     let Some((&[m0, m1, m2, m3, v0, v1, k0, k1], body)) = packet.split_first_chunk::<HEADER>()
     else {

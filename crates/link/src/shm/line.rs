@@ -55,7 +55,7 @@ impl Line {
     }
 
     /// Takes the next event, or `None` if none is waiting. Call it when the socket is readable, until it returns
-    /// `None`, [`Event::Gone`] or [`Event::Malformed`]; limit the packets per call to `patience`, because a peer can
+    /// `None`, [`Event::Gone`] or [`Event::Malformed`]. Limit the packets per call to `patience`, because a peer can
     /// send without end.
     pub fn next_event(&self) -> Option<Event> {
         if self.gone.load(Ordering::Relaxed) {
@@ -117,7 +117,7 @@ impl Line {
         self.socket.send(packet, fds)
     }
 
-    /// Ends the connection: the peer notices at once, even if the link or this line is still held.
+    /// Ends the connection: the peer notices at once, even if something still holds the link or this line.
     pub fn close(&self) {
         // A forked child of ours may hold a copy of the socket, so closing it would not tell the peer that the link has
         // ended. If we are such a child, the link belongs to our parent.

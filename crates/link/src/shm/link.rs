@@ -36,21 +36,21 @@ pub(crate) struct Parts {
     pub(crate) own_geometry: Geometry,
     pub(crate) peer: PeerSegment,
     pub(crate) peer_geometry: Geometry,
-    /// The requester's permit, by which the responder may access its memory.
+    /// The requester's permit, which lets the responder access its memory.
     pub(crate) own_permit: Option<OwnPermit>,
     /// The same permit, at the responder.
     pub(crate) peer_permit: Option<PeerPermit>,
-    /// Both sides are registered for heavy barriers.
+    /// Whether both sides are registered for heavy barriers.
     pub(crate) light: bool,
     pub(crate) fork: ForkMark,
-    /// The responder can reach the requester's memory.
+    /// Whether the responder can reach the requester's memory.
     pub(crate) remote_iovec: bool,
     pub(crate) remote_iovec_min: u32,
-    /// We can reach the peer's memory.
+    /// Whether we can reach the peer's memory.
     pub(crate) reachable: bool,
 }
 
-/// Our segment as a half. The caller keeps the segment as long as the half.
+/// Our segment as a half. The caller keeps the segment alive as long as the half.
 fn own_half(own: &PublishedSegment, geometry: Geometry) -> Result<Half, Malformed> {
     // SAFETY: our own segment is mapped writable and its length is what the mapping says. No one
     // else in this process writes to it.
@@ -81,9 +81,9 @@ pub struct ShmLink {
     end: End,
     capabilities: Capabilities,
     down: Cell<Option<DownReason>>,
-    /// The sleeping side issues heavy barriers, so a light one is enough here.
+    /// Whether the sleeping side issues heavy barriers, so that a light one is enough here.
     light: bool,
-    /// We can reach the peer's memory.
+    /// Whether we can reach the peer's memory.
     reachable: bool,
     /// The epoch of the peer's sleep for which its doorbell has been rung.
     rung: u64,
@@ -282,7 +282,7 @@ impl ShmLink {
 
 impl Drop for ShmLink {
     fn drop(&mut self) {
-        // The last acknowledgements, so that executed requests do not seem lost.
+        // Publishes the last acknowledgements, so that executed requests do not seem lost.
         self.end.publish_ack_if_due();
         if let Leases::Board(board) = &self.leases {
             board.withdraw_all();
@@ -359,7 +359,7 @@ impl Link for ShmLink {
     #[inline]
     fn acked(&mut self) -> Result<Ticket, Malformed> {
         let acked = self.end.refresh()?;
-        // How many responses the peer has taken says nothing about requests.
+        // The number of responses that the peer has taken says nothing about requests.
         Ok(if self.is_requester() { acked } else { 0 })
     }
 

@@ -1,4 +1,4 @@
-//! What every link of this process has: its identity, the sizes of its rings, and the allowed users.
+//! What every link of this process shares: the device's identity, the sizes of the rings, and the allowed users.
 
 use super::hello::Probe;
 use super::socket::Policy;
@@ -24,7 +24,7 @@ pub struct LinkConfig {
     pub remote_iovec: bool,
     /// The size in bytes from which payload that does not fit into the ring is sent as a remote iovec.
     pub remote_iovec_min: u32,
-    /// Which peers are allowed.
+    /// The peers that are allowed.
     pub policy: Policy,
 }
 
@@ -46,7 +46,7 @@ impl LinkConfig {
     /// Checks that the sizes are within their bounds.
     ///
     /// # Errors
-    /// Which size is not.
+    /// The size that is out of bounds.
     pub fn check(&self) -> Result<(), Malformed> {
         self.requests().check()?;
         self.responses().check()
@@ -74,9 +74,9 @@ pub struct LocalNode {
     pub(crate) id: NodeId,
     pub(crate) config: LinkConfig,
     pub(crate) membarrier: bool,
-    /// On the heap, at the address that a peer's probe reads.
+    /// It is on the heap, at the address that a peer's probe reads.
     nonce: Arc<[u8; 16]>,
-    /// Tells whether we are a forked child, which must leave its parent's links alone.
+    /// Detects a forked child, which must leave its parent's links alone.
     fork: ForkMark,
 }
 
@@ -84,7 +84,7 @@ impl LocalNode {
     /// Makes a node with this identity.
     ///
     /// # Errors
-    /// `InvalidInput` for sizes out of bounds; no random numbers.
+    /// `InvalidInput` for sizes out of bounds; errors of the random number generator.
     pub fn new(id: NodeId, config: LinkConfig) -> io::Result<Self> {
         config
             .check()

@@ -15,15 +15,15 @@
 //! | 1 hello | requester | node, sizes, membarrier?, probe, purpose | its segment; its permit, if its memory may be accessed |
 //! | 2 welcome | responder | node, sizes, membarrier?, probe, remote iovecs?, minimum size for them | its segment |
 //! | 3 refusal | responder | text | |
-//! | 4 other | either, first or instead of a link | the devices' | the devices' |
+//! | 4 other | either, as the first packet or instead of a link | the devices' | the devices' |
 //! | 5 control | either, later | the devices' | the devices', at most 4 |
 //!
-//! A packet of one byte, any time after the handshake, is the doorbell. The end of the connection is the end of the link, and so
-//! is the end of the process.
+//! A packet of one byte at any time after the handshake is the doorbell. The link ends when the connection or the process
+//! ends.
 //!
 //! **Probe.** A probe is the address of 16 random bytes and their value. The other side tries to read them with
-//! `process_vm_readv`; if they match, the kernel permits it, and this is the right process. The responder's result is in the
-//! welcome: it decides whether remote iovecs can be used.
+//! `process_vm_readv`; if they match, the kernel permits the access, and this is the right process. The responder's result
+//! is in the welcome: it decides whether remote iovecs can be used.
 //!
 //! **Segments.** Each side creates one memfd, maps it, and seals it so that no other mapping, not even its own,
 //! can write or resize it; the other side maps it read-only. So everything
@@ -32,7 +32,7 @@
 //! | offset | what | written |
 //! | --- | --- | --- |
 //! | 0 | identity: `"rkeyhalf"`; version (u32), slots (u32); payload ring bytes (u32), maximum bytes of a fragment (u32) | once |
-//! | 256 | ack word: fragments consumed (u32, low), responses sent by then (u32, high) | now and then |
+//! | 256 | ack word: fragments consumed (u32, low), responses sent by then (u32, high) | occasionally |
 //! | 384 | sleep word: epoch (u64), odd while the owner sleeps | around each sleep |
 //! | 512 | revoked word (requester): 1 once the peer may not access its memory | once |
 //! | 640 | busy word (responder): 1 while it copies from or to the requester's memory | around each pull, push |
@@ -41,14 +41,14 @@
 //! | 20480 | slots of 256 bytes | each fragment |
 //! | after them | payload ring | fragments of more than 208 bytes |
 //!
-//! **Slots.** The n-th fragment (from 0) goes to slot n modulo the number of slots; its first word is stored last and begins with
-//! n + 1 (u32), by which the reader recognises it. Fields: see `ring/slot.rs`. At most half of the slots are unacknowledged at a
-//! time. Payload of more than 208 bytes is contiguous in the payload ring, aligned to 64 bytes; the rest at the end of the ring
-//! is skipped. It is freed by the acknowledgement of its slot.
+//! **Slots.** The n-th fragment (from 0) goes to slot n modulo the number of slots; its first word is stored last and begins
+//! with n + 1 (u32), which tells the reader that the slot is new. Fields: see `ring/slot.rs`. At most half of the slots are
+//! unacknowledged at a time. Payload of more than 208 bytes is contiguous in the payload ring, aligned to 64 bytes; the rest
+//! at the end of the ring is skipped. It is freed by the acknowledgement of its slot.
 //!
 //! **Acknowledgements.** The ack word is written when 16 fragments or a quarter of the payload ring are unreported, after 24
-//! polls without success, when a fragment asks for it (`ACK_NOW`), and before sleeping. A requester uses the count only after it
-//! has taken all the responses that the same word announces.
+//! polls without success, when a fragment requests it (`ACK_NOW`), and before sleeping. A requester uses the count only
+//! after it has taken all the responses that the same word announces.
 //!
 //! **Sleeping.** The sleeper makes its epoch odd, issues `membarrier(GLOBAL_EXPEDITED)`, checks everything once more, and waits
 //! on its sockets. A sender, after storing its slots or its ack word, loads the epoch, and rings the doorbell if it is odd and
@@ -62,17 +62,17 @@
 //!
 //! The system call reads the list of the requester's addresses from the requester's *permit*: a
 //! memfd of one page, which both map, sealed against growing. The responder writes each list there;
-//! the requester, which never reads it, truncates it to zero together with setting revoked. So a
-//! responder that was stopped between its check and its call fails when it continues, and the
-//! requester need not wait for it: when busy is set and all threads of the responder are stopped,
-//! none is in a call.
+//! the requester, which never reads it, truncates it to zero together with setting revoked. So a responder that was
+//! stopped between its check and its call fails when it continues, and the requester need not wait for it: if busy is
+//! set and all threads of the responder are stopped, none is in a call.
 //!
-//! Between two users remote iovecs are never used, whatever the kernel permits: a privileged responder would write where a less
-//! privileged process tells it to, and by then that process may be running another program.
+//! Between two users remote iovecs are never used, whatever the kernel permits: a privileged responder would write to
+//! addresses that a less privileged process chose, and by then that process may be running another program.
 //!
 //! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown operation,
 //! inconsistent lengths, offsets outside, acknowledgements of what was never sent) is a [`Malformed`](crate::Malformed), and the
-//! link is dead. A wrong epoch only causes useless doorbells. Payload may change while it is copied: it is the peer's own data.
+//! link is dead. A wrong epoch only causes useless doorbells. Payload may change while it is copied because it is the peer's
+//! own data.
 
 mod accept;
 mod cma;

@@ -1,7 +1,7 @@
 //! How a requester ends a peer's access to its memory.
 //!
 //! A responder that copies a remote iovec may be stopped (by a debugger, by `SIGSTOP`) at any point, and continue
-//! much later, when the requester has long given up and reused the memory. So the requester has a *revoked word*, and
+//! much later, after the requester has long given up and reused the memory. So the requester has a *revoked word*, and
 //! the responder a *busy word*:
 //!
 //! * responder, for each system call: busy = 1, full fence, check revoked, copy, busy = 0;
@@ -12,9 +12,9 @@
 //! A responder that is stopped while it is busy may be right before its system call. So the call needs a permit
 //! (`rkey_base::segment::OwnPermit`), which the requester revokes at the same time: a call that begins later fails. A
 //! call that has begun runs to its end, because a process is not stopped inside one. So once the permit is revoked,
-//! only threads matter that were in such a call at that moment, and each of them only until it has been seen stopped,
-//! asleep in another call, or after more processor time than a call takes ([`CallWatch`]). There is no need to wait
-//! until they continue, and a busy word that stays set delays nothing.
+//! only threads that were in such a call at that moment matter, and each of them only until it has been seen stopped,
+//! has been seen asleep in another call, or has used more processor time than a call takes ([`CallWatch`]). The
+//! requester need not wait until they continue, and a busy word that stays set delays nothing.
 
 use super::cma::PeerProcess;
 use crate::PullError;
@@ -75,11 +75,11 @@ impl PeerAccess {
     }
 
     /// Requester, after [`forbid`](Self::forbid): whether no copy is in progress, so that the memory may be reused. A
-    /// dead peer does not copy, a stopped one will not, and a peer whose word holds a value that the protocol does not
-    /// allow promises nothing worth waiting for.
+    /// dead peer does not copy, a stopped one will not, and waiting for a peer whose word holds a value that the
+    /// protocol does not allow is pointless.
     ///
     /// Threads are visible only in PID namespaces that we see, and a thread counts as asleep or frozen only if the
-    /// kernel tells us its current call. Checking many threads ends at `deadline`, without a result.
+    /// kernel reports its current call. Checking many threads ends at `deadline`, without a result.
     pub fn is_at_rest(&self, deadline: Instant) -> bool {
         fence(Ordering::SeqCst);
         if self.peer.busy().load(Ordering::Acquire) != BUSY || self.process.is_dead() {
@@ -96,7 +96,7 @@ impl PeerAccess {
         self.process.is_clear(watch, deadline)
     }
 
-    /// The peer's process, if it has a number in our PID namespace.
+    /// The peer's process, if it has a PID in our namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         self.process.pid()
     }

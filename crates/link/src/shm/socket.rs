@@ -3,8 +3,8 @@
 //!
 //! The names are abstract Unix addresses: they belong to a network namespace, vanish with the process and leave no
 //! file. Nothing here blocks.
-// UNSAFETY: two socket options that no crate of ours wraps soundly: SO_PEERCRED, whose process id
-// may be 0 (rustix' type has no room for that), and SO_PEERPIDFD.
+// UNSAFETY: uses two socket options that none of our dependencies wraps soundly: SO_PEERCRED, whose process id may be 0
+// (rustix' type has no room for that), and SO_PEERPIDFD.
 #![allow(unsafe_code)]
 
 use rkey_base::process::PidFd;
@@ -28,7 +28,7 @@ const BACKLOG: i32 = 128;
 /// The process at the other end of a socket, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The process id as we see it; `None` if it has none in our pid namespace.
+    /// The process id as we see it; `None` if it has none in our PID namespace.
     pub pid: Option<u32>,
     /// The effective user when the connection was made.
     pub uid: u32,
@@ -37,7 +37,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether it is a process of our own effective user.
+    /// Whether its effective user is ours.
     pub(crate) fn is_our_user(&self) -> bool {
         self.uid == rustix::process::geteuid().as_raw()
     }
@@ -49,7 +49,7 @@ pub enum Policy {
     /// Only processes of the same effective user.
     #[default]
     SameUser,
-    /// Every process that reaches the socket (that is: of the same network namespace).
+    /// Every process that can reach the socket, that is, every one in the same network namespace.
     Any,
 }
 
@@ -133,7 +133,7 @@ impl Socket {
         Self(fd)
     }
 
-    /// Ends the connection for both sides, also for copies of the descriptor elsewhere.
+    /// Ends the connection for both sides, including copies of the descriptor elsewhere.
     pub(crate) fn shutdown(&self) {
         // It may have ended already.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);

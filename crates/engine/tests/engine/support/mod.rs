@@ -1,5 +1,5 @@
-//! A world in one thread: nodes with engines and memories, and wires between them. The test decides
-//! each step of the wires.
+//! A world in one thread: nodes with engines and memory, and wires between them. The test decides each step of the
+//! wires.
 
 mod attempt;
 mod node;

@@ -31,7 +31,7 @@ pub(crate) struct WireEnd {
     pub(crate) caps: Capabilities,
     pub(crate) window: usize,
     pub(crate) refuse_remote_iovec: bool,
-    /// How many fragments it prefers to a remote iovec: 0 for none.
+    /// How many fragments it prefers to a remote iovec; 0 means none.
     pub(crate) fragments_first: usize,
     pub(crate) outbox: VecDeque<Passing>,
     pub(crate) inbox: VecDeque<Passing>,
