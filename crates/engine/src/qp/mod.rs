@@ -46,6 +46,8 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one endpoint
     /// have the same value. `None` means its own number.
     pub endpoint: Option<u32>,
+    /// The number by which peers' accesses through it are counted. `None`: that of its endpoint.
+    pub counted_as: Option<u32>,
     /// Its peer, for regions that serve one peer only (FI-212): a number that the owner assigns.
     pub peer: Option<u32>,
 }
@@ -74,6 +76,7 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
             survive_remote_error: false,
             xrcd: None,
             endpoint: None,
+            counted_as: None,
             peer: None,
         }
     }
@@ -96,6 +99,7 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
             survive_remote_error: self.survive_remote_error,
             xrcd: self.xrcd,
             endpoint: self.endpoint,
+            counted_as: self.counted_as,
             peer: self.peer,
         }
     }

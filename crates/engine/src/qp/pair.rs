@@ -243,6 +243,11 @@ impl Qp {
         }
     }
 
+    /// The number by which peers' accesses are counted.
+    pub(crate) fn counted_as(&self) -> u32 {
+        self.config.counted_as.unwrap_or(self.accessor().qp)
+    }
+
     /// The number of the peer; 0 if there is none.
     #[inline]
     pub(crate) fn peer_qpn(&self) -> u32 {

@@ -339,6 +339,6 @@ pub(crate) fn count_access<M>(
     write: bool,
 ) {
     if let Some(counter) = counter {
-        x.count(counter, qp.accessor().qp, bytes, write);
+        x.count(counter, qp.counted_as(), bytes, write);
     }
 }
