@@ -42,6 +42,12 @@ pub fn asks(name: SocketAddr, device: NodeId, port: u16) -> Vec<u8> {
     foreign::asks(name, device, port)
 }
 
+/// The same for a receive context of the peer, from an endpoint that perhaps only sends.
+#[must_use]
+pub fn asks_for(name: SocketAddr, device: NodeId, to: (u16, u8), one_way: bool) -> Vec<u8> {
+    foreign::asks_for(name, device, to, one_way)
+}
+
 /// Its answer to such a request; `None` if the request made no sense.
 #[must_use]
 pub fn answers(name: SocketAddr, device: NodeId, asked: &[u8]) -> Option<Vec<u8>> {

@@ -304,6 +304,21 @@ fn requests_and_names_are_complete() {
     }
 }
 
+/// Two processes with scalable endpoints of four transmit and four receive contexts each.
+#[test]
+fn two_processes_use_all_pairs_of_contexts() {
+    let source = include_str!("scalable/contexts.c");
+    for environment in [
+        &[][..],
+        &[("FI_RKEY_MR_MODE", "LOCAL,ENDPOINT")],
+        &[("FI_RKEY_STRICT", "1")],
+    ] {
+        if let Some(mut sides) = built("contexts", source, &[], environment) {
+            assert!(sides.wait(), "{environment:?}");
+        }
+    }
+}
+
 /// Proves: FI-087, FI-088
 #[test]
 fn four_processes_have_collective_operations() {

@@ -2,10 +2,10 @@
 
 use super::{Driver, Front, State};
 use rkey_device::{DeviceError, Qp, QpOptions};
+use rkey_rdm::address::Destination;
 use rkey_rdm::connection::Event;
 use rkey_rdm::error::Error;
 use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
-use std::net::SocketAddr;
 
 impl<F: Front> Driver<F> {
     /// A queue pair for a connection, not yet connected to a peer.
@@ -22,6 +22,7 @@ impl<F: Front> Driver<F> {
             max_inline: INLINE_MAX as u32,
             survive_remote_error: true,
             endpoint: self.number,
+            counted_as: self.counted_as,
             peer,
             ..QpOptions::new(self.host.domain(), &self.cq)
         };
@@ -29,13 +30,13 @@ impl<F: Front> Driver<F> {
     }
 
     /// A queue pair, and the connection that is being made with it.
-    pub(super) fn prepare_connection(&self, peer: SocketAddr) -> Result<(Qp, usize), Error> {
+    pub(super) fn prepare_connection(&self, to: Destination) -> Result<(Qp, usize), Error> {
         let prepare = || {
             // Held until the connection holds it: a peer whose identity nothing holds gets another number.
-            let identity = self.host.identity(peer);
+            let identity = self.host.identity(to.address);
             let qp = self.new_qp(F::peer_number(&identity));
             let qp = qp.map_err(|it| F::error_of(&it))?;
-            let index = self.add_connection(&mut self.state.lock(), qp.clone(), peer)?;
+            let index = self.add_connection(&mut self.state.lock(), qp.clone(), to)?;
             Ok((qp, index))
         };
         prepare().or_else(|_: Error| {
@@ -47,7 +48,7 @@ impl<F: Front> Driver<F> {
         })
     }
 
-    /// Adds a connection; it is not used for sending until it is made.
+    /// Adds a connection; it is not used for sending to that destination until it is made.
     ///
     /// # Errors
     /// [`Error::Shutdown`]: the endpoint is being closed. No room for completions.
@@ -55,7 +56,7 @@ impl<F: Front> Driver<F> {
         &self,
         state: &mut State<F>,
         qp: Qp,
-        peer: SocketAddr,
+        to: Destination,
     ) -> Result<usize, Error> {
         // Closing checks for connections only once.
         if state.closing {
@@ -66,8 +67,8 @@ impl<F: Front> Driver<F> {
             let resized = self.cq.resize(depth * 2);
             resized.map_err(|error| F::error_of(&error))?;
         }
-        let identity = self.host.identity(peer);
-        Ok(state.rdm.add_connection(&self.host, qp, peer, identity))
+        let identity = self.host.identity(to.address);
+        Ok(state.rdm.add_connection(&self.host, qp, to, identity))
     }
 
     /// Drops a connection that was not made.

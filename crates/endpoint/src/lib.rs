@@ -33,7 +33,7 @@ pub mod signal;
 
 pub use front::{Front, Holder};
 pub use hello::why_not;
-pub use reach::{reach, reachable};
+pub use reach::{Absent, reach, reachable, serve};
 
 use buffers::Buffers;
 use listeners::Serving;
@@ -55,6 +55,8 @@ pub struct Options<'a> {
     pub name: SocketAddr,
     /// The endpoint's number, for regions that serve one endpoint only.
     pub number: Option<u32>,
+    /// The number by which peers' accesses through it are counted, if another one.
+    pub counted_as: Option<u32>,
     /// The maximum number of elements of a request.
     pub max_sge: u32,
     /// The channel that reports completions.
@@ -77,6 +79,7 @@ pub struct Driver<F: Front> {
     /// Where peers find it.
     pub name: Mutex<SocketAddr>,
     number: Option<u32>,
+    counted_as: Option<u32>,
     max_sge: u32,
     device: Device,
 }
@@ -117,6 +120,7 @@ impl<F: Front> Driver<F> {
             admission: it.admission,
             name: Mutex::new(it.name),
             number: it.number,
+            counted_as: it.counted_as,
             max_sge: it.max_sge,
             device: device.clone(),
         };

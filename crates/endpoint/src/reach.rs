@@ -3,14 +3,17 @@
 //! An endpoint sends to a peer over one connection only, so that order is kept. It is the connection that the endpoint
 //! requested, or the peer's if that came first. If both request one at the same time, there are two, and each side sends on
 //! its own.
+//!
+//! A scalable endpoint has several receive contexts behind one listener ([`serve`]). Each is an endpoint of this crate, and
+//! so is each of its transmit contexts, which only connect ([`Admission::one_way`](rkey_rdm::hello::Admission)).
 
 use super::complaint::complain;
 use super::hello::{refused, why_not};
-use super::listeners::{Coming, Listeners};
+use super::listeners::{Coming, Listeners, Serving};
 use super::{Driver, Front, Holder};
 use rkey_device::time;
 use rkey_device::{DeviceError, Incoming, Listener, Qp};
-use rkey_rdm::address::to_text;
+use rkey_rdm::address::Destination;
 use rkey_rdm::error::Error;
 use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
 use std::io;
@@ -23,6 +26,31 @@ use std::time::Duration;
 const REACH: Duration = Duration::from_secs(3);
 /// How long an existing peer may take to answer: it may be stopped, or share few processors with many spinning threads.
 const ANSWER: Duration = Duration::from_secs(20);
+
+/// The pause before a peer is asked again whether it is ready.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Why there is no endpoint for a receive context that a peer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It is not enabled yet: the peer may ask again.
+    NotReady,
+    /// There is no such receive context, and there will be none.
+    NoContext,
+    /// The endpoint is closed.
+    Closed,
+}
+
+impl Absent {
+    /// The reason for the peer.
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::NotReady => "not ready",
+            Self::NoContext => "the endpoint has no such receive context",
+            Self::Closed => "the endpoint is closed",
+        }
+    }
+}
 
 /// The address under which peers on this host find a listener.
 #[must_use]
@@ -48,30 +76,27 @@ impl<F: Front> Driver<F> {
     ) -> io::Result<()> {
         *self.name.lock() = reachable(listener.local_address());
         let weak = Arc::downgrade(holder);
-        let handler = move |incoming: Incoming| match weak.upgrade() {
-            Some(holder) => take(&holder, incoming),
-            None => {
-                incoming.reject("the endpoint is closed");
-                None
-            }
+        let find = move |context| match context {
+            0 => weak.upgrade().ok_or(Absent::Closed),
+            _ => Err(Absent::NoContext),
         };
-        *self.serving.lock() = Some(listeners.serve(listener, Box::new(handler))?);
+        *self.serving.lock() = Some(serve(listeners, listener, find)?);
         Ok(())
     }
 
-    /// Connects a queue pair to the listener at an address if the two may talk; returns the listener's hello.
+    /// Connects a queue pair to the listener of a destination if the two may talk; returns the listener's hello.
     ///
     /// # Errors
     /// Same as [`rkey_device::Device::connect_patiently`], and if the two are not allowed to talk.
     pub fn ask_at(
         &self,
-        address: SocketAddr,
+        to: Destination,
         qp: &Qp,
         data: &[u8],
         find: Duration,
         answer: Duration,
     ) -> Result<Hello, DeviceError> {
-        let ours = self.admission.ask(self.name(), address.port(), data);
+        let ours = self.admission.ask(self.name(), to, data);
         let mut there = None;
         let admit = |peer: &rkey_device::Peer| {
             let answer = &peer.private_data;
@@ -80,17 +105,33 @@ impl<F: Front> Driver<F> {
             Ok(())
         };
         self.device
-            .connect_patiently(address, &[qp], &ours.encode(), find, answer, admit)?;
+            .connect_patiently(to.address, &[qp], &ours.encode(), find, answer, admit)?;
         there.ok_or(DeviceError::Handshake("no answer"))
     }
 
+    /// As [`Driver::ask_at`], and asks again while the receive context there is not ready.
+    fn ask_until_ready(&self, to: Destination, qp: &Qp) -> Result<Hello, DeviceError> {
+        let until = time::now() + REACH;
+        loop {
+            let find = until.saturating_duration_since(time::now());
+            match self.ask_at(to, qp, &[], find, ANSWER) {
+                Err(DeviceError::Refused { reason })
+                    if reason == Absent::NotReady.reason() && time::now() < until =>
+                {
+                    time::sleep(PAUSE);
+                }
+                decided => return decided,
+            }
+        }
+    }
+
     /// The thread that connects to a peer.
-    fn call(&self, peer: usize, address: SocketAddr) {
+    fn call(&self, peer: usize, to: Destination) {
         // Nothing can arrive over it before the peer gets our answer, but after that, messages may arrive at once.
-        let made = self.prepare_connection(address).and_then(|(qp, index)| {
-            let there = self.ask_at(address, &qp, &[], REACH, ANSWER);
+        let made = self.prepare_connection(to).and_then(|(qp, index)| {
+            let there = self.ask_until_ready(to, &qp);
             there.map(|hello| (index, hello)).map_err(|error| {
-                tracing::warn!("{} cannot be reached: {error}", to_text(address));
+                tracing::warn!("{to} cannot be reached: {error}");
                 self.given_up(index);
                 F::error_of(&error)
             })
@@ -112,23 +153,14 @@ impl<F: Front> Driver<F> {
         self.host.come_again();
     }
 
-    /// Checks whether a peer may connect to this (unconnected) endpoint and returns its hello; if not, sends it the
-    /// reason.
-    fn admit(&self, incoming: Incoming) -> Option<(Incoming, Hello)> {
+    /// Checks whether a peer with this hello may connect to this (unconnected) endpoint; if not, sends it the reason.
+    fn admit(&self, incoming: Incoming, hello: &Hello) -> Option<Incoming> {
         let refuse = |incoming: Incoming, why: &str| {
             incoming.reject(why);
             None
         };
-        let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
-            let why = why_not(&incoming.peer().private_data);
-            complain(format_args!(
-                "a connection from process {} was refused: {why}",
-                incoming.peer().pid
-            ));
-            return refuse(incoming, NOT_UNDERSTOOD);
-        };
         let port = incoming.local_address().port();
-        let admitted = self.admission.admits(&hello, incoming.peer().node, port);
+        let admitted = self.admission.admits(hello, incoming.peer().node, port);
         if let Err(why) = admitted {
             complain(format_args!(
                 "a connection from {} was refused: {why}",
@@ -156,7 +188,7 @@ impl<F: Front> Driver<F> {
                 "the peer has too many unread messages from others",
             );
         }
-        Some((incoming, hello))
+        Some(incoming)
     }
 }
 
@@ -165,36 +197,68 @@ impl<F: Front> Driver<F> {
 /// # Errors
 /// [`Error::NoMemory`]: there is no room for the thread.
 #[cold]
-pub fn reach<T: Holder>(holder: Arc<T>, peer: usize, address: SocketAddr) -> Result<(), Error> {
+pub fn reach<T: Holder>(holder: Arc<T>, peer: usize, to: Destination) -> Result<(), Error> {
     let spawned = rkey_device::threads::spawn("rkey-connect", move || {
         let Some(driver) = holder.driver() else {
             return;
         };
-        if catch_unwind(AssertUnwindSafe(|| driver.call(peer, address))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| driver.call(peer, to))).is_err() {
             driver.decided(peer, Err(Error::NotConnected));
         }
     });
     spawned.map(drop).map_err(|_| Error::NoMemory)
 }
 
-/// Handles a peer's request for a connection to this (unconnected) endpoint. Runs in the listeners' thread.
-fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming) -> Option<Coming> {
+/// Takes connections of peers at a listener for the endpoints behind it, until the result is dropped; `find` returns the
+/// endpoint for a receive context. It runs in the listeners' thread.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn serve<T: Holder>(
+    listeners: &Listeners,
+    listener: Listener,
+    find: impl Fn(u8) -> Result<Arc<T>, Absent> + Send + Sync + 'static,
+) -> io::Result<Serving> {
+    let handler = move |incoming: Incoming| {
+        let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
+            let why = why_not(&incoming.peer().private_data);
+            complain(format_args!(
+                "a connection from process {} was refused: {why}",
+                incoming.peer().pid
+            ));
+            incoming.reject(NOT_UNDERSTOOD);
+            return None;
+        };
+        match find(hello.context) {
+            Ok(holder) => take(&holder, incoming, &hello),
+            Err(absent) => {
+                incoming.reject(absent.reason());
+                None
+            }
+        }
+    };
+    listeners.serve(listener, Box::new(handler))
+}
+
+/// Handles a peer's request for a connection to this (unconnected) endpoint.
+fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming, hello: &Hello) -> Option<Coming> {
     let Some(driver) = holder.driver() else {
-        incoming.reject("not ready");
+        incoming.reject(Absent::NotReady.reason());
         return None;
     };
-    let (incoming, hello) = driver.admit(incoming)?;
+    let incoming = driver.admit(incoming, hello)?;
     // The connection is added before it is ready: messages may arrive as soon as the peer has our answer.
-    let prepared = driver.prepare_connection(hello.name);
+    let prepared = driver.prepare_connection(hello.name.into());
     let answered = prepared
         .map_err(|error| format!("{error:?}"))
         .and_then(|(qp, connection)| {
-            driver
-                .state
-                .lock()
-                .rdm
-                .set_device_keys(connection, hello.device_keys);
-            let ours = driver.answer(&hello, &[]).encode();
+            let mut state = driver.state.lock();
+            state.rdm.set_device_keys(connection, hello.device_keys);
+            if hello.one_way {
+                state.rdm.set_one_way(connection);
+            }
+            drop(state);
+            let ours = driver.answer(hello, &[]).encode();
             let answered = incoming.answer(&[&qp], &ours);
             answered
                 .map(|accepting| (accepting, connection))
@@ -210,7 +274,7 @@ fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming) -> Option<Coming> {
             return None;
         }
     };
-    let holder = Arc::clone(holder);
+    let (holder, name) = (Arc::clone(holder), hello.name);
     let then = move |ready: Result<(), DeviceError>| {
         let Some(driver) = holder.driver() else {
             return;
@@ -218,7 +282,7 @@ fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming) -> Option<Coming> {
         match ready {
             Ok(()) => driver.state.lock().rdm.accepted(&driver.host, connection),
             Err(error) => {
-                tracing::info!(%error, "could not accept a connection from {}", hello.name);
+                tracing::info!(%error, "could not accept a connection from {name}");
                 driver.given_up(connection);
             }
         }

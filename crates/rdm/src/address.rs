@@ -1,7 +1,36 @@
-//! The text form of an endpoint's address, which endpoints use to identify themselves to peers. It is libfabric's form
-//! (`fi_av(3)`).
+//! Addresses of endpoints, and of their receive contexts. The text form, which endpoints use to identify themselves to peers, is
+//! libfabric's (`fi_av(3)`).
 
+use core::fmt;
 use core::net::SocketAddr;
+
+/// Where messages go: an endpoint, and one of its receive contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Destination {
+    /// The address where the endpoint accepts connections.
+    pub address: SocketAddr,
+    /// The index of the receive context. 0 for an endpoint that is not scalable.
+    pub context: u8,
+}
+
+impl From<SocketAddr> for Destination {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            address,
+            context: 0,
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", to_text(self.address))?;
+        match self.context {
+            0 => Ok(()),
+            context => write!(f, ", receive context {context}"),
+        }
+    }
+}
 
 /// The text of an address: `fi_sockaddr_in://1.2.3.4:5` or `fi_sockaddr_in6://[::1]:5`.
 #[must_use]

@@ -1,6 +1,6 @@
 //! The hello that the two sides of a connection exchange first, and whether they may connect at all.
 
-use crate::address::{from_text, to_text};
+use crate::address::{Destination, from_text, to_text};
 use crate::authorization::{self, Proof};
 use core::net::SocketAddr;
 use rkey_link::NodeId;
@@ -12,6 +12,10 @@ pub struct Hello {
     pub ep_type: u8,
     /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
+    /// Whether it only sends over the connection: others receive at its address.
+    pub one_way: bool,
+    /// The receive context that it asks for.
+    pub context: u8,
     /// The proof that it has the authorization key.
     pub proof: Proof,
     /// The address where it accepts connections.
@@ -21,11 +25,11 @@ pub struct Hello {
 }
 
 /// The digit is the version.
-const HELLO: [u8; 3] = *b"fi3";
+const HELLO: [u8; 3] = *b"fi4";
 
 /// The refusal for a peer whose hello cannot be parsed: it carries our version, whatever the peer's is.
 pub const NOT_UNDERSTOOD: &str =
-    "the peer speaks version 3 of rkey's endpoint protocol, and the request has another version";
+    "the peer speaks version 4 of rkey's endpoint protocol, and the request has another version";
 
 /// The reason why bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +68,8 @@ impl Hello {
     pub fn encode(&self) -> Vec<u8> {
         let name = to_text(self.name);
         let mut bytes = HELLO.to_vec();
-        bytes.push(self.ep_type << 1 | u8::from(self.device_keys));
+        let flags = u8::from(self.device_keys) | u8::from(self.one_way) << 1;
+        bytes.extend([self.ep_type << 2 | flags, self.context]);
         bytes.extend(self.proof);
         bytes.push(name.len() as u8);
         bytes.extend(name.as_bytes());
@@ -76,13 +81,15 @@ impl Hello {
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(&HELLO)?;
-        let (&flags, rest) = rest.split_first()?;
+        let (&[flags, context], rest) = rest.split_first_chunk()?;
         let (proof, rest) = rest.split_first_chunk()?;
         let (&len, rest) = rest.split_first()?;
         let (name, data) = rest.split_at_checked(len.into())?;
         Some(Self {
-            ep_type: flags >> 1,
+            ep_type: flags >> 2,
             device_keys: flags & 1 != 0,
+            one_way: flags & 2 != 0,
+            context,
             proof: *proof,
             name: from_text(std::str::from_utf8(name).ok()?)?,
             data: data.to_vec(),
@@ -111,6 +118,8 @@ pub struct Admission {
     pub ep_type: u8,
     /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
+    /// It only sends: others receive at its address.
+    pub one_way: bool,
     /// Its authorization key. May be empty.
     pub key: Vec<u8>,
     /// Its device.
@@ -118,10 +127,15 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// The hello of the endpoint, which accepts connections at `name`, when it requests a connection at a port.
+    /// The hello of the endpoint, which has the address `name`, when it requests a connection.
     #[must_use]
-    pub fn ask(&self, name: SocketAddr, port: u16, data: &[u8]) -> Hello {
-        self.hello(name, authorization::ask(&self.key, self.device, port), data)
+    pub fn ask(&self, name: SocketAddr, to: Destination, data: &[u8]) -> Hello {
+        let proof = authorization::ask(&self.key, self.device, to.address.port());
+        Hello {
+            one_way: self.one_way,
+            context: to.context,
+            ..self.hello(name, proof, data)
+        }
     }
 
     /// Its hello to a peer that has requested a connection.
@@ -135,6 +149,8 @@ impl Admission {
         Hello {
             ep_type: self.ep_type,
             device_keys: self.device_keys,
+            one_way: false,
+            context: 0,
             proof,
             name,
             data: data.to_vec(),
@@ -188,6 +204,7 @@ mod tests {
         Admission {
             ep_type,
             device_keys: true,
+            one_way: true,
             key: key.to_vec(),
             device,
         }
@@ -201,7 +218,12 @@ mod tests {
     #[test]
     fn only_endpoints_of_one_type_and_one_key_are_admitted() {
         let ours = admission(3, b"a key", HERE);
-        let asked = ours.ask(name(1), 2, b"asked");
+        let there = Destination {
+            address: name(2),
+            context: 7,
+        };
+        let asked = ours.ask(name(1), there, b"asked");
+        assert!(asked.one_way && asked.context == 7);
         let peers = [
             (admission(3, b"a key", THERE), Ok(())),
             (admission(2, b"a key", THERE), Err(Refusal::OtherType)),
@@ -215,7 +237,7 @@ mod tests {
         }
         assert_eq!(ours.admits(&asked, THERE, 2), Err(Refusal::OtherKey));
         let garbled = ours.admits_answer(&asked, THERE, b"fi2and so on");
-        let version = HelloError::Version { there: 2, here: 3 };
+        let version = HelloError::Version { there: 2, here: 4 };
         assert_eq!(garbled.unwrap_err(), Refusal::Hello(version));
     }
 
@@ -224,6 +246,8 @@ mod tests {
         let hello = Hello {
             ep_type: 3,
             device_keys: true,
+            one_way: false,
+            context: 255,
             proof: std::array::from_fn(|n| n as u8),
             name: "127.0.0.1:7471".parse().unwrap(),
             data: vec![1, 2, 3],
@@ -234,10 +258,18 @@ mod tests {
             (back.ep_type, back.device_keys, back.proof),
             (3, true, hello.proof)
         );
+        assert_eq!((back.one_way, back.context), (false, 255));
+        let one_way = Hello {
+            one_way: true,
+            device_keys: false,
+            ..hello.clone()
+        };
+        let back = Hello::decode(&one_way.encode()).unwrap();
+        assert_eq!((back.one_way, back.device_keys), (true, false));
         assert_eq!((back.name, back.data), (hello.name, hello.data));
         assert_eq!(
             HelloError::of(b"fi2whatever"),
-            HelloError::Version { there: 2, here: 3 }
+            HelloError::Version { there: 2, here: 4 }
         );
         assert_eq!(HelloError::of(&bytes[..4]), HelloError::NoEndpoint);
         for cut in 0..bytes.len() - 3 {

@@ -1,7 +1,10 @@
-//! Peers by address and by the program's number, and the route of messages to each.
+//! Peers by destination and by the program's number, and the route of messages to each. Each receive context of a scalable
+//! endpoint is a peer of its own.
 
-use core::net::SocketAddr;
+use crate::address::Destination;
+use crate::connection::NumberHasher;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
@@ -11,8 +14,8 @@ pub const REMEMBERED: Duration = Duration::from_secs(10);
 /// A peer. `E` is the reason why it cannot be reached; `C` identifies a caller that must retry.
 #[derive(Debug)]
 pub struct Peer<E, C> {
-    /// The address where it accepts connections.
-    pub address: SocketAddr,
+    /// Where messages to it go.
+    pub destination: Destination,
     /// The route of messages to it.
     pub route: Route,
     /// The reason why it could not be reached, until this is reported to the program.
@@ -36,10 +39,12 @@ pub enum Route {
 #[derive(Debug)]
 pub struct Peers<E, C> {
     list: Vec<Peer<E, C>>,
-    by_address: HashMap<SocketAddr, usize>,
+    by_destination: HashMap<Destination, usize>,
     /// Index of the peer with each number in the address vector, plus one; 0 is none.
     by_number: Vec<u32>,
-    /// The count of removals from the address vector for which `by_number` is valid.
+    /// Index of the peer with each number that names a receive context.
+    by_context: HashMap<u64, usize, BuildHasherDefault<NumberHasher>>,
+    /// The count of removals from the address vector for which both are valid.
     removals: u64,
     /// Free entries of `list`.
     free: Vec<usize>,
@@ -49,8 +54,9 @@ impl<E, C> Default for Peers<E, C> {
     fn default() -> Self {
         Self {
             list: Vec::new(),
-            by_address: HashMap::new(),
+            by_destination: HashMap::new(),
             by_number: Vec::new(),
+            by_context: HashMap::default(),
             removals: 0,
             free: Vec::new(),
         }
@@ -58,13 +64,14 @@ impl<E, C> Default for Peers<E, C> {
 }
 
 impl<E, C> Peers<E, C> {
-    /// The peer at an address, which is added if it is new.
-    pub fn at(&mut self, address: SocketAddr) -> usize {
-        if let Some(peer) = self.find(address) {
+    /// The peer at a destination, which is added if it is new.
+    pub fn at(&mut self, destination: impl Into<Destination>) -> usize {
+        let destination = destination.into();
+        if let Some(peer) = self.find(destination) {
             return peer;
         }
         let new = Peer {
-            address,
+            destination,
             route: Route::None,
             failed: None,
             retrying: Vec::new(),
@@ -79,21 +86,22 @@ impl<E, C> Peers<E, C> {
                 self.list.len() - 1
             }
         };
-        self.by_address.insert(address, peer);
+        self.by_destination.insert(destination, peer);
         peer
     }
 
-    /// The peer at an address, if it is known.
-    pub fn find(&self, address: SocketAddr) -> Option<usize> {
-        self.by_address.get(&address).copied()
+    /// The peer at a destination, if it is known.
+    pub fn find(&self, destination: impl Into<Destination>) -> Option<usize> {
+        self.by_destination.get(&destination.into()).copied()
     }
 
     /// The peer with this number in the address vector; `None` if it is not known, or no longer.
     #[inline]
     pub fn numbered(&self, number: u64) -> Option<usize> {
-        let number = usize::try_from(number).ok()?;
-        let peer = self.by_number.get(number)?.checked_sub(1)?;
-        Some(peer as usize)
+        let Some(known) = self.by_number.get(usize::try_from(number).ok()?) else {
+            return self.by_context.get(&number).copied();
+        };
+        Some(known.checked_sub(1)? as usize)
     }
 
     /// Forgets all numbers if addresses have been removed from the address vector since they were recorded.
@@ -102,24 +110,32 @@ impl<E, C> Peers<E, C> {
         if removals != self.removals {
             self.removals = removals;
             self.by_number.clear();
+            self.by_context.clear();
         }
     }
 
     /// Records the number of a peer in the address vector.
-    pub fn set_number(&mut self, number: usize, peer: usize) {
-        if self.by_number.len() <= number {
-            self.by_number.resize(number + 1, 0);
+    pub fn set_number(&mut self, number: u64, peer: usize) {
+        // Numbers count up from 0; the highest bits of larger ones name a receive context.
+        let Ok(index) = u32::try_from(number).map(|number| number as usize) else {
+            self.by_context.insert(number, peer);
+            return;
+        };
+        if self.by_number.len() <= index {
+            self.by_number.resize(index + 1, 0);
         }
-        self.by_number[number] = peer as u32 + 1;
+        self.by_number[index] = peer as u32 + 1;
     }
 
     /// Forgets a peer without a route or a failure to report.
-    pub fn forget(&mut self, address: SocketAddr) {
-        let Some(peer) = self.find(address) else {
+    pub fn forget(&mut self, destination: impl Into<Destination>) {
+        let destination = destination.into();
+        let Some(peer) = self.find(destination) else {
             return;
         };
         if self.list[peer].route == Route::None && self.list[peer].failed.is_none() {
-            self.by_address.remove(&address);
+            self.by_destination.remove(&destination);
+            self.by_context.retain(|_, known| *known != peer);
             let number = peer as u32 + 1;
             for known in self.by_number.iter_mut().filter(|known| **known == number) {
                 *known = 0;
@@ -130,7 +146,7 @@ impl<E, C> Peers<E, C> {
 
     /// All peers.
     pub fn iter(&self) -> impl Iterator<Item = &Peer<E, C>> {
-        self.by_address.values().map(|&peer| &self.list[peer])
+        self.by_destination.values().map(|&peer| &self.list[peer])
     }
 }
 
@@ -212,6 +228,7 @@ impl<C: Copy + PartialEq> Callers<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::SocketAddr;
 
     type Table = Peers<&'static str, u8>;
 
@@ -231,6 +248,28 @@ mod tests {
         assert_eq!(peers.numbered(5), Some(b), "nothing was removed");
         peers.see_removals(1);
         assert_eq!(peers.numbered(5), None, "it may be another peer's by now");
+    }
+
+    #[test]
+    fn each_receive_context_of_an_address_is_a_peer() {
+        let mut peers = Table::default();
+        let context = |context| Destination {
+            address: address(1),
+            context,
+        };
+        let numbers = [0, 1 << 63, 3 << 32 | 5];
+        let all = [0, 1, 255].map(|it| peers.at(context(it)));
+        for (number, peer) in numbers.into_iter().zip(all) {
+            peers.set_number(number, peer);
+        }
+        assert_eq!(numbers.map(|it| peers.numbered(it)), all.map(Some));
+        assert_eq!(peers.find(address(1)), Some(all[0]), "the first context");
+        assert_eq!(peers.numbered(1 << 62), None);
+        peers.forget(context(1));
+        assert_eq!(peers.numbered(1 << 63), None);
+        assert_eq!(peers.numbered(0), Some(all[0]), "another context");
+        peers.see_removals(1);
+        assert_eq!(peers.numbered(3 << 32 | 5), None);
     }
 
     #[test]

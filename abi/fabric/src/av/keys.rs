@@ -111,7 +111,7 @@ impl Av {
     /// Whether an endpoint with this key may use an address: its own key, or none, belongs to the address.
     pub(crate) fn allows(&self, address: u64, key: &[u8]) -> bool {
         self.keys
-            .of_address(address)
+            .of_address(self.split(address).0)
             .is_none_or(|own| own.bytes == key)
     }
 }

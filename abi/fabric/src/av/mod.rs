@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The maximum number of bits of a number that can name a receive context.
-const RX_CTX_BITS_MAX: c_int = 32;
+const RX_CTX_BITS_MAX: u32 = 32;
 
 /// The object behind the program's handle.
 #[repr(C)]
@@ -46,6 +46,8 @@ pub(crate) struct Av {
     pub(crate) domain: Arc<Domain>,
     /// The queue for the events of asynchronous insertions.
     asynchronous: bool,
+    /// How many of a number's highest bits name a receive context.
+    rx_ctx_bits: u32,
     /// Completions name senders only by the program's identifiers (`FI_AV_USER_ID`).
     identifies: bool,
     eq: Mutex<Option<Arc<Eq>>>,
@@ -65,9 +67,17 @@ struct Book {
 }
 
 impl Av {
-    /// The address with this number.
+    /// A number without the receive context that it names, and the index of that context (`fi_rx_addr`).
+    pub(crate) fn split(&self, number: u64) -> (u64, u64) {
+        match self.rx_ctx_bits {
+            0 => (number, 0),
+            bits => (number << bits >> bits, number >> (u64::BITS - bits)),
+        }
+    }
+
+    /// The address with this number, whatever receive context it names.
     pub(crate) fn get(&self, number: u64) -> Option<SocketAddr> {
-        let index = usize::try_from(number).ok()?;
+        let index = usize::try_from(self.split(number).0).ok()?;
         self.book.read().addresses.get(index).copied().flatten()
     }
 
@@ -258,11 +268,11 @@ pub(crate) unsafe extern "C" fn av_open(
         if !attr.name.is_null() {
             return Err(FiError::NOSYS);
         }
-        // Numbers count from 0, so these bits are zero, and any receive context but the first (max_ep_rx_ctx) gives a
-        // number that no peer has.
-        if !(0..=RX_CTX_BITS_MAX).contains(&attr.rx_ctx_bits) {
-            return Err(FiError::INVAL);
-        }
+        let bits = u32::try_from(attr.rx_ctx_bits).ok();
+        // Numbers count from 0, so the highest bits of those that are inserted are zero.
+        let rx_ctx_bits = bits
+            .filter(|bits| *bits <= RX_CTX_BITS_MAX)
+            .ok_or(FiError::INVAL)?;
         if attr.flags & !(FI_COMPLETION | FI_AV_USER_ID) != 0 {
             return Err(FiError::BADFLAGS);
         }
@@ -284,6 +294,7 @@ pub(crate) unsafe extern "C" fn av_open(
         let inner = Av {
             domain: Arc::clone(&owner.inner),
             asynchronous: attr.flags & FI_COMPLETION != 0,
+            rx_ctx_bits,
             identifies,
             eq: Mutex::default(),
             book: RwLock::default(),

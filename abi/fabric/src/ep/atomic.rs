@@ -168,7 +168,7 @@ pub(super) fn execute(
     };
     let who = Accessor {
         domain: host.pd.id,
-        qp: host.number,
+        qp: host.regions,
         peer: identity_of(from),
     };
     let len = request.len() as u64;

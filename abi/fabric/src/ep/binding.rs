@@ -25,6 +25,9 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
         if setup.enabled && (class != FI_CLASS_CNTR || ep.closing.load(Ordering::Acquire)) {
             return Err(FiError::OPBADSTATE);
         }
+        if let Some(context) = &ep.context {
+            context.check_binding(class, flags)?;
+        }
         match class {
             FI_CLASS_CQ => {
                 // SAFETY: `find` validates the handle.

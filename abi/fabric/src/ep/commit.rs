@@ -20,7 +20,7 @@ const _: () = assert!(commit::RANGES_MAX == RMA_IOV_LIMIT);
 pub(super) fn commit(host: &EpHost, from: &Connection, payload: &[u8]) -> Result<()> {
     let who = Accessor {
         domain: host.pd.id,
-        qp: host.number,
+        qp: host.regions,
         peer: identity_of(from),
     };
     // SAFETY: nothing is registered or closed through the table here.

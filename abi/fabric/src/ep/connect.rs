@@ -36,7 +36,7 @@ impl Endpoint {
             return Err(FiError::ISCONN);
         }
         let qp = live.new_qp(None)?;
-        live.add_connection(&mut state, qp.clone(), peer)?;
+        live.add_connection(&mut state, qp.clone(), peer.into())?;
         Ok(qp)
     }
 
@@ -162,7 +162,7 @@ impl Endpoint {
 
     /// Sends the request to the listener at an address.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
-        match live.ask_at(address, qp, data, PATIENCE, PATIENCE) {
+        match live.ask_at(address.into(), qp, data, PATIENCE, PATIENCE) {
             Ok(there) => {
                 live.state.lock().rdm.set_device_keys(0, there.device_keys);
                 Ok(there.data)

@@ -55,14 +55,18 @@ impl Endpoint {
     /// Shows the endpoint in inspections of the device, until it is closed.
     pub(super) fn show(&self, live: &Live) {
         let weak = live.host.this.clone();
-        let (number, ep_type) = (self.number, type_name(self.ep_type));
+        let number = self.number;
+        let ep_type = match &self.context {
+            None => type_name(self.ep_type).to_owned(),
+            Some(context) => format!("{}, {context}", type_name(self.ep_type)),
+        };
         let describe = move |until| {
             // The endpoint exists: closing it removes the description first.
             let ep = weak.upgrade();
             let live = ep.as_ref().and_then(|ep| ep.live.get());
             EndpointView {
                 number: number - crate::domain::FIRST_NUMBER,
-                ep_type: ep_type.to_owned(),
+                ep_type: ep_type.clone(),
                 name: live
                     .and_then(|live| lock_until(&live.name, until))
                     .map(|name| rkey_rdm::address::to_text(*name)),
@@ -158,7 +162,7 @@ fn tally(rdm: &Rdm) -> Tallies {
         }
     }
     for peer in rdm.peers().iter() {
-        let it = all.entry(peer.address).or_default();
+        let it = all.entry(peer.destination.address).or_default();
         match peer.route {
             Route::None => {}
             Route::Connecting => it.route = CONNECTING,

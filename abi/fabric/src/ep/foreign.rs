@@ -23,6 +23,8 @@ fn hello_of(name: SocketAddr, proof: Proof) -> Hello {
     Hello {
         ep_type: FI_EP_RDM as u8,
         device_keys: false,
+        one_way: false,
+        context: 0,
         proof,
         name,
         data: Vec::new(),
@@ -32,7 +34,22 @@ fn hello_of(name: SocketAddr, proof: Proof) -> Hello {
 /// The hello of an endpoint without an authorization key, on a device, when it requests a connection at a
 /// port.
 pub(crate) fn asks(name: SocketAddr, device: NodeId, port: u16) -> Vec<u8> {
-    hello_of(name, authorization::ask(&[], device, port)).encode()
+    asks_for(name, device, (port, 0), false)
+}
+
+/// The same for a receive context of the peer at a port, from an endpoint that perhaps only sends.
+pub(crate) fn asks_for(
+    name: SocketAddr,
+    device: NodeId,
+    (port, context): (u16, u8),
+    one_way: bool,
+) -> Vec<u8> {
+    let hello = Hello {
+        one_way,
+        context,
+        ..hello_of(name, authorization::ask(&[], device, port))
+    };
+    hello.encode()
 }
 
 /// Its answer to a peer that requested a connection.

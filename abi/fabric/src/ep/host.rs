@@ -11,7 +11,7 @@ use rkey_device::core::{Denial, DomainId, LocalKey, LocalUse, NamedKey, WireKey}
 use rkey_device::engine::{QpAttributes, QpState, SendRequest, Sge, Status};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::Front;
-use rkey_rdm::address::to_text;
+use rkey_rdm::address::{Destination, to_text};
 use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
@@ -24,8 +24,9 @@ pub(crate) struct EpHost {
     pub(super) this: std::sync::Weak<Endpoint>,
     pub(super) domain: Arc<Domain>,
     pub(super) pd: Arc<ProtectionDomain>,
-    /// Its number, for regions that serve one endpoint only.
     pub(super) number: u32,
+    /// The number by which regions that serve one endpoint know it.
+    pub(super) regions: u32,
     pub(super) ep_type: c_int,
     pub(super) caps: u64,
     pub(super) tx: Option<BoundCq>,
@@ -115,9 +116,9 @@ impl Host for EpHost {
         qp.cut_off();
     }
 
-    fn connect(&self, peer: usize, address: SocketAddr) -> Result<()> {
+    fn connect(&self, peer: usize, to: Destination) -> Result<()> {
         let ep = self.this.upgrade().ok_or(Error::Shutdown)?;
-        rkey_endpoint::reach(ep, peer, address)
+        rkey_endpoint::reach(ep, peer, to)
     }
 
     #[inline]

@@ -35,6 +35,7 @@ impl Endpoint {
         Admission {
             ep_type: self.ep_type as u8,
             device_keys: self.domain.has(FI_MR_PROV_KEY),
+            one_way: self.context.as_ref().is_some_and(Context::transmits),
             key: self.pd.key.clone(),
             device: self.domain.device.node(),
         }
@@ -45,6 +46,9 @@ impl Endpoint {
         let mut setup = self.setup.lock();
         if setup.enabled {
             return Ok(());
+        }
+        if let Some(context) = &self.context {
+            context.inherit(&mut setup)?;
         }
         let transmits = self.caps & (FI_SEND | FI_READ | FI_WRITE | FI_COLLECTIVE) != 0;
         let counted =
@@ -81,15 +85,17 @@ impl Endpoint {
         let hears_asleep = hears.as_ref().is_some_and(|eq| eq.is_waitable());
         let channel_if = |wanted: bool| wanted.then(|| device.create_channel()).transpose();
         let (channel, ends) = (channel_if(waits)?, channel_if(hears_asleep)?);
-        let name = match self.ep_type {
-            FI_EP_MSG => self.name_before(&mut setup)?,
-            _ => setup.local_address.name(),
+        let name = match (&self.context, self.ep_type) {
+            (Some(context), _) => context.sep.enable()?,
+            (None, FI_EP_MSG) => self.name_before(&mut setup)?,
+            (None, _) => setup.local_address.name(),
         };
         let host = EpHost {
             this: Arc::downgrade(self),
             domain: Arc::clone(&self.domain),
             pd: Arc::clone(self.pd.current()),
             number: self.number,
+            regions: self.region_number(),
             ep_type: self.ep_type,
             caps: self.caps,
             tx: setup.tx.clone(),
@@ -105,7 +111,8 @@ impl Endpoint {
             service: service(self.ep_type),
             admission: self.admission(),
             name,
-            number: Some(self.number),
+            number: Some(self.region_number()),
+            counted_as: Some(self.number),
             max_sge: crate::fabric::NEEDED_SGE,
             channel: channel.as_ref(),
         };
@@ -116,7 +123,7 @@ impl Endpoint {
             ends,
             description: Mutex::new(None),
         };
-        if self.ep_type != FI_EP_MSG {
+        if self.ep_type != FI_EP_MSG && self.context.is_none() {
             let listener = setup.local_address.listen(device)?;
             live.serve(self, &self.domain.fabric.listeners, listener)?;
         }
@@ -215,6 +222,9 @@ impl Endpoint {
     /// Ends the endpoint: notifies the peers and tears everything down.
     pub(super) fn shut(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Release);
+        if let Some(context) = &self.context {
+            context.leave();
+        }
         self.domain.work.forget(self.number);
         let completed_work = std::mem::take(&mut self.setup.lock().completed_work);
         for counter in completed_work {
@@ -271,5 +281,8 @@ impl Endpoint {
             eq.users.remove();
         }
         self.setup.lock().enabled = true;
+        if let Some(context) = &self.context {
+            context.sep.users.remove();
+        }
     }
 }

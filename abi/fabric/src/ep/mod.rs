@@ -18,6 +18,7 @@
 //! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
 //! | [`payload`] | copies from and to the program's memory |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
+//! | [`scalable`], [`context`] | several contexts with one address |
 //! | [`wake`] | what wakes a program that waits |
 //! | [`rma`], [`atomic`], [`datatype`] | one-sided operations, and the types of atomics |
 //! | [`collective`], [`group`] | operations of groups of endpoints |
@@ -34,6 +35,7 @@ mod caps;
 mod collective;
 mod commit;
 mod connect;
+mod context;
 pub(crate) mod datatype;
 mod describe;
 mod driven;
@@ -52,6 +54,7 @@ mod reach;
 mod receive;
 mod report;
 mod rma;
+pub(crate) mod scalable;
 mod send;
 pub(crate) mod shared;
 pub(crate) mod stx;
@@ -69,6 +72,7 @@ use crate::local_address::LocalAddress;
 use crate::object::Users;
 use crate::sys::*;
 use caps::check_caps;
+use context::Context;
 use host::EpHost;
 use parking_lot::Mutex;
 use rkey_device::Channel;
@@ -91,13 +95,15 @@ const MIN_MULTI_RECV: usize = 64;
 pub(crate) struct Endpoint {
     pub(crate) domain: Arc<Domain>,
     pub(crate) pd: CurrentPd,
-    /// Its number, for regions that serve one endpoint only.
+    /// Its number, for counters and messages.
     pub(crate) number: u32,
     pub(crate) ep_type: c_int,
     /// Whether its receives are in a shared context.
     shares: bool,
     /// Whether it transmits through a shared context.
     shares_tx: bool,
+    /// What it is, if it is a context of a scalable endpoint.
+    context: Option<Context>,
     pub(crate) caps: u64,
     /// The handle, for events.
     pub(crate) handle: AtomicUsize,
@@ -217,6 +223,37 @@ impl Holder for Endpoint {
 type State = rkey_endpoint::State<EpHost>;
 
 impl Endpoint {
+    /// An endpoint with this authorization key; it shares no context and has the address that the kernel chooses.
+    fn new(domain: &Arc<Domain>, pd: Arc<ProtectionDomain>, ep_type: c_int, caps: u64) -> Self {
+        Self {
+            domain: Arc::clone(domain),
+            pd: CurrentPd {
+                own: pd,
+                found: OnceLock::new(),
+            },
+            number: crate::domain::number(),
+            ep_type,
+            shares: false,
+            shares_tx: false,
+            context: None,
+            caps,
+            handle: AtomicUsize::new(0),
+            setup: Mutex::default(),
+            live: OnceLock::new(),
+            min_multi_recv: Arc::new(AtomicUsize::new(MIN_MULTI_RECV)),
+            hmem_p2p: AtomicI32::new(FI_HMEM_P2P_ENABLED),
+            limits: options::Limits::of(ep_type),
+            aliases: Users::default(),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// The number by which regions that serve one endpoint only know it: contexts have that of their endpoint.
+    pub(crate) fn region_number(&self) -> u32 {
+        let context = self.context.as_ref();
+        context.map_or(self.number, |context| context.sep.number)
+    }
+
     fn live(&self) -> Result<&Live> {
         self.live.get().ok_or_else(|| {
             FiError::OPBADSTATE.because(format_args!("the endpoint is not enabled (fi_enable)"))

@@ -25,6 +25,11 @@ pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: u
             .decode(bytes)
             .ok_or(FiError::INVAL)?;
         let mut setup = object.inner.setup.lock();
+        if object.inner.context.is_some() {
+            return Err(FiError::INVAL.because(format_args!(
+                "a context has the address of its scalable endpoint"
+            )));
+        }
         if setup.enabled {
             return Err(FiError::OPBADSTATE);
         }
@@ -56,6 +61,9 @@ impl Endpoint {
     /// The name of an endpoint that is not enabled. Reserves the address of a connected endpoint, so that it does not
     /// change.
     pub(super) fn name_before(&self, setup: &mut Setup) -> Result<SocketAddr> {
+        if let Some(context) = &self.context {
+            return context.sep.name();
+        }
         // The address of an endpoint that accepts is that of the listener.
         let accepts = setup.request.is_some();
         if self.ep_type == FI_EP_MSG && !accepts {

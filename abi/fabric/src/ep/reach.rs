@@ -4,12 +4,13 @@ use super::send::QUEUED;
 use super::*;
 use parking_lot::MutexGuard;
 use rkey_device::time;
+use rkey_rdm::address::Destination;
 
 /// The error for a number without a peer.
 #[cold]
 pub(super) fn no_peer(number: u64) -> FiError {
     FiError::INVAL.because(format_args!(
-        "fi_addr {number:#x} is not in the address vector of the endpoint, or has another authorization key"
+        "fi_addr {number:#x} is not in the address vector of the endpoint, has another authorization key, or names a receive context that no endpoint can have"
     ))
 }
 
@@ -44,15 +45,19 @@ impl Endpoint {
 
     #[cold]
     fn look_up(&self, live: &Live, state: &mut State, number: u64) -> Result<usize> {
-        let address = live
-            .host
-            .av
-            .as_ref()
-            .filter(|av| av.allows(number, &self.pd.key))
-            .and_then(|av| av.get(number))
-            .ok_or_else(|| no_peer(number))?;
-        let peer = state.rdm.peer_at(address);
-        let number = usize::try_from(number).map_err(|_| FiError::INVAL)?;
+        let av = live.host.av.as_ref();
+        let av = av.filter(|av| av.allows(number, &self.pd.key));
+        let destination = av.and_then(|av| {
+            Some(Destination {
+                address: av.get(number)?,
+                context: u8::try_from(av.split(number).1).ok()?,
+            })
+        });
+        let destination = destination.ok_or_else(|| no_peer(number))?;
+        if destination.context != 0 {
+            self.check_caps(FI_NAMED_RX_CTX)?;
+        }
+        let peer = state.rdm.peer_at(destination);
         state.rdm.set_number(number, peer);
         Ok(peer)
     }

@@ -129,6 +129,7 @@ impl Endpoint {
         let live = self.live()?;
         let host = &live.host;
         if host.rx.is_none() {
+            self.check_caps(FI_RECV)?;
             return Err(FiError::NOCQ);
         }
         if host.srx.is_some() {

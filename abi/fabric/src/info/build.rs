@@ -179,9 +179,8 @@ fn endpoint(ep: &mut EpAttr, offer: &Offer) -> Result<()> {
     ep.max_order_raw_size = longest;
     ep.max_order_waw_size = longest;
     ep.mem_tag_format = u64::MAX;
-    let count = |shares| if shares { FI_SHARED_CONTEXT } else { 1 };
-    ep.tx_ctx_cnt = count(offer.shares_tx);
-    ep.rx_ctx_cnt = count(offer.shares);
+    ep.tx_ctx_cnt = offer.tx_contexts;
+    ep.rx_ctx_cnt = offer.rx_contexts;
     if !offer.auth_key.is_empty() {
         ep.auth_key = bytes(&offer.auth_key)?.cast();
         ep.auth_key_size = offer.auth_key.len();
@@ -203,8 +202,8 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
     domain.ep_cnt = 1024;
     domain.tx_ctx_cnt = 1024;
     domain.rx_ctx_cnt = 1024;
-    domain.max_ep_tx_ctx = 1;
-    domain.max_ep_rx_ctx = 1;
+    domain.max_ep_tx_ctx = offer::contexts(offer.ep_type);
+    domain.max_ep_rx_ctx = offer::contexts(offer.ep_type);
     domain.max_ep_stx_ctx = MAX_SHARING;
     domain.max_ep_srx_ctx = MAX_SHARING;
     domain.cntr_cnt = 65_536;

@@ -126,8 +126,8 @@ pub(crate) fn matches(
         tx_op_flags: FI_TRANSMIT_COMPLETE,
         rx_op_flags: 0,
         msg_order: MSG_ORDER,
-        shares: false,
-        shares_tx: false,
+        tx_contexts: 1,
+        rx_contexts: 1,
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
@@ -156,14 +156,14 @@ pub(crate) fn matches(
 
 /// Capabilities that belong to one side's attributes only, and those that belong to neither: only the `fi_info` and the
 /// domain carry `FI_LOCAL_COMM` and `FI_REMOTE_COMM`.
-const RX_ONLY: u64 = FI_RECV
+pub(crate) const RX_ONLY: u64 = FI_RECV
     | FI_REMOTE_READ
     | FI_REMOTE_WRITE
     | FI_MULTI_RECV
     | FI_SOURCE
     | FI_DIRECTED_RECV
     | FI_RMA_EVENT;
-const TX_ONLY: u64 = FI_SEND | FI_READ | FI_WRITE;
+pub(crate) const TX_ONLY: u64 = FI_SEND | FI_READ | FI_WRITE | FI_NAMED_RX_CTX;
 const DOMAIN_ONLY: u64 = COMM;
 
 /// The capabilities of an offer for the requested ones.
@@ -269,14 +269,8 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("max_order_raw_size", ep.max_order_raw_size, longest)?;
     at_most("max_order_war_size", ep.max_order_war_size, 0)?;
     at_most("max_order_waw_size", ep.max_order_waw_size, longest)?;
-    offer.shares = ep.rx_ctx_cnt == FI_SHARED_CONTEXT;
-    offer.shares_tx = ep.tx_ctx_cnt == FI_SHARED_CONTEXT;
-    if !offer.shares_tx {
-        at_most("transmit contexts", ep.tx_ctx_cnt, 1)?;
-    }
-    if !offer.shares {
-        at_most("receive contexts", ep.rx_ctx_cnt, 1)?;
-    }
+    offer.tx_contexts = contexts("transmit contexts", offer, ep.tx_ctx_cnt)?;
+    offer.rx_contexts = contexts("receive contexts", offer, ep.rx_ctx_cnt)?;
     // SAFETY: null, or as long as the hints say.
     if offer.version >= version(1, 5) {
         // SAFETY: null, or as long as the hints say.
@@ -285,6 +279,17 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
             .to_vec();
     }
     Ok(())
+}
+
+/// How many contexts an endpoint has for one direction, by the program's choice; 0 means one.
+fn contexts(what: &'static str, offer: &Offer, wanted: usize) -> Result<usize, &'static str> {
+    if wanted != FI_SHARED_CONTEXT {
+        at_most(what, wanted, offer::contexts(offer.ep_type))?;
+        if wanted > 1 && offer.caps & FI_COLLECTIVE != 0 {
+            return Err("collective operations of a scalable endpoint");
+        }
+    }
+    Ok(wanted.max(1))
 }
 
 fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
@@ -339,8 +344,9 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     )?;
     at_most("max_ep_stx_ctx", domain.max_ep_stx_ctx, MAX_SHARING)?;
     at_most("max_ep_srx_ctx", domain.max_ep_srx_ctx, MAX_SHARING)?;
-    at_most("max_ep_tx_ctx", domain.max_ep_tx_ctx, 1)?;
-    at_most("max_ep_rx_ctx", domain.max_ep_rx_ctx, 1)?;
+    let contexts = offer::contexts(offer.ep_type);
+    at_most("max_ep_tx_ctx", domain.max_ep_tx_ctx, contexts)?;
+    at_most("max_ep_rx_ctx", domain.max_ep_rx_ctx, contexts)?;
     if offer.version >= version(1, 5) {
         if domain.auth_key_size == FI_AV_AUTH_KEY {
             // FI-I20: only the size counts here, not the keys.
@@ -386,9 +392,8 @@ mod tests {
 
     #[test]
     fn hints_for_more_than_the_offer_do_not_match() {
-        for caps in [FI_MULTICAST, FI_NAMED_RX_CTX] {
-            assert!(ask(FI_EP_RDM, FI_MSG | caps).is_err());
-        }
+        assert!(ask(FI_EP_RDM, FI_MSG | FI_MULTICAST).is_err());
+        assert!(ask(FI_EP_MSG, FI_MSG | FI_NAMED_RX_CTX).is_err());
         assert!(ask(FI_EP_DGRAM, FI_RMA).is_err());
         assert!(ask(FI_EP_MSG, FI_DIRECTED_RECV | FI_MSG).is_err());
     }

@@ -18,6 +18,9 @@ pub(crate) const MAX_MSG_SIZE: usize = 1 << 31;
 pub(crate) const MAX_DGRAM_SIZE: usize = 4096;
 /// The maximum number of endpoints that share a context.
 pub(crate) const MAX_SHARING: usize = 65_536;
+/// The maximum number of transmit contexts, and of receive contexts, of a scalable endpoint. A peer names a receive context in
+/// one byte.
+pub(crate) const MAX_CONTEXTS: usize = 64;
 /// The size of remote completion data, in bytes.
 pub(crate) const CQ_DATA_SIZE: usize = 8;
 /// The maximum number of segments of a region.
@@ -38,10 +41,10 @@ pub(crate) struct Offer {
     pub(crate) tx_op_flags: u64,
     pub(crate) rx_op_flags: u64,
     pub(crate) msg_order: u64,
-    /// Receives are posted to a shared receive context.
-    pub(crate) shares: bool,
-    /// Endpoints share a transmit context.
-    pub(crate) shares_tx: bool,
+    /// How many transmit contexts an endpoint has, or [`FI_SHARED_CONTEXT`].
+    pub(crate) tx_contexts: usize,
+    /// The same for receive contexts.
+    pub(crate) rx_contexts: usize,
     pub(crate) inject_size: usize,
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,
@@ -72,9 +75,9 @@ pub(crate) const fn primary(ep_type: c_int) -> u64 {
 /// Secondary capabilities, reported when requested, or when nothing is requested.
 pub(crate) const fn secondary(ep_type: c_int) -> u64 {
     match ep_type {
-        FI_EP_DGRAM => ANYWHERE | FI_SOURCE,
+        FI_EP_DGRAM => ANYWHERE | FI_SOURCE | FI_NAMED_RX_CTX,
         FI_EP_MSG => ANYWHERE | FI_RMA_EVENT | FI_RMA_PMEM,
-        _ => ANYWHERE | FI_SOURCE | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM,
+        _ => ANYWHERE | FI_SOURCE | FI_NAMED_RX_CTX | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM,
     }
 }
 
@@ -84,6 +87,14 @@ pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
         FI_EP_DGRAM => FI_AV_USER_ID,
         FI_EP_MSG => FI_HMEM,
         _ => FI_HMEM | FI_COLLECTIVE | FI_AV_USER_ID,
+    }
+}
+
+/// How many transmit contexts, and how many receive contexts, an endpoint can have.
+pub(crate) const fn contexts(ep_type: c_int) -> usize {
+    match ep_type {
+        FI_EP_MSG => 1,
+        _ => MAX_CONTEXTS,
     }
 }
 

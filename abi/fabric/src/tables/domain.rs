@@ -9,6 +9,7 @@ use crate::cq::{CqObject, cq_open};
 use crate::domain::{Domain, DomainObject};
 use crate::ep::datatype::limits;
 use crate::ep::object::EpObject;
+use crate::ep::scalable::SepObject;
 use crate::ep::shared::SrxObject;
 use crate::ep::stx::StxObject;
 use crate::ep::tables::{self as ep_tables, work};
@@ -36,13 +37,7 @@ static OPS: OpsDomain = OpsDomain {
     av_open,
     cq_open,
     endpoint: ep_tables::object::endpoint,
-    scalable_ep: nosys!(
-        c_int,
-        *mut FidDomain,
-        *mut Info,
-        *mut *mut FidEp,
-        *mut c_void
-    ),
+    scalable_ep: ep_tables::scalable::scalable_ep,
     cntr_open,
     poll_open: nosys!(c_int, *mut FidDomain, *mut c_void, *mut *mut c_void),
     stx_ctx: ep_tables::stx::stx_context,
@@ -103,6 +98,7 @@ fn open_objects(domain: &Arc<Domain>) -> String {
     }
     let all = [
         (open!(EpObject), "endpoint"),
+        (open!(SepObject), "scalable endpoint"),
         (open!(SrxObject), "shared receive context"),
         (open!(StxObject), "shared transmit context"),
         (open!(CqObject), "completion queue"),

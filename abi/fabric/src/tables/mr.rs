@@ -3,13 +3,15 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read structures of the program.
 
+use crate::av::Av;
 use crate::cntr::CntrObject;
-use crate::domain::DomainObject;
+use crate::domain::{Domain, DomainObject};
 use crate::ep::object::EpObject;
+use crate::ep::scalable::SepObject;
 use crate::errno::{FiError, Result};
 use crate::mr::attr::{AvKeys, Tail, register, register_with};
 use crate::mr::bind::{bind_counter, bind_endpoint};
-use crate::mr::region::{self, MrObject};
+use crate::mr::region::{self, Mr, MrObject};
 use crate::nosys;
 use crate::object::{find, input, status};
 use crate::sys::*;
@@ -124,6 +126,22 @@ unsafe extern "C" fn regattr(
     })
 }
 
+/// Whether a region may be bound to an endpoint of this domain with this address vector.
+fn check_endpoint(mr: &Mr, domain: &Arc<Domain>, av: Option<Arc<Av>>) -> Result<()> {
+    if !mr.is_of(domain) {
+        return Err(FiError::INVAL);
+    }
+    // FI-210.
+    let foreign = |keys: &AvKeys| av.is_none_or(|av| !Arc::ptr_eq(&av, &keys.av));
+    if mr.keys().is_some_and(foreign) {
+        tracing::warn!(
+            "a region and its endpoint must have their authorization keys from the same address vector"
+        );
+        return Err(FiError::INVAL);
+    }
+    Ok(())
+}
+
 /// `fi_mr_bind`.
 unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
@@ -140,24 +158,20 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
             }
             FI_CLASS_EP => {
                 // SAFETY: `find` validates the handle.
-                let ep = unsafe { find::<EpObject, _>(bound)? };
-                if !mr.is_of(&ep.inner.domain) {
-                    return Err(FiError::INVAL);
-                }
-                // FI-210.
-                let foreign = |keys: &AvKeys| {
-                    ep.inner
-                        .bound_av()
-                        .is_none_or(|av| !Arc::ptr_eq(&av, &keys.av))
-                };
-                if mr.keys().is_some_and(foreign) {
-                    tracing::warn!(
-                        "a region and its endpoint must have their authorization keys from the same address vector"
-                    );
-                    return Err(FiError::INVAL);
-                }
-                bind_endpoint(mr, ep.inner.number, flags)
+                let ep = &unsafe { find::<EpObject, _>(bound)? }.inner;
+                check_endpoint(mr, &ep.domain, ep.bound_av())?;
+                bind_endpoint(mr, ep.region_number(), flags)
             }
+            // All contexts of the endpoint may use the region, and peers that reach one of them.
+            FI_CLASS_SEP => {
+                // SAFETY: `find` validates the handle.
+                let sep = &unsafe { find::<SepObject, _>(bound)? }.inner;
+                check_endpoint(mr, &sep.domain, sep.bound_av())?;
+                bind_endpoint(mr, sep.number, flags)
+            }
+            FI_CLASS_TX_CTX | FI_CLASS_RX_CTX => Err(FiError::INVAL.because(format_args!(
+                "a region is bound to a scalable endpoint, not to one of its contexts"
+            ))),
             // FI-I37, FI-183.
             _ => Err(FiError::NOSYS),
         }

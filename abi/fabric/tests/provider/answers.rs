@@ -217,11 +217,13 @@ fn collectives(walk: &mut Walk, ep: *mut FidEp) {
 /// Absent entries, and where that is announced.
 const ANNOUNCED: &[(&str, &str)] = &[
     (
-        "domain.scalable_ep",
-        "domain_attr.max_ep_tx_ctx and max_ep_rx_ctx are 1",
+        "endpoint.ep.tx_ctx",
+        "fi_endpoint(3): takes a scalable endpoint",
     ),
-    ("endpoint.ep.tx_ctx", "domain_attr.max_ep_tx_ctx is 1"),
-    ("endpoint.ep.rx_ctx", "domain_attr.max_ep_rx_ctx is 1"),
+    (
+        "endpoint.ep.rx_ctx",
+        "fi_endpoint(3): takes a scalable endpoint",
+    ),
     ("domain.poll_open", "fi_poll(3), which is deprecated"),
     ("fabric.wait_open", "fi_poll(3), which is deprecated"),
     (
@@ -241,9 +243,37 @@ const ANNOUNCED: &[(&str, &str)] = &[
         "domain_attr.max_xpu_ctx_cnt is 0; in no release",
     ),
     ("av.lookup2", "in no release"),
-    // Receive contexts transmit nothing, and there are no scalable endpoints.
-    ("srx.ep.tx_ctx", "domain_attr.max_ep_tx_ctx is 1"),
-    ("srx.ep.rx_ctx", "domain_attr.max_ep_rx_ctx is 1"),
+    // A scalable endpoint is not used for communication: that, and options, are its contexts'.
+    ("sep.ep.cancel", "fi_endpoint(3): receives are in contexts"),
+    ("sep.ep.getopt", "the options are those of its contexts"),
+    ("sep.ep.setopt", "the options are those of its contexts"),
+    (
+        "sep.ep.rx_size_left",
+        "fi_endpoint(3): receives are in contexts",
+    ),
+    (
+        "sep.ep.tx_size_left",
+        "fi_endpoint(3): transfers are in contexts",
+    ),
+    (
+        "sep.ep.export_xpu",
+        "domain_attr.max_xpu_ctx_cnt is 0; in no release",
+    ),
+    (
+        "context.ep.tx_ctx",
+        "fi_endpoint(3): takes a scalable endpoint",
+    ),
+    (
+        "context.ep.rx_ctx",
+        "fi_endpoint(3): takes a scalable endpoint",
+    ),
+    (
+        "context.ep.export_xpu",
+        "domain_attr.max_xpu_ctx_cnt is 0; in no release",
+    ),
+    // Receive contexts transmit nothing.
+    ("srx.ep.tx_ctx", "fi_endpoint(3): takes a scalable endpoint"),
+    ("srx.ep.rx_ctx", "fi_endpoint(3): takes a scalable endpoint"),
     (
         "srx.ep.tx_size_left",
         "fi_endpoint(3): a receive context has no transmit queue",
@@ -282,6 +312,7 @@ fn every_call_is_supported_or_announced_as_absent() {
     let (mut a, mut b, mut c) = (null_mut(), null_mut(), null_mut());
     let (mut d, mut e, mut f) = (null_mut(), null_mut(), null_mut());
     let (mut g, mut h, mut i) = (null_mut(), null_mut(), null_mut());
+    let (mut s, mut tx, mut rx) = (null_mut(), null_mut(), null_mut());
     walk!(
         walk,
         "fabric",
@@ -300,7 +331,7 @@ fn every_call_is_supported_or_announced_as_absent() {
         av_open(domain, null_mut(), null_mut(), none),
         cq_open(domain, null_mut(), &mut e, none),
         endpoint(domain, info, &mut f, none),
-        scalable_ep(domain, info, &mut f, none),
+        scalable_ep(domain, info, &mut s, none),
         cntr_open(domain, null_mut(), &mut g, none),
         poll_open(domain, none, &mut d),
         stx_ctx(domain, null_mut(), &mut h, none),
@@ -398,6 +429,21 @@ fn every_call_is_supported_or_announced_as_absent() {
     );
     own(&mut walk, "endpoint", ep);
     own(&mut walk, "srx", i);
+    own(&mut walk, "sep", s);
+    // SAFETY: a live handle, and room for handles. The first contexts are open already.
+    unsafe {
+        let info = wish.info();
+        assert_eq!(
+            (domain_ops.as_ref().unwrap().scalable_ep)(domain, info, &mut s, none),
+            0
+        );
+        assert_eq!(((*(*s).ops).tx_ctx)(s, 0, none.cast(), &mut tx, none), 0);
+        assert_eq!(((*(*s).ops).rx_ctx)(s, 0, none.cast(), &mut rx, none), 0);
+    }
+    own(&mut walk, "context", tx);
+    for ep in [tx, rx] {
+        transfers(&mut walk, "context", ep);
+    }
     for (object, ep) in [
         ("endpoint", ep),
         ("disabled", open_disabled(domain, info).0),
@@ -413,11 +459,9 @@ fn every_call_is_supported_or_announced_as_absent() {
     absent.sort();
     announced.sort();
     assert_eq!(absent, announced);
-    // The limits that announce absent calls.
     // SAFETY: the provider's `fi_info`.
     unsafe {
         let attr = &*(*info).domain_attr;
-        assert_eq!((attr.max_ep_tx_ctx, attr.max_ep_rx_ctx), (1, 1));
         assert!(attr.max_ep_stx_ctx > 1 && attr.max_ep_srx_ctx > 1);
     }
 }

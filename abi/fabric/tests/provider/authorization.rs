@@ -60,7 +60,7 @@ fn a_peer_of_another_version_is_named_as_such() {
     let Err(DeviceError::Refused { reason }) = refused.map(drop) else {
         panic!("the peer was accepted");
     };
-    assert!(reason.contains("speaks version 3"), "{reason}");
+    assert!(reason.contains("speaks version 4"), "{reason}");
     // The other way round: such a peer answers.
     let number = side.insert(&outsider.name());
     assert_eq!(post(&side, number), AGAIN, "it is connecting");

@@ -48,7 +48,7 @@ fn recv(ep: *mut FidEp, into: &mut [u8]) {
 #[test]
 fn a_shared_transmit_context_is_offered_on_request() {
     let provider = rkey_fi::fi_prov_ini();
-    for count in [0, 1, 2, FI_SHARED_CONTEXT] {
+    for count in [0, 1, 1000, FI_SHARED_CONTEXT] {
         let mut info = null_mut();
         // SAFETY: the entry point's structure; complete hints; the provider's list.
         unsafe {
@@ -57,15 +57,13 @@ fn a_shared_transmit_context_is_offered_on_request() {
             let mut hints: Info = std::mem::zeroed();
             hints.ep_attr = &mut ep;
             let code = ((*provider).getinfo)(V1_17, null(), null(), 0, &hints, &mut info);
-            if count == 2 {
-                assert_eq!(code, -libc::ENODATA, "max_ep_tx_ctx is 1");
+            if count == 1000 {
+                assert_eq!(code, -libc::ENODATA, "more than max_ep_tx_ctx");
                 continue;
             }
             assert_eq!(code, 0);
             assert_eq!((*(*info).ep_attr).tx_ctx_cnt, count.max(1));
             assert!((*(*info).domain_attr).max_ep_stx_ctx > 1);
-            assert_eq!((*(*info).domain_attr).max_ep_tx_ctx, 1);
-            assert_eq!((*(*info).domain_attr).max_ep_rx_ctx, 1);
         }
     }
 }
@@ -286,7 +284,7 @@ fn an_alias_may_come_first() {
     b.close_rest();
 }
 
-/// Bits of a number that name a receive context: the first context is the endpoint, and there is no other.
+/// Bits of a number that name a receive context: the first context of an ordinary endpoint is itself, and it has no other.
 #[test]
 fn numbers_may_name_a_receive_context() {
     const BITS: c_int = 8;
@@ -325,5 +323,8 @@ fn numbers_may_name_a_receive_context() {
     assert_eq!(again(|| send(ep, b"abc", rx_addr(0))), 0);
     assert!(b.completion(&[&side]).is_ok());
     assert_eq!(&there, b"abc");
-    assert_eq!(send(ep, b"abc", rx_addr(1)), -(libc::EINVAL as isize));
+    assert_eq!(
+        again(|| send(ep, b"abc", rx_addr(1))),
+        -(libc::ECONNREFUSED as isize)
+    );
 }

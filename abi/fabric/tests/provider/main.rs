@@ -40,6 +40,7 @@ mod pressure;
 mod registration;
 mod requests;
 mod roused;
+mod scalable;
 mod shared;
 mod silent;
 mod stopped;

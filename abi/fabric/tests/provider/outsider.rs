@@ -68,6 +68,12 @@ impl Outsider {
         fuzzing::asks(self.address(), self.device.node(), there.port())
     }
 
+    /// The same of an endpoint that wants this receive context, and perhaps only sends.
+    pub(crate) fn hello_for(&self, there: SocketAddr, context: u8, one_way: bool) -> Vec<u8> {
+        let to = (there.port(), context);
+        fuzzing::asks_for(self.address(), self.device.node(), to, one_way)
+    }
+
     /// Its answer to a peer that connects.
     pub(crate) fn answer(&self, incoming: &Incoming) -> Vec<u8> {
         let asked = &incoming.peer().private_data;

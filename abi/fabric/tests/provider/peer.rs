@@ -30,7 +30,11 @@ pub(crate) fn hear() -> Option<String> {
 
 /// The name of an endpoint in hexadecimal.
 pub(crate) fn word_of_name(side: &Side) -> String {
-    let name = name_of(side.ep);
+    word_of(&name_of(side.ep))
+}
+
+/// A name in hexadecimal.
+pub(crate) fn word_of(name: &[u8]) -> String {
     name.iter().map(|b| format!("{b:02x}")).collect()
 }
 

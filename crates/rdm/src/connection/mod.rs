@@ -5,7 +5,9 @@ mod table;
 
 pub use state::{Change, Event, State};
 pub use table::Connections;
+pub(crate) use table::NumberHasher;
 
+use crate::address::Destination;
 use crate::backlog::Backlog;
 use crate::credit::{Credit, Window};
 use crate::limits::{RESERVE, SENDS};
@@ -35,6 +37,8 @@ pub struct Connection<Q, I> {
     pub backlog: Backlog,
     /// Whether the peer's device chooses the keys of its regions.
     pub device_keys: bool,
+    /// Where messages over it go; `None`: to a peer that only sends.
+    pub leads_to: Option<Destination>,
 }
 
 /// The next step of a connection's teardown.
@@ -51,10 +55,10 @@ pub enum Teardown {
 
 impl<Q, I> Connection<Q, I> {
     /// A new connection that is being made.
-    pub fn new(qp: Q, peer: SocketAddr, identity: I) -> Self {
+    pub fn new(qp: Q, to: Destination, identity: I) -> Self {
         Self {
             qp: Some(qp),
-            peer,
+            peer: to.address,
             identity,
             state: State::default(),
             pending: 0,
@@ -64,6 +68,7 @@ impl<Q, I> Connection<Q, I> {
             outstanding: 0,
             backlog: Backlog::default(),
             device_keys: false,
+            leads_to: Some(to),
         }
     }
 

@@ -1,7 +1,7 @@
 //! All connections of an endpoint. The slot of an ended connection is reused.
 
 use super::{Change, Connection, Event};
-use core::net::SocketAddr;
+use crate::address::Destination;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Index, IndexMut};
@@ -122,8 +122,8 @@ impl<Q, I> Connections<Q, I> {
         self.list[index].qp.take()
     }
 
-    /// Frees the slot of an ended connection, unless messages of it are unread; returns its peer's address.
-    pub fn release(&mut self, index: usize) -> Option<SocketAddr> {
+    /// Frees the slot of an ended connection, unless messages of it are unread; returns where it led, if it did.
+    pub fn release(&mut self, index: usize) -> Option<Destination> {
         let it = &mut self.list[index];
         if it.pending > 0 || !it.state.awaits_teardown() {
             return None;
@@ -131,7 +131,7 @@ impl<Q, I> Connections<Q, I> {
         it.state.apply(Event::Released);
         self.over -= 1;
         self.free.push(index);
-        Some(it.peer)
+        it.leads_to
     }
 
     /// Whether departed peers have left too many unread messages to admit a new peer.
@@ -161,9 +161,9 @@ impl<Q, I> IndexMut<usize> for Connections<Q, I> {
     }
 }
 
-/// A hasher for queue pair numbers. The device chooses them, so no peer can cause collisions.
+/// A hasher for numbers that the device or the program chooses, so that no peer can cause collisions.
 #[derive(Default)]
-struct NumberHasher(u64);
+pub(crate) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn write(&mut self, bytes: &[u8]) {
@@ -174,7 +174,12 @@ impl Hasher for NumberHasher {
 
     #[inline]
     fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.write_u64(number.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     #[inline]
@@ -190,6 +195,7 @@ mod tests {
     use crate::backlog::Later;
     use crate::connection::Teardown;
     use crate::credit;
+    use core::net::SocketAddr;
 
     type Table = Connections<&'static str, ()>;
 
@@ -198,7 +204,7 @@ mod tests {
     }
 
     fn open(table: &mut Table, qpn: u32) -> usize {
-        let index = table.add(qpn, Connection::new("qp", peer(qpn as u16), ()));
+        let index = table.add(qpn, Connection::new("qp", peer(qpn as u16).into(), ()));
         table.apply(index, Event::Made);
         index
     }
@@ -217,7 +223,7 @@ mod tests {
         table.apply(first, Event::Ended);
         assert_eq!(table[first].teardown(false), Teardown::Release);
         assert_eq!(table.take_qp(first, 7), Some("qp"));
-        assert_eq!(table.release(first), Some(peer(7)));
+        assert_eq!(table.release(first), Some(peer(7).into()));
         assert_eq!((table.find(7), table.count()), (None, 1));
         assert!(!table.awaits_teardown() && table[first].state().is_free());
 
@@ -243,7 +249,7 @@ mod tests {
         table.apply(it, Event::Ended);
         assert_eq!(table.release(it), None, "an unread message");
         table[it].pending = 0;
-        assert_eq!(table.release(it), Some(peer(7)));
+        assert_eq!(table.release(it), Some(peer(7).into()));
         assert_eq!(table.release(it), None, "only once");
     }
 
@@ -278,7 +284,7 @@ mod tests {
 
     #[test]
     fn some_room_is_kept_for_answers() {
-        let mut it = Connection::new((), peer(1), ());
+        let mut it = Connection::new((), peer(1).into(), ());
         while it.has_room(1) {
             it.outstanding += 1;
         }

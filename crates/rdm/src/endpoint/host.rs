@@ -3,6 +3,7 @@
 //! The endpoint is borrowed during all calls: the host must not use it in them, and must not wait.
 
 use super::{Connection, Pool};
+use crate::address::Destination;
 use crate::error::{Error, Failure, Result};
 use crate::header::{Atomic, Header};
 use crate::operation_id::Plain;
@@ -53,7 +54,7 @@ pub trait Host: Sized {
     ///
     /// # Errors
     /// Why it could not start.
-    fn connect(&self, peer: usize, address: SocketAddr) -> Result<()>;
+    fn connect(&self, peer: usize, to: Destination) -> Result<()>;
 
     // ---- Memory.
 

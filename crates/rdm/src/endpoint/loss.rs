@@ -3,11 +3,11 @@
 
 use super::operation::{Operation, Retained};
 use super::{Endpoint, Host, Note, Service};
+use crate::address::Destination;
 use crate::connection::{Event, Teardown};
 use crate::error::Error;
 use crate::header::{Header, Kind};
 use crate::peers::Route;
-use core::net::SocketAddr;
 use std::time::Instant;
 
 /// What a closed endpoint leaves behind. Its memory may be in use until the queue pairs are quiet.
@@ -99,10 +99,11 @@ impl<H: Host> Endpoint<H> {
             peer: address,
             open,
         });
-        if let Some(peer) = self.peers.find(address)
+        if let Some(to) = self.connections[connection].leads_to
+            && let Some(peer) = self.peers.find(to)
             && self.peers[peer].route == Route::Open(connection)
         {
-            self.peers[peer].route = self.remaining_route(host, address);
+            self.peers[peer].route = self.remaining_route(host, to);
         }
         for later in waiting.iter() {
             self.fail_with(host, later.operation(), Error::ConnectionReset);
@@ -127,10 +128,10 @@ impl<H: Host> Endpoint<H> {
     /// The remaining route to a peer when our own connection could not be made or has ended: a connection that the peer
     /// made, if any (both sides may connect at the same time).
     #[cold]
-    fn remaining_route(&self, host: &H, address: SocketAddr) -> Route {
+    fn remaining_route(&self, host: &H, to: Destination) -> Route {
         let index = self.connections.iter().position(|it| {
             let qp = it.qp.as_ref().filter(|_| it.state().is_open());
-            it.peer == address && qp.is_some_and(|qp| host.is_ready(qp))
+            it.leads_to == Some(to) && qp.is_some_and(|qp| host.is_ready(qp))
         });
         index.map_or(Route::None, Route::Open)
     }
@@ -160,7 +161,7 @@ impl<H: Host> Endpoint<H> {
         let result = result.and_then(|it| self.made(host, it).map(|()| it));
         let route = match result {
             Ok(connection) => Route::Open(connection),
-            Err(_) => self.remaining_route(host, self.peers[peer].address),
+            Err(_) => self.remaining_route(host, self.peers[peer].destination),
         };
         let it = &mut self.peers[peer];
         it.route = route;
@@ -176,7 +177,10 @@ impl<H: Host> Endpoint<H> {
         if self.made(host, connection).is_err() {
             return;
         }
-        let peer = self.peers.at(self.connections[connection].peer);
+        let Some(to) = self.connections[connection].leads_to else {
+            return;
+        };
+        let peer = self.peers.at(to);
         if self.peers[peer].route == Route::None {
             self.peers[peer].route = Route::Open(connection);
             self.peers[peer].failed = None;
@@ -218,8 +222,8 @@ impl<H: Host> Endpoint<H> {
                     if let Some(qpn) = qp.as_ref().map(|qp| host.qpn(qp)) {
                         drop(self.connections.take_qp(index, qpn));
                     }
-                    if let Some(address) = self.connections.release(index) {
-                        self.peers.forget(address);
+                    if let Some(to) = self.connections.release(index) {
+                        self.peers.forget(to);
                     }
                 }
             }

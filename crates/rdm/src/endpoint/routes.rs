@@ -1,10 +1,10 @@
 //! How the host reads and changes peers and connections.
 
 use super::{Connection, Connections, Endpoint, Host};
+use crate::address::Destination;
 use crate::connection::Event;
 use crate::error::{Error, Result};
 use crate::peers::{Peers, Route};
-use core::net::SocketAddr;
 use std::time::Instant;
 
 impl<H: Host> Endpoint<H> {
@@ -22,22 +22,28 @@ impl<H: Host> Endpoint<H> {
         &self.peers
     }
 
-    /// Adds a connection that is being made, and returns its slot. Nothing is sent over it until it is made.
+    /// Adds a connection that is being made, and returns its slot. Nothing is sent over it until it is made, and then only
+    /// messages for this destination.
     pub fn add_connection(
         &mut self,
         host: &H,
         qp: H::Qp,
-        peer: SocketAddr,
+        to: impl Into<Destination>,
         identity: H::Identity,
     ) -> usize {
         let qpn = host.qpn(&qp);
         self.connections
-            .add(qpn, Connection::<H>::new(qp, peer, identity))
+            .add(qpn, Connection::<H>::new(qp, to.into(), identity))
     }
 
     /// Records from its hello whether a peer's device chooses the keys of its regions.
     pub fn set_device_keys(&mut self, connection: usize, device_keys: bool) {
         self.connections[connection].device_keys = device_keys;
+    }
+
+    /// Records that a peer has made a connection only to send: it is no route to the peer's address.
+    pub fn set_one_way(&mut self, connection: usize) {
+        self.connections[connection].leads_to = None;
     }
 
     /// Records that the connection of a connected endpoint could not be made, and drops its queue pair.
@@ -56,9 +62,9 @@ impl<H: Host> Endpoint<H> {
         self.connections.hurry_teardown();
     }
 
-    /// The index of the peer at an address, which is added if it is new.
-    pub fn peer_at(&mut self, address: SocketAddr) -> usize {
-        self.peers.at(address)
+    /// The index of the peer at a destination, which is added if it is new.
+    pub fn peer_at(&mut self, destination: impl Into<Destination>) -> usize {
+        self.peers.at(destination)
     }
 
     /// The index of the peer with this number in the address vector, from which so far this many addresses have been removed;
@@ -70,7 +76,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Records the number of a peer in the address vector.
-    pub fn set_number(&mut self, number: usize, peer: usize) {
+    pub fn set_number(&mut self, number: u64, peer: usize) {
         self.peers.set_number(number, peer);
     }
 
@@ -147,8 +153,8 @@ impl<H: Host> Endpoint<H> {
         if let Some(error) = it.take_failure(now) {
             return Err(error);
         }
-        let address = it.address;
-        host.connect(peer, address)?;
+        let destination = it.destination;
+        host.connect(peer, destination)?;
         self.peers[peer].route = Route::Connecting;
         Err(Error::Again)
     }

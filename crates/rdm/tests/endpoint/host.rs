@@ -4,6 +4,7 @@ use crate::net::{Net, gather, scatter, sge};
 use core::net::SocketAddr;
 use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
 use rkey_engine::{Completion, SendRequest, Sge, Status};
+use rkey_rdm::address::Destination;
 use rkey_rdm::atomic::Request;
 use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
@@ -134,8 +135,8 @@ impl Host for SimHost {
     fn cut_off(&self, qp: &usize) {
         self.tell(Told::Cut(*qp));
     }
-    fn connect(&self, peer: usize, address: SocketAddr) -> Result<()> {
-        self.connecting.borrow_mut().push((peer, address));
+    fn connect(&self, peer: usize, to: Destination) -> Result<()> {
+        self.connecting.borrow_mut().push((peer, to.address));
         Ok(())
     }
 

@@ -71,6 +71,27 @@ fn a_message_finds_the_receive_with_its_tag() {
     }
 }
 
+/// What is sent to the address of a peer that only sends goes over a connection of its own.
+#[test]
+fn a_one_way_connection_is_no_route() {
+    let mut world = two();
+    world.nodes[0].only_sends = true;
+    let receive = world.receive(1, any(), 8);
+    let there = world.send(0, 1, 8, tagged(0));
+    world.settle();
+    assert_eq!(world.told(1), [received(receive, 0, there, whole(8))]);
+    assert_eq!(world.nodes[1].ep.peers().find(address(0)), None);
+    let receive = world.receive(0, any(), 8);
+    let back = world.send(1, 0, 8, tagged(0));
+    world.settle();
+    assert!(
+        world
+            .told(0)
+            .contains(&received(receive, 1, back, whole(8)))
+    );
+    assert_eq!(world.nodes[1].ep.connections().count(), 2);
+}
+
 #[test]
 fn messages_without_a_receive_wait_in_order() {
     let mut world = two();

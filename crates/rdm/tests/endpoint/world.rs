@@ -28,6 +28,8 @@ pub(crate) struct Node {
     /// Connections from peers that are not ready yet.
     accepting: Vec<usize>,
     gone: u32,
+    /// Its connections are one-way.
+    pub(crate) only_sends: bool,
 }
 
 /// Something that can happen.
@@ -121,6 +123,7 @@ impl World {
                 host: SimHost::new(Rc::clone(&net), shared.clone()),
                 accepting: Vec::new(),
                 gone: 0,
+                only_sends: false,
             }
         };
         let nodes = (0..nodes).map(node).collect();
@@ -316,6 +319,9 @@ impl World {
             it.ep.add_connection(&it.host, qp, address(peer), ())
         };
         let index = add(&mut self.nodes[to], theirs, node);
+        if self.nodes[node].only_sends {
+            self.nodes[to].ep.set_one_way(index);
+        }
         self.nodes[to].accepting.push(index);
         let index = add(&mut self.nodes[node], ours, to);
         let Node { ep, host, .. } = &mut self.nodes[node];

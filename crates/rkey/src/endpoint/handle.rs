@@ -65,11 +65,13 @@ impl Endpoint {
             admission: Admission {
                 ep_type: TYPE,
                 device_keys: true,
+                one_way: false,
                 key: Vec::new(),
                 device: raw.node(),
             },
             name: address,
             number: None,
+            counted_as: None,
             max_sge: 2,
             channel: None,
         };

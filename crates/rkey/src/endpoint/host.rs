@@ -8,6 +8,7 @@ use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::Front;
 use rkey_engine::{Completion, PostError, QpAttributes, QpState, SendRequest, Sge, Status};
+use rkey_rdm::address::Destination;
 use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
@@ -84,9 +85,9 @@ impl Host for EndpointHost {
         qp.cut_off();
     }
 
-    fn connect(&self, peer: usize, address: SocketAddr) -> Result<()> {
+    fn connect(&self, peer: usize, to: Destination) -> Result<()> {
         let inner = self.this.upgrade().ok_or(Error::Shutdown)?;
-        rkey_endpoint::reach(inner, peer, address)
+        rkey_endpoint::reach(inner, peer, to)
     }
 
     fn domain(&self) -> DomainId {

@@ -146,7 +146,7 @@ fn an_endpoint_that_is_closed_gets_no_connections() {
     ep.shut();
     let live = ep.live().unwrap();
     let qp = live.new_qp(None).unwrap();
-    let late = live.add_connection(&mut live.state.lock(), qp, SOMEBODY);
+    let late = live.add_connection(&mut live.state.lock(), qp, SOMEBODY.into());
     assert_eq!(late.map_err(FiError::from), Err(FiError::SHUTDOWN));
     assert!(live.state.lock().rdm.connections().slots() == 0);
 }

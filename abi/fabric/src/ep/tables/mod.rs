@@ -3,7 +3,8 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`object`], [`shared`], [`stx`] | endpoints, shared receive contexts, shared transmit contexts |
+//! | [`object`], [`scalable`] | endpoints, scalable endpoints |
+//! | [`shared`], [`stx`] | shared receive contexts, shared transmit contexts |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`], [`collective`] | the transfers; [`calls`] is what the first two have in common |
 //! | [`work`], [`deferred`] | triggered operations and the deferred work queue |
 
@@ -14,6 +15,7 @@ mod deferred;
 mod msg;
 pub(crate) mod object;
 mod rma;
+pub(crate) mod scalable;
 pub(crate) mod shared;
 pub(crate) mod stx;
 mod tagged;

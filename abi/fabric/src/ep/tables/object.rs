@@ -5,7 +5,7 @@
 
 use super::{atomic, collective, msg, rma, tagged};
 use crate::connect_request::{Request, take_request};
-use crate::domain::{DomainObject, number};
+use crate::domain::DomainObject;
 use crate::ep::flags::{self, OpFlags};
 use crate::ep::group::join;
 use crate::ep::object::EpObject;
@@ -17,10 +17,10 @@ use crate::pep::PepObject;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-/// The structure of a handle.
-fn fid_of(context: *mut c_void) -> UnsafeCell<FidEp> {
+/// The structure of a handle of this class.
+pub(super) fn fid_of(class: usize, context: *mut c_void) -> UnsafeCell<FidEp> {
     UnsafeCell::new(FidEp {
-        fid: Fid::new(FI_CLASS_EP, context, &FID_OPS),
+        fid: Fid::new(class, context, &FID_OPS),
         ops: &OPS,
         cm: &CM,
         msg: &msg::OPS,
@@ -105,55 +105,29 @@ pub(crate) unsafe extern "C" fn endpoint(
         let shares_tx = attr.tx_ctx_cnt == FI_SHARED_CONTEXT;
         if attr.tx_ctx_cnt > 1 && !shares_tx || attr.rx_ctx_cnt > 1 && !shares {
             return Err(FiError::INVAL.because(format_args!(
-                "an endpoint has one context for each direction (max_ep_tx_ctx, max_ep_rx_ctx)"
+                "an endpoint of fi_endpoint has one context for each direction: fi_scalable_ep makes one with several"
             )));
         }
-        let auth_key = match owner.inner.version >= version(1, 5) {
-            // SAFETY: null or `len` bytes, as the program says.
-            true => unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? },
-            false => &[],
-        };
-        if owner.inner.av_keys && (ep_type == FI_EP_MSG || !auth_key.is_empty()) {
-            tracing::warn!(
-                "in an FI_AV_AUTH_KEY domain endpoints take their keys from an address vector"
-            );
-            return Err(FiError::INVAL);
-        }
-        let source = info
-            .src_addr
-            .and_then(|bytes| owner.inner.format.decode(bytes));
-        let source = source.map_or_else(|| owner.inner.format.loopback(0), |(address, _)| address);
-        let own = owner.inner.pd(auth_key)?;
+        // SAFETY: attributes as the caller promises.
+        let pd = unsafe { own_pd(&owner.inner, attr)? };
+        let source = source_of(&owner.inner, &info);
         // SAFETY: `origin` validates the handle, which is that of a passive endpoint or a connection request.
         let (local_address, request) =
             unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
         let offered = crate::info::offer::primary(ep_type) | crate::info::offer::secondary(ep_type);
+        let caps = if info.caps == 0 { offered } else { info.caps };
         let inner = Arc::new(Endpoint {
-            domain: Arc::clone(&owner.inner),
-            pd: CurrentPd {
-                own,
-                found: OnceLock::new(),
-            },
-            number: number(),
-            ep_type,
             shares,
             shares_tx,
-            caps: if info.caps == 0 { offered } else { info.caps },
-            handle: AtomicUsize::new(0),
             setup: Mutex::new(Setup {
                 local_address,
                 request,
                 ..Setup::default()
             }),
-            live: OnceLock::new(),
-            min_multi_recv: Arc::new(AtomicUsize::new(MIN_MULTI_RECV)),
-            hmem_p2p: AtomicI32::new(FI_HMEM_P2P_ENABLED),
-            limits: options::Limits::of(ep_type),
-            aliases: Users::default(),
-            closing: AtomicBool::new(false),
+            ..Endpoint::new(&owner.inner, pd, ep_type, caps)
         });
         let object = EpObject {
-            fid: fid_of(context),
+            fid: fid_of(FI_CLASS_EP, context),
             inner,
             flags: OpFlags::new(
                 info.tx.map_or(0, |tx| tx.op_flags),
@@ -170,6 +144,31 @@ pub(crate) unsafe extern "C" fn endpoint(
         owner.inner.users.add();
         Ok(())
     })
+}
+
+/// The protection domain of a new endpoint with these attributes.
+///
+/// # Safety
+/// Attributes of an endpoint as fi_endpoint(3) requires.
+pub(super) unsafe fn own_pd(domain: &Domain, attr: &EpAttr) -> Result<Arc<ProtectionDomain>> {
+    let auth_key = match domain.version >= version(1, 5) {
+        // SAFETY: null or `len` bytes, as the program says.
+        true => unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? },
+        false => &[],
+    };
+    if domain.av_keys && (attr.ep_type == FI_EP_MSG || !auth_key.is_empty()) {
+        tracing::warn!(
+            "in an FI_AV_AUTH_KEY domain endpoints take their keys from an address vector"
+        );
+        return Err(FiError::INVAL);
+    }
+    domain.pd(auth_key)
+}
+
+/// The address that a new endpoint wants.
+pub(super) fn source_of(domain: &Domain, info: &Hints<'_>) -> SocketAddr {
+    let source = info.src_addr.and_then(|bytes| domain.format.decode(bytes));
+    source.map_or_else(|| domain.format.loopback(0), |(address, _)| address)
 }
 
 /// The address of a new endpoint, and the request that it answers, if any: the handle in its `fi_info` can be a
@@ -253,8 +252,9 @@ unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
         flags.set(asked.flags)?;
     }
     let ep = &object.inner;
+    let class = ep.context.as_ref().map_or(FI_CLASS_EP, Context::class);
     let alias = EpObject {
-        fid: fid_of(object.context()),
+        fid: fid_of(class, object.context()),
         inner: Arc::clone(ep),
         flags,
         is_alias: true,
