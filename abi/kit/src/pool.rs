@@ -148,7 +148,7 @@ impl<T: 'static> Pool<T> {
         }
         let slot = base.wrapping_add(offset).cast::<Slot<T>>();
         // SAFETY: a whole number of strides into the usable part of the reservation, which is never released; a slot of
-        // zeroes is free.
+        // zeros is free.
         Some((unsafe { &*slot }, offset / Self::STRIDE))
     }
 

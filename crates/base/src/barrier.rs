@@ -1,17 +1,17 @@
 //! Memory barriers that cost nothing on one side.
 //!
 //! Two sides that each write a word and then read the other's ("I am going to sleep" against "there is work"; "I am
-//! using this memory" against "this memory is going away") need a full fence on both sides, and on the busy side it
-//! costs more than everything else it does. `membarrier(2)` moves the whole cost to the rare side: [`heavy`] makes
-//! every processor that runs a registered process execute a full fence, at any place in its program, so the busy side
-//! only has to keep the *compiler* from reordering: [`light`].
+//! using this memory" against "this memory is going away") need a full fence on both sides, and on the busy side the
+//! fence costs more than everything else. `membarrier(2)` moves the whole cost to the rare side: [`heavy`] makes every
+//! processor that runs a registered process execute a full fence, wherever its program is, so the busy side only has to
+//! keep the *compiler* from reordering: [`light`].
 //!
-//! The pair works only if the process on the *light* side has registered. Processes tell each other at connection
-//! whether [`register`] succeeded; if it did not on either side, both must use real fences.
+//! The pair works only if the process on the *light* side has registered. When they connect, processes tell each other
+//! whether [`register`] succeeded; if it failed on either side, both must use real fences.
 //!
-//! A registration is inherited by `fork`, and lost by `exec`.
+//! A forked child inherits a registration; `exec` loses it.
 
-// UNSAFETY: `membarrier` is reached by a raw system call.
+// UNSAFETY: `membarrier` needs a raw system call.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU8, Ordering, compiler_fence, fence};
@@ -28,14 +28,14 @@ const REFUSED: u8 = 2;
 static REGISTRATION: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 fn membarrier(command: libc::c_int) -> libc::c_long {
-    // SAFETY: the call takes three integers and touches no memory of ours.
+    // SAFETY: the call takes three integers and touches none of our memory.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
 }
 
 /// Registers this process, so that [`heavy`] barriers of any process on this machine reach its threads. Returns whether
-/// that worked; further calls return the same without asking again.
+/// that worked; further calls return the same result without a system call.
 ///
-/// Costs some microseconds, once; in a process with several threads possibly milliseconds.
+/// The first call takes some microseconds, or possibly milliseconds in a process with several threads.
 pub fn register() -> bool {
     match REGISTRATION.load(Ordering::Relaxed) {
         REGISTERED => return true,
@@ -43,7 +43,7 @@ pub fn register() -> bool {
         _ => {}
     }
     let wanted = libc::c_long::from(CMD_GLOBAL_EXPEDITED | CMD_REGISTER_GLOBAL_EXPEDITED);
-    // An error is negative, and hence has all bits: check the sign first.
+    // An error is negative and hence has all bits set: check the sign first.
     let offered = membarrier(CMD_QUERY);
     let done = offered >= 0
         && offered & wanted == wanted
@@ -61,13 +61,14 @@ pub fn available() -> bool {
 
 /// A full fence on this processor and on every processor that runs a registered process.
 ///
-/// Between 0.2 µs (no other process runs) and some 20 µs. Where `membarrier` does not exist it is a full fence on this
-/// processor only, which is enough if the other side, as told by [`register`], uses full fences too.
+/// It takes between 0.2 µs (if no other process runs) and some 20 µs. Where `membarrier` does not exist, it is a full
+/// fence on this processor only, which is enough if the other side uses full fences as well, as [`register`] requires.
 #[inline]
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if available() {
-        // Cannot fail: the command was offered when we registered, and takes no arguments that could be wrong.
+        // This cannot fail: the kernel offered the command when we registered, and it takes no arguments that could be
+        // wrong.
         membarrier(CMD_GLOBAL_EXPEDITED);
     }
     fence(Ordering::SeqCst);

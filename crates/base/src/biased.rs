@@ -1,12 +1,14 @@
-//! A lock for what one thread uses all the time and others hardly ever: biased to its owner.
+//! A lock that is biased to its owner, for data that one thread uses all the time and others hardly ever.
 //!
-//! The owner locks and unlocks by plain stores and a load. The cost is with the others: each time one locks, it makes every
-//! processor that runs this process execute a fence ([`barrier::heavy`](crate::barrier::heavy)), which takes microseconds.
+//! The owner locks and unlocks with plain stores and a load. The others bear the cost: each time one of them locks, it
+//! makes every processor that runs this process execute a fence ([`barrier::heavy`](crate::barrier::heavy)), which
+//! takes microseconds.
 //!
-//! The owner says "I am in" and then looks whether another wants in; another says that it wants in and then, after the
-//! heavy barrier, looks whether the owner is in. So one of the two sees the other, and the owner gives way.
+//! The owner announces that it is in and then checks whether another thread wants in. Another thread announces that it
+//! wants in and then, after the heavy barrier, checks whether the owner is in. So one of the two sees the other, and
+//! the owner gives way.
 
-// UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.
+// UNSAFETY: a lock gives out `&mut T` from `&self`, which cannot be written without `unsafe`.
 #![allow(unsafe_code)]
 
 use crate::lock::{Guard, SpinLock};
@@ -16,7 +18,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// A value that its owner locks for next to nothing, and others for microseconds. Not reentrant, not poisoned by a panic.
+/// A value that its owner locks at almost no cost, and others in microseconds. The lock is not reentrant, and a panic
+/// does not poison it.
 pub struct BiasedLock<T> {
     owner_is_in: AtomicBool,
     /// Another thread is in, or waits for the owner to leave.
@@ -32,7 +35,7 @@ unsafe impl<T: Send> Sync for BiasedLock<T> {}
 // SAFETY: sending the lock sends the value inside it, and nothing else.
 unsafe impl<T: Send> Send for BiasedLock<T> {}
 
-/// A [`BiasedLock`] as its owner and others share it.
+/// The part of a [`BiasedLock`] that its owner and others share.
 pub type SharedLock<T> = Arc<BiasedLock<T>>;
 
 /// The owner's access to a [`BiasedLock`]. It can move to another thread, but not be shared.
@@ -61,7 +64,7 @@ impl<T> BiasedLock<T> {
         }
         for guard in &guards {
             let backoff = Backoff::new();
-            // Acquire: what the owner did inside has happened before.
+            // Acquire: everything that the owner did inside has happened before.
             while guard.lock.owner_is_in.load(Ordering::Acquire) {
                 backoff.snooze();
             }
@@ -105,7 +108,7 @@ impl<T> Owner<T> {
         );
         lock.owner_is_in.store(true, Ordering::Relaxed);
         fences::light();
-        // Acquire: what another did inside has happened before.
+        // Acquire: everything that another thread did inside has happened before.
         if lock.other_wants_in.load(Ordering::Acquire) {
             self.give_way();
         }
@@ -156,9 +159,10 @@ impl<T> Deref for OwnerGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the owner is in. It had one guard at most (`lock` asserts that), and no other thread is in: of the owner's
-        // store and load and the other's store and load, with a fence between each two, at least one load sees the other's
-        // store, and then the owner waits outside, or the other one waits. `&self` excludes `deref_mut`.
+        // SAFETY: the owner is in. It had one guard at most (`lock` asserts that), and no other thread is in: the owner
+        // stores and then loads, the other thread stores and then loads, and each has a fence in between. So at least one
+        // load sees the other's store, and then either the owner waits outside or the other thread waits. `&self` excludes
+        // `deref_mut`.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }
@@ -196,7 +200,7 @@ impl<T> DerefMut for OtherGuard<'_, T> {
 
 impl<T> Drop for OtherGuard<'_, T> {
     fn drop(&mut self) {
-        // Before `others` is unlocked, so that the next one's wish is not taken back.
+        // This precedes unlocking `others`, so that it does not withdraw the next thread's request.
         self.lock.other_wants_in.store(false, Ordering::Release);
     }
 }
@@ -217,7 +221,7 @@ mod fences {
 
     #[inline(always)]
     pub(super) fn light() {
-        // `prepare` was called, so this does not change any more.
+        // `prepare` was called, so this no longer changes.
         match barrier::available() {
             true => barrier::light(),
             false => fence(Ordering::SeqCst),
@@ -225,7 +229,7 @@ mod fences {
     }
 }
 
-/// The same where there is no `membarrier`: full fences on both sides.
+/// The fences where there is no `membarrier`: full fences on both sides.
 #[cfg(any(loom, miri))]
 mod fences {
     #[cfg(loom)]

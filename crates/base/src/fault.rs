@@ -10,7 +10,7 @@ use thiserror::Error;
 #[error("memory at {address:#x} cannot be accessed")]
 pub struct Fault {
     /// The first address known not to be accessible. It is inside the range of the copy; it is exact if the processor
-    /// or the kernel reported it, and otherwise the start of the range that is invalid.
+    /// or the kernel reported it; otherwise it is the start of the invalid range.
     pub address: u64,
 }
 

@@ -1,10 +1,10 @@
 //! A bounded queue with one producer and many consumers, which do not disturb each other.
 //!
 //! The producer pushes without a lock: only the owner of the [`Producer`] (usually a larger object behind a lock) can
-//! push. Consumers take entries under a small lock of their own, so taking never waits for the producer's owner;
-//! checking whether there is anything to take needs no lock.
+//! push. Consumers take entries under a small separate lock, so taking never waits for the producer's owner; checking
+//! whether there is anything to take needs no lock.
 
-// UNSAFETY: entries are handed from one thread to another through uninitialised slots of a shared buffer.
+// UNSAFETY: entries pass from one thread to another through uninitialised slots of a shared buffer.
 #![allow(unsafe_code)]
 
 use crate::lock::SpinLock;
@@ -19,7 +19,7 @@ use thiserror::Error;
 #[error("the queue is full")]
 pub struct Full;
 
-/// The slots. Their number is a power of two, so that a counter that only grows finds its slot by a mask.
+/// The slots. Their number is a power of two, so that a mask turns a counter that only grows into a slot.
 struct Buffer<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
     mask: usize,
@@ -43,11 +43,11 @@ impl<T: Copy> Buffer<T> {
     }
 }
 
-/// What both sides share.
+/// The state that both sides share.
 ///
-/// Who may access what: the producer stores `tail`, the holder of `taking` stores `head`; all may load both. Slots
-/// `head..tail` hold entries and belong to the holder of `taking`, the others to the producer. `buffer` itself is
-/// read by the producer and by the holder of `taking`, and replaced only by the producer *while* it holds `taking`.
+/// The producer stores `tail`, and the holder of `taking` stores `head`; all may load both. Slots `head..tail` hold
+/// entries and belong to the holder of `taking`; the others belong to the producer. The producer and the holder of
+/// `taking` read `buffer` itself; only the producer replaces it, *while* it holds `taking`.
 struct Ring<T> {
     head: CachePadded<AtomicUsize>,
     tail: CachePadded<AtomicUsize>,
@@ -66,13 +66,14 @@ unsafe impl<T: Send> Send for Ring<T> {}
 impl<T> Ring<T> {
     #[inline(always)]
     fn len(&self) -> usize {
-        // Head first: it never passes the tail, so the difference cannot be negative.
+        // The head is loaded first: it never passes the tail, so the difference cannot be negative.
         let head = self.head.load(Ordering::Acquire);
         self.tail.load(Ordering::Acquire).wrapping_sub(head)
     }
 }
 
-/// The consumers' side. Clone it, share it: any number of threads may take entries, each entry is taken once.
+/// The consumers' side. It can be cloned and shared: any number of threads may take entries, and each entry is taken
+/// once.
 pub struct Fifo<T> {
     ring: Arc<Ring<T>>,
 }
@@ -85,7 +86,7 @@ impl<T> Clone for Fifo<T> {
     }
 }
 
-/// The producer's side; there is one for a queue.
+/// The producer's side; a queue has exactly one.
 pub struct Producer<T> {
     ring: Arc<Ring<T>>,
     /// The producer's own copy of `tail`.
@@ -229,9 +230,9 @@ impl<T: Copy + Send> Producer<T> {
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
         let ring = &*self.ring;
         let _nobody_takes = ring.taking.lock();
-        // Exact, since the head cannot move while we hold the consumers' lock.
+        // This is exact because the head cannot move while we hold the consumers' lock.
         let head = ring.head.load(Ordering::Relaxed);
-        // Those that stay move towards the tail, so that of the two counters only the head changes, and only forwards.
+        // The entries that stay move towards the tail, so that only the head changes, and only forwards.
         let mut first_kept = self.tail;
         ring.buffer.with(|buffer| {
             // SAFETY: the buffer is replaced only by the producer, which is `self`, borrowed exclusively.
@@ -261,13 +262,13 @@ impl<T: Copy + Send> Producer<T> {
     ///
     /// # Errors
     ///
-    /// [`Full`] when more entries than that are queued; nothing changes then.
+    /// [`Full`] when more entries than that are queued; then nothing changes.
     pub fn resize(&mut self, capacity: usize) -> Result<(), Full> {
         let capacity = capacity.max(1);
         let replacement = Buffer::new(capacity);
         let ring = &*self.ring;
         let _nobody_takes = ring.taking.lock();
-        // Exact, since the head cannot move while we hold the consumers' lock.
+        // This is exact because the head cannot move while we hold the consumers' lock.
         let head = ring.head.load(Ordering::Relaxed);
         if self.tail.wrapping_sub(head) > capacity {
             return Err(Full);
@@ -317,7 +318,7 @@ impl<T> Producer<T> {
         self.capacity
     }
 
-    /// The number of entries that certainly fit; consumers may have made more room meanwhile.
+    /// The number of entries that are known to fit; consumers may have made more room meanwhile.
     #[inline]
     #[must_use]
     pub fn free(&self) -> usize {
@@ -438,7 +439,7 @@ mod tests {
                         let mut mine = Vec::new();
                         let mut batch = [0; 7];
                         loop {
-                            // Before the check: what is pushed before the flag is set is found after it.
+                            // This precedes the check: an entry pushed before the flag is set is found after it.
                             let last = done.load(Ordering::Acquire);
                             let n = fifo.pop_many(&mut batch[..1 + which * 3]);
                             mine.extend_from_slice(&batch[..n]);
@@ -529,7 +530,7 @@ mod loom_models {
             while let Some(entry) = fifo.pop() {
                 taken.push(entry);
             }
-            // The entry was taken or refused, not both and not neither.
+            // The entry was either taken or refused.
             refused.extend(&taken);
             assert_eq!(refused, [1, 2, 3, 4]);
         });

@@ -1,6 +1,7 @@
 //! Hints for the processor: they affect when something happens, never what happens.
 
-// UNSAFETY: the prefetch instruction has no intrinsic that works without a target feature, so it is written in asm.
+// UNSAFETY: the prefetch instruction has no intrinsic that works without a target feature, so it is written in
+// assembly.
 #![allow(unsafe_code)]
 
 /// Asks the processor to fetch the cache line of `ptr` in a state in which it can be written at once.
@@ -10,7 +11,7 @@
 pub fn prefetch_write(ptr: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: `prefetchw` reads and writes nothing that a program can observe, raises no exception for any address,
-    // and is a no-operation on 64-bit processors that do not implement it. Flags and stack are left alone.
+    // and is a no-operation on 64-bit processors that do not implement it. It does not change the flags or the stack.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) ptr, options(nostack, preserves_flags, readonly));
     }
@@ -23,7 +24,7 @@ pub fn prefetch_write(ptr: *const u8) {
 pub fn prefetch_read(ptr: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: `prefetcht0` (part of the x86-64 baseline) has no effect that a program can observe and raises no
-    // exception for any address. Flags and stack are left alone.
+    // exception for any address. It does not change the flags or the stack.
     unsafe {
         std::arch::asm!("prefetcht0 [{}]", in(reg) ptr, options(nostack, preserves_flags, readonly));
     }

@@ -8,15 +8,15 @@
 //! | --- | --- |
 //! | [`range`] | address ranges that cannot wrap around |
 //! | [`lock`] | a spin lock for critical sections of a few nanoseconds |
-//! | [`biased`] | a lock that costs its owner next to nothing |
+//! | [`biased`] | a lock that costs its owner almost nothing |
 //! | [`slab`] | numbered slots with generations, reference counts and a two-step end of life |
 //! | [`fifo`] | a bounded queue whose consumers need no lock of the producer |
 //! | [`fault`], [`copy`] | copies and atomics that return an error where a plain access would crash |
 //! | [`shared`] | views of memory that a peer process can see or change |
-//! | [`memory`] | the port through which the memory of a program is touched |
+//! | [`memory`] | the trait for access to the memory of a program |
 //! | [`segment`] | sealed shared-memory segments, our own and a peer's |
 //! | [`barrier`] | memory barriers that cost nothing on one side |
-//! | [`process`] | other processes: are they alive, reading and writing their memory, forks of this process |
+//! | [`process`] | other processes: whether they are alive, copies to and from their memory, forks of this process |
 //! | [`limit`] | how many log lines a peer may cause |
 //! | `long_double` | the numbers of the x87 unit (x86-64 only) |
 //! | [`hint`] | prefetch and pause |

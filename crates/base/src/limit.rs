@@ -35,7 +35,7 @@ impl Limit {
         }))
     }
 
-    /// If a line may be written `now`: the number of lines suppressed since the last one.
+    /// If a line may be written `now`, returns the number of lines suppressed since the last one.
     pub fn take(&self, now: Instant) -> Option<u64> {
         let mut inner = self.0.lock();
         let since = *inner.refilled.get_or_insert(now);

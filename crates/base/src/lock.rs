@@ -1,11 +1,11 @@
-//! A spin lock for critical sections of nanoseconds, and the mutex for all others.
+//! A spin lock for critical sections of nanoseconds, and a mutex for all others.
 //!
 //! An operating system's mutex needs one atomic read-modify-write to lock and another one to unlock. This lock unlocks
-//! with a plain release store, which on x86 is an ordinary `mov`; it is meant for code where those few nanoseconds are
-//! a large part of the work. A waiting thread spins for about a microsecond and then yields in every iteration, so that a
-//! preempted holder on a machine with few cores makes progress.
+//! with a plain release store, which on x86 is an ordinary `mov`; use it where those few nanoseconds are a large part of
+//! the work. A waiting thread spins for about a microsecond and then yields in every iteration, so that a preempted
+//! holder on a machine with few cores makes progress.
 
-// UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.
+// UNSAFETY: a lock gives out `&mut T` from `&self`, which cannot be written without `unsafe`.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicBool, Backoff, Ordering, UnsafeCell};
@@ -74,12 +74,12 @@ impl<T> SpinLock<T> {
         })
     }
 
-    /// Waits until the current holder has unlocked, as locking and unlocking would, for the price of a load if the
-    /// lock is free.
+    /// Waits until the current holder has unlocked, as locking and unlocking would; if the lock is free, this costs
+    /// only a load.
     ///
-    /// What the caller has changed before, by a sequentially consistent read-modify-write, is visible to later
-    /// holders that read it by a sequentially consistent load; what earlier holders did has happened before this
-    /// returns.
+    /// A change that the caller made before, with a sequentially consistent read-modify-write, is visible to later
+    /// holders that read it with a sequentially consistent load; everything that earlier holders did has happened
+    /// before this returns.
     #[inline]
     pub fn pass(&self) {
         crate::sync::order_for_loom();
@@ -100,7 +100,7 @@ impl<T> SpinLock<T> {
     fn lock_contended(&self) -> Guard<'_, T> {
         let backoff = Backoff::new();
         loop {
-            // Wait on a plain load, so that waiters share the cache line until it is worth trying.
+            // Waits on a plain load, so that waiting threads share the cache line until the lock is worth trying.
             while self.is_locked() {
                 backoff.snooze();
             }
@@ -137,11 +137,12 @@ impl<T: fmt::Debug> fmt::Debug for SpinLock<T> {
 /// The right to use the value of a [`SpinLock`]; dropping it unlocks.
 pub struct Guard<'a, T> {
     lock: &'a SpinLock<T>,
-    /// A guard stays on the thread that locked: sending it would be correct, but hides which thread holds the lock.
+    /// A guard stays on the thread that locked: sending it would be correct, but would hide which thread holds the
+    /// lock.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
-// SAFETY: a shared guard gives nothing but `&T`.
+// SAFETY: a shared guard gives only `&T`.
 unsafe impl<T: Sync> Sync for Guard<'_, T> {}
 
 impl<T> Deref for Guard<'_, T> {

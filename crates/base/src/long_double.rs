@@ -1,4 +1,4 @@
-//! `long double` of x86-64: ten bytes in sixteen, computed by the x87 unit, because Rust has no such type.
+//! The `long double` of x86-64: ten bytes in sixteen. The x87 unit computes with it because Rust has no such type.
 
 #![allow(unsafe_code)]
 // UNSAFETY: instructions of the x87 unit.
@@ -40,7 +40,7 @@ macro_rules! reckon {
             fn $name(self, other: Self) -> Self {
                 let mut result = Self::ZERO;
                 // SAFETY: reads ten bytes of each number and writes ten of the result, all of which are here and have
-                // sixteen; the stack of the unit is empty before and after, as all of its registers are given up.
+                // sixteen; the stack of the unit is empty before and after, because all of its registers are clobbered.
                 unsafe {
                     asm!(
                         "fld tbyte ptr [{a}]",
@@ -67,8 +67,8 @@ reckon!(Mul, mul, "fmulp st(1), st");
 impl PartialOrd for LongDouble {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         let (above, below, unordered): (u8, u8, u8);
-        // SAFETY: reads ten bytes of each number; the stack of the unit is empty before and after, as all of its
-        // registers are given up.
+        // SAFETY: reads ten bytes of each number; the stack of the unit is empty before and after, because all of its
+        // registers are clobbered.
         unsafe {
             asm!(
                 "fld tbyte ptr [{b}]",
@@ -107,7 +107,7 @@ impl PartialEq for LongDouble {
 mod tests {
     use super::*;
 
-    /// A number by its sign and exponent, and its significand.
+    /// A number from its sign and exponent and its significand.
     fn number(head: u16, significand: u64) -> LongDouble {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&significand.to_le_bytes());

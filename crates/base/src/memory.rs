@@ -1,13 +1,13 @@
-//! The port through which the memory of a program is accessed.
+//! The trait for access to the memory of a program.
 //!
-//! Code that moves data (an engine, a link) gets a [`Memory`] and addresses, never a pointer: so the engine can run
+//! Code that moves data (an engine, a link) gets a [`Memory`] and addresses, never a pointer, so the engine can run
 //! over [`ProcessMemory`] in a device and over [`ArenaMemory`] in a simulation, where an address is just a number.
 //!
-//! For all methods: on a [`Fault`] some of the bytes before the faulting one may have been transferred. Bytes may
-//! change during a transfer, by other threads or processes; then each byte has a value that was there at some moment.
-//! [`crate::copy`] describes order and atomicity.
+//! For all methods, some of the bytes before the faulting one may have been transferred when they return a [`Fault`].
+//! Bytes may change during a transfer, by other threads or processes; then each byte has a value that it had at some
+//! moment. [`crate::copy`] describes order and atomicity.
 
-// UNSAFETY: `ProcessMemory` copies from and to raw addresses, for which its constructor's caller vouches.
+// UNSAFETY: `ProcessMemory` copies from and to raw addresses, which its constructor's caller vouches for.
 #![allow(unsafe_code)]
 
 use crate::copy;
@@ -47,15 +47,15 @@ pub trait Memory {
     /// [`Fault`] when a byte cannot be read.
     fn load_bytes(&self, dst: &mut [u8], src: u64) -> Result<(), Fault>;
 
-    /// Copies `len` bytes from address `src` to address `dst`. If the ranges overlap, what ends up in the destination
-    /// is unspecified.
+    /// Copies `len` bytes from address `src` to address `dst`. If the ranges overlap, the contents of the destination
+    /// are unspecified.
     ///
     /// # Errors
     ///
     /// [`Fault`] when a byte of the source cannot be read, or a byte of the destination cannot be written.
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault>;
 
-    /// Atomically replaces the word at `va` by `swap` if it equals `compare`; returns the old value. The word has the
+    /// Atomically replaces the word at `va` with `swap` if it equals `compare`; returns the old value. The word has the
     /// byte order of the machine. The caller has checked that `va` is a multiple of 8; other addresses give a fault.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ pub trait Memory {
     /// [`Fault`] when the word cannot be written.
     fn fetch_add(&self, va: u64, add: u64) -> Result<u64, Fault>;
 
-    /// The memory of this process, if addresses mean that here: then system calls may copy from and to them.
+    /// The memory of this process, if addresses mean that here; then system calls may copy from and to them.
     fn process(&self) -> Option<&ProcessMemory> {
         None
     }
@@ -89,17 +89,17 @@ impl ProcessMemory {
     /// # Safety
     ///
     /// From now on the methods of [`Memory`] read and write whatever addresses they are given. The caller promises to
-    /// pass only addresses inside memory that was registered for that kind of access by code that vouched that the
-    /// bytes may be accessed like that (or are not mapped at all: that is a fault, not a crash).
+    /// pass only addresses inside memory that was registered for that kind of access. The code that registered it
+    /// vouched that the bytes may be accessed in that way, or are not mapped at all (which is a fault, not a crash).
     #[must_use]
     pub unsafe fn new() -> Self {
         // If that fails, the process is as vulnerable to vanishing memory as any other program; `copy::mode` says which
-        // it is.
+        // case it is.
         let _ = copy::install();
         Self { _made_by_new: () }
     }
 
-    /// A length as the processor counts; it cannot exceed the address space.
+    /// A length as a `usize`; it cannot exceed the address space.
     #[inline(always)]
     fn length(len: u64, at: u64) -> Result<usize, Fault> {
         usize::try_from(len).map_err(|_| Fault::at(at))
@@ -173,9 +173,9 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// Memory for tests: owned bytes at a made-up address, with a fault for every access outside of them.
+/// Memory for tests: owned bytes at a made-up address, with a fault for every access outside them.
 ///
-/// Put it into an [`Arc`], for which [`Memory`] is implemented too, to keep a handle for inspecting the bytes.
+/// Put it into an [`Arc`], which also implements [`Memory`], to keep a handle for inspecting the bytes.
 #[derive(Debug)]
 pub struct ArenaMemory {
     range: VaRange,
@@ -189,7 +189,7 @@ struct Inner {
 }
 
 impl ArenaMemory {
-    /// `len` zeroes at address `base`.
+    /// `len` zeros at address `base`.
     ///
     /// # Panics
     ///
@@ -212,7 +212,7 @@ impl ArenaMemory {
         self.range
     }
 
-    /// The bytes at an address, for checking results; also poisoned ones.
+    /// The bytes at an address, even poisoned ones, for checking results.
     ///
     /// # Panics
     ///
@@ -223,7 +223,7 @@ impl ArenaMemory {
         self.lock().bytes[start..start + len].to_vec()
     }
 
-    /// Sets bytes at an address, for preparing a test.
+    /// Sets bytes at an address, to prepare a test.
     ///
     /// # Panics
     ///
@@ -266,7 +266,7 @@ impl ArenaMemory {
         if !self.range.contains_address(va) {
             return (0, 0, Err(Fault::at(va)));
         }
-        // `va` lies inside, so what is left of the arena from there on fits all the types used here.
+        // `va` lies inside, so the rest of the arena from there on fits all the types used here.
         let mut good = len.min(self.range.end() - va);
         if let Some(wanted) = VaRange::new(va, good) {
             for bad in inner
@@ -349,7 +349,7 @@ impl Memory for ArenaMemory {
     }
 }
 
-/// A handle to a memory is a memory.
+/// A handle to a memory is itself a memory.
 macro_rules! forward {
     ($handle:ty) => {
         impl<M: Memory + ?Sized> Memory for $handle {

@@ -1,17 +1,17 @@
 //! Views of memory that a peer process can see or change.
 //!
-//! Such memory must never become a `&[u8]`: a Rust reference promises that the bytes do not change while it lives,
-//! and a peer keeps no promises. [`OwnBytes`] is memory that we alone write and a peer may be reading; [`PeerBytes`]
-//! is memory that a peer may be writing at this very moment. Both give access by copying only. Read a value *once*,
-//! then check it; reading it again may give another value.
+//! Such memory must never become a `&[u8]`: a Rust reference promises that the bytes do not change while it lives, and
+//! a peer need not keep that promise. [`OwnBytes`] is memory that we alone write and a peer may be reading;
+//! [`PeerBytes`] is memory that a peer may be writing at this very moment. Both allow access only by copying. Read a
+//! value *once*, then check it; reading it again may give another value.
 //!
-//! Words are read and written by atomic accesses (relaxed, unless the name says `publish` or `observe`), byte ranges
-//! by the copy routine of [`crate::copy`], which is opaque to the compiler.
+//! Words are read and written with atomic accesses (relaxed, unless the name says `publish` or `observe`), and byte
+//! ranges with the copy routine of [`crate::copy`], which is opaque to the compiler.
 //!
 //! This program chooses the offsets, never a peer: an offset out of bounds is a bug in the program and panics, as for
 //! slices. For an offset from a peer use [`PeerBytes::slice`], which returns `None`.
 
-// UNSAFETY: raw memory behind two safe interfaces; the constructors are unsafe, everything else checks bounds.
+// UNSAFETY: raw memory under two safe interfaces; the constructors are unsafe, and everything else checks bounds.
 #![allow(unsafe_code)]
 
 use crate::copy::transfer;
@@ -36,11 +36,11 @@ pub struct PeerBytes<'a> {
 
 // SAFETY: a `OwnBytes` is the only view for writing of its bytes, as `&mut [u8]` is, and may move between threads like it.
 unsafe impl Send for OwnBytes<'_> {}
-// SAFETY: with `&OwnBytes` nothing but its address and length can be had.
+// SAFETY: `&OwnBytes` gives access only to its address and length.
 unsafe impl Sync for OwnBytes<'_> {}
 // SAFETY: a `PeerBytes` reads by atomic or opaque accesses only, which may happen in any thread.
 unsafe impl Send for PeerBytes<'_> {}
-// SAFETY: as above; and it holds no state.
+// SAFETY: as above; also, it holds no state.
 unsafe impl Sync for PeerBytes<'_> {}
 
 #[cold]
@@ -68,7 +68,7 @@ fn check(offset: usize, len: usize, size: usize) {
 
 macro_rules! put_word {
     ($name:ident, $word:ty, $atomic:ty) => {
-        /// Writes a word at `offset`, in the byte order of this machine; a single store if it is aligned.
+        /// Writes a word at `offset`, in the byte order of this machine, with a single store if it is aligned.
         ///
         /// # Panics
         ///
@@ -92,7 +92,7 @@ macro_rules! put_word {
 
 macro_rules! get_word {
     ($name:ident, $word:ty, $atomic:ty) => {
-        /// Reads the word at `offset`, in the byte order of this machine; by a single load if it is aligned.
+        /// Reads the word at `offset`, in the byte order of this machine, with a single load if it is aligned.
         ///
         /// # Panics
         ///
@@ -144,7 +144,7 @@ macro_rules! publish_word {
 
 macro_rules! observe_word {
     ($name:ident, $word:ty, $atomic:ty) => {
-        /// Reads the aligned word at `offset`; what was written before it was published is visible afterwards (an
+        /// Reads the aligned word at `offset`; everything written before it was published is visible afterwards (an
         /// acquire load).
         ///
         /// # Panics
@@ -156,7 +156,7 @@ macro_rules! observe_word {
         pub fn $name(&self, offset: usize) -> $word {
             check(offset, size_of::<$word>(), self.len);
             // SAFETY: the word lies inside the view, by the check, and the constructor's caller vouched for the view;
-            // its alignment is checked before it is used. A load writes nothing, so read-only memory is good enough.
+            // its alignment is checked before it is used. A load writes nothing, so read-only memory is enough.
             unsafe {
                 let at = self.ptr.add(offset);
                 if at.addr() % align_of::<$atomic>() != 0 {
@@ -174,7 +174,7 @@ impl<'a> OwnBytes<'a> {
     /// # Safety
     ///
     /// For the whole of `'a` the bytes must be valid for reading and writing, must not be covered by a Rust reference,
-    /// and must not be written by anything but this view.
+    /// and must be written only through this view.
     #[must_use]
     #[inline(always)]
     pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
@@ -210,7 +210,7 @@ impl<'a> OwnBytes<'a> {
         self.len == 0
     }
 
-    /// Where the bytes are.
+    /// The address of the bytes.
     #[must_use]
     #[inline(always)]
     pub const fn as_ptr(&self) -> *mut u8 {
@@ -262,7 +262,7 @@ impl<'a> OwnBytes<'a> {
     publish_word!(publish_u32, u32, AtomicU32);
     publish_word!(publish_u64, u64, AtomicU64);
 
-    /// Cuts the view in two: the first `at` bytes, and the rest.
+    /// Splits the view in two: the first `at` bytes, and the rest.
     ///
     /// # Panics
     ///
@@ -340,7 +340,7 @@ impl<'a> PeerBytes<'a> {
         self.len == 0
     }
 
-    /// Where the bytes are.
+    /// The address of the bytes.
     #[must_use]
     #[inline(always)]
     pub const fn as_ptr(&self) -> *const u8 {

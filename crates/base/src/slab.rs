@@ -1,10 +1,10 @@
 //! Numbered slots with generations, reference counts and a two-step end of life.
 //!
-//! A slab allocates slots by number. Any thread can look a slot up by its number and *generation*, without a lock, and
-//! the slot stays allocated as long as the [`Pin`] from the lookup lives. A slot ends in two steps:
-//! [`Slab::retire`] makes every further lookup fail, and when the pins of earlier lookups are gone
-//! ([`Retired::is_drained`]), [`Retired::release`] frees the slot for its next use, under another generation, so that
-//! the old generation finds nothing.
+//! A slab allocates slots by number. Any thread can look up a slot by its number and *generation*, without a lock, and
+//! the slot stays allocated as long as the [`Pin`] from the lookup lives. A slot ends in two steps: [`Slab::retire`]
+//! makes every further lookup fail, and when the pins of earlier lookups are gone ([`Retired::is_drained`]),
+//! [`Retired::release`] frees the slot for its next use, under another generation, so that the old generation finds
+//! nothing.
 //!
 //! ```text
 //!            claim           publish           retire              release
@@ -21,7 +21,8 @@
 //! of pins (24), or the number of the next free slot. Since pinning, holding and retiring change the same word, they
 //! cannot miss each other.
 //!
-//! What the slots hold is shared from the start, so its fields are atomics (or locks) and this module needs no `unsafe`.
+//! The contents of the slots are shared from the start, so their fields are atomics (or locks), and this module needs no
+//! `unsafe`.
 
 mod free_list;
 mod handles;
@@ -41,7 +42,7 @@ pub use free_list::FreeList;
 pub use handles::{Claimed, Look, Pin, Retired};
 pub use slot::State;
 
-/// Slots are allocated in chunks of this many, on first use. Chunks never move.
+/// Slots are allocated on first use, in chunks of this size. Chunks never move.
 const CHUNK: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// "No slot", in place of a slot's number. Also one more than the largest possible capacity.
@@ -76,7 +77,7 @@ impl<T: Default> Slab<T> {
         }
     }
 
-    /// Claims a free slot: the one that was freed last, else one that was never used, else the one that
+    /// Claims a free slot: the one that was freed last; otherwise one that was never used; otherwise the one that
     /// [`Retired::release_last`] freed first. `None` when all slots are in use.
     ///
     /// Allocates memory only when the first slot of a chunk is used for the first time.
@@ -95,7 +96,7 @@ impl<T: Default> Slab<T> {
 
     /// Claims a free slot like [`claim`](Self::claim), from a list that the caller keeps.
     ///
-    /// If the claim is dropped and not published, the slot is lost until [`claimed`](Self::claimed).
+    /// If the claim is dropped without being published, the slot is lost until [`claimed`](Self::claimed) is called.
     #[inline]
     pub fn claim_from(&self, free: &mut FreeList) -> Option<Claimed<'_, T>> {
         let (slot, index, generation) = self.take(free)?;
@@ -108,7 +109,7 @@ impl<T: Default> Slab<T> {
         })
     }
 
-    /// The slot, with its chunk allocated if it is the first of it that is used.
+    /// The slot; allocates its chunk if it is the first one used in it.
     fn fresh_slot(&self, index: u32) -> &Slot<T> {
         let chunk = self.chunks[index as usize / CHUNK].get_or_init(|| {
             let slots: Box<[Slot<T>]> = (0..CHUNK)
@@ -130,14 +131,14 @@ impl<T> Slab<T> {
     /// The maximum number of slots of a slab.
     pub const MAX_CAPACITY: u32 = NONE;
 
-    /// The slot, or `None` when there is none of that number or its chunk was never needed.
+    /// The slot, or `None` when there is none with that number or its chunk was never needed.
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let chunk = self.chunks.get(index as usize / CHUNK)?.get()?;
         Some(&chunk[index as usize % CHUNK])
     }
 
-    /// Looks a slot up and pins it: the slot is not released before the pin is dropped.
+    /// Looks up a slot and pins it: the slot is not released before the pin is dropped.
     ///
     /// `None` when the slot is not live, or lives under another generation. Takes no lock.
     #[inline]
@@ -145,7 +146,7 @@ impl<T> Slab<T> {
         let slot = self.slot(index)?;
         slot.update(|word| {
             let found = word.is(Word::LIVE) && word.generation() == generation;
-            // A full count cannot grow. That many pins at once exist only if pins are leaked; then the slot stays
+            // A full count cannot grow. That many simultaneous pins exist only if pins are leaked; then the slot stays
             // forever and further lookups fail, which is harmless.
             (found && word.low() < NONE).then_some(Word(word.0 + 1))
         })?;
@@ -175,9 +176,9 @@ impl<T> Slab<T> {
     }
 
     /// Ends the life of a slot that is neither pinned nor held, and claims it for its next use, in one step. `None` when the
-    /// slot is not live under this generation, or not idle. The order is that of [`retire`](Self::retire).
+    /// slot is not live under this generation, or not idle. The memory ordering is that of [`retire`](Self::retire).
     ///
-    /// The claim is as one of [`claim_from`](Self::claim_from).
+    /// The claim is like one of [`claim_from`](Self::claim_from).
     #[inline]
     pub fn reclaim(
         &self,
@@ -200,8 +201,8 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Resumes a claim from a list of the caller's that was dropped. `None` when the slot is not claimed under this
-    /// generation. The caller must be the only one that knows of the claim.
+    /// Resumes a dropped claim from the caller's list. `None` when the slot is not claimed under this generation. No
+    /// other caller may know of the claim.
     #[inline]
     pub fn claimed(&self, index: u32, generation: u32) -> Option<Claimed<'_, T>> {
         let slot = self.slot(index)?;
@@ -215,8 +216,8 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Keeps a live slot from being claimed by [`reclaim`](Self::reclaim), until [`unhold`](Self::unhold). False when the
-    /// slot is not live under this generation. A slot is held or not: holds are not counted.
+    /// Keeps a live slot from being claimed by [`reclaim`](Self::reclaim), until [`unhold`](Self::unhold). Returns
+    /// `false` when the slot is not live under this generation. A slot is either held or not: holds are not counted.
     pub fn hold(&self, index: u32, generation: u32) -> bool {
         let hold = |word: Word| {
             let found = word.is(Word::LIVE) && word.generation() == generation;
@@ -296,7 +297,7 @@ impl<T> Slab<T> {
         self.capacity
     }
 
-    /// Pins all live slots, one after the other; each is checked at its turn.
+    /// Pins all live slots, one after the other; each is checked when its turn comes.
     pub fn iter_live(&self) -> impl Iterator<Item = Pin<'_, T>> {
         let allocated = (0..self.chunks.len()).filter(|chunk| self.chunks[*chunk].get().is_some());
         let indices = allocated.flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK);

@@ -1,5 +1,5 @@
-//! The primitives that the concurrent modules are built of: those of the standard library, or, under
-//! `--cfg loom`, those of loom, which tries every interleaving that the memory model allows.
+//! The primitives that the concurrent modules use: those of the standard library, or, under `--cfg loom`, those of
+//! loom, which tries every interleaving that the memory model allows.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::Arc;
@@ -38,21 +38,21 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Loom knows sequential consistency from fences only: one goes wherever an access has that ordering and the order of
-/// accesses to different words matters.
+/// Loom models sequential consistency only for fences, so there is a fence wherever an access has that ordering and the
+/// order of accesses to different words matters.
 #[inline(always)]
 pub(crate) fn order_for_loom() {
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Waits a little while another thread does something short: by processor hints at first, 127 in seven rounds that get
-/// longer (about a microsecond on current processors, several times longer than any critical section), then by yielding
-/// the processor, because on a small machine the other thread may need this core.
+/// Waits briefly while another thread does something short. At first it uses processor hints, 127 in seven rounds that
+/// get longer (about a microsecond on current processors, several times longer than any critical section). Then it
+/// yields the processor, because on a small machine the other thread may need this core.
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
 
-/// The same for loom, which must see that a thread cannot proceed.
+/// The form for loom, which must see that a thread cannot proceed.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Backoff;

@@ -1,9 +1,8 @@
 //! A key-value store whose clients read directly from the server's memory.
 //!
-//! The server keeps a table of slots in registered memory and gives every client a key with remote
-//! read and nothing else. A lookup is one read of the slot, in which the server's program takes no
-//! part. Each slot has a checksum, by which the client detects a change in progress and reads
-//! again. New values are sent to the server as messages.
+//! The server keeps a table of slots in registered memory and gives every client a key that grants only remote read. A
+//! lookup is one read of the slot, without the server's program. Each slot has a checksum; with it the client detects a
+//! change in progress and reads again. New values are sent to the server as messages.
 //!
 //! ```text
 //! cargo run -p rkey --example kv_store                     a server and two clients

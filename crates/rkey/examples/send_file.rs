@@ -1,4 +1,4 @@
-//! Sends a file straight into the memory of another process, with a progress bar.
+//! Sends a file directly into the memory of another process, with a progress bar.
 //!
 //! The receiver offers as much registered memory as the file needs; the sender writes to it part by
 //! part, with several parts in flight, and the receiver's program sleeps until it gets a message.
@@ -160,7 +160,7 @@ fn sample(len: usize) -> Vec<u8> {
 /// The initial value of a checksum.
 const FNV: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// A checksum over 8-byte words, so that it costs little beside the copy.
+/// A checksum over 8-byte words, so that it costs little compared with the copy.
 fn fnv(sum: u64, bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(8);
     let whole = words.by_ref().fold(sum, |sum, word| {

@@ -1,7 +1,7 @@
 //! Several processes increment one word of memory that belongs to one of them.
 //!
-//! Each worker adds to the word with atomics, one by one. At the end the sum is exact, and each
-//! number was seen by exactly one worker.
+//! Each worker adds to the word with atomics, one at a time. At the end the sum is exact, and each number was seen by
+//! exactly one worker.
 //!
 //! ```text
 //! cargo run -p rkey --example shared_counter               three workers, 2000 steps each
@@ -76,7 +76,7 @@ fn work(address: &str) -> anyhow::Result<()> {
     let (key, steps): (RemoteKey, u64) = owner.receive()?;
     let mut seen: Seen = Vec::new();
     for step in 0..steps {
-        // Every tenth step uses compare-and-swap, with which any other update can be built.
+        // Every tenth step uses compare-and-swap, from which any other update can be built.
         if step % 10 == 0 {
             let mut guess = seen.last().map_or(0, |last| last + 1);
             loop {

@@ -1,4 +1,4 @@
-//! One process hands out tasks to several workers by tagged messages; a free worker gets the next one.
+//! One process distributes tasks to several workers with tagged messages; a free worker gets the next one.
 //!
 //! There is no connection to accept or to manage: a worker needs the address of the farmer, and the farmer learns the
 //! worker's address from its first message.
@@ -38,7 +38,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Hands out the tasks and collects the results.
+/// Distributes the tasks and collects the results.
 fn farm(workers: u64, limit: u64) -> anyhow::Result<()> {
     let endpoint = Device::open()?.endpoint()?;
     let mut children = Vec::new();
@@ -48,7 +48,7 @@ fn farm(workers: u64, limit: u64) -> anyhow::Result<()> {
         children.push(Command::new(exe).args(["worker", &address]).spawn()?);
     }
 
-    // Results come in any order; their tags say to which task they belong.
+    // Results arrive in any order; their tags identify their tasks.
     let tasks = limit.div_ceil(STEP);
     let mut results = Vec::new();
     for _ in 0..tasks {
@@ -92,7 +92,7 @@ fn farm(workers: u64, limit: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks for tasks until there are no more.
+/// Requests tasks until there are no more.
 fn work(farmer: Address) -> anyhow::Result<()> {
     let endpoint: Endpoint = Device::open()?.endpoint()?;
     loop {

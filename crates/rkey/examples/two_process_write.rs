@@ -1,4 +1,4 @@
-//! Two processes: one owns memory and hands out a key, the other writes into it.
+//! Two processes: one owns memory and sends a key, and the other writes into the memory.
 //!
 //! ```text
 //! cargo run -p rkey --example two_process_write            both sides; the second process is started here
@@ -46,7 +46,7 @@ fn own(device: &Device, listener: &Listener) -> anyhow::Result<()> {
         .register(vec![b'.'; 64], Access::REMOTE_WRITE)?;
     let peer = listener.accept()?;
 
-    peer.send(&region.key(16..48)?)?; // these 32 bytes and no others
+    peer.send(&region.key(16..48)?)?; // only these 32 bytes
     let () = peer.receive()?; // the peer says when it is done
 
     let buffer = region.deregister()?; // from here on only we can touch it

@@ -33,7 +33,7 @@ impl CompletionQueue {
         Ok(self.raw.poll(into)?)
     }
 
-    /// Waits up to `timeout` until a completion can be polled: `false` if there is none by then. Polls for some
+    /// Waits up to `timeout` until a completion can be polled; returns `false` if there is none by then. Polls for some
     /// microseconds and then sleeps.
     ///
     /// # Errors
@@ -52,14 +52,14 @@ impl CompletionQueue {
             if self.poll(&mut one)? == 1 {
                 return Ok(Some(one[0]));
             }
-            // Another thread may have taken it; another round is harmless for a caller with a time limit.
+            // Another thread may have taken it; another iteration is harmless for a caller with a time limit.
             if !self.wait(timeout)? {
                 return Ok(None);
             }
         }
     }
 
-    /// The denial of a completion's operation, while the device remembers it (it keeps the last few hundred).
+    /// The denial of a completion's operation, while the device keeps it (it keeps the last few hundred).
     #[must_use]
     pub fn denial(&self, completion: &Completion) -> Option<Box<Denial>> {
         self.raw

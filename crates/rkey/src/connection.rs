@@ -21,7 +21,7 @@ use std::time::Duration;
 ///
 /// *One-sided* operations ([`write`](Self::write), [`read`](Self::read), the atomics) access memory for which the
 /// peer gave us a [`RemoteKey`], while its program does something else. *Messages* ([`send`](Self::send),
-/// [`receive`](Self::receive)) are small values for both programs.
+/// [`receive`](Self::receive)) are small values that the two programs exchange.
 ///
 /// **Order.** Operations of one connection start in posting order, and a write is complete before a later write or
 /// atomic. A read sees earlier writes of the same connection. A message is never received before the operations
@@ -34,7 +34,7 @@ use std::time::Duration;
 pub struct Connection {
     /// Dropped first: it tells the peer that the connection ends.
     pub(crate) mailbox: Mailbox,
-    /// Then the queue pair, before the memory that it uses.
+    /// Dropped next, before the memory that it uses.
     pub(crate) data: QueuePair,
     pub(crate) domain: Domain,
     /// Writes, reads, atomics and `send_from`.
@@ -139,8 +139,8 @@ impl Connection {
         Ok(Pending::plain(self, number))
     }
 
-    /// Atomically replaces the 8-byte word at `offset` of the peer's memory by `swap` if it equals `compare`. The
-    /// result is the word's old value: it was replaced exactly if that equals `compare`.
+    /// Atomically replaces the 8-byte word at `offset` of the peer's memory with `swap` if it equals `compare`. The
+    /// result is the word's old value: the word was replaced if and only if that equals `compare`.
     ///
     /// # Errors
     /// Same as [`Connection::write`]; waiting reports an address that is not a multiple of 8.
@@ -199,7 +199,7 @@ impl Connection {
     }
 
     /// Sends bytes of a region as a message into the memory of the peer's next [`receive_into`](Self::receive_into).
-    /// For values use [`send`](Self::send).
+    /// For values, use [`send`](Self::send).
     ///
     /// # Errors
     /// Same as [`Connection::write`]; waiting returns [`Error::NotReceiving`] if the peer posts no receive, and a refusal
@@ -214,8 +214,8 @@ impl Connection {
         Ok(Pending::plain(self, number))
     }
 
-    /// Makes a part of a region ready for the peer's next [`send_from`](Self::send_from). The
-    /// result is the length of the message in bytes.
+    /// Prepares a part of a region for the peer's next [`send_from`](Self::send_from). The result is the length of the
+    /// message in bytes.
     ///
     /// # Errors
     /// Same as [`Connection::write`].
@@ -230,10 +230,10 @@ impl Connection {
         Ok(Pending::receive(self, number))
     }
 
-    /// Maps memory of the peer, to read and write it without the peer's processor: for reading and writing if the key
-    /// grants remote write, otherwise for reading.
+    /// Maps memory of the peer, to access it without the peer's processor: for reading and writing if the key grants
+    /// remote write, otherwise for reading.
     ///
-    /// The owner must have registered memory of [`Device::allocate`](crate::Device::allocate), and the key must be
+    /// The owner must have registered memory from [`Device::allocate`](crate::Device::allocate), and the key must be
     /// that of a whole region. The peer's program need not do anything.
     ///
     /// # Errors
@@ -268,9 +268,9 @@ impl Connection {
 
     /// Receives the next value that the peer's program sent, waiting up to the device's timeout.
     ///
-    /// `T` must have the structure of the type that was sent, as serde sees it: `&str` arrives as `String`, a 64-bit
-    /// number not as a 32-bit one. Names do not matter, and a newtype counts as its content. If two types have the same
-    /// structure and must not be confused, make them variants of one enum.
+    /// `T` must have the structure of the type that was sent, as serde sees it: `&str` arrives as `String`, but a
+    /// 64-bit number does not arrive as a 32-bit one. Names do not matter, and a newtype counts as its content. If two
+    /// types have the same structure and must not be confused, make them variants of one enum.
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::PeerGone`]; [`Error::BadMessage`] if the message has another type or nests deeper

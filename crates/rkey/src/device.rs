@@ -1,4 +1,4 @@
-//! The device, from which everything else is made.
+//! The device, which creates everything else.
 
 use crate::domain::{Domain, DomainInner};
 use crate::endpoint::Endpoint;
@@ -32,11 +32,11 @@ pub(crate) struct DeviceInner {
     pub(crate) settings: Settings,
     /// The domain of `Device::domain`, `listen` and `connect`.
     default_domain: OnceLock<Arc<DomainInner>>,
-    /// Accept connections for endpoints.
+    /// The listeners that accept connections for endpoints.
     pub(crate) listeners: Listeners,
 }
 
-/// What the builder sets, apart from the configuration of the device itself.
+/// The builder's settings, apart from the configuration of the device itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) timeout: Duration,
@@ -67,7 +67,7 @@ impl Device {
         }
     }
 
-    /// The domain that [`Device::listen`] and [`Device::connect`] use too. Regions of one domain can be reached only
+    /// The domain that [`Device::listen`] and [`Device::connect`] also use. Regions of one domain can be reached only
     /// through connections of the same domain.
     ///
     /// # Errors
@@ -92,8 +92,8 @@ impl Device {
     }
 
     /// Listens for peers at an address of this host, such as `"127.0.0.1:7471"`. No network socket is opened: the
-    /// address names a meeting point of this user on this host. Port 0 chooses a free one ([`Listener::address`]
-    /// returns it).
+    /// address names a meeting point for this user's programs on this host. Port 0 chooses a free one
+    /// ([`Listener::address`] returns it).
     ///
     /// # Errors
     /// The address is taken, not on this host, or not an address.
@@ -132,10 +132,10 @@ impl Device {
     /// Its length is rounded up to whole pages. A hostile peer that has mapped a part of it could read all of it, and
     /// write all of it if it was mapped for writing: allocate separately what peers must not share.
     ///
-    /// The first peer that maps it fixes for good whether peers can map it for writing ([`Connection::map`] with a
-    /// key that allows it) or only for reading ([`Connection::map_for_reading`]). After that the other kind is
-    /// refused, except that a peer that has it for writing can also map it for reading.
-    /// [`Device::allocate_for_reading`] fixes it at once.
+    /// The first peer that maps it fixes for good whether peers can map it for writing ([`Connection::map`] with a key
+    /// that allows it) or only for reading ([`Connection::map_for_reading`]). After that, the other kind is refused,
+    /// except that a peer that has mapped it for writing can also map it for reading. [`Device::allocate_for_reading`]
+    /// fixes it at once.
     ///
     /// # Errors
     /// The length is 0, or there is not enough memory.
@@ -209,16 +209,16 @@ impl DeviceBuilder {
         self
     }
 
-    /// The maximum number of operations of one connection in flight (default 128). Posting more waits until one is
-    /// done.
+    /// The maximum number of operations of one connection in flight (default 128). Posting more waits until one of them
+    /// is done.
     #[must_use]
     pub fn depth(mut self, operations: u32) -> Self {
         self.settings.depth = operations.clamp(1, 4096);
         self
     }
 
-    /// The configuration of the device beneath: limits, link sizes, thresholds. The environment is ignored then; start
-    /// from `Config::from_env()` to include it.
+    /// The configuration of the underlying device: limits, link sizes, thresholds. It replaces the environment; start
+    /// from `Config::from_env()` to include that.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);

@@ -1,4 +1,4 @@
-//! A peer's memory, mapped: read and written without the owner's help.
+//! A peer's memory, mapped, which this process reads and writes without the owner's help.
 
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;
@@ -17,9 +17,9 @@ use std::time::Duration;
 /// every later call returns [`Error::Revoked`].
 ///
 /// **Order.** Calls take effect in this thread's program order. They are *not* ordered with operations posted on a
-/// connection: wait for those first. A copy of more than 8 bytes is not atomic, aligned 8-byte words are.
+/// connection: wait for those first. A copy of more than 8 bytes is not atomic; aligned 8-byte words are.
 ///
-/// One thread uses it at a time (`Send`, and the methods take `&mut self`); map the key once more for another thread.
+/// One thread uses it at a time (`Send`, and the methods take `&mut self`); for another thread, map the key again.
 #[derive(Debug)]
 pub struct DirectMemory {
     map: DirectMap,
@@ -60,7 +60,7 @@ impl DirectMemory {
         Ok(Self { map, key: *key })
     }
 
-    /// How many bytes are mapped: those of the key.
+    /// How many bytes are mapped, which is the key's length.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a key covers at least one byte"
@@ -76,7 +76,7 @@ impl DirectMemory {
         self.map.is_writable()
     }
 
-    /// Whether the lease was valid just now.
+    /// Whether the lease was valid at the time of the call.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.map.is_live()
@@ -92,7 +92,7 @@ impl DirectMemory {
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Rights`] if the memory was mapped for reading,
-    /// [`Error::Revoked`] (some of the bytes may have been written then), [`Error::PeerGone`].
+    /// [`Error::Revoked`] (some of the bytes may have been written), [`Error::PeerGone`].
     #[inline]
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.map.write(offset, bytes).map_err(Error::from)

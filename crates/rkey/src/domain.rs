@@ -15,13 +15,13 @@ use rkey_core::{DomainId, WindowKind};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
-/// A protection domain. Regions, windows and queue pairs belong to one domain each, and a queue pair reaches only the
-/// memory of its own.
+/// A protection domain. Each region, window and queue pair belongs to one domain, and a queue pair reaches only the
+/// memory of its own domain.
 ///
 /// `Domain` is a handle; the domain itself closes when its last handle, region, window and queue pair is dropped.
 #[derive(Clone)]
 pub struct Domain {
-    /// One count for both: each region holds this Arc.
+    /// One reference count serves both: each region holds this Arc.
     handle: Arc<Handle>,
 }
 
@@ -68,16 +68,16 @@ impl Domain {
         &self.handle.device
     }
 
-    /// Registers a buffer: from now on peers of this domain's connections that get a key may use it as `access` says,
-    /// until the region is deregistered or dropped.
+    /// Registers a buffer: from now on, peers of this domain's connections that get a key may use it as `access`
+    /// allows, until the region is deregistered or dropped.
     ///
     /// The region owns the buffer. Its bytes are read and written through the region, because a peer may change them
     /// at any moment; [`Region::deregister`] gives the buffer back. `access` is an [`Access`](crate::Access) or, for
     /// all other options, [`RegionOptions`].
     ///
     /// # Errors
-    /// [`Error::Rights`] if the rights contradict each other, an error of the device if the buffer is empty or a
-    /// limit is reached. The buffer is dropped then.
+    /// [`Error::Rights`] if the rights contradict each other, an error of the device if the buffer is empty or a limit
+    /// is reached. The buffer is then dropped.
     pub fn register<B: Buffer>(
         &self,
         buffer: B,
@@ -97,9 +97,8 @@ impl Domain {
 
     /// Registers memory that is only borrowed, for as long as `work` runs.
     ///
-    /// Every region made in the scope is closed before `scope` returns, also when `work` panics and
-    /// also when the program forgets a region (`std::mem::forget`): the scope itself keeps the
-    /// list, as [`std::thread::scope`] does with its threads.
+    /// Every region made in the scope is closed before `scope` returns, even when `work` panics or the program forgets
+    /// a region (`std::mem::forget`): the scope itself keeps the list, as [`std::thread::scope`] does with its threads.
     ///
     /// ```
     /// # use rkey::{Access, Device};
@@ -116,13 +115,13 @@ impl Domain {
     /// ```
     ///
     /// # Aborts
-    /// If a region cannot be closed (the device is broken), the process is ended: returning would
-    /// let the device write into memory that is no longer ours.
+    /// If a region cannot be closed (because the device is broken), the process is ended: returning would let the
+    /// device write into memory that is no longer ours.
     pub fn scope<'env, T>(&self, work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -> T {
         run_scope(self, work)
     }
 
-    /// An unbound window: a second, narrower key for a part of a region, which can be revoked without touching the
+    /// An unbound window: a second, narrower key for a part of a region, which can be revoked without affecting the
     /// region. [`MemoryRegion::key`](crate::MemoryRegion::key) is simpler if that is all you need.
     ///
     /// # Errors

@@ -11,12 +11,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The owner of the memory denied the access, or our own device denied the local memory of the operation. The
-    /// denial says which rule was broken and by how much; [`Error::explain`] adds its advice. The connection it
-    /// happened on is broken.
+    /// denial says which rule was broken and by how much; [`Error::explain`] adds its advice. The connection on which
+    /// it happened is broken.
     #[error("{0}")]
     Denied(Box<Denial>),
 
-    /// An access was denied without an explanation: the owner's log has it (`rkey explain` on its machine).
+    /// An access was denied without an explanation, which is in the owner's log (`rkey explain` on its machine).
     #[error(
         "the {side} refused the operation ({status}) without a reason; `rkey explain` on its side shows it"
     )]
@@ -52,7 +52,7 @@ pub enum Error {
     /// A blocking call exceeded its time limit.
     #[error("{what} did not finish within {after:?}; set a longer timeout if this is expected")]
     Timeout {
-        /// What was waited for.
+        /// The event that the call waited for.
         what: &'static str,
         /// How long the call waited.
         after: Duration,
@@ -62,7 +62,7 @@ pub enum Error {
     #[error("the owner deregistered the mapped memory; ask it for a new key")]
     Revoked,
 
-    /// The memory behind a key cannot be mapped; it can still be used through the connection.
+    /// The memory of a key cannot be mapped; it can still be used through the connection.
     #[error(
         "this memory cannot be mapped ({0}); its owner must allocate it with Device::allocate and hand out the key of a whole region. Reads and writes work without mapping"
     )]
@@ -71,13 +71,13 @@ pub enum Error {
     /// A range is not inside a region, a key or a buffer. Nothing was sent.
     #[error("{len} B at offset {offset} do not fit into this {what} of {available} B{}", fitting(*.offset, *.available))]
     OutOfRange {
-        /// What the range must be inside.
+        /// The object that the range must be inside.
         what: &'static str,
         /// Where the range begins, in bytes.
         offset: u64,
         /// How long the range is, in bytes.
         len: u64,
-        /// The length of what it must be inside, in bytes.
+        /// The length of that object, in bytes.
         available: u64,
     },
 
@@ -105,7 +105,7 @@ pub enum Error {
         "the message has {len} B, but the limit is {limit} B; move large data with write(), or raise the builder's max_message on both sides"
     )]
     MessageTooLong {
-        /// Length of the message when serialised, in bytes.
+        /// The length of the message when serialised, in bytes.
         len: usize,
         /// The limit, in bytes.
         limit: usize,
@@ -161,7 +161,7 @@ pub enum Error {
     Object(String),
 }
 
-/// How many bytes would fit, when some would.
+/// How many bytes would fit, if any would.
 fn fitting(offset: u64, available: u64) -> String {
     match available.checked_sub(offset) {
         None | Some(0) => String::new(),

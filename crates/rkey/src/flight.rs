@@ -1,4 +1,4 @@
-//! Operations in flight on one queue: numbered as they are posted, finished in the same order.
+//! Operations in flight on one queue, numbered as they are posted and finished in the same order.
 //!
 //! A queue pair completes its send queue (and its receive queue) in posting order, so one number describes its
 //! progress. The first failure ends it: everything posted later is flushed.
@@ -137,7 +137,7 @@ impl Flight {
         }
     }
 
-    /// How the operation ended, if it has.
+    /// How the operation ended, if it has ended.
     pub(crate) fn outcome(&self, number: u64) -> Option<Result<Completion>> {
         let mut state = self.lock();
         if let Err(error) = self.take_completions(&mut state) {
@@ -194,7 +194,7 @@ impl Flight {
         }
     }
 
-    /// The result of this operation is no longer needed.
+    /// Records that the result of this operation is no longer needed.
     pub(crate) fn forget(&self, number: u64) {
         self.lock().results.remove(&number);
     }
@@ -219,7 +219,7 @@ impl Flight {
         }
     }
 
-    /// Sleeps until something completes or the time is up.
+    /// Sleeps until something completes or the time has passed.
     fn pause(&self, started: Instant, timeout: Duration, what: &'static str) -> Result<()> {
         let left = timeout.saturating_sub(time::since(started));
         if left.is_zero() {
@@ -228,7 +228,7 @@ impl Flight {
                 after: timeout,
             });
         }
-        // Another thread may take the completion that we sleep for, so check again now and then.
+        // Another thread may take the completion that we sleep for, so callers check again regularly.
         self.queue
             .wait(left.min(Duration::from_millis(20)))
             .map(|_| ())

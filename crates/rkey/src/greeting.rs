@@ -1,7 +1,7 @@
-//! How a connection is made: what each side contributes, and what they exchange first.
+//! How a connection is made: the resources of each side, and the greeting that they exchange first.
 //!
 //! A connection is two queue pairs, so that a denied access breaks the one for data and leaves the one for messages.
-//! The device pairs both at once; the greeting travels with its request and reply.
+//! The device pairs both queue pairs at once; the greeting travels with its request and reply.
 
 use crate::completion::CompletionQueue;
 use crate::connection::{Connection, PeerInfo};
@@ -15,7 +15,7 @@ use rkey_core::Access;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// Version of the greeting.
+/// The version of the greeting.
 const PROTOCOL: u16 = 3;
 
 /// The contents of a greeting.
@@ -59,7 +59,7 @@ pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result
 }
 
 impl Parts {
-    /// Creates the queue pairs and all memory of a connection, and posts the receives for messages: so that nothing can
+    /// Creates the queue pairs and all memory of a connection, and posts the receives for messages, so that nothing can
     /// fail for lack of memory once there is a peer.
     fn new(domain: &Domain) -> Result<Self> {
         let settings = &domain.device().inner.settings;

@@ -1,7 +1,7 @@
 //! Remote keys: what a peer needs to reach our memory, small enough to send in a message.
 //!
 //! A [`RemoteKey`] is a plain value: copy it, print it, serialise it, put it into a message or a file. Holding one
-//! grants nothing; the owner of the memory checks every access against its own table, and a revoked key is refused for
+//! grants nothing: the owner of the memory checks every access against its own table, and refuses a revoked key for
 //! good.
 
 use crate::error::Error;
@@ -16,11 +16,11 @@ pub const REMOTE_KEY_BYTES: usize = 40;
 /// "rk", then the version of this layout.
 const MAGIC: [u8; 4] = *b"rk\x00\x01";
 
-/// Names memory that a peer registered: its address, its length, and the key that its owner checks.
+/// Identifies memory that a peer registered: its address, its length, and the key that its owner checks.
 ///
 /// The address is the owner's (or counts from 0 for a zero-based region) and is meaningless in the process that
-/// received the key. The rights are what the owner granted when the key was made; they are information for people and
-/// for early errors. The owner decides, at each access.
+/// received the key. The rights are what the owner granted when the key was made. They inform people and allow early
+/// errors; the owner decides at each access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct RemoteKey {
@@ -92,7 +92,7 @@ impl RemoteKey {
         })
     }
 
-    /// The address of the memory, as the owner addresses it.
+    /// The address of the memory in the owner's process.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
@@ -117,7 +117,7 @@ impl RemoteKey {
         }
     }
 
-    /// What the owner granted when it made the key: remote read, write, atomic.
+    /// The rights that the owner granted when it made the key: remote read, write, atomic.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
@@ -149,7 +149,7 @@ impl RemoteKey {
         Ok(self.address.wrapping_add(offset))
     }
 
-    /// The same key for a part of its bytes. A convenience for the holder of the key: it takes no rights away. The
+    /// The same key for a part of its bytes. This is a convenience for the holder of the key and removes no rights. The
     /// owner narrows rights with `MemoryRegion::key`.
     ///
     /// # Errors
@@ -240,8 +240,8 @@ fn unpack_rights(bits: u16) -> Result<Access, Error> {
         | right(4, Access::REMOTE_ATOMIC))
 }
 
-/// FNV-1a: detects a key that was cut or mistyped. It does not protect against forgery, and need not: the owner checks
-/// the key.
+/// FNV-1a: detects a key that was truncated or mistyped. It does not protect against forgery, and need not: the owner
+/// checks the key.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

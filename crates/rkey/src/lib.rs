@@ -1,8 +1,8 @@
 //! Safe RDMA for Rust, on any Linux machine: no NIC, no kernel module, no root.
 //!
-//! Remote direct memory access means: a program *registers* memory, gives a *key* for it to a peer, and the peer then reads,
-//! writes or updates exactly that memory directly, with exactly the granted rights. The program that owns the memory may sleep
-//! meanwhile. `rkey` is a software device that does this between processes on one host.
+//! With remote direct memory access, a program *registers* memory and gives a *key* for it to a peer. The peer then reads,
+//! writes or updates exactly that memory directly, with exactly the granted rights. The program that owns the memory may
+//! sleep meanwhile. `rkey` is a software device that does this between processes on one host.
 //!
 //! # A first look
 //!
@@ -47,7 +47,7 @@
 //! | [`Published`] | a registered buffer that cannot change, so its bytes are a `&[u8]` |
 //! | [`Domain::scope`] | registers borrowed memory during a closure |
 //! | [`MemoryRegion`] | the operations of all registered memory: copy in and out, update, make keys |
-//! | [`RemoteKey`] | what a peer needs: address, length, key; a plain value to send |
+//! | [`RemoteKey`] | the address, length and key that a peer needs; a plain value to send |
 //! | [`Window`] | a second, narrower key for a part of a region, which can be revoked |
 //! | [`Connection`] | one peer: write, read, atomics, messages |
 //! | [`endpoint::Endpoint`] | any number of peers: tagged messages, matched with receives |
@@ -62,10 +62,9 @@
 //!   that are opaque to the compiler, so there is no data race in the sense of Rust.
 //! * A region owns its buffer, or the buffer is borrowed until a scope ends, and a scope does not end before its regions are
 //!   deregistered, even after a panic or `std::mem::forget`.
-//! * Deregistering makes keys refuse first, then waits until no access is in progress, then returns. An
-//!   operation in flight holds the memory for one step at a time and must ask again
-//!   for the next; after that it is denied. Dropping a [`Pending`] or a [`Region`] at any
-//!   moment is therefore safe.
+//! * Deregistering first makes keys refuse, then waits until no access is in progress, then returns. An operation in
+//!   flight holds the memory for one step at a time and must ask again for the next; after deregistration it is denied.
+//!   Dropping a [`Pending`] or a [`Region`] at any moment is therefore safe.
 //! * All bytes that a peer sends are copied before they are parsed, and every access is checked
 //!   against the owner's own table.
 //!
@@ -75,10 +74,10 @@
 //! # When an access is denied
 //!
 //! [`Error::Denied`] carries a [`Denial`], which says in a sentence which rule was broken and by how much; [`Error::explain`]
-//! adds advice. Both sides also log it as a warning of the crate [`tracing`](https://docs.rs/tracing): a program sees it once
-//! it installs a subscriber (such as `tracing_subscriber::fmt::init()`). The `rkey` command and the libraries for C programs
-//! install one themselves; `RKEY_LOG` sets its level. [`Device::inspect`] and `rkey explain` show the denials of a running
-//! program without a subscriber.
+//! adds advice. Both sides also log it as a warning through the crate [`tracing`](https://docs.rs/tracing): a program sees
+//! it once it installs a subscriber (such as `tracing_subscriber::fmt::init()`). The `rkey` command and the libraries for C
+//! programs install one themselves; `RKEY_LOG` sets its level. [`Device::inspect`] and `rkey explain` show the denials of a
+//! running program without a subscriber.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]

@@ -8,7 +8,7 @@ use rkey_device::time;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A listening address of this user on this host, at which peers can connect.
+/// A listening address of this user on this host, to which peers can connect.
 pub struct Listener {
     domain: Domain,
     raw: rkey_device::Listener,
@@ -41,7 +41,7 @@ impl Listener {
     /// Waits for the next peer up to `timeout`.
     ///
     /// # Errors
-    /// [`Error::Timeout`], and as [`Listener::accept`].
+    /// [`Error::Timeout`], and the errors of [`Listener::accept`].
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Connection> {
         self.accept_within(Some(timeout))
     }

@@ -1,5 +1,4 @@
-//! Registered memory: reading, writing and updating it while peers may do so too, and handing
-//! out keys for it.
+//! Registered memory: reading, writing and updating it while peers may do the same, and issuing keys for it.
 
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -16,9 +15,9 @@ use std::ops::{Bound, RangeBounds};
 /// Registered memory: what [`Region`](crate::Region), [`ScopedRegion`](crate::ScopedRegion) and
 /// [`Published`](crate::Published) have in common.
 ///
-/// All accessors copy. A peer may change the bytes at any moment, so there are no references into them. A copy of
-/// more than 8 bytes may see some bytes of a peer's write and not others; messages, completions or atomics establish
-/// an order between the two.
+/// All accessors copy. A peer may change the bytes at any moment, so there are no references into them. A copy of more
+/// than 8 bytes may see some bytes of a peer's write and not others; messages, completions or atomics establish an
+/// order between them.
 ///
 /// Offsets and lengths are in bytes, from the start of the region.
 pub struct MemoryRegion {
@@ -33,11 +32,11 @@ pub struct MemoryRegion {
 /// Most regions never have any.
 type Parts = Option<Box<HashMap<PartName, (Window, RemoteKey)>>>;
 
-/// A part of a region with a key of its own: offset, length, bits of the rights.
+/// A part of a region with its own key: offset, length, bits of the rights.
 type PartName = (u64, u64, u32);
 
 impl MemoryRegion {
-    /// What to register for these options.
+    /// The registration request for these options.
     pub(crate) fn wish(options: &RegionOptions) -> Result<RegistrationRequest> {
         Ok(RegistrationRequest {
             access: options.checked_access()?,
@@ -87,7 +86,7 @@ impl MemoryRegion {
         self.base
     }
 
-    /// The key by which our own operations name the region. It is of no use to a peer.
+    /// The key that our own operations use for the region. It is useless to a peer.
     #[must_use]
     pub fn local_key(&self) -> LocalKey {
         self.registered.region().local_key
@@ -137,7 +136,7 @@ impl MemoryRegion {
         self.registered.store_u64(offset, value)
     }
 
-    /// Adds to an 8-byte word, atomically also with respect to peers' atomics; returns the old value. Adding wraps
+    /// Adds to an 8-byte word, atomically even with respect to peers' atomics; returns the old value. Adding wraps
     /// around.
     ///
     /// # Errors
@@ -146,8 +145,8 @@ impl MemoryRegion {
         self.registered.fetch_add(offset, add)
     }
 
-    /// Replaces an 8-byte word if it equals `compare`, atomically also with respect to peers' atomics; returns the old
-    /// value, so the word was replaced exactly if the result equals `compare`.
+    /// Replaces an 8-byte word if it equals `compare`, atomically even with respect to peers' atomics; returns the old
+    /// value, so the word was replaced if and only if the result equals `compare`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
@@ -158,11 +157,12 @@ impl MemoryRegion {
     /// A key for exactly these bytes, with all remote rights of the region. Send it to a peer.
     ///
     /// For the whole region (`..`) it is the region's own key. For a part it is the key of a memory window bound to
-    /// that part; a second call for the same part returns the same key. Keys end with the region, or with
-    /// [`MemoryRegion::revoke`].
+    /// that part; a second call for the same part returns the same key. A key is valid until the region ends or
+    /// [`MemoryRegion::revoke`] revokes the key.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] or [`Error::Rights`] if the region grants peers nothing, and the limit of windows.
+    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region grants peers nothing; an error if the limit of windows is
+    /// reached.
     pub fn key(&self, range: impl RangeBounds<u64>) -> Result<RemoteKey> {
         self.key_with(range, self.access & Access::REMOTE)
     }
@@ -195,8 +195,8 @@ impl MemoryRegion {
     }
 
     /// Revokes a key that [`MemoryRegion::key`] returned for a part. When this returns, every access with it is
-    /// refused, and none is in progress. Returns `false` if the key is not one of those (the region's own key ends
-    /// only with the region).
+    /// refused, and none is in progress. Returns `false` if the key is not such a key (the region's own key is valid
+    /// until the region ends).
     ///
     /// # Errors
     /// The device is broken.
@@ -218,10 +218,10 @@ impl MemoryRegion {
         }
     }
 
-    /// A part of the region as local operand of a posted operation.
+    /// A part of the region as the local operand of a posted operation.
     ///
-    /// The value is plain: it may outlive the region, and posting it then gives an error
-    /// completion, because the device looks up the key again at each step.
+    /// It is a plain value, so it may outlive the region; posting it then gives an error completion, because the device
+    /// looks up the key again at each step.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], also for parts of 4 GiB and more.
@@ -247,8 +247,8 @@ impl MemoryRegion {
         resolve("region", self.len(), range)
     }
 
-    /// Whether a window or queue pair of `domain` can refer to this region: handles are small numbers, so those of two
-    /// devices can be equal.
+    /// Whether a window or queue pair of `domain` can refer to this region: handles are small numbers, so two devices
+    /// can have equal ones.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
         if self
             .registered

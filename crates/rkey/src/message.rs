@@ -1,6 +1,6 @@
-//! Small values between two programs: a ring of registered buffers behind send and receive.
+//! Messages with small values between two programs, sent through a ring of registered buffers.
 //!
-//! Each side keeps receives posted, so that a message always has a buffer, and copies what arrived before it parses it:
+//! Each side keeps receives posted, so that a message always has a buffer, and copies a message before it parses it, so
 //! an invalid message from a peer only causes an error.
 //!
 //! A message starts with one byte for its kind. A value continues with the hash of its shape (8 bytes, little
@@ -27,11 +27,11 @@ use std::time::Duration;
 pub(crate) const SLOTS: u32 = 16;
 /// The first byte of a message that carries a value.
 const VALUE: u8 = 1;
-/// The length of what precedes a value, without the description of its type, in bytes.
+/// The length of the bytes before a value, excluding the description of its type.
 const HEAD: usize = 10;
 /// The first byte of the last message.
 const BYE: u8 = 2;
-/// How long the last message may take when a connection is dropped.
+/// How long sending the last message may take when a connection is dropped.
 const BYE_TIME: Duration = Duration::from_millis(100);
 
 /// The message half of a connection.
@@ -51,7 +51,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Default)]
 struct Inbox {
-    /// Messages that have arrived and have not been received yet, oldest first.
+    /// Messages that have arrived but have not been received yet, oldest first.
     waiting: VecDeque<Completion>,
     /// Why no more messages will arrive.
     ended: Option<Cause>,
@@ -112,7 +112,7 @@ impl Mailbox {
 
     fn send_bytes(&self, bytes: &[u8], timeout: Duration) -> Result<()> {
         let outbox = self.outbox.lock();
-        // At most SLOTS are in flight, so the buffer of SLOTS messages ago is free.
+        // At most SLOTS messages are in flight, so the buffer of SLOTS messages ago is free.
         let number = self.sends.post(timeout, false, |number| {
             let slot = u64::from(SLOTS) + number % u64::from(SLOTS);
             let at = slot * self.slot_len as u64;
@@ -145,7 +145,7 @@ impl Mailbox {
                     after: timeout,
                 });
             }
-            // Another thread may take the completion that we sleep for, so check again now and then.
+            // Another thread may take the completion that we sleep for, so callers check again regularly.
             self.incoming.wait(left.min(Duration::from_millis(20)))?;
         }
     }
@@ -211,8 +211,8 @@ fn frame(shape: &Shape, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The value in a message, after its first byte, if it has the requested type. Otherwise a sentence that names both
-/// types.
+/// The value in a message, after its first byte, if it has the requested type. Otherwise the error is a sentence that
+/// names both types.
 fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
     let not_framed = || "it is not framed like one".to_owned();
     let (hash, rest) = bytes.split_first_chunk::<8>().ok_or_else(not_framed)?;
@@ -245,8 +245,8 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        // Tell the peer that the connection ends, unless it has told us already or has ended. Unreceived messages are
-        // dropped here.
+        // Notifies the peer that the connection ends, unless the peer has already notified us or has ended. This drops
+        // unreceived messages.
         let gone = loop {
             match self.take() {
                 Ok(Some(_)) | Err(Error::BadMessage(_)) => {}
@@ -286,8 +286,8 @@ mod tests {
         );
     }
 
-    /// What a hostile peer may send: truncated, with extra bytes, with a false hash, with a description that contains
-    /// terminal escapes.
+    /// A hostile peer may send a message that is truncated, or that has extra bytes, a false hash, or a description
+    /// with terminal escapes.
     #[test]
     fn any_bytes_are_an_error_at_most() {
         let good = message("a string");

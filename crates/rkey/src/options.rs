@@ -3,14 +3,14 @@
 use crate::error::{Error, Result};
 use rkey_core::{Access, Addressing};
 
-/// The local rights: what our own queue pairs may use a region for.
+/// The local rights, which say what our own queue pairs may use a region for.
 const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
 
-/// How a region is registered. Made from an [`Access`], which further options refine.
+/// How a region is registered. It is made from an [`Access`], which further options refine.
 ///
-/// The remote rights of the access are what peers may do. Local rights limit our own operations: source of sends and
-/// writes, destination of receives and reads. If the access names no local right, the owner gets all of them, because
-/// it is the owner's memory; if it names some, the owner gets only those.
+/// The remote rights say what peers may do. The local rights limit our own operations: whether the region can be the
+/// source of sends and writes, and the destination of receives and reads. If the access names no local right, the owner
+/// gets all of them because the memory is the owner's; if it names some, the owner gets only those.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionOptions {
     pub(crate) access: Access,
@@ -19,7 +19,7 @@ pub struct RegionOptions {
 }
 
 impl RegionOptions {
-    /// Options with these rights. [`RegionOptions`] says what the absence of local rights means.
+    /// Options with these rights. [`RegionOptions`] explains what the absence of local rights means.
     #[must_use]
     pub fn new(access: Access) -> Self {
         let local = if access.intersects(LOCAL) {
@@ -34,7 +34,7 @@ impl RegionOptions {
         }
     }
 
-    /// Peers address the region from 0 instead of by our addresses, which then disclose nothing about our address
+    /// Peers address the region from 0 instead of using our addresses, so keys disclose nothing about our address
     /// space.
     #[must_use]
     pub fn zero_based(mut self) -> Self {
@@ -42,15 +42,15 @@ impl RegionOptions {
         self
     }
 
-    /// Peers address the region from `iova` instead of by our addresses.
+    /// Peers address the region from `iova` instead of using our addresses.
     #[must_use]
     pub fn iova(mut self, iova: u64) -> Self {
         self.addressing = Addressing::Iova(iova);
         self
     }
 
-    /// The key is chosen by the program (64 bits, unique among the live regions of the domain). A
-    /// chosen key can be guessed; leave the choice to the device unless a protocol demands it.
+    /// The program chooses the key (64 bits, unique among the live regions of the domain). Peers can guess a chosen
+    /// key; leave the choice to the device unless a protocol requires it.
     #[must_use]
     pub fn requested_key(mut self, key: u64) -> Self {
         self.requested_key = Some(key);

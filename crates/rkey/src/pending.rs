@@ -1,4 +1,4 @@
-//! Operations that were posted and have not been waited for.
+//! Operations that were posted and that no caller has waited for yet.
 
 use crate::connection::Connection;
 use crate::error::Result;
@@ -12,7 +12,8 @@ use std::time::Duration;
 ///
 /// Dropping it does not stop the operation; it only discards its result. That is safe at any moment: the device holds
 /// the memory for one step at a time and checks again for the next, so that deregistering ends the operation (with an
-/// error) before the memory is gone. The next call on the connection reports a failure whose `Pending` was dropped.
+/// error) before the memory is freed. The next call on the connection reports the failure of an operation whose
+/// `Pending` was dropped.
 #[must_use = "the operation is only posted; call wait() to know that it is done"]
 pub struct Pending<'a, T = ()> {
     connection: &'a Connection,
@@ -23,7 +24,7 @@ pub struct Pending<'a, T = ()> {
     done: bool,
 }
 
-/// The queue of an operation, and the place of its result.
+/// The queue of an operation, and the slot of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Send, write, read.
@@ -106,7 +107,7 @@ impl<'a, T> Pending<'a, T> {
         result
     }
 
-    /// The result if the operation is done, or the operation back if it is not.
+    /// Returns the result if the operation is done, or the operation if it is not.
     ///
     /// # Errors
     /// Same as [`Pending::wait`], in the inner result.

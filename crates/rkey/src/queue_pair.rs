@@ -34,7 +34,7 @@ pub struct QueuePairAddress {
 
 /// A reliable, connected queue pair. Clones are the same queue pair.
 ///
-/// Operations take an id of the program's choice, which the [`Completion`] returns; flags say whether a successful
+/// Operations take an id that the program chooses, which the [`Completion`] returns; flags say whether a successful
 /// operation is reported ([`SendFlags::SIGNALED`]). Failures are always reported. Send-queue operations complete in
 /// posting order.
 ///
@@ -55,7 +55,7 @@ impl QueuePair {
         &self.raw
     }
 
-    /// Whether the peer is a queue pair of the same device, or there is none.
+    /// Whether the peer is a queue pair of the same device, or there is no peer.
     pub(crate) fn is_to_itself(&self) -> Result<bool> {
         let node = self.raw.query()?.attributes.peer.and_then(|peer| peer.node);
         Ok(node.is_none_or(|node| node == self.domain.device().raw().node()))
@@ -81,7 +81,7 @@ impl QueuePair {
     /// Connects to a queue pair of a peer, which must do the same with ours.
     ///
     /// # Errors
-    /// The queue pair is connected already.
+    /// The queue pair is already connected.
     pub fn connect(&self, peer: &QueuePairAddress) -> Result<()> {
         let address = rkey_device::QpAddress {
             qpn: peer.number,
@@ -106,9 +106,9 @@ impl QueuePair {
         Ok(self.raw.query()?.state)
     }
 
-    /// Puts the queue pair into the error state: everything posted is flushed, and when this returns no peer touches
-    /// memory because of it. A peer that does not respond for a second loses its link to this device, and with it all
-    /// its connections to the device.
+    /// Moves the queue pair to the error state: everything posted is flushed, and when this returns, no peer touches
+    /// memory because of it. A peer that does not respond for a second loses its link to this device, and all its
+    /// connections to the device with it.
     ///
     /// # Errors
     /// The device is broken.
@@ -122,7 +122,7 @@ impl QueuePair {
     /// Posts any request except the bind of a window; the methods below are more convenient.
     ///
     /// # Errors
-    /// The send queue is full or not connected, or does not take such a request. Nothing is posted.
+    /// The send queue is full or not connected, or does not accept such a request. Nothing is posted.
     #[inline]
     pub fn post(&self, request: &SendRequest<'_>) -> Result<()> {
         if matches!(request.work, Work::Bind { .. }) {
@@ -370,11 +370,11 @@ impl QueuePair {
     /// Posts the bind of a window to a part of a region, in order with the other operations of this queue pair, and
     /// returns the key that the window will have.
     ///
-    /// `bits` are the low 8 bits of the key of a type 2 window; use others at each bind. Windows of type 1 ignore them.
+    /// `bits` are the low 8 bits of the key of a type 2 window; use different bits for each bind. Windows of type 1
+    /// ignore them.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Rights`],
-    /// and as [`QueuePair::post`].
+    /// [`Error::OutOfRange`], [`Error::Rights`], and the errors of [`QueuePair::post`].
     pub fn post_bind(
         &self,
         id: u64,
@@ -425,7 +425,7 @@ impl QueuePair {
         self.post_work(id, Work::Invalidate { key }, &[], SendFlags::SIGNALED)
     }
 
-    /// Makes these parts ready for the peer's next message.
+    /// Prepares these parts for the peer's next message.
     ///
     /// # Errors
     /// The receive queue is full, or the queue pair takes no receives in its state.
@@ -435,7 +435,7 @@ impl QueuePair {
     }
 }
 
-/// A bind carries the rules by which it is checked, and published memory relies on ours.
+/// A bind carries the rules for its checks, and published memory relies on our rules.
 #[cold]
 fn bind_by_hand() -> Error {
     Error::Rights("binds are posted with post_bind, which checks the rights of the region".into())

@@ -26,7 +26,7 @@ impl QueuePairBuilder {
         }
     }
 
-    /// Reports receives in a different queue than sends.
+    /// Reports receives in a different queue from sends.
     #[must_use]
     pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
         self.options.recv_cq = queue.raw().clone();
@@ -63,8 +63,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// A refused request fails alone and leaves both queue pairs working. The queue pair at the other end must be
-    /// built with it too.
+    /// A refused request fails alone and leaves both queue pairs working. The queue pair at the other end must also be
+    /// built with it.
     #[must_use]
     pub fn survive_refusals(mut self) -> Self {
         self.options.survive_remote_error = true;

@@ -10,8 +10,8 @@ use std::ops::Deref;
 
 /// A registered buffer. It dereferences to [`MemoryRegion`], which has the operations on the memory.
 ///
-/// Dropping the region deregisters it: its keys are refused from then on, the drop waits for accesses in progress (each
-/// lasts one step), later steps of operations in flight fail, and the buffer is freed last.
+/// Dropping the region deregisters it: from then on its keys are refused; the drop waits for accesses in progress (each
+/// lasts one step); later steps of operations in flight fail; and the buffer is freed last.
 pub struct Region<B: Buffer = Vec<u8>> {
     owned: Owned<B, MemoryRegion>,
 }
@@ -25,8 +25,8 @@ impl<B: Buffer> Region<B> {
         Ok(Self { owned })
     }
 
-    /// Deregisters the region and gives the buffer back. When this returns, no peer and no local operation can touch
-    /// it any more: all keys and windows of the region are refused, and copies in progress have finished.
+    /// Deregisters the region and returns the buffer. When this returns, no peer and no local operation can touch it
+    /// any more: all keys and windows of the region are refused, and copies in progress have finished.
     ///
     /// # Errors
     /// The device is broken. The buffer is then leaked, because the device might still write to it.
@@ -70,13 +70,13 @@ impl<B: PrivateBuffer> Published<B> {
         Ok(Self { owned })
     }
 
-    /// The bytes. They do not change while they are published.
+    /// The bytes. The bytes do not change while they are published.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         self.owned.constant_bytes().unwrap_or_default()
     }
 
-    /// Ends the registration and gives the buffer back, as [`Region::deregister`] does.
+    /// Ends the registration and returns the buffer, as [`Region::deregister`] does.
     ///
     /// # Errors
     /// Same as [`Region::deregister`].

@@ -39,7 +39,7 @@ impl ResultPlaces {
         self.places.lock()
     }
 
-    /// Takes a slot. If all are taken, waits for operations whose result is no longer needed.
+    /// Takes a slot. If all slots are taken, waits for operations whose result is no longer needed.
     pub(crate) fn take(&self, flight: &Flight, timeout: Duration) -> Result<u32> {
         let mut places = self.lock();
         if let Some(place) = places.free.pop() {
@@ -59,7 +59,7 @@ impl ResultPlaces {
         }
     }
 
-    /// The slot as local operand.
+    /// The slot as a local operand.
     pub(crate) fn operand(&self, place: u32) -> Result<Sge> {
         let at = u64::from(place) * 8;
         self.memory.part(at..at + 8)

@@ -1,4 +1,4 @@
-//! Registering memory that is only borrowed, for the time of a closure.
+//! Registering memory that is only borrowed, for the duration of a closure.
 
 use crate::domain::Domain;
 use crate::error::Result;
@@ -9,10 +9,10 @@ use crate::region::PUBLISHED;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Registers borrowed memory; made by [`Domain::scope`].
+/// Registers borrowed memory; created by [`Domain::scope`].
 ///
-/// The scope keeps every region that is made in it and deregisters the remaining ones when it ends. So a borrowed
-/// region may be forgotten without harm, which a guard object alone could not guarantee.
+/// The scope keeps every region that is made in it and deregisters the remaining ones when it ends. So forgetting a
+/// borrowed region does no harm, which a guard object alone could not guarantee.
 pub struct Scope<'scope, 'env: 'scope> {
     domain: Domain,
     borrows: &'scope Borrows<'scope, 'env, MemoryRegion>,
@@ -50,8 +50,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         })
     }
 
-    /// Registers bytes for peers to read. They are borrowed as shared, so the program can still read them, and
-    /// nothing may change them.
+    /// Registers bytes for peers to read. They are borrowed as shared: the program can still read them, and nothing may
+    /// change them.
     ///
     /// # Errors
     /// Same as [`Domain::register`].

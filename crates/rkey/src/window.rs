@@ -9,20 +9,20 @@ use rkey_device::base::VaRange;
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The rules for binding: the region must allow windows (all regions of this crate do), and a window that peers may
-/// write needs a region that we may write ourselves.
+/// Two rules apply to binding: the region must allow windows (all regions of this crate do), and a window that peers
+/// may write needs a region that we may write ourselves.
 pub(crate) const BIND_RULES: Rules =
     Rules::WINDOW_NEEDS_BIND.union(Rules::WINDOW_WRITE_NEEDS_LOCAL_WRITE);
 
-/// A memory window. Bound, it is a key for a part of one region of the same domain; binding it again elsewhere,
-/// unbinding or dropping it ends the key, while the region lives on.
+/// A memory window. A bound window is a key for a part of one region of the same domain. Rebinding it elsewhere,
+/// unbinding it or dropping it ends the key, while the region lives on.
 ///
 /// Deregistering a region unbinds its windows.
 pub struct Window {
     domain: Domain,
     id: WindowId,
     kind: WindowKind,
-    /// The key after creation; type 2 binds derive theirs from it.
+    /// The key after creation; type 2 binds derive their keys from it.
     first_key: Key,
     closed: AtomicBool,
 }
@@ -63,7 +63,7 @@ impl Window {
     }
 
     /// Ends the key of the window. When this returns, every access with it is refused, and none is in progress.
-    /// Unbinding an unbound window is fine.
+    /// Unbinding an unbound window has no effect.
     ///
     /// # Errors
     /// The window is of type 2 (see [`QueuePair::post_invalidate`](crate::QueuePair::post_invalidate)).
@@ -127,8 +127,8 @@ impl Window {
         }
     }
 
-    /// For a type 2 window: the key that a bind with these low 8 bits will have. Use other bits at each bind, so that
-    /// earlier keys are refused.
+    /// For a type 2 window, the key that a bind with these low 8 bits will have. Use different bits for each bind, so
+    /// that earlier keys are refused.
     #[must_use]
     pub fn key_with(&self, bits: u8) -> Key {
         self.first_key.with_consumer_bits(bits)

@@ -1,4 +1,4 @@
-//! Connections: data, atomics and messages, and what happens when something goes wrong.
+//! Connections: data, atomics, messages, and failures.
 
 mod common;
 
@@ -282,7 +282,7 @@ fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
     pair.outer.send(&inner).unwrap();
     assert!(pair.inner.receive::<Nested>().is_ok());
 
-    // The shorter of both limits counts.
+    // The lower of the two limits applies.
     let small = Device::builder().max_message(100).open().unwrap();
     let pair = Pair::between(&device(), &small);
     assert!(matches!(
@@ -432,7 +432,7 @@ fn the_end_of_a_connection_is_noticed() {
     outer.send("last words").unwrap();
     drop(outer);
     assert_eq!(inner.receive::<String>().unwrap(), "last words");
-    // And not a timeout.
+    // The error is not a timeout.
     let gone = inner.receive::<String>().unwrap_err();
     assert!(gone.is_peer_gone(), "{gone}");
     let gone = inner.send("hello?").unwrap_err();

@@ -76,7 +76,8 @@ fn messages_match_by_tag_mask_and_sender() {
             message.tag,
         )
     };
-    // Any sender, exactly this tag; then the low digit does not count; then this sender only; then anything.
+    // The receives accept any sender with exactly this tag; then ignore the low digit; then only this sender; then
+    // anything.
     assert_eq!(
         next(0x22.into(), None),
         ("third".into(), one.address(), 0x22)
@@ -122,7 +123,7 @@ fn messages_of_one_sender_match_in_order_and_plain_ones_apart_from_tagged_ones()
     }
 }
 
-/// More than its credit: the sender waits until the receiver takes messages.
+/// This exceeds its credit, so the sender waits until the receiver takes messages.
 #[test]
 fn unexpected_messages_are_kept_and_a_sender_waits_for_its_credit() {
     let (left, right) = (endpoint(), endpoint());
@@ -137,7 +138,7 @@ fn unexpected_messages_are_kept_and_a_sender_waits_for_its_credit() {
                     .unwrap();
             }
         });
-        // The last first: the others are unexpected until then.
+        // The last message is received first: the others are unexpected until then.
         for n in (0..COUNT).step_by(2).chain((1..COUNT).step_by(2)) {
             let receive = right
                 .receive_tagged(u64::from(n), None, vec![0; 1024])
@@ -369,7 +370,7 @@ fn nobody_at_an_address_is_an_error() {
     let elsewhere: Address = "192.0.2.1:7".parse().unwrap();
     let error = left.send_tagged(elsewhere, 1, "hello?").unwrap_err();
     assert!(error.to_string().contains("not of this host"), "{error}");
-    // And it waits no longer than it may.
+    // It does not wait longer than its limit.
     let hasty = Device::builder()
         .timeout(Duration::from_millis(20))
         .open()

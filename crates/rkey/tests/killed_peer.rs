@@ -8,14 +8,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Set in the process that is going to be killed.
+/// Set in the process that will be killed.
 const ADDRESS: &str = "RKEY_TEST_VICTIM_OF";
-/// Set in the process whose endpoint is going to be killed.
+/// Set in the process whose endpoint will be killed.
 const ENDPOINT: &str = "RKEY_TEST_ENDPOINT_VICTIM_OF";
-/// More than a ring holds, so that a part is sent by remote iovec.
+/// This is more than a ring holds, so that a part is sent as a remote iovec.
 const LEN: usize = 4 << 20;
 
-/// Not a test of its own: the other process of the tests below.
+/// This is not a separate test but the other process of the tests below.
 #[test]
 fn victim() {
     let Ok(address) = std::env::var(ADDRESS) else {
@@ -37,7 +37,7 @@ fn victim() {
     }
 }
 
-/// Not a test of its own: the other process of the test about endpoints.
+/// This is not a separate test but the other process of the test about endpoints.
 #[test]
 fn endpoint_victim() {
     let Ok(address) = std::env::var(ENDPOINT) else {
@@ -45,7 +45,7 @@ fn endpoint_victim() {
     };
     let (endpoint, to) = (device().endpoint().unwrap(), address.parse().unwrap());
     for tag in 0.. {
-        // Every second one is longer than what travels with its header.
+        // Every second message is too long to travel with its header.
         let len = if tag % 2 == 0 { 8 } else { LEN };
         let sending = endpoint.send_tagged(to, tag, pattern(tag as u8, len));
         sending.unwrap().wait().unwrap();
@@ -76,7 +76,7 @@ fn a_killed_endpoint_is_an_error_of_what_it_has_begun_and_others_go_on() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // Of the message that it was sending only the header may be here.
+        // Of the message that it was sending, only the header may have arrived.
         let rest = endpoint.receive_tagged(rkey::endpoint::Tag::ANY, peer, vec![0; LEN]);
         match rest.unwrap().wait_timeout(Duration::from_millis(100)) {
             Ok(message) => assert_eq!(message.from, peer),
@@ -143,7 +143,7 @@ fn the_survivor_gets_an_error_soon_and_keeps_nothing() {
             }
         };
         killer.join().unwrap();
-        // And not a timeout.
+        // The error is not a timeout.
         assert!(error.is_peer_gone(), "pid {pid}: {error}");
         let gone = peer.receive_timeout::<u8>(LONG).unwrap_err();
         assert!(gone.is_peer_gone(), "{gone}");
@@ -212,7 +212,7 @@ fn a_mapping_of_a_dead_owner_answers_an_error() {
     std::thread::sleep(2 * LONG);
 }
 
-/// Not a test of its own: the other process of the test below.
+/// This is not a separate test but the other process of the test below.
 #[test]
 fn sleeper() {
     let Ok(address) = std::env::var("RKEY_TEST_SLEEPER_OF") else {
@@ -276,7 +276,7 @@ fn a_queue_pair_that_was_shut_down_lets_no_peer_write() {
     peer.queue_pair().shut_down().unwrap();
     local.write(0, &vec![7; LEN]).unwrap();
     signal(Signal::CONT);
-    // Gives the peer time to fail; a correct one passes whatever the time.
+    // Gives the peer time to fail; a correct peer passes however long this is.
     std::thread::sleep(Duration::from_millis(300));
     assert!(local.read_vec(..).unwrap().iter().all(|byte| *byte == 7));
 }

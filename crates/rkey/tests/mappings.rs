@@ -91,7 +91,7 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     let mut tried = 0;
     for fd in std::fs::read_dir("/proc/self/fd").unwrap() {
         let path = fd.unwrap().path();
-        // Other tests of this process have memory of their own.
+        // Other tests of this process have their own memory.
         let is_memory = std::fs::metadata(&path).is_ok_and(|file| file.ino() == inode);
         let Ok(file) = std::fs::File::options().write(true).open(&path) else {
             continue;
@@ -116,8 +116,8 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     assert_eq!(&seen, b"by request!");
 }
 
-/// Memory that one peer has mapped for writing is not leased to another for reading, because that peer could write it
-/// too.
+/// Memory that one peer has mapped for writing is not leased to another for reading, because the other peer could write
+/// it as well.
 #[test]
 fn memory_mapped_for_writing_is_not_mapped_for_reading_by_others() {
     let pair = Pair::new();

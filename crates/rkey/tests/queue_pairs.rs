@@ -164,7 +164,7 @@ fn windows_of_type_two_belong_to_a_queue_pair_and_are_invalidated_by_either_side
     assert!(received.flags.contains(rkey::CompletionFlags::INVALIDATED));
     assert_eq!(received.imm, name.0);
 
-    // Rebound under another key, and invalidated by its owner.
+    // It is rebound under another key, then invalidated by its owner.
     let key = two
         .pair
         .post_bind(3, (&window, 8), &region, 0..10, ALL)

@@ -1,4 +1,4 @@
-//! Registered memory: who owns it, who may touch it, and what is left of it afterwards.
+//! Registered memory: who owns it, who may touch it, and its state afterwards.
 
 mod common;
 
@@ -87,7 +87,7 @@ fn a_key_for_a_part_reaches_that_part_only() {
         .unwrap();
     assert_eq!(region.read_vec(999..1065).unwrap()[..2], [0, 9]);
 
-    // One byte on either side, by a peer that ignores the length of its key.
+    // A peer that ignores the length of its key accesses one byte on either side.
     for (address, before, after) in [(part.address() - 1, 1, 0), (part.address() + 1, 0, 1)] {
         let forged = rkey::RemoteKey::from_parts(address, 64, part.key() as u32).unwrap();
         let (_inner, outer) = pair.again();
@@ -374,14 +374,14 @@ fn domains_keep_apart() {
             .wait(),
     );
     assert!(matches!(why, Reason::OtherDomain { .. }), "{why:?}");
-    // A connection of that domain may.
+    // A connection of that domain may reach it.
     let (_inner, outer) = common::connect(&other, &pair.visitor);
     outer
         .write_bytes(b"x", &region.key(..).unwrap(), 0)
         .unwrap()
         .wait()
         .unwrap();
-    // And our operations cannot use memory of another domain as local memory.
+    // Nor can our operations use memory of another domain as local memory.
     let stranger = pair
         .visitor
         .device()

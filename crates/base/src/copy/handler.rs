@@ -5,11 +5,11 @@
 //!
 //! A program may install its own handler over ours at any time. Then ours is installed once more on top, as another
 //! *layer* with its own predecessor: if the program's handler chains to the one that it displaced, which is our lower
-//! layer, the chain still ends instead of looping. Another copy of this library in the same process (two plugins,
-//! each with its own) is recognised by a mark before its handler's first instruction; such a handler chains to ours,
-//! so it needs no action.
+//! layer, the chain still ends instead of looping. We recognise another copy of this library in the same process (two
+//! plugins, each with its own) by a mark before its handler's first instruction; such a handler chains to ours, so it
+//! needs no action.
 
-// UNSAFETY: signal handlers edit register contexts and call function pointers that the kernel handed out.
+// UNSAFETY: signal handlers edit register contexts and call function pointers from the kernel.
 
 use super::routine;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// How often our handlers can be put on top again.
+/// How often our handlers can be reinstalled on top.
 const LAYERS: usize = 4;
 
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -27,15 +27,15 @@ const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// The eight bytes before the first instruction of a handler of this library (any copy and any version of it).
 pub(super) const MARK: u64 = u64::from_le_bytes(*b"rkeyFLT1");
 
-/// What each layer displaced, per signal. Set before the layer's handler is installed, leaked, never freed: a handler
-/// may be reading it.
+/// The handler that each layer displaced, per signal. It is set before the layer's handler is installed, and leaked
+/// because a handler may be reading it.
 static PREVIOUS: [[AtomicPtr<libc::sigaction>; LAYERS]; 2] =
     [const { [const { AtomicPtr::new(ptr::null_mut()) }; LAYERS] }; 2];
 
 /// How many layers are installed, per signal.
 static INSTALLED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// One installation at a time.
+/// Allows one installation at a time.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
 macro_rules! entry {
@@ -60,7 +60,7 @@ macro_rules! entry {
     };
 }
 
-// Entries with the mark in front. They only jump, so that the handlers themselves can be written in Rust.
+// Entries with the mark before them. They only jump, so that the handlers themselves can be written in Rust.
 global_asm!(
     ".pushsection .text.rkey_base_handlers,\"ax\",@progbits",
     entry!("rkey_base_on_fault_0", "layer0"),
@@ -92,7 +92,7 @@ fn entry(layer: usize) -> usize {
     entries[layer] as *const () as usize
 }
 
-/// Installs the first layer, unless it is installed already.
+/// Installs the first layer unless it is already installed.
 pub(super) fn install() -> io::Result<()> {
     let _one_at_a_time = INSTALLING.lock();
     for (signal, layers) in INSTALLED.iter().enumerate() {
@@ -111,7 +111,7 @@ pub(super) fn in_place() -> bool {
     })
 }
 
-/// Puts our handlers on top of the ones that displaced them.
+/// Installs our handlers on top of the ones that displaced them.
 ///
 /// # Errors
 ///
@@ -138,13 +138,13 @@ fn reaches_us(handler: usize) -> bool {
         return false;
     };
     let mut word = [0u8; size_of::<u64>()];
-    // The kernel reads the bytes for us: they need not exist.
+    // The kernel reads the bytes for us, so they need not exist.
     super::kernel::read(&mut word, mark as u64) && u64::from_ne_bytes(word) == MARK
 }
 
 fn current(signal: usize) -> io::Result<libc::sigaction> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: a query: no new action is given, and `action` is valid for writing one.
+    // SAFETY: this is a query: it passes no new action, and `action` is valid for writing one.
     if unsafe { libc::sigaction(SIGNALS[signal], ptr::null(), action.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -162,10 +162,10 @@ fn add_layer(signal: usize) -> io::Result<()> {
     }
     let previous = current(signal)?;
     let remembered = Box::leak(Box::new(previous));
-    // Before the handler can run, so that it always finds its predecessor.
+    // This precedes the handler's installation, so that the handler always finds its predecessor.
     PREVIOUS[signal][layer].store(remembered, Ordering::Release);
 
-    // SAFETY: all zeroes is a valid `sigaction` (default action, empty mask, no flags).
+    // SAFETY: all zeros is a valid `sigaction` (default action, empty mask, no flags).
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = entry(layer);
     // ONSTACK: the next handler must still be able to report stack overflows. NODEFER: a chained handler that never
@@ -195,7 +195,7 @@ unsafe extern "C" fn on_fault<const LAYER: usize>(
     context: *mut libc::c_void,
 ) {
     // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO, and a handler that chains
-    // to us passes on what it got.
+    // to us passes on its arguments.
     let code = unsafe { (*info).si_code };
     // A code above 0 comes from the kernel for this very instruction; others were sent by a process (`kill`).
     if code > 0 {
@@ -215,11 +215,11 @@ unsafe extern "C" fn on_fault<const LAYER: usize>(
             return;
         }
     }
-    // SAFETY: the arguments are the kernel's, handed on unchanged.
+    // SAFETY: the arguments are the kernel's, passed on unchanged.
     unsafe { chain(LAYER, number, info, context) }
 }
 
-/// Does what would have happened had this layer not been installed.
+/// Does what would have happened if this layer had not been installed.
 unsafe fn chain(
     layer: usize,
     number: libc::c_int,
@@ -239,7 +239,7 @@ unsafe fn chain(
             unsafe { die(number, info) };
         }
         libc::SIG_IGN => {
-            // The kernel ignores only signals that were sent; a fault at an instruction kills all the same.
+            // The kernel ignores only signals that were sent; a fault at an instruction still kills the process.
             // SAFETY: `info` is the kernel's.
             if unsafe { (*info).si_code } > 0 {
                 // SAFETY: see `die`.
@@ -247,7 +247,7 @@ unsafe fn chain(
             }
         }
         handler => {
-            // The kernel would have blocked these signals for the time of the handler.
+            // The kernel would have blocked these signals while the handler runs.
             let mut mask = previous.sa_mask;
             let mut restore = MaybeUninit::<libc::sigset_t>::uninit();
             // SAFETY: the sets are valid for the calls; `restore` is filled by the second one, and used by the last one
@@ -275,8 +275,8 @@ unsafe fn chain(
 
 /// Applies the signal's default effect, which ends the process.
 unsafe fn die(number: libc::c_int, info: *mut libc::siginfo_t) {
-    // SAFETY: all zeroes is the default action; `signal`-type functions are async-signal-safe. A fault repeats when the
-    // handler returns to its instruction and ends the process then; a signal that was sent must be sent again.
+    // SAFETY: all zeros is the default action; `signal`-type functions are async-signal-safe. A fault repeats when the
+    // handler returns to its instruction, and then ends the process; a signal that was sent must be resent.
     unsafe {
         let action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(number, &raw const action, ptr::null_mut());

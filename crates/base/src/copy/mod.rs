@@ -1,18 +1,18 @@
 //! Copies and atomics that return a fault where a plain access would crash.
 //!
 //! Memory that a program registered may vanish at any time: the program unmaps it, or truncates the file behind it. A
-//! device must answer such an access with an error instead of crashing the program. So all accesses to memory that
-//! may vanish go through here.
+//! device must answer such an access with an error instead of crashing the program. So all accesses to memory that may
+//! vanish use this module.
 //!
 //! The fast implementation (x86-64) is an assembler routine with a handler for `SIGSEGV` and `SIGBUS` that knows the
-//! routine's instructions: no check before the copy, no cost without a fault. Without handlers (other processors, or
-//! a program that insists on its own handlers) the kernel copies, by `process_vm_readv(2)` on our own process, for
-//! about 0.4 µs each.
+//! routine's instructions: no check before the copy, no cost without a fault. Without handlers (on other processors, or
+//! if a program insists on its own handlers) the kernel copies, with `process_vm_readv(2)` on our own process, which
+//! takes about 0.4 µs per copy.
 //!
 //! # What an observer sees (x86-64, guarded)
 //!
 //! * A copy of 1, 2, 4 or 8 bytes to an aligned address is a single store: never half of it is visible.
-//! * Longer copies store bytes in ascending order, and the last 8 bytes by a separate store that becomes visible
+//! * Longer copies store bytes in ascending order, and the last 8 bytes with a separate store that becomes visible
 //!   after all others. So a program that polls the last (aligned) word of the data finds the rest complete. Bytes
 //!   before the last word may be stored twice, with the same value.
 //! * Copies by the kernel have no order and are not atomic.
@@ -22,8 +22,8 @@
 //! If the calling thread has the two signals blocked, the kernel kills the process at a fault: see
 //! [`prepare_thread`].
 
-// UNSAFETY: assembler, signal handlers and raw addresses: the whole point of this module. It is split into the machine
-// code (`routine`), the handlers (`handler`) and the copies by the kernel (`kernel`).
+// UNSAFETY: assembler, signal handlers and raw addresses are the whole point of this module. It is split into the
+// machine code (`routine`), the handlers (`handler`) and the copies by the kernel (`kernel`).
 #![allow(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mode {
-    /// [`install`] was not called: copies are fast, and a fault ends the process.
+    /// [`install`] has not been called: copies are fast, and a fault ends the process.
     Unguarded = 0,
     /// The handlers are installed: copies are fast and return faults.
     Guarded = 1,
@@ -65,7 +65,7 @@ static DISPLACED: Mutex<bool> = Mutex::new(false);
 ///
 /// # Errors
 ///
-/// When the handlers cannot be installed *and* the kernel does not allow copies on our own process either.
+/// When neither the handlers can be installed nor the kernel allows copies on our own process.
 pub fn install() -> io::Result<()> {
     if mode() != Mode::Unguarded {
         return Ok(());
@@ -95,7 +95,7 @@ fn set_mode(mode: Mode) {
 
 /// Whether a fault would still be caught: false when the program installed its own handlers over ours.
 ///
-/// Costs two system calls (a quarter of a microsecond).
+/// This costs two system calls (a quarter of a microsecond).
 #[must_use]
 pub fn still_installed() -> bool {
     match mode() {
@@ -107,7 +107,7 @@ pub fn still_installed() -> bool {
 
 /// Call this at the start of a batch of work: makes sure that faults are caught, and returns how copies are made.
 ///
-/// If the program displaced our handlers, they are put on top again, once. If they are displaced again, the program
+/// If the program displaced our handlers, this reinstalls them on top, once. If they are displaced again, the program
 /// insists, and the kernel copies from then on.
 pub fn check() -> Mode {
     if still_installed() {
@@ -118,7 +118,7 @@ pub fn check() -> Mode {
         let _ = install();
         return mode();
     }
-    // One thread at a time: a second one must not take the same displacement for another.
+    // Only one thread at a time may do this: a second one must not mistake the same displacement for another.
     let mut displaced_before = DISPLACED.lock();
     if still_installed() {
         return mode();
@@ -135,7 +135,7 @@ pub fn check() -> Mode {
 ///
 /// # Errors
 ///
-/// When the kernel refuses; it has no reason to.
+/// When the kernel refuses, for which it has no reason.
 pub fn prepare_thread() -> io::Result<()> {
     handlers::unblock()
 }
@@ -163,10 +163,10 @@ mod handlers {
 }
 
 /// Copies `len` bytes from `src` to `dst`, or returns the address that cannot be accessed. Before a fault, some of
-/// the bytes may have been copied. The module's documentation says in which order bytes become visible.
+/// the bytes may have been copied. The module's documentation describes the order in which bytes become visible.
 ///
-/// Other threads and processes may access the two ranges at the same time; then each byte has a value that was there
-/// at some moment. If the ranges overlap, the result is unspecified.
+/// Other threads and processes may access the two ranges at the same time; then each byte has a value that it had at
+/// some moment. If the ranges overlap, the result is unspecified.
 ///
 /// # Errors
 ///
@@ -174,15 +174,15 @@ mod handlers {
 ///
 /// # Safety
 ///
-/// The caller must be allowed to overwrite the bytes at `dst` that are writable: no other code may rely on a Rust
-/// reference to them. Neither address needs to be valid.
+/// The caller must be allowed to overwrite the writable bytes at `dst`: no other code may rely on a Rust reference to
+/// them. Neither address needs to be valid.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     if mode() == Mode::ByKernel {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller promises the same.
         return unsafe { copy_by_kernel(dst, src, len) };
     }
-    // SAFETY: the caller answers for the destination.
+    // SAFETY: the caller is responsible for the destination.
     unsafe { direct::copy(dst, src, len) }
 }
 
@@ -194,27 +194,27 @@ unsafe fn copy_by_kernel(dst: *mut u8, src: *const u8, len: usize) -> Result<(),
             return Err(Fault::at(start));
         }
     }
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     unsafe { kernel::copy(dst as u64, src as u64, len) }
 }
 
-/// Atomically replaces the word at `p` by `swap` if it equals `compare`, and returns the old value.
+/// Atomically replaces the word at `p` with `swap` if it equals `compare`, and returns the old value.
 ///
 /// Sequentially consistent, and atomic also with respect to other processes and plain accesses.
 ///
 /// # Errors
 ///
-/// [`Fault`] when the word cannot be written; it is not changed then.
+/// [`Fault`] when the word cannot be written; the word is then unchanged.
 ///
 /// # Safety
 ///
-/// As for [`copy`]; and `p` must be a multiple of 8.
+/// Same as for [`copy`]; also, `p` must be a multiple of 8.
 #[inline]
 pub unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
     if mode() == Mode::ByKernel {
         kernel::populate(p as u64)?;
     }
-    // SAFETY: the caller answers for the word and its alignment.
+    // SAFETY: the caller is responsible for the word and its alignment.
     unsafe { direct::compare_swap(p, compare, swap) }
 }
 
@@ -222,7 +222,7 @@ pub unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, 
 ///
 /// # Errors
 ///
-/// [`Fault`] when the word cannot be written; it is not changed then.
+/// [`Fault`] when the word cannot be written; the word is then unchanged.
 ///
 /// # Safety
 ///
@@ -232,7 +232,7 @@ pub unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
     if mode() == Mode::ByKernel {
         kernel::populate(p as u64)?;
     }
-    // SAFETY: the caller answers for the word and its alignment.
+    // SAFETY: the caller is responsible for the word and its alignment.
     unsafe { direct::fetch_add(p, add) }
 }
 
@@ -255,7 +255,7 @@ mod direct {
     #[inline]
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
         let outcome = if len <= routine::SMALL_MAX {
-            // SAFETY: the length fits; the caller answers for the destination, and faults are returned.
+            // SAFETY: the length fits; the caller is responsible for the destination, and faults are returned.
             unsafe { routine::rkey_base_copy_small(dst, src, len) }
         } else {
             // SAFETY: as above, for any length above the small ones.
@@ -272,20 +272,21 @@ mod direct {
     }
 
     unsafe fn copy_large(dst: *mut u8, src: *const u8, len: usize) -> Outcome {
-        // The string instruction counts upwards through wrapped addresses without complaint as long as they exist, so
-        // nothing here needs to know whether the range wraps: address 2^64 - 1 never exists for a program.
+        // The string instruction counts upwards through wrapped addresses as long as they exist. Nothing here needs to
+        // know whether the range wraps, because address 2^64 - 1 never exists for a program.
         if len < routine::STRING_MIN && std::arch::is_x86_feature_detected!("avx") {
-            // SAFETY: longer than `SMALL_MAX`, and the processor has AVX; the caller answers for the destination.
+            // SAFETY: longer than `SMALL_MAX`, and the processor has AVX; the caller is responsible for the
+            // destination.
             unsafe { routine::rkey_base_copy_vector(dst, src, len) }
         } else {
-            // SAFETY: longer than 8 bytes; the caller answers for the destination.
+            // SAFETY: longer than 8 bytes; the caller is responsible for the destination.
             unsafe { routine::rkey_base_copy_string(dst, src, len) }
         }
     }
 
     #[inline]
     pub(super) unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-        // SAFETY: the caller answers for the word; faults are returned.
+        // SAFETY: the caller is responsible for the word; faults are returned.
         word(p, unsafe {
             routine::rkey_base_compare_swap(p, compare, swap)
         })
@@ -293,7 +294,7 @@ mod direct {
 
     #[inline]
     pub(super) unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
-        // SAFETY: the caller answers for the word; faults are returned.
+        // SAFETY: the caller is responsible for the word; faults are returned.
         word(p, unsafe { routine::rkey_base_fetch_add(p, add) })
     }
 
@@ -306,8 +307,9 @@ mod direct {
         }
     }
 
-    /// Builds a fault from what the handler left. The processor reports the address of a missing page, but not an
-    /// address that cannot exist at all; then the fault is at the start of the first range that cannot exist.
+    /// Builds a fault from the values that the handler returned. The processor reports the address of a missing page,
+    /// but not an address that cannot exist at all; then the fault is at the start of the first range that cannot
+    /// exist.
     #[cold]
     fn locate(outcome: Outcome, ranges: &[(u64, u64)]) -> Fault {
         let address = outcome.value;
@@ -327,23 +329,23 @@ mod direct {
     }
 }
 
-/// Without a guarded routine: plain atomics, byte by byte where they must be.
+/// The form without a guarded routine: plain atomics, byte by byte where necessary.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod direct {
     use crate::fault::Fault;
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-    /// Volatile, since the source may be read-only, and an atomic would require write access.
+    /// The load is volatile because the source may be read-only and an atomic would require write access.
     unsafe fn load<T: Copy>(p: *const T) -> T {
-        // SAFETY: the caller checked place and alignment.
+        // SAFETY: the caller has checked address and alignment.
         unsafe { p.read_volatile() }
     }
 
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
         let mut at = 0;
         while at < len {
-            // SAFETY: `at < len`, or `at + 8 <= len`, inside the ranges that the caller answers for; alignment of the
-            // words is checked right here. Atomic accesses do not race.
+            // SAFETY: `at < len`, or `at + 8 <= len`, inside the ranges that the caller is responsible for; the
+            // alignment of the words is checked here. Atomic accesses do not race.
             unsafe {
                 let (d, s) = (dst.add(at), src.add(at));
                 if len - at >= 8 && d.addr() % 8 == 0 && s.addr() % 8 == 0 {
@@ -361,14 +363,14 @@ mod direct {
     }
 
     pub(super) unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-        // SAFETY: the caller answers for the word and its alignment.
+        // SAFETY: the caller is responsible for the word and its alignment.
         let word = unsafe { AtomicU64::from_ptr(p) };
         let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
         Ok(swapped.unwrap_or_else(|old| old))
     }
 
     pub(super) unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
-        // SAFETY: the caller answers for the word and its alignment.
+        // SAFETY: the caller is responsible for the word and its alignment.
         Ok(unsafe { AtomicU64::from_ptr(p) }.fetch_add(add, Ordering::SeqCst))
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Each routine returns `rax` (a value, or the address of a fault) and `rdx` (0, or 1 for a fault).
 //!
-//! Bytes are stored in ascending order, and the last 8 bytes by a separate move after everything else, also after
+//! Bytes are stored in ascending order, and the last 8 bytes with a separate move after everything else, even after
 //! `rep movsb`, whose own stores the processor may reorder. Interior bytes may be stored twice.
 
 // UNSAFETY: assembler, because a compiler must neither see nor reorder accesses that may fault or race.
@@ -29,7 +29,7 @@ pub(super) const UNKNOWN_ADDRESS: u64 = u64::MAX;
 /// The maximum number of bytes that [`rkey_base_copy_small`] copies.
 pub(super) const SMALL_MAX: usize = 136;
 
-/// From here on `rep movsb` is as fast as vector moves, and needs fewer instructions.
+/// From this length on, `rep movsb` is as fast as vector moves and needs fewer instructions.
 pub(super) const STRING_MIN: usize = 8192;
 
 unsafe extern "C" {
@@ -253,7 +253,7 @@ global_asm!(
         "sub rdx, 128",
         "jae 3b",
         "2:",
-        "vmovdqu ymm0, [r9 - 128]", // the last 128 of them, whatever the loop has done of those already
+        "vmovdqu ymm0, [r9 - 128]", // the last 128 of them, even those that the loop has already stored
         "vmovdqu ymm1, [r9 - 96]",
         "vmovdqu ymm2, [r9 - 64]",
         "vmovdqu ymm3, [r9 - 32]",

@@ -1,4 +1,4 @@
-//! Copies that succeed, copies that really fault, and what happens to faults that are not ours.
+//! Copies that succeed, copies that really fault, and faults that are not ours.
 
 use super::*;
 use crate::process::page_size;
@@ -45,7 +45,7 @@ impl Island {
     }
 
     fn protect(&self, rights: libc::c_int) {
-        // SAFETY: pages of ours, to which there are no references.
+        // SAFETY: our own pages, to which there are no references.
         let result = unsafe { libc::mprotect(self.shore().cast(), page_size(), rights) };
         assert_eq!(result, 0);
     }
@@ -115,7 +115,7 @@ fn a_source_that_ends_too_early() {
         let island = Island::new();
         let mut target = vec![0u8; 3 * page_size()];
         for len in LENGTHS.into_iter().chain([page_size() + 8000]) {
-            // One byte is missing, or a half, or all but one.
+            // One byte is inaccessible, or half of them, or all but one.
             for missing in [1, len.div_ceil(2), len - 1] {
                 let there = len - missing;
                 if there == 0 || missing == 0 || there > page_size() {
@@ -361,7 +361,7 @@ fn child(case: &str) -> ExitStatus {
 
 /// A fault outside the guarded code.
 fn fault_elsewhere() -> ! {
-    // SAFETY: none at all; that is the point. It runs in a process that is meant to die from it.
+    // SAFETY: none at all, which is the purpose of the test. It runs in a process that should die from it.
     unsafe { ptr::without_provenance_mut::<u8>(16).write_volatile(1) };
     std::process::exit(99);
 }
@@ -392,7 +392,7 @@ extern "C" fn exits_with_43(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
 
 static BELOW: AtomicU64 = AtomicU64::new(0);
 
-/// A program's handler that passes on what it does not know, as it should.
+/// A program's handler that passes on faults that it does not know, as it should.
 extern "C" fn hands_on(n: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
     // SAFETY: the address of the previous handler, which takes three arguments.
@@ -401,7 +401,7 @@ extern "C" fn hands_on(n: libc::c_int, info: *mut libc::siginfo_t, context: *mut
 }
 
 fn set_handler(handler: usize, flags: libc::c_int) -> usize {
-    // SAFETY: zeroes are a valid action; the handlers here fit the flags given.
+    // SAFETY: zeros are a valid action; the handlers here match the flags.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let mut old: libc::sigaction = std::mem::zeroed();
@@ -429,7 +429,7 @@ fn in_a_child() {
         "sent" => {
             set_handler(libc::SIG_DFL, 0);
             install().unwrap();
-            // SAFETY: meant to end this process.
+            // SAFETY: ends this process on purpose.
             unsafe { libc::raise(libc::SIGSEGV) };
         }
         "before" => {
@@ -465,7 +465,7 @@ fn in_a_child() {
             install().unwrap();
             let below = set_handler(hands_on as *const () as usize, libc::SA_SIGINFO);
             BELOW.store(below as u64, Ordering::Relaxed);
-            fault_here(); // it reaches us already
+            fault_here(); // it already reaches us
             assert_eq!(check(), Mode::Guarded);
             fault_here();
             fault_elsewhere(); // and this one must not loop
@@ -479,7 +479,7 @@ fn in_a_child() {
             assert_eq!(check(), Mode::ByKernel);
             fault_here();
             let mut word = 5u64;
-            // SAFETY: a word of ours, and addresses where nothing is.
+            // SAFETY: our own word, and addresses where nothing is.
             unsafe {
                 assert_eq!(fetch_add(&raw mut word, 1), Ok(5));
                 let nowhere = ptr::without_provenance_mut(32);
@@ -489,7 +489,7 @@ fn in_a_child() {
             fault_elsewhere();
         }
         "another copy of this library" => {
-            // A handler with the mark in front counts as one of ours.
+            // A handler with the mark before it counts as one of ours.
             install().unwrap();
             let again = handler_of_another_copy();
             set_handler(again, libc::SA_SIGINFO);

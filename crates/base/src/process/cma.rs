@@ -1,7 +1,7 @@
 //! Copies between our memory and that of another process, by the kernel.
 //!
 //! Whether the kernel allows it depends on both processes, may differ by direction, and may change at any time (see
-//! `ptrace(2)`, "Ptrace access mode checking"): the only test is to try, each time.
+//! `ptrace(2)`, "Ptrace access mode checking"). The only test is to try each time.
 
 // UNSAFETY: the system calls write to addresses that the caller vouches for.
 #![allow(unsafe_code)]
@@ -58,7 +58,7 @@ impl CmaError {
 ///
 /// The bytes at `local` that can be written must be bytes that the caller may overwrite.
 pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Result<(), CmaError> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the caller vouches for it.
     unsafe { copy_all(Direction::Read, None, pid, local as u64, remote, len) }
 }
 
@@ -78,7 +78,7 @@ pub unsafe fn cma_read_with(
     remote: u64,
     len: usize,
 ) -> Result<(), CmaError> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the caller vouches for it.
     unsafe {
         copy_all(
             Direction::Read,
@@ -107,7 +107,7 @@ pub unsafe fn cma_write(
     remote: u64,
     len: usize,
 ) -> Result<(), CmaError> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the caller vouches for it.
     unsafe { copy_all(Direction::Write, None, pid, local as u64, remote, len) }
 }
 
@@ -127,7 +127,7 @@ pub unsafe fn cma_write_with(
     remote: u64,
     len: usize,
 ) -> Result<(), CmaError> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the caller vouches for it.
     unsafe {
         copy_all(
             Direction::Write,
@@ -216,12 +216,12 @@ const NOWHERE: libc::iovec = libc::iovec {
     iov_len: 0,
 };
 
-/// One system call for `len` bytes at an address of ours and at another end; returns how many were copied (not 0), or
+/// Makes one system call for `len` bytes at our address and at another end; returns how many were copied (not 0), or
 /// the error number. `EFAULT` can also mean that the permit is revoked.
 ///
 /// # Safety
 ///
-/// The caller must be entitled to what the call writes.
+/// The caller must be entitled to overwrite the bytes that the call writes.
 unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> Result<usize, i32> {
     let part = |start: u64| libc::iovec {
         iov_base: start as *mut libc::c_void,
@@ -233,9 +233,9 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
         None => &raw const list,
         Some(permit) => permit.put(list).map_err(|_| libc::EFAULT)?,
     };
-    // SAFETY: the local list is valid for the call; the remote one is, or lies in a page that may have gone, which is an
-    // error for the kernel. The addresses in both are checked by the kernel. The owner of the permit may change the list
-    // meanwhile: it names only their memory, and the local list limits how much is copied.
+    // SAFETY: the local list is valid for the call; the remote one is valid or lies in a page that may have vanished,
+    // which gives an error. The kernel checks the addresses in both. The owner of the permit may change the list
+    // meanwhile, but it names only the owner's memory, and the local list limits how much is copied.
     let n = unsafe { call(pid, &raw const local, 1, list, 1, 0) };
     match usize::try_from(n) {
         Ok(0) => Err(libc::EFAULT), // `len` is not 0, so nothing was accessible
@@ -255,9 +255,9 @@ fn other(errno: i32) -> CmaError {
 
 /// Copies one byte through a local variable; returns the number of bytes copied.
 ///
-/// `EFAULT` does not tell which end of a copy it was, and checking the ends afterwards does not either: the page may
-/// be back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither
-/// fails any more, the copy has made progress by one byte and can continue from there.
+/// `EFAULT` does not say which end of a copy failed, and checking the ends afterwards does not help: the page may be
+/// back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither fails any
+/// more, the copy has made progress by one byte and can continue from there.
 ///
 /// # Safety
 ///
@@ -283,10 +283,10 @@ unsafe fn one_byte(
     };
     let mut byte = 0u8;
     let own = (&raw mut byte) as u64;
-    // SAFETY: reads one byte, into a variable of ours.
+    // SAFETY: reads one byte into our own variable.
     unsafe { transfer(libc::process_vm_readv, own, from, 1) }
         .map_err(|errno| explain(errno, from_fault))?;
-    // SAFETY: writes one byte, to where the caller may.
+    // SAFETY: writes one byte where the caller may write.
     unsafe { transfer(libc::process_vm_writev, own, to, 1) }
         .map_err(|errno| explain(errno, to_fault))
 }
@@ -342,7 +342,7 @@ mod tests {
         let edge = bad as u64 + page as u64;
         let mut good = vec![0u8; 2 * page];
         let g = good.as_mut_ptr();
-        // SAFETY: what can be written of these ranges is ours.
+        // SAFETY: the writable bytes of these ranges are ours.
         unsafe {
             let from_bad = cma_read(me(), g, bad as u64, 2 * page);
             assert_eq!(from_bad, Err(CmaError::RemoteFault { address: edge }));
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Pages that disappear and return all the time: a failed copy must blame the side that has them.
+    /// Pages disappear and return all the time: a failed copy must blame the side that has them.
     #[test]
     fn blames_the_side_whose_pages_come_and_go() {
         use std::sync::atomic::{AtomicBool, Ordering};
@@ -394,9 +394,9 @@ mod tests {
                 }
             });
             let mut round = 0;
-            // Until every kind has failed at least once, however the threads are scheduled.
+            // The test runs until every kind has failed at least once, however the threads are scheduled.
             while wrong.is_none() && (round < 20_000 || failed.contains(&0)) {
-                // SAFETY: what can be written of these ranges is ours.
+                // SAFETY: the writable bytes of these ranges are ours.
                 let (outcome, blamed) = unsafe {
                     let len = 2 * page;
                     match round % 4 {

@@ -52,9 +52,10 @@ fn page() -> Result<&'static AtomicU64, i32> {
     })
 }
 
-/// A number that is different in every process of one line of forks; never 0. Two loads, except the first time.
+/// A number that is different in every process of one line of forks; never 0. It costs two loads, except the first
+/// time.
 ///
-/// On a kernel without the advice (Linux before 4.14) it is the same in all of them.
+/// On a kernel without the advice (Linux before 4.14) it is the same in all these processes.
 #[inline]
 #[must_use]
 pub fn incarnation() -> u64 {
@@ -77,7 +78,7 @@ fn first_look(word: &AtomicU64) -> u64 {
     }
 }
 
-/// Tells a forked child from the process that made the mark.
+/// Distinguishes a forked child from the process that made the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForkMark {
     incarnation: u64,
@@ -112,7 +113,7 @@ mod tests {
     fn a_child_knows_that_it_is_one() {
         let mark = ForkMark::new().unwrap();
         assert!(!mark.is_child());
-        // SAFETY: the child calls nothing but async-signal-safe functions and plain loads: the page exists already.
+        // SAFETY: the child calls only async-signal-safe functions and makes plain loads: the page already exists.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
@@ -120,7 +121,7 @@ mod tests {
             let own = ForkMark {
                 incarnation: incarnation(),
             };
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running any of the parent's code.
             unsafe { libc::_exit(if noticed && !own.is_child() { 7 } else { 8 }) };
         }
         let mut status = 0;

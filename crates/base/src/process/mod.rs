@@ -1,6 +1,6 @@
 //! Other processes, and forks of this process.
 //!
-//! * [`PidFd`]: a process by a descriptor that never refers to another one.
+//! * [`PidFd`]: a process, named by a descriptor that never refers to another one.
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
 //!   attach", `process_vm_readv(2)`). The other process can abort a copy made under a permit
 //!   ([`crate::segment::PeerPermit`]) by withdrawing the permit.

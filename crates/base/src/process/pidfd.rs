@@ -1,4 +1,5 @@
-//! A process by a descriptor. The kernel reuses the PID of an ended process; it never reuses a descriptor.
+//! A process, named by a descriptor. The kernel reuses the PID of an ended process, but such a descriptor never refers
+//! to another one.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -31,11 +32,11 @@ impl PidFd {
         Self { fd }
     }
 
-    /// Whether the process has not ended yet (a zombie has).
+    /// Whether the process is alive (a zombie is not).
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        // An error says nothing about the process, so it is not reported dead.
+        // An error says nothing about the process, so the process is not reported as dead.
         let now = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 0,

@@ -15,7 +15,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// There is no such process (in our namespace), or `/proc` does not say.
+/// There is no such process (in our namespace), or `/proc` does not show it.
 pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
     let mut seen = 0u64;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -49,7 +49,7 @@ pub(super) fn is_elsewhere(task: &Path, stat: &str) -> bool {
 /// Whether a thread sleeps where signals and freezers let it sleep, or inside a call that does not copy between
 /// processes. The kernel discloses this only to processes that might trace it.
 fn sleeps_elsewhere(task: &Path) -> bool {
-    // The first is where threads of a group of version 2 are frozen, the others by their names in other kernels.
+    // The first is the place where threads of a version 2 group are frozen; the others are its names in other kernels.
     const AT_THE_DOOR: [&str; 4] = [
         "get_signal",
         "do_freezer_trap",
@@ -70,7 +70,8 @@ fn sleeps_elsewhere(task: &Path) -> bool {
     })
 }
 
-/// A field of `/proc/*/stat`, counted from 1 as in proc(5). The second one is a name, which may contain anything.
+/// A field of `/proc/*/stat`, counted from 1 as in proc(5). The second field is a name, which may contain any
+/// characters.
 #[must_use]
 pub fn stat_field(stat: &str, number: usize) -> Option<&str> {
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -93,7 +94,7 @@ mod tests {
         }
     }
 
-    /// A process that is always busy: this program, running one of the tests below.
+    /// A process that is always busy: this program, which runs one of the tests below.
     struct Busy(Child);
 
     impl Busy {
@@ -119,7 +120,7 @@ mod tests {
 
     const BUSY: &str = "RKEY_TEST_BUSY";
 
-    /// The process of [`Busy`], until it is killed or forgotten; does nothing when the suite runs it as a test.
+    /// The process of [`Busy`], until it is killed; does nothing when the suite runs it as a test.
     fn busy(mut work: impl FnMut()) {
         if std::env::var_os(BUSY).is_none() {
             return;
@@ -137,7 +138,7 @@ mod tests {
         let from = source.as_ptr().expose_provenance() as u64;
         busy(|| {
             #[expect(unsafe_code, reason = "a copy to a raw address")]
-            // SAFETY: as many bytes as there are.
+            // SAFETY: the length is that of the buffer.
             let copied = unsafe {
                 crate::process::cma_read(std::process::id(), target.as_mut_ptr(), from, 1 << 20)
             };
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Seen in the middle of a copy: in at least one of many samples.
+    /// At least one of many samples sees it in the middle of a copy.
     fn is_seen_copying(pid: u32) {
         until("it copies", || !no_thread_copies(pid).unwrap());
     }

@@ -1,6 +1,6 @@
 //! Whether calls that had begun before some moment have ended, thread by thread.
 //!
-//! [`no_thread_copies`](super::no_thread_copies) asks where all threads are now, so one thread that always runs keeps
+//! [`no_thread_copies`](super::no_thread_copies) checks where all threads are now, so one thread that always runs keeps
 //! the result at "no". If no *new* call can begin, less is enough: a thread has left its call once it has been seen
 //! elsewhere, or has used more processor time than any such call takes. A thread that started later was never in one.
 
@@ -11,14 +11,14 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// More processor time than one call that copies takes. Links copy 256 KiB per call, which takes some 50 µs; the rest
-/// is for page faults on both sides, including clearing huge pages.
+/// This is more processor time than one copying call takes. Links copy 256 KiB per call, which takes some 50 µs; the
+/// rest allows for page faults on both sides, including clearing huge pages.
 pub const LONGEST_CALL: Duration = Duration::from_millis(250);
 
-/// Watches a process whose threads can begin no call that copies any more.
+/// Watches a process whose threads can no longer begin a copying call.
 #[derive(Debug)]
 pub struct CallWatch {
-    /// In the unit of the start times, since the machine was started.
+    /// In the unit of the start times, counted from the start of the machine.
     began: u64,
     threads: HashMap<u32, Thread>,
 }
@@ -33,7 +33,7 @@ enum Thread {
 }
 
 impl CallWatch {
-    /// Starts watching. From now on no thread may be able to begin a call that copies.
+    /// Starts watching. From now on, no thread may be able to begin a copying call.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
@@ -50,13 +50,13 @@ impl CallWatch {
     }
 
     /// Checks the threads of the process; returns whether none of them is in a call that began before the watch did.
-    /// False if that is not known yet, also if the check took until `deadline`.
+    /// Returns `false` if that is not known yet, or if the check took until `deadline`.
     ///
     /// The PID must refer to the same process during all checks: compare with a [`PidFd`](super::PidFd).
     ///
     /// # Errors
     ///
-    /// There is no such process (in our namespace), or `/proc` does not say.
+    /// There is no such process (in our namespace), or `/proc` does not show it.
     #[expect(clippy::disallowed_methods, reason = "a list of threads has no bound")]
     pub fn all_clear(&mut self, pid: u32, deadline: Instant) -> io::Result<bool> {
         let (mut seen, mut clear) = (0u64, true);
@@ -89,7 +89,7 @@ impl CallWatch {
                 self.threads.insert(tid, Thread::Clear);
                 return true;
             }
-            // For example, we are out of descriptors: that says nothing about the thread.
+            // For example, we may be out of descriptors, which says nothing about the thread.
             Err(_) => return false,
         };
         let number = |index| stat_field(&stat, index).and_then(|field| field.parse::<u64>().ok());
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    /// Generous, for machines that are busy.
+    /// This is generous, for busy machines.
     const LONG: Duration = Duration::from_secs(60);
 
     fn is_clear_in_time(watch: &mut CallWatch) -> bool {
@@ -171,7 +171,7 @@ mod tests {
             let mut watch = CallWatch::begin();
             let before: Vec<Duration> = spun();
             assert!(is_clear_in_time(&mut watch), "they are never cleared");
-            // No thread was cleared by its time before it had used that much.
+            // No thread was cleared by its processor time before it had used that much.
             let used = spun().iter().sum::<Duration>() - before.iter().sum::<Duration>();
             assert!(used > LONGEST_CALL, "cleared too early: {used:?}");
             over.store(true, Ordering::Relaxed);
@@ -192,7 +192,7 @@ mod tests {
             .collect()
     }
 
-    /// A thread that was once seen elsewhere is clear for good, whatever its processor time.
+    /// A thread that was once seen elsewhere stays clear, whatever its processor time.
     #[test]
     fn a_thread_that_slept_once_is_clear() {
         let (over, tid) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -224,7 +224,8 @@ mod tests {
     #[test]
     fn a_thread_is_not_clear_because_its_state_cannot_be_read() {
         let mut watch = CallWatch::begin();
-        // A folder in place of the thread's: an error for `stat` below a file does not mean that the thread has ended.
+        // Here a file replaces the thread's folder: the error for `stat` below it does not mean that the thread has
+        // ended.
         assert!(!watch.look(1, Path::new("/proc/self/status")));
         assert!(watch.threads.is_empty());
         assert!(watch.look(1, Path::new("/proc/self/task/none")));

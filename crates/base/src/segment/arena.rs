@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// What a peer with the descriptor of an arena can do with its bytes.
+/// How a peer with the descriptor of an arena can access its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// Read them. (A descriptor opened for reading would not be enough: it can be opened again, for writing, through
+    /// Read them. (A descriptor opened for reading would not be enough: a process can reopen it for writing through
     /// `/proc`. So such an arena is sealed against further writable mappings.)
     ReadOnly,
     /// Read and write them.
@@ -36,13 +36,13 @@ pub struct Arena {
     program: Mapping,
     /// What peers can do, once that is fixed.
     sharing: OnceLock<Sharing>,
-    /// What has been detached: whole pages, no page twice.
+    /// The detached ranges: whole pages, no page twice.
     detached: Mutex<Vec<Range<usize>>>,
 }
 
 impl Arena {
-    /// An arena of at least `len` bytes, rounded up to whole pages, all zero. `name` appears in `/proc/*/maps`. What
-    /// peers can do at most is `sharing`; see [`Arena::settle`].
+    /// An arena of at least `len` bytes, rounded up to whole pages, all zero. `name` appears in `/proc/*/maps`.
+    /// `sharing` is the most that peers can do; see [`Arena::settle`].
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Fixes what peers can do, for good, if it is not fixed yet; returns the result. Call it before a peer gets the
-    /// descriptor, which can map all of an arena for writing unless it is fixed as read-only.
+    /// Fixes for good what peers can do, unless that is already fixed; returns the result. Call it before a peer gets
+    /// the descriptor, because the peer can map the whole arena for writing unless it is fixed as read-only.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Arena {
         if let Some(settled) = self.sharing.get() {
             return Ok(*settled);
         }
-        // The mapping that the program has stays writable.
+        // The program's own mapping stays writable.
         seal(
             &self.fd,
             match sharing {
@@ -135,7 +135,7 @@ impl Arena {
     /// child is one of the others. So is a device, or another process, that had the kernel pin a page for a transfer
     /// in progress (`O_DIRECT`, `process_vm_writev`).
     ///
-    /// Costs about 0.2 ms per MiB, and that much memory.
+    /// This takes about 0.2 ms per MiB, and as much memory as the pages.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Arena {
     /// then others may still see the pages.
     pub fn detach(&self, offset: usize, len: usize) -> io::Result<()> {
         let mut detached = self.detached.lock();
-        // Without an overflow only if it lies inside, which is checked before anything is done.
+        // This cannot overflow if the range lies inside, which is checked before any change.
         for rest in without(offset..offset.wrapping_add(len), &detached) {
             self.program
                 .make_private(&self.fd, rest.start, rest.len())?;
@@ -153,7 +153,7 @@ impl Arena {
     }
 }
 
-/// What is left of a range without some other ranges.
+/// The rest of a range without some other ranges.
 fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut rest = vec![range];
     for other in others {

@@ -20,7 +20,7 @@ pub(super) enum Rights {
     ReadWrite,
 }
 
-/// Whether forked children get the mapping too.
+/// Whether forked children also get the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Children {
     Inherit,
@@ -37,10 +37,10 @@ pub(super) struct Mapping {
     incarnation: u64,
 }
 
-// SAFETY: a mapping is an address range of the process, the same in all its threads; how its bytes may be accessed is
-// the business of the views.
+// SAFETY: a mapping is an address range of the process, the same in all its threads; the views decide how its bytes may
+// be accessed.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` gives only address and length.
+// SAFETY: as above; `&Mapping` gives only the address and the length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -91,18 +91,18 @@ impl Mapping {
         self.len
     }
 
-    /// Replaces pages of a shared, writable mapping of a whole file by private copies of them.
+    /// Replaces pages of a shared, writable mapping of a whole file with private copies of them.
     ///
-    /// The new mapping replaces the old one in one step: an access of another thread goes to one or the other. A page
-    /// is copied when it is first written through the new one, and not before. So stores of this process reach either
-    /// a page before it is copied, or the copy. See [`populate`](Self::populate).
+    /// The new mapping replaces the old one in one step: an access of another thread uses one or the other. A page is
+    /// copied when it is first written through the new one, and not before. So stores of this process reach either a
+    /// page before it is copied, or the copy. See [`populate`](Self::populate).
     ///
-    /// Do this only once for a page: a second time would lose the contents of the private copy.
+    /// Do this only once for a page: doing it again would lose the contents of the private copy.
     pub(super) fn make_private(&self, fd: &OwnedFd, offset: usize, len: usize) -> io::Result<()> {
         let start = self.pages(offset, len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // At another address first: if memory is short, this fails here and leaves everything unchanged. SAFETY: a
-        // new mapping at an address of the kernel's choice replaces nothing.
+        // The pages are mapped at another address first: if memory is short, that fails and leaves everything
+        // unchanged. SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let new = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -114,7 +114,7 @@ impl Mapping {
             )?
         };
         // SAFETY: the range belongs to this mapping (checked above). Its bytes are only ever reached by address, and
-        // are the same afterwards; it stays mapped with the same rights, and `drop` unmaps whatever is there.
+        // are the same afterwards; it stays mapped with the same rights, and `drop` unmaps whatever is mapped there.
         let moved = unsafe { mremap_fixed(new, len, len, MremapFlags::MAYMOVE, start.cast()) };
         if let Err(error) = moved {
             // SAFETY: the mapping made above, which has no other user.
@@ -124,7 +124,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Writes to all of these pages, without a change, so that those that are private are copies from now on.
+    /// Writes to all of these pages without changing them, so that the private ones are copies from now on.
     pub(super) fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
         let start = self.pages(offset, len)?;
         // SAFETY: advice about our own pages; populating them changes no byte.
@@ -132,7 +132,8 @@ impl Mapping {
             // Kernels before 5.14 do not know it.
             Err(rustix::io::Errno::INVAL) => {
                 for at in (0..len).step_by(crate::process::page_size()) {
-                    // SAFETY: a byte of a mapped, writable page. Atomic, and without a change: others may use it.
+                    // SAFETY: a byte of a mapped, writable page. The write is atomic and changes nothing, because
+                    // others may use the byte.
                     unsafe { AtomicU8::from_ptr(start.add(at)) }.fetch_or(0, Ordering::Relaxed);
                 }
                 Ok(())
@@ -160,7 +161,7 @@ impl Mapping {
         if len > self.len || offset > self.len - len {
             return None;
         }
-        // SAFETY: inside the mapping, or at its end, by the check.
+        // SAFETY: the check ensures that it is inside the mapping or at its end.
         Some(unsafe { self.start.as_ptr().add(offset) })
     }
 
@@ -168,7 +169,7 @@ impl Mapping {
     ///
     /// # Panics
     ///
-    /// When it does not lie inside, or is not aligned: offsets of words are constants of the program.
+    /// When the word does not lie inside or is not aligned: offsets of words are constants of the program.
     #[inline(always)]
     #[track_caller]
     pub(super) fn word(&self, offset: usize, size: usize) -> *mut u8 {
@@ -189,8 +190,8 @@ impl Drop for Mapping {
             // A forked child never had the mapping; something else may be at that address.
             return;
         }
-        // SAFETY: the range was mapped by `new` and is unmapped here only; views borrow the mapping, so none is left.
-        // An error leaves it mapped, which is harmless.
+        // SAFETY: `new` mapped the range, and only this code unmaps it; views borrow the mapping, so none is left. An
+        // error leaves it mapped, which is harmless.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

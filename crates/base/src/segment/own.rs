@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A segment that this process can write through this mapping, and that cannot be written otherwise: not through the
-/// descriptor, not through a new mapping, not by changing its size or punching holes.
+/// A segment that this process can write through this mapping only: not through the descriptor, not through a new
+/// mapping, and not by changing its size or punching holes.
 #[derive(Debug)]
 pub struct OwnSegment {
     fd: OwnedFd,
@@ -27,7 +27,7 @@ impl OwnSegment {
     /// When the process cannot get more descriptors or memory; before Linux 5.1 (no `F_SEAL_FUTURE_WRITE`).
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let (fd, size) = create(name, len)?;
-        // Mapped first: a writable mapping that exists is not affected by the seal against future ones.
+        // It is mapped first because the seal against future writable mappings does not affect an existing one.
         let mapping = Mapping::new(&fd, 0, size, Rights::ReadWrite, Children::DoNot)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         seal(&fd, seals)?;
@@ -40,7 +40,7 @@ impl OwnSegment {
         self.fd.as_fd()
     }
 
-    /// Closes the descriptor, when every peer that needs the segment has it. The mapping stays.
+    /// Closes the descriptor once every peer that needs the segment has it. The mapping stays.
     #[must_use]
     pub fn publish(self) -> PublishedSegment {
         PublishedSegment {
@@ -73,8 +73,8 @@ impl OwnSegment {
     #[inline]
     pub fn place(&mut self, offset: usize, len: usize) -> Option<OwnBytes<'_>> {
         let at = self.mapping.at(offset, len)?;
-        // SAFETY: inside the mapping, which lives as long as the borrow; `&mut self` makes it the only view, and no
-        // other process can write here.
+        // SAFETY: the range is inside the mapping, which lives as long as the borrow; `&mut self` makes it the only
+        // view, and no other process can write here.
         Some(unsafe { OwnBytes::new(at, len) })
     }
 

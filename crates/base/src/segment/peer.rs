@@ -67,8 +67,8 @@ impl PeerSegment {
         Some(unsafe { PeerBytes::new(at, len) })
     }
 
-    /// Reads the aligned word at `offset`; what the peer wrote before it published the word is visible afterwards (an
-    /// acquire load).
+    /// Reads the aligned word at `offset`; everything that the peer wrote before it published the word is visible
+    /// afterwards (an acquire load).
     ///
     /// # Panics
     ///
@@ -81,7 +81,7 @@ impl PeerSegment {
         unsafe { (*self.mapping.word(offset, 4).cast::<AtomicU32>()).load(Ordering::Acquire) }
     }
 
-    /// Reads the aligned word at `offset`, as [`load_u32`](Self::load_u32).
+    /// Reads the aligned word at `offset`, like [`load_u32`](Self::load_u32).
     ///
     /// # Panics
     ///

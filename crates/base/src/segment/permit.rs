@@ -1,15 +1,15 @@
-//! A revocable permit to copy to and from our memory by `process_vm_readv(2)` and `process_vm_writev(2)`.
+//! A revocable permit to copy to and from our memory with `process_vm_readv(2)` and `process_vm_writev(2)`.
 //!
-//! A process that has been told to copy from our memory can be stopped right before the system call, and make it much
-//! later, when the memory is in use for something else. No word in shared memory prevents that: the process may have
-//! read the word just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory, at the
-//! call. So this list must be in a page that we can take away. When it is gone, a call that begins fails, wherever the
-//! process was stopped before it. A call that has begun runs to its end; a process cannot be stopped inside one.
+//! A process that should copy from our memory can be stopped right before the system call, and make the call much
+//! later, when the memory has another use. No word in shared memory prevents that: the process may have read the word
+//! just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory during the call. So
+//! this list must be in a page that we can remove. Once the page is gone, a call that begins fails, wherever the
+//! process was stopped before it. A call that has begun runs to its end because a process cannot be stopped inside one.
 //!
-//! The page is a memfd that may shrink but not grow. Its owner truncates it to zero; the other process then has no
-//! page behind its mapping.
+//! The page is a memfd that may shrink but not grow. Its owner truncates it to zero; then no page backs the other
+//! process's mapping.
 
-// UNSAFETY: a list for the kernel is written into a mapping.
+// UNSAFETY: writes a list for the kernel into a mapping.
 #![allow(unsafe_code)]
 
 use super::mapping::{Children, Mapping, Rights, create, seal, seals_of_a_memfd};
@@ -36,7 +36,7 @@ impl OwnPermit {
     /// When the process cannot get more descriptors or memory.
     pub fn create() -> io::Result<Self> {
         let (fd, _) = create("rkey-permit", 1)?;
-        // Sealed against seals as well: the peer must not be able to forbid the truncation.
+        // It is also sealed against further seals: the peer must not be able to forbid the truncation.
         seal(&fd, SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self {
             fd,
@@ -50,8 +50,8 @@ impl OwnPermit {
         self.fd.as_fd()
     }
 
-    /// Revokes it. No copy begins after this has returned; one that has begun continues. Returns whether it worked,
-    /// which only a kernel with unusual rules could prevent.
+    /// Revokes it. No copy begins after this has returned; one that has begun continues. Returns whether it worked;
+    /// only a kernel with unusual rules could prevent that.
     pub fn withdraw(&self) -> bool {
         if self.withdrawn.load(Ordering::Acquire) {
             return true;
@@ -85,7 +85,7 @@ impl PeerPermit {
                 "the peer's descriptor is not a permit",
             ));
         }
-        // The page can vanish at any time: a store must then give an error, not a signal.
+        // The page can vanish at any time, and then a store must give an error, not a signal.
         crate::copy::install()?;
         Ok(Self {
             mapping: Mapping::new(&fd, 0, page, Rights::ReadWrite, Children::DoNot)?,
@@ -101,8 +101,8 @@ impl PeerPermit {
     pub(crate) fn put(&self, place: libc::iovec) -> Result<*const libc::iovec, Fault> {
         let to = self.mapping.as_ptr();
         let from = (&raw const place).cast::<u8>();
-        // SAFETY: a page of ours, larger than the list, and never referred to otherwise; one thread at a time (the type
-        // is not `Sync`). If the page is gone, that is an error.
+        // SAFETY: our own page, larger than the list, to which there is no other reference; one thread uses it at a
+        // time (the type is not `Sync`). If the page is gone, this returns an error.
         unsafe { crate::copy::copy(to, from, size_of::<libc::iovec>())? };
         Ok(to.cast())
     }

@@ -1,4 +1,4 @@
-//! What the seals prevent, and what is refused.
+//! What the seals prevent, and which descriptors are refused.
 
 use super::*;
 use crate::fault::Fault;
@@ -76,7 +76,7 @@ fn a_peer_sees_what_is_written_and_can_change_nothing() {
         .read(true)
         .open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     assert_eq!(map_writable(reopened.unwrap()), Err(Errno::PERM));
-    // And the mapping cannot be written: a store faults.
+    // Nor can the mapping be written: a store faults.
     let at = peer.as_ptr().expose_provenance() as u64;
     assert_eq!(memory().store_bytes(at, b"x"), Err(Fault::at(at)));
 }
@@ -185,8 +185,8 @@ fn an_arena_for_reading_cannot_be_written_by_peers() {
     assert_eq!(&seen, b"xy");
 }
 
-/// A peer that was given the descriptor for reading, and belongs to the same user, tries everything
-/// it can, also when the arena could have been leased for writing before that was fixed.
+/// A peer of the same user that got the descriptor for reading tries everything it can, even when the arena could have
+/// been leased for writing before that was fixed.
 #[test]
 fn a_hostile_reader_of_the_same_user_cannot_write() {
     use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -314,7 +314,7 @@ fn no_store_is_lost_while_pages_are_detached() {
                     let mut counts = vec![0u64; pages];
                     while go_on.load(Ordering::Relaxed) {
                         for (index, count) in counts.iter_mut().enumerate() {
-                            // A word of this thread's own in each page.
+                            // Each thread has its own word in each page.
                             let at = base + (index * page + thread * 8) as u64;
                             let old = memory.fetch_add(at, 1).unwrap();
                             assert_eq!(old, *count, "a step was lost");
@@ -374,12 +374,12 @@ fn a_permit_lasts_until_it_is_withdrawn() {
     own.withdraw();
     assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
     own.withdraw();
-    // It cannot be restored: neither by its size nor by a new mapping.
+    // It cannot be restored, neither by changing its size nor by a new mapping.
     assert_eq!(ftruncate(own.fd(), 4096), Err(Errno::PERM));
     let late = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::InvalidData);
     assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
-    // And nothing else is accepted as one.
+    // Nothing else is accepted as a permit.
     let segment = OwnSegment::create("rkey-test", 1).unwrap();
     assert!(PeerPermit::map(segment.fd().try_clone_to_owned().unwrap()).is_err());
     let file = std::fs::File::open("/dev/zero").unwrap();
@@ -393,7 +393,7 @@ fn a_forked_child_has_no_mapping_and_its_drop_harms_nobody() {
     let at = own.as_ptr().expose_provenance() as u64;
     let memory = memory();
     #[expect(unsafe_code, reason = "fork")]
-    // SAFETY: the child does nothing but copies, mapping calls and its exit.
+    // SAFETY: the child only copies, makes mapping calls and exits.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0);

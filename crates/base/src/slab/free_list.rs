@@ -7,10 +7,10 @@ use crate::sync::Ordering;
 
 /// The free slots of a slab. The slots themselves are chained through their words, so the lists take no memory.
 ///
-/// A slab has one inside, under its own lock. A caller that holds a lock anyway whenever slots are claimed and released
-/// can keep the list under that lock instead, and save taking the slab's: [`Slab::claim_from`],
-/// [`Retired::release_to`](super::Retired::release_to). A slab is used with one list all its life; with two, slots
-/// would be claimed twice.
+/// A slab contains a list under its own lock. A caller that holds a lock anyway whenever it claims and releases slots
+/// can keep the list under that lock instead, and avoid taking the slab's: [`Slab::claim_from`],
+/// [`Retired::release_to`](super::Retired::release_to). Use only one list with a slab for its whole life; with two,
+/// slots would be claimed twice.
 #[derive(Debug)]
 pub struct FreeList {
     /// The slot that was freed last.
@@ -51,7 +51,7 @@ impl Default for FreeList {
 }
 
 impl<T: Default> Slab<T> {
-    /// Takes a slot off the list, as [`Slab::claim`] says.
+    /// Takes a slot from the list, as [`Slab::claim`] describes.
     #[inline]
     pub(super) fn take(&self, free: &mut FreeList) -> Option<(&Slot<T>, u32, u32)> {
         let (index, slot, word);
@@ -86,7 +86,7 @@ impl<T: Default> Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Returns a slot, to the end of the queue or to its front. The caller owns the slot: it is claimed, or retired and
+    /// Returns a slot to the end of the queue or to its front. The caller owns the slot: it is claimed, or retired and
     /// drained.
     #[inline]
     pub(super) fn put_back(
@@ -99,7 +99,7 @@ impl<T> Slab<T> {
     ) {
         free.used -= 1;
         let next = if last { NONE } else { free.top };
-        // The word has one writer: see the caller. Release: the next claimer, and its pins, see everything.
+        // The word has one writer: see the caller. Release: the next claim, and its pins, see everything.
         slot.word
             .store(Word::new(generation, Word::FREE, next).0, Ordering::Release);
         if !last {

@@ -1,4 +1,4 @@
-//! Handles of a slot, one for each part of its life: [`Claimed`], [`Pin`], [`Retired`]; and [`Look`], which holds
+//! Handles of a slot, one for each stage of its life: [`Claimed`], [`Pin`], [`Retired`]; and [`Look`], which holds
 //! nothing.
 
 use super::slot::{Slot, Word};
@@ -20,7 +20,7 @@ pub struct Claimed<'a, T> {
 }
 
 impl<T> Claimed<'_, T> {
-    /// Makes the slot live: later pins see everything that was stored into it before.
+    /// Makes the slot live: later pins see everything stored into it before.
     #[inline]
     pub fn publish(self) {
         let generation = self.generation;
@@ -43,7 +43,7 @@ impl<T> Claimed<'_, T> {
     #[inline]
     fn become_live(self, word: Word) {
         let this = ManuallyDrop::new(self);
-        // The word of a claimed slot is changed by the owner of the claim only; no read-modify-write is needed.
+        // Only the owner of the claim changes the word of a claimed slot, so no read-modify-write is needed.
         this.slot.word.store(word.0, Ordering::Release);
     }
 
@@ -72,7 +72,7 @@ pub struct Look<'a, T> {
 }
 
 impl<'a, T> Look<'a, T> {
-    /// What the slot holds.
+    /// The contents of the slot.
     #[must_use]
     #[inline(always)]
     pub fn value(&self) -> &'a T {
@@ -110,8 +110,8 @@ impl<T> Pin<'_, T> {
 impl<T> Drop for Pin<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // This pin is counted, so the count is not 0 and nothing is borrowed from the state beside it. Release: what
-        // was done under the pin happens before the drained slot is released.
+        // This pin is counted, so the count is not 0, and the subtraction does not borrow from the state beside it.
+        // Release: everything done under the pin happens before the drained slot is released.
         self.slot.word.fetch_sub(1, Ordering::Release);
     }
 }
@@ -208,7 +208,7 @@ impl<T> Retired<'_, T> {
 
 impl<T> Drop for Retired<'_, T> {
     fn drop(&mut self) {
-        // The state is ours to change, the count is not: pins may be dropped at the same time.
+        // We may change the state but not the count: pins may be dropped at the same time.
         self.slot.update(|word| Some(word.with_state(Word::LEFT)));
     }
 }

@@ -25,7 +25,7 @@ impl Default for Value {
     unsafe_code,
     reason = "loom's cell stands for the memory that a pin protects"
 )]
-// SAFETY: the cell is accessed under a pin or after the slot was drained only; that is what the models check.
+// SAFETY: the cell is accessed only under a pin or after the slot was drained, which is what the models check.
 unsafe impl Sync for Value {}
 
 fn live_slab() -> Arc<Slab<Value>> {
@@ -129,7 +129,7 @@ fn claim_against_claim() {
     });
 }
 
-/// The same with a list that the caller keeps, and a slot that is to be reused last: it is, and only once it is drained.
+/// The same with a list that the caller keeps, and a slot that must be reused last: it is, and only once it is drained.
 #[test]
 fn a_list_of_the_callers_against_a_pin() {
     loom::model(|| {
@@ -210,7 +210,7 @@ fn pin_against_reclaim() {
     });
 }
 
-/// Of one that holds a slot and one that reclaims it, one comes first, and the other fails.
+/// If one thread holds a slot and another reclaims it, one is first, and the other fails.
 #[test]
 fn hold_against_reclaim() {
     loom::model(|| {

@@ -78,7 +78,7 @@ impl Word {
     }
 }
 
-/// A slot: with 56 bytes of `T` exactly one cache line.
+/// A slot. With 56 bytes of `T` it is exactly one cache line.
 #[repr(C, align(64))]
 pub(super) struct Slot<T> {
     pub(super) word: AtomicU64,

@@ -9,7 +9,7 @@ use rkey_rdm::error::Error as Code;
 use rkey_rdm::sges::Sges;
 use std::sync::Arc;
 
-/// The buffer of an operation, and how requests name it.
+/// The buffer of an operation, in the form that its requests need.
 pub(super) struct Bytes<'a> {
     memory: &'a LocalMemory,
     pub(super) sges: Sges,
@@ -26,7 +26,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Uses the buffer of a message that is not on its way yet.
+    /// Uses the buffer of a message that has not been sent yet.
     fn with<T>(&self, body: impl FnOnce(&Lent) -> Option<T>) -> std::result::Result<T, Code> {
         self.slot.with_buffer(body).ok_or(Code::Fault)
     }

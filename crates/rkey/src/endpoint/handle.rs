@@ -38,11 +38,11 @@ type Rdm = rkey_rdm::endpoint::Endpoint<EndpointHost>;
 
 /// An endpoint of reliable datagrams. Clones are the same endpoint; it closes with the last of them, and of its operations.
 ///
-/// Closing tells the peers, and waits up to half a second for what was sent to arrive.
+/// Closing notifies the peers, and waits up to half a second for sent messages to arrive.
 #[derive(Clone)]
 pub struct Endpoint(Arc<Handle>);
 
-/// Held by the program. Threads that connect hold only the inner part.
+/// The program holds this part. Threads that connect hold only the inner part.
 pub(super) struct Handle {
     pub(super) inner: Arc<Inner>,
     address: Address,
@@ -109,8 +109,8 @@ impl Endpoint {
         self.0.send(to, None, message.into())
     }
 
-    /// Registers a buffer for [`Endpoint::read`] and [`Endpoint::write`]: as the local memory of our own, or with a key for peers.
-    /// The endpoint has a protection domain of its own, so only its peers reach the region, and with no connection.
+    /// Registers a buffer for [`Endpoint::read`] and [`Endpoint::write`]: as our local memory, or with a key for peers. The
+    /// endpoint has its own protection domain, so only its peers reach the region, without a `Connection`.
     ///
     /// # Errors
     /// Same as [`Domain::register`].
@@ -126,7 +126,7 @@ impl Endpoint {
     /// peer's program need not do anything. A message that is sent after the write has completed arrives after its bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], and as [`Endpoint::send_tagged`]: nothing was sent. Waiting reports a denial.
+    /// [`Error::OutOfRange`], and the errors of [`Endpoint::send_tagged`]: nothing was sent. Waiting reports a denial.
     pub fn write(
         &self,
         to: Address,
@@ -157,8 +157,8 @@ impl Endpoint {
         self.0.transfer(from, part, key, offset, true)
     }
 
-    /// Posts a receive for a message with such a tag: from one sender, or from any (`None`). A message that is longer than the
-    /// buffer is an error.
+    /// Posts a receive for a message with a tag that `tag` accepts, from one sender or from any (`None`). A message that is
+    /// longer than the buffer is an error.
     ///
     /// # Errors
     /// [`Error::MessageTooLong`] for a buffer that is longer than any message; the device is broken.
@@ -223,7 +223,7 @@ impl Handle {
             len: part.len.into(),
             key: key.wire_key(),
         }];
-        // The bytes are in the region: the operation has no buffer of its own.
+        // The bytes are in the region, so the operation does not have its own buffer.
         let slot = Arc::new(Slot::new(Lent::new(Vec::new())));
         self.post(to, |rdm, host, connection| {
             let transfer = Transfer {
@@ -244,7 +244,7 @@ impl Handle {
         }))
     }
 
-    /// Calls `post` when there is a connection to a peer with room, until it does not ask for another call.
+    /// Calls `post` when there is a connection to a peer with room, until `post` needs no further call.
     fn post(
         &self,
         to: Address,
@@ -266,7 +266,7 @@ impl Handle {
         Ok(())
     }
 
-    /// One attempt; whether it succeeded. Without a connection one is being made.
+    /// Makes one attempt and returns whether it succeeded. If there is no connection, one is being made.
     fn try_post(
         &self,
         to: Address,

@@ -1,4 +1,4 @@
-//! What the state machine of an endpoint runs on here: the device, and the slots of the program's operations.
+//! What the state machine of an endpoint runs on in this crate: the device, and the slots of the program's operations.
 
 use super::address::Address;
 use super::inner::Inner;

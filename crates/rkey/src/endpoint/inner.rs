@@ -1,7 +1,7 @@
 //! The endpoint behind its handles: progress, and waiting for it.
 //!
-//! One of the waiting threads at a time leads: it waits for the device and makes progress for all. The others sleep until the
-//! leader has made some, or stops leading.
+//! One of the waiting threads at a time leads: it waits for the device and makes progress for all. The others sleep until
+//! the leader has made progress or stops leading.
 
 use super::host::EndpointHost;
 use crate::device::Device;
@@ -24,7 +24,7 @@ pub(super) struct Inner {
     driver: OnceLock<Driver<EndpointHost>>,
     /// Whether a thread leads.
     led: Mutex<bool>,
-    /// The leader has made progress, or stopped leading.
+    /// Signalled when the leader has made progress or stopped leading.
     changed: Condvar,
     /// Outlives the driver, which uses it.
     memory: Arc<LocalMemory>,
@@ -78,28 +78,28 @@ impl Inner {
         Ok(state)
     }
 
-    /// Makes progress, and wakes threads whose operations may have ended by that.
+    /// Makes progress, and wakes threads whose operations may have ended as a result.
     pub(super) fn progress(&self) -> Result<()> {
         drop(self.advanced()?);
         self.wake();
         Ok(())
     }
 
-    /// For the thread of the listeners: as [`Driver::post_backlog`].
+    /// Like [`Driver::post_backlog`], for the listeners' thread.
     pub(super) fn post_backlog(&self) -> bool {
         let waits = self.driver.get().is_some_and(Driver::post_backlog);
         self.wake();
         waits
     }
 
-    /// Wakes waiting threads, which check again.
+    /// Wakes waiting threads, which then check again.
     pub(super) fn wake(&self) {
-        // A thread that has checked and does not sleep yet holds the lock.
+        // A thread that has checked but does not sleep yet holds the lock.
         drop(self.led.lock());
         self.changed.notify_all();
     }
 
-    /// Makes progress until `check` has a result. `what` names it for the error.
+    /// Makes progress until `check` has a result. `what` is the name of the result in the error.
     pub(super) fn wait<T>(
         &self,
         timeout: Duration,
@@ -107,7 +107,7 @@ impl Inner {
         mut check: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         let started = time::now();
-        // A time limit beyond the clock is none.
+        // A time limit beyond the clock's range means no limit.
         let deadline = started.checked_add(timeout);
         self.progress()?;
         loop {
@@ -148,7 +148,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits for a short while, for a connection that another thread makes, or for room on one; progress is made meanwhile.
+    /// Waits briefly for a connection that another thread makes, or for room on one; makes progress meanwhile.
     pub(super) fn pause(&self) -> Result<()> {
         let until = time::now() + PAUSE;
         let mut led = self.led.lock();

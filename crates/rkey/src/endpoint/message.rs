@@ -1,4 +1,4 @@
-//! What arrives, and which of it a receive accepts.
+//! Messages that arrive, and which of them a receive accepts.
 
 use super::address::Address;
 use crate::error::{Error, Result};
@@ -9,15 +9,15 @@ pub const MESSAGE_MAX: usize = 1 << 30;
 /// A message that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its bytes: the receive's buffer, cut to the length of the message.
+    /// Its bytes: the receive's buffer, truncated to the length of the message.
     pub bytes: Vec<u8>,
     /// The sender's address.
     pub from: Address,
-    /// Its tag; 0 without one.
+    /// Its tag, or 0 if it has none.
     pub tag: u64,
 }
 
-/// Which tags a receive accepts. Made from a number, which means exactly this tag.
+/// Which tags a receive accepts. A number converts to a pattern that accepts exactly this tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// The tag.
@@ -33,7 +33,7 @@ impl Tag {
         ignore: u64::MAX,
     };
 
-    /// This tag, in which the bits of `ignore` may differ.
+    /// Accepts this tag; the bits of `ignore` may differ.
     #[must_use]
     pub const fn masked(tag: u64, ignore: u64) -> Self {
         Self { tag, ignore }
@@ -46,7 +46,7 @@ impl From<u64> for Tag {
     }
 }
 
-/// The length of a message, as its header says it.
+/// The length of a message according to its header.
 pub(super) fn checked_len(len: usize) -> Result<u32> {
     match u32::try_from(len) {
         Ok(short) if len <= MESSAGE_MAX => Ok(short),

@@ -1,9 +1,9 @@
 //! Reliable datagrams: messages to and from any number of peers, without connections to manage.
 //!
-//! An [`Endpoint`] has an [`Address`]. A process that knows it can send to it; the first message makes the connection. Messages are
-//! matched with receives: by tag ([`Endpoint::send_tagged`], [`Endpoint::receive_tagged`]) or not, and by sender if the receive
-//! names one. Messages between two endpoints match in the order in which they were sent, receives in the order in which they
-//! were posted. A message that matches no receive yet is kept until one is posted.
+//! An [`Endpoint`] has an [`Address`]. A process that knows the address can send to the endpoint; the first message makes
+//! the connection. Messages are matched with receives: by tag ([`Endpoint::send_tagged`], [`Endpoint::receive_tagged`]) or
+//! not, and by sender if the receive names one. Messages between two endpoints match in the order in which they were sent,
+//! and receives in the order in which they were posted. A message that matches no receive yet is kept until one is posted.
 //!
 //! ```
 //! use rkey::Device;
@@ -30,18 +30,19 @@
 //!
 //! # Buffers
 //!
-//! An operation owns its buffer until it ends, and returns it then. So there is no moment at which the program could see
-//! bytes that the device still writes, and dropping a [`Sending`] or a [`Receiving`] at any moment is safe.
+//! An operation owns its buffer until it ends, and then returns it. So the program can never see bytes that the device
+//! is still writing, and dropping a [`Sending`] or a [`Receiving`] at any moment is safe.
 //!
-//! Messages up to 8 KiB travel with their header and may arrive before their receive is posted; each peer may have some of
-//! them unreceived; beyond that its sends wait (credit). Of a longer message only the header travels (rendezvous): the receiver's
-//! device reads the payload from the sender's memory when the receive matches, so its sender's buffer is in use until then.
+//! Messages up to 8 KiB travel with their header and may arrive before their receive is posted; each peer may have a limited
+//! number of unreceived ones; beyond that its sends wait (credit). Of a longer message, only the header travels
+//! (rendezvous): the receiver's device reads the payload from the sender's memory when the receive matches, so its sender's
+//! buffer is in use until then.
 //!
 //! # Registered memory
 //!
 //! A region that the endpoint registered ([`Endpoint::register`]) can be read and written by the peers that have a key for it
-//! ([`Endpoint::read`], [`Endpoint::write`]), as over a [`Connection`](crate::Connection). Unlike there, a denied access breaks
-//! nothing.
+//! ([`Endpoint::read`], [`Endpoint::write`]), as over a [`Connection`](crate::Connection). Unlike on a connection, a denied
+//! access breaks nothing.
 //!
 //! # Progress
 //!

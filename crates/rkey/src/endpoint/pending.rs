@@ -25,8 +25,8 @@ pub struct Receiving {
 }
 
 impl Sending {
-    /// Waits until the buffer is the program's again, up to the device's timeout, and returns it. A short message (up to 8 KiB)
-    /// is in the peer's memory by then, and its program may not have received it; a longer one has been received.
+    /// Waits until the buffer is the program's again, up to the device's timeout, and returns it. By then a short message
+    /// (up to 8 KiB) is in the peer's memory, though its program may not have received it; a longer one has been received.
     ///
     /// # Errors
     /// [`Error::PeerGone`]; [`Error::Timeout`]: the message may still be received.
@@ -45,7 +45,7 @@ impl Sending {
         self.result(self.handle.inner.wait(timeout, what, taken)?)
     }
 
-    /// The buffer if the message is sent, or the operation back if it is not.
+    /// Returns the buffer if the message is sent, or the operation if it is not.
     ///
     /// # Errors
     /// Same as [`Sending::wait`], in the inner result.
@@ -78,11 +78,11 @@ impl Sending {
 pub struct Transferring(pub(super) Sending);
 
 impl Transferring {
-    /// Waits until the transfer is done, up to the device's timeout: the bytes of a write are in the peer's memory then, those
-    /// of a read in ours.
+    /// Waits until the transfer is done, up to the device's timeout: then the bytes of a write are in the peer's memory, and
+    /// those of a read are in ours.
     ///
     /// # Errors
-    /// [`Error::Denied`] with the reason if the peer refused the access; messages and other transfers go on.
+    /// [`Error::Denied`] with the reason if the peer refused the access; messages and other transfers continue.
     /// [`Error::PeerGone`]; [`Error::Timeout`]: the transfer may still be executed.
     pub fn wait(self) -> Result<()> {
         self.0.wait().map(drop)
@@ -107,8 +107,8 @@ impl Receiving {
     /// Waits for the message, up to the device's timeout.
     ///
     /// # Errors
-    /// [`Error::Truncated`]: the message was longer than the buffer. [`Error::PeerGone`]: the sender ended while its message was
-    /// on the way. [`Error::Timeout`]; the receive is then canceled.
+    /// [`Error::Truncated`]: the message was longer than the buffer. [`Error::PeerGone`]: the sender ended while its message
+    /// was in transit. [`Error::Timeout`]; the receive is then canceled.
     pub fn wait(self) -> Result<Message> {
         let timeout = self.handle.timeout();
         self.wait_timeout(timeout)
@@ -127,7 +127,7 @@ impl Receiving {
         self.result(outcome)
     }
 
-    /// The message if it has arrived, or the receive back if it has not.
+    /// Returns the message if it has arrived, or the receive if it has not.
     ///
     /// # Errors
     /// Same as [`Receiving::wait`], in the inner result.

@@ -12,7 +12,7 @@ pub(super) struct Slot(Mutex<State>);
 
 /// The state of an operation.
 enum State {
-    /// The endpoint has it, with its buffer.
+    /// The endpoint has the operation and its buffer.
     InFlight(Lent),
     /// It ended.
     Ended(Outcome),
@@ -22,7 +22,7 @@ enum State {
 
 /// How an operation ended.
 pub(super) enum Outcome {
-    /// The message was sent; its buffer.
+    /// The message was sent; contains its buffer.
     Sent(Vec<u8>),
     /// A message arrived.
     Received(Message),

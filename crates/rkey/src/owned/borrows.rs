@@ -1,4 +1,4 @@
-//! Registered bytes that are borrowed: always deregistered before the borrow ends.
+//! Registered bytes that are borrowed, and always deregistered before the borrow ends.
 
 use super::buffer::bytes_of;
 use super::registered::{CHANGING, Registered, RegistrationRequest};
@@ -15,8 +15,8 @@ struct Live<M: AsRef<Registered>>(Mutex<Vec<Arc<M>>>);
 
 /// Registers borrowed bytes.
 ///
-/// The lifetimes are as in `std::thread::Scope`: `'scope` is the time in which the regions can be used, `'env`
-/// outlives it and is the time for which the bytes are borrowed.
+/// The lifetimes are as in `std::thread::Scope`: `'scope` is the time in which the regions can be used; `'env` outlives
+/// it and is the time for which the bytes are borrowed.
 pub(crate) struct Borrows<'scope, 'env: 'scope, M: AsRef<Registered>> {
     live: &'scope Live<M>,
     /// Invariant: neither lifetime may be stretched or shrunk.
@@ -36,7 +36,7 @@ pub(crate) fn with_borrows<'env, M: AsRef<Registered>, T>(
         env: PhantomData,
     };
     work(&borrows)
-    // `live` is dropped here, and also when `work` unwinds.
+    // `live` is dropped here, even when `work` unwinds.
 }
 
 impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {

@@ -3,7 +3,7 @@
 use rkey_core::MemoryKind;
 use std::ptr::NonNull;
 
-/// Bytes that can be registered: a value that owns them alone and keeps them where they are.
+/// Bytes that can be registered: a value that is their only owner and keeps them in place.
 ///
 /// Implemented for `Vec<u8>`, `Box<[u8]>`, `Vec<u64>` and `Box<[u64]>` (bytes whose address is a
 /// multiple of 8, as atomics need) and for [`SharedMemory`](crate::SharedMemory).
@@ -74,8 +74,8 @@ pub(super) fn bytes_of<T>(slice: &mut [T]) -> (NonNull<u8>, usize) {
     (NonNull::from(slice).cast(), len)
 }
 
-// SAFETY: the arena is mapped until the value is dropped, begins as zeroes, and is reached by raw
-// addresses only: the type gives no reference into it.
+// SAFETY: the arena is mapped until the value is dropped, starts as zeros, and is accessed only through raw addresses:
+// the type gives no reference into it.
 unsafe impl Buffer for crate::SharedMemory {
     fn expose(&mut self) -> (NonNull<u8>, usize) {
         self.raw_parts()

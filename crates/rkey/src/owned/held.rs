@@ -6,8 +6,8 @@ use crate::domain::Domain;
 use crate::error::{Error, Result};
 use std::ptr::NonNull;
 
-/// A buffer and its registration. The buffer lives on the heap, reached only by a raw pointer,
-/// until the registration is closed.
+/// A buffer and its registration. The buffer lives on the heap, accessible only through a raw pointer, until the
+/// registration is closed.
 pub(crate) struct Owned<B: Buffer, M: AsRef<Registered>> {
     memory: M,
     /// From `Box::into_raw`; dangling only after `take`.
@@ -32,7 +32,7 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
             return Err(Error::Rights("published memory can only be read".into()));
         }
         let buffer = NonNull::from(Box::leak(Box::new(buffer)));
-        // SAFETY: just leaked, so valid, and there is no other reference.
+        // SAFETY: it was just leaked, so it is valid and there is no other reference.
         let owner = unsafe { &mut *buffer.as_ptr() };
         let (kind, bytes) = (owner.kind(), owner.expose());
         // SAFETY: `Buffer` promises that the bytes stay valid at their address while the B is not used, and it is not
@@ -54,7 +54,7 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
         &self.memory
     }
 
-    /// Closes the registration and gives the buffer back.
+    /// Closes the registration and returns the buffer.
     pub(crate) fn take(self) -> Result<B> {
         self.memory.as_ref().close()?;
         let this = std::mem::ManuallyDrop::new(self);
@@ -84,6 +84,6 @@ impl<B: Buffer, M: AsRef<Registered>> Drop for Owned<B, M> {
             // does not access the bytes any more.
             drop(unsafe { Box::from_raw(self.buffer.as_ptr()) });
         }
-        // Otherwise the device may still write to the buffer: better lost than reused.
+        // Otherwise the device may still write to the buffer, so it is leaked rather than reused.
     }
 }

@@ -1,4 +1,4 @@
-//! Buffers of operations that an endpoint has in flight, and what lets the device reach them.
+//! Buffers of operations that an endpoint has in flight, and the region that lets the device reach them.
 
 use super::buffer::Buffer;
 use crate::domain::Domain;
@@ -13,14 +13,14 @@ use std::ptr::NonNull;
 /// One past the highest address of user memory.
 const ADDRESSES: u64 = 1 << 47;
 
-/// A buffer that an operation owns while it is in flight. Nothing refers to its bytes until it is taken back.
+/// A buffer that an operation owns while it is in flight. Nothing refers to its bytes until it is returned.
 pub(crate) struct Lent {
     start: NonNull<u8>,
     len: usize,
     capacity: usize,
 }
 
-// SAFETY: owns its bytes as the Vec did that it was made from, and gives no reference to them.
+// SAFETY: owns its bytes like the Vec that it was made from, and gives no reference to them.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
@@ -43,8 +43,8 @@ impl Lent {
         self.start.as_ptr().expose_provenance() as u64
     }
 
-    /// Gives the first `len` bytes of the buffer back. The operation is over: the state machine has reported it, after the
-    /// device has released it.
+    /// Returns the first `len` bytes of the buffer. The operation has ended: the state machine has reported it after the
+    /// device released it.
     pub(crate) fn take(self, len: usize) -> Vec<u8> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the parts of the Vec of `new`, once: `this` is not dropped.
@@ -62,10 +62,10 @@ impl Drop for Lent {
     }
 }
 
-/// All memory of the process as one region, in a protection domain that only an endpoint's queue pairs are in.
+/// All memory of the process as one region, in a protection domain that contains only an endpoint's queue pairs.
 ///
-/// The program never gets the domain: with a queue pair of its own in it, it could name any address. What the endpoint
-/// names are its own buffers and `Lent` ones, which live until their operation has ended.
+/// The program never gets the domain: with its own queue pair in it, the program could name any address. The endpoint
+/// names only its own buffers and `Lent` ones, which live until their operation has ended.
 pub(crate) struct LocalMemory {
     // Closed before the domain.
     all: rkey_core::Region,
@@ -82,13 +82,13 @@ impl LocalMemory {
             internal: true,
             ..RegionSpec::new(domain.id(), ranges, rights)
         };
-        // SAFETY: no peer can reach the region, which has no remote right; requests that name it come from the endpoint's
-        // state machine only, and name memory that it owns until they are over.
+        // SAFETY: no peer can reach the region, which has no remote right; only the endpoint's state machine makes
+        // requests that name it, and they name memory that it owns until they have ended.
         let all = unsafe { domain.device().raw().register(&spec) }?;
         Ok(Self { all, domain })
     }
 
-    /// Registers a buffer of the program in the domain. It gets no handle of the domain by that.
+    /// Registers a buffer of the program in the domain. This does not give the program a handle of the domain.
     pub(crate) fn register_region<B: Buffer>(
         &self,
         buffer: B,
@@ -107,7 +107,7 @@ impl LocalMemory {
         self.all.local_key
     }
 
-    /// A buffer as the element of a request. It must live until the request is over.
+    /// A buffer as the element of a request. It must live until the request has ended.
     pub(crate) fn element(&self, buffer: &Lent) -> Sge {
         Sge {
             addr: buffer.address(),
@@ -117,8 +117,8 @@ impl LocalMemory {
         }
     }
 
-    /// Copies bytes into buffers of receives; `false` if one does not exist. Elements must be of [`LocalMemory::element`],
-    /// and their buffers alive.
+    /// Copies bytes into buffers of receives; returns `false` if one does not exist. Elements must be of
+    /// [`LocalMemory::element`], and their buffers alive.
     pub(crate) fn store(&self, elements: &[Sge], mut bytes: &[u8]) -> bool {
         // SAFETY: the elements name buffers of receives, which are alive and to which there is no reference.
         let memory = unsafe { self.domain.device().raw().memory() };
@@ -144,7 +144,7 @@ impl LocalMemory {
         self.expose_at(buffer.address(), buffer.len, Box::default())
     }
 
-    /// The same for a copy.
+    /// Lets peers read a copy of a message.
     pub(crate) fn expose_copy(&self, bytes: Box<[u8]>) -> Result<Exposed> {
         let start = bytes.as_ptr().expose_provenance() as u64;
         self.expose_at(start, bytes.len(), bytes)
@@ -159,7 +159,7 @@ impl LocalMemory {
             ..RegionSpec::new(self.domain(), ranges, Access::REMOTE_READ)
         };
         // SAFETY: peers only read the bytes, nothing writes to them, and they live until `withdraw`: the operation that
-        // holds the result holds them, too.
+        // holds the result also holds them.
         let region = unsafe { self.domain.device().raw().register(&spec) }?;
         Ok(Exposed {
             region,
@@ -167,10 +167,10 @@ impl LocalMemory {
         })
     }
 
-    /// Ends a key if no peer uses it at this moment; whether it has ended.
+    /// Ends a key if no peer is using it; returns whether it has ended.
     pub(crate) fn try_withdraw(&self, exposed: &Exposed) -> bool {
         let closed = self.domain.device().raw().try_close_region(exposed.region);
-        // An error: it was closed before, or the device is broken and serves no peer.
+        // An error means that it was closed before, or that the device is broken and serves no peer.
         closed.unwrap_or(true)
     }
 
@@ -186,7 +186,7 @@ impl Drop for LocalMemory {
     }
 }
 
-/// A message that peers may read under a key of its own.
+/// A message that peers may read under its own key.
 pub(crate) struct Exposed {
     region: rkey_core::Region,
     _copy: Box<[u8]>,

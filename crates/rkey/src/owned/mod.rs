@@ -9,9 +9,9 @@
 //!    raw addresses: copies and atomics made by the device's own copy routine. `&[u8]` exists only
 //!    where the registration has no right that could change a byte.
 //! 3. **They are not freed before the device has released them.** Closing a registration first
-//!    makes its keys refuse, then waits until no operation touches the memory. Only then is the
-//!    buffer given back or dropped. If closing fails for a reason that leaves the registration
-//!    alive, the buffer is leaked (owned) or the process ends (borrowed); it is never freed.
+//!    makes its keys refuse, then waits until no operation touches the memory. Only then is the buffer returned or
+//!    dropped. If closing fails for a reason that leaves the registration alive, the buffer is leaked (owned) or the
+//!    process ends (borrowed); it is never freed.
 //!
 //! In-flight operations need no lifetime: the engine holds a grant for the region during
 //! each step, and requests a new one for the next. After the close it is denied.
@@ -19,8 +19,8 @@
 //! The buffers of an endpoint's messages (`lent`) are not registered, except while a peer reads one. Their operation owns
 //! them under the same conditions, until the state machine of the endpoint reports that the operation has ended.
 
-// UNSAFETY: memory that outside agents change cannot be described by Rust's references; the rules
-// above are the contract under which the device is given raw addresses.
+// UNSAFETY: Rust's references cannot describe memory that outside agents change; the rules above are the contract under
+// which the device gets raw addresses.
 #![allow(unsafe_code)]
 
 mod borrows;

@@ -25,13 +25,13 @@ pub(crate) struct Registered {
     pub(super) len: usize,
     /// Whether not even the owner may change the bytes.
     pub(super) constant: bool,
-    /// Whether the bytes are borrowed, and so return to their owner in every case.
+    /// Whether the bytes are borrowed, and so return to their owner in any case.
     pub(super) borrowed: bool,
     closed: AtomicBool,
 }
 
 // SAFETY: the pointer is only used for copies and atomics by a routine that is opaque to the compiler (it works for any
-// number of threads and processes), and all else is Send and Sync.
+// number of threads and processes), and everything else is Send and Sync.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -183,7 +183,7 @@ impl Registered {
     }
 
     /// Revokes the keys and windows of the region and waits until no access is in progress. After `Ok` the device
-    /// will never touch the bytes again. Closing twice is fine.
+    /// will never touch the bytes again. Closing it again has no effect.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
@@ -221,7 +221,7 @@ impl Drop for Registered {
     }
 }
 
-/// The rights by which the device may change a byte.
+/// The rights that let the device change a byte.
 pub(super) const CHANGING: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC)

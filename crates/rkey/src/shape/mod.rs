@@ -7,10 +7,10 @@
 //! shows it: an empty `Vec<u32>` is like an empty `Vec<String>`). `&str` and `String` have the same shape, and so have
 //! all types that serialise alike.
 //!
-//! Names do not count. One type may have two of them: `#[serde(try_from = "Unchecked")]` next to a derived `Serialize`
-//! reads a struct of another name than it writes, and so may `rename`, `remote` and manual implementations. For the
-//! same reason a newtype is like its content, a tuple struct like a tuple, and a unit struct like `()`, as in serde's
-//! data model and in JSON.
+//! Names do not matter. One type may have two names: `#[serde(try_from = "Unchecked")]` next to a derived `Serialize`
+//! reads a struct under a different name than it writes, and `rename`, `remote` and manual implementations may do the
+//! same. For the same reason a newtype is like its content, a tuple struct like a tuple, and a unit struct like `()`,
+//! as in serde's data model and in JSON.
 //!
 //! The hash protects against mistakes, not forgery: a hostile peer can send any value of the expected type anyway.
 //! This module bounds what it can do to the decoder: the nesting depth and the number of elements of a message.
@@ -23,13 +23,13 @@ use serde::de::DeserializeOwned;
 
 /// The maximum length of the type description in a message, in bytes.
 pub(crate) const TITLE: usize = 64;
-/// The maximum nesting of a message: structs, enums, sequences, options and the like within each other. Decoding
-/// recurses, and the stack is finite.
+/// The maximum nesting of structs, enums, sequences, options and the like in a message. Decoding recurses, and the
+/// stack is finite.
 const DEPTH: u32 = 128;
 /// How many elements a message may have besides those that its bytes account for: `Vec<()>` needs no byte for an
 /// element.
 const FREE_STEPS: u64 = 1 << 16;
-/// Calls of serde that a byte may account for: structs within structs.
+/// How many serde calls (for structs within structs) a byte may account for.
 const STEPS_PER_BYTE: u64 = 64;
 
 /// The shape of a value so far.
@@ -43,7 +43,7 @@ pub(crate) struct Shape {
     title: String,
     /// Whether the title may grow.
     open: bool,
-    /// Which limit was exceeded.
+    /// The limit that was exceeded.
     problem: Option<Excess>,
 }
 
@@ -98,7 +98,7 @@ impl Shape {
         }
     }
 
-    /// The hash of everything seen.
+    /// The hash of everything seen so far.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
@@ -108,7 +108,7 @@ impl Shape {
         &self.title
     }
 
-    /// Adds a value without parts: a number, a string, a unit.
+    /// Adds a value without parts: a number, a string or a unit.
     fn leaf(&mut self, word: &str) -> Result<(), Excess> {
         self.name(word);
         self.mark(word)
@@ -121,7 +121,7 @@ impl Shape {
         self.mark(word)
     }
 
-    /// Starts a value of a named type. The name is for the title only.
+    /// Starts a value of a named type. The name appears only in the title.
     fn enter_named(&mut self, kind: &str, name: &str) -> Result<(), Excess> {
         self.name(name);
         self.enter(kind)
@@ -163,9 +163,9 @@ impl Shape {
         Ok(())
     }
 
-    /// Distinguishes types, but is not part of the title.
+    /// This distinguishes types but is not part of the title.
     fn mark(&mut self, word: &str) -> Result<(), Excess> {
-        // FNV-1a; the zero keeps "a", "bc" and "ab", "c" apart.
+        // FNV-1a; the zero distinguishes "a", "bc" from "ab", "c".
         for byte in word.as_bytes().iter().chain(&[0]) {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }

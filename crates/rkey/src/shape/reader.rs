@@ -7,7 +7,7 @@ use serde::de::{
 };
 use std::fmt;
 
-/// A part of the decoder together with the shape: a deserialiser, a visitor, an accessor or a seed.
+/// A part of the decoder (a deserialiser, a visitor, an accessor or a seed) together with the shape.
 pub(super) struct Reader<'s, X> {
     inner: X,
     shape: &'s mut Shape,

@@ -1,4 +1,4 @@
-//! Equal types have equal shapes, other types have others, and no message exceeds the limits.
+//! Equal types have equal shapes, different types have different ones, and no message exceeds the limits.
 
 use super::*;
 use serde::{Deserialize, Serialize};
@@ -124,7 +124,8 @@ fn other_types_have_other_shapes() {
     assert!(matches!(pass::<_, [Vec<u16>; 2]>(&lists), (false, Ok(_))));
 }
 
-/// Written by its own name, read by that of its unchecked form: serde's own way to validate input.
+/// It is written under its own name and read under that of its unchecked form, which is serde's own way to validate
+/// input.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
 #[serde(try_from = "Unchecked")]
 struct Point {
@@ -230,7 +231,7 @@ fn titles_say_what_it_is() {
     ] {
         assert_eq!(is, should);
     }
-    // A title that does not fit is cut between words.
+    // A title that does not fit is truncated between words.
     let deep = vec![vec![vec![vec![vec![vec![vec![vec![7u8]]]]]]]];
     assert!(title(&deep).len() <= TITLE && title(&deep).ends_with(" of"));
 }
@@ -252,7 +253,7 @@ fn nesting_has_a_limit() {
     assert!(refused.contains("128 levels"), "{refused}");
 }
 
-/// A hostile message of ten bytes that claims more elements than can be decoded in any time.
+/// A hostile message of ten bytes that claims more elements than could ever be decoded.
 #[test]
 fn elements_without_bytes_have_a_limit() {
     let bytes = postcard::to_stdvec(&(u64::MAX >> 2)).unwrap();

@@ -4,7 +4,7 @@ use super::{Excess, Shape};
 use serde::Serialize;
 use serde::ser::{self, Serializer};
 
-/// Records what is serialised into it.
+/// Records the values that are serialised into it.
 pub(super) struct Writer<'s>(pub(super) &'s mut Shape);
 
 /// Why a value has no shape.
