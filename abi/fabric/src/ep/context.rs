@@ -3,7 +3,7 @@
 
 use super::scalable::Sep;
 use super::*;
-use crate::info::filter::{RX_ONLY, TX_ONLY};
+use crate::info::filter::{RX_ONLY, TX_ONLY, with_sides};
 use crate::info::offer::{
     COMM, INJECT_SIZE, IOV_LIMIT, MAX_DGRAM_SIZE, MSG_ORDER, RMA_IOV_LIMIT, RX_OP_FLAGS, RX_SIZE,
     TX_OP_FLAGS, TX_SIZE,
@@ -114,17 +114,15 @@ pub(super) struct Choice {
     pub(super) op_flags: u64,
 }
 
-/// The program's choice among the capabilities of one direction, of which `sides` are its sides and `others` those of the other
-/// direction and of domains; 0 chooses all.
-fn capabilities(has: u64, sides: u64, others: u64, asked: u64) -> Result<u64> {
+/// The program's choice among the capabilities of one direction, where `others` are those of the other direction and of domains; 0
+/// chooses all.
+fn capabilities(has: u64, others: u64, asked: u64) -> Result<u64> {
     if asked & !others & !has != 0 {
         return Err(too_much("capabilities"));
     }
     Ok(match asked {
         0 => has,
-        // A kind of transfer without a side means all (fi_getinfo(3)).
-        _ if asked & sides == 0 => has & (asked | sides),
-        _ => has & asked,
+        _ => has & with_sides(asked),
     })
 }
 
@@ -161,8 +159,7 @@ pub(super) fn transmit(ep_type: c_int, has: Choice, attr: Option<&mut TxAttr>) -
     if attr.op_flags & !TX_OP_FLAGS != 0 {
         return Err(FiError::BADFLAGS);
     }
-    let sides = FI_SEND | FI_READ | FI_WRITE;
-    attr.caps = capabilities(has.caps, sides, RX_ONLY | COMM, attr.caps)?;
+    attr.caps = capabilities(has.caps, RX_ONLY | COMM, attr.caps)?;
     attr.mode = 0;
     (attr.msg_order, attr.comp_order) = (MSG_ORDER, 0);
     (attr.inject_size, attr.size) = (inject_size, TX_SIZE);
@@ -184,8 +181,7 @@ pub(super) fn receive(has: Choice, attr: Option<&mut RxAttr>) -> Result<Choice> 
     if attr.op_flags & !RX_OP_FLAGS != 0 {
         return Err(FiError::BADFLAGS);
     }
-    let sides = FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
-    attr.caps = capabilities(has.caps, sides, TX_ONLY | COMM, attr.caps)?;
+    attr.caps = capabilities(has.caps, TX_ONLY | COMM, attr.caps)?;
     attr.mode = 0;
     (attr.msg_order, attr.comp_order) = (MSG_ORDER, 0);
     (attr.total_buffered_recv, attr.size, attr.iov_limit) = (0, RX_SIZE, IOV_LIMIT);

@@ -184,13 +184,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
     if asked & primary == 0 && asked & (FI_RMA_EVENT | FI_RMA_PMEM) != 0 {
         caps |= FI_RMA;
     }
-    // A kind of transfer without a side means both sides (fi_getinfo(3)).
-    if caps & (FI_MSG | FI_TAGGED) != 0 && caps & SIDES_MSG == 0 {
-        caps |= SIDES_MSG;
-    }
-    if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & SIDES_RMA == 0 {
-        caps |= SIDES_RMA;
-    }
+    caps = with_sides(caps);
     // FI-I25: Only targets have RMA events.
     if asked & FI_RMA_EVENT != 0 && caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 {
         return Err("FI_RMA_EVENT without a remote side");
@@ -200,6 +194,17 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
         return Err("FI_RMA_PMEM without FI_RMA");
     }
     Ok(caps)
+}
+
+/// The capabilities, with both sides for each kind of transfer that is without one (fi_getinfo(3)).
+pub(crate) fn with_sides(mut caps: u64) -> u64 {
+    if caps & (FI_MSG | FI_TAGGED) != 0 && caps & SIDES_MSG == 0 {
+        caps |= SIDES_MSG;
+    }
+    if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & SIDES_RMA == 0 {
+        caps |= SIDES_RMA;
+    }
+    caps
 }
 
 fn transmit(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
@@ -271,6 +276,14 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("max_order_waw_size", ep.max_order_waw_size, longest)?;
     offer.tx_contexts = contexts("transmit contexts", offer, ep.tx_ctx_cnt)?;
     offer.rx_contexts = contexts("receive contexts", offer, ep.rx_ctx_cnt)?;
+    // Only programs that ask for several contexts get this without naming it: MPICH takes it for advice to use them.
+    let several = |count: usize| count > 1 && count != FI_SHARED_CONTEXT;
+    if hints.caps == 0 && (several(offer.tx_contexts) || several(offer.rx_contexts)) {
+        offer.caps |= FI_NAMED_RX_CTX;
+        if hints.tx.is_none_or(|tx| tx.caps == 0) {
+            offer.tx_caps |= FI_NAMED_RX_CTX;
+        }
+    }
     // SAFETY: null, or as long as the hints say.
     if offer.version >= version(1, 5) {
         // SAFETY: null, or as long as the hints say.

@@ -75,18 +75,18 @@ pub(crate) const fn primary(ep_type: c_int) -> u64 {
 /// Secondary capabilities, reported when requested, or when nothing is requested.
 pub(crate) const fn secondary(ep_type: c_int) -> u64 {
     match ep_type {
-        FI_EP_DGRAM => ANYWHERE | FI_SOURCE | FI_NAMED_RX_CTX,
+        FI_EP_DGRAM => ANYWHERE | FI_SOURCE,
         FI_EP_MSG => ANYWHERE | FI_RMA_EVENT | FI_RMA_PMEM,
-        _ => ANYWHERE | FI_SOURCE | FI_NAMED_RX_CTX | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM,
+        _ => ANYWHERE | FI_SOURCE | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM,
     }
 }
 
 /// Capabilities that are reported only when requested.
 pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
     match ep_type {
-        FI_EP_DGRAM => FI_AV_USER_ID,
+        FI_EP_DGRAM => FI_AV_USER_ID | FI_NAMED_RX_CTX,
         FI_EP_MSG => FI_HMEM,
-        _ => FI_HMEM | FI_COLLECTIVE | FI_AV_USER_ID,
+        _ => FI_HMEM | FI_COLLECTIVE | FI_AV_USER_ID | FI_NAMED_RX_CTX,
     }
 }
 

@@ -14,6 +14,7 @@ const KEYED: Wish = Wish {
     domain_key: &[],
     queue: 0,
     auto_progress: false,
+    contexts: (0, 0),
 };
 
 /// Makes an endpoint send to a peer.

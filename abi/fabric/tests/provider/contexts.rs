@@ -288,9 +288,12 @@ fn an_alias_may_come_first() {
 #[test]
 fn numbers_may_name_a_receive_context() {
     const BITS: c_int = 8;
-    let (a, b, _) = pair(&Wish::default());
-    let info = Wish::default().info();
-    let (ep, cq, _) = open_disabled(a.domain, info);
+    let wish = Wish {
+        caps: FI_MSG | FI_NAMED_RX_CTX,
+        ..Wish::default()
+    };
+    let (a, b, _) = pair(&wish);
+    let (ep, cq, _) = open_disabled(a.domain, wish.info());
     let open = |bits| {
         let mut av = null_mut();
         // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.

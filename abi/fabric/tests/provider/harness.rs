@@ -29,6 +29,8 @@ pub(crate) struct Wish {
     /// Entries of its completion queue; 0: the provider's choice.
     pub(crate) queue: usize,
     pub(crate) auto_progress: bool,
+    /// How many transmit and receive contexts; 0: the provider's choice.
+    pub(crate) contexts: (usize, usize),
 }
 
 impl Default for Wish {
@@ -42,6 +44,7 @@ impl Default for Wish {
             domain_key: &[],
             queue: 0,
             auto_progress: false,
+            contexts: (0, 0),
         }
     }
 }
@@ -62,6 +65,7 @@ impl Wish {
         unsafe {
             let mut ep: EpAttr = std::mem::zeroed();
             ep.ep_type = self.ep_type;
+            (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = self.contexts;
             ep.auth_key = self.auth_key.as_ptr().cast_mut();
             ep.auth_key_size = self.auth_key.len();
             let mut hints: Info = std::mem::zeroed();

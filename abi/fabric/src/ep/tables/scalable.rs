@@ -125,7 +125,7 @@ fn counts(attr: &EpAttr, info: &Hints<'_>) -> Result<(usize, usize)> {
 /// The capabilities of an endpoint with this information.
 fn all_caps(ep_type: c_int, info: &Hints<'_>) -> u64 {
     match info.caps {
-        0 => offer::primary(ep_type) | offer::secondary(ep_type),
+        0 => offer::primary(ep_type) | offer::secondary(ep_type) | FI_NAMED_RX_CTX,
         caps => caps,
     }
 }

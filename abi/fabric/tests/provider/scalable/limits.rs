@@ -2,6 +2,23 @@
 
 use super::*;
 
+/// The capability is granted to programs that ask for it or for several contexts, and to no others: to some it is advice to use
+/// several contexts (MPICH).
+#[test]
+fn naming_contexts_is_offered_to_those_who_have_some() {
+    let wish = Wish::default();
+    // SAFETY: the provider's `fi_info`.
+    let caps = |info: *mut Info| unsafe { ((*info).caps, (*(*info).tx_attr).caps) };
+    let has = |(all, tx): (u64, u64)| {
+        assert_eq!(all & FI_NAMED_RX_CTX, tx & FI_NAMED_RX_CTX);
+        all & FI_NAMED_RX_CTX != 0
+    };
+    assert!(!has(caps(wish.info())));
+    assert!(!has(caps(info_for(&wish, FI_SHARED_CONTEXT, 1))));
+    assert!(has(caps(info_for(&wish, 1, 2))) && has(caps(info_for(&wish, 2, 1))));
+    assert!(has(caps(naming(&wish).info())));
+}
+
 /// `fi_getinfo` with these counts and capabilities: the counts and limits of the first result, or the code.
 fn ask(
     ep_type: c_int,
@@ -82,13 +99,16 @@ fn the_announced_limits_can_be_had_and_no_more() {
 fn what_cannot_be_scalable_is_refused() {
     let wish = Wish::default();
     let (_, domain) = open_domain(wish.version, wish.info());
+    let info = wish.info();
     for (tx, rx) in [
         (FI_SHARED_CONTEXT, 1),
         (1, FI_SHARED_CONTEXT),
         (65, 1),
         (1, 65),
     ] {
-        assert_eq!(scalable_ep(domain, info_for(&wish, tx, rx)), Err(INVAL));
+        // SAFETY: our own `fi_info`.
+        unsafe { ((*(*info).ep_attr).tx_ctx_cnt, (*(*info).ep_attr).rx_ctx_cnt) = (tx, rx) };
+        assert_eq!(scalable_ep(domain, info), Err(INVAL));
     }
     let connected = Wish {
         ep_type: FI_EP_MSG,
@@ -185,7 +205,7 @@ fn a_context_has_at_most_what_its_endpoint_has() {
     assert_eq!(only.caps, FI_MSG | FI_SEND);
     assert!(only.size > 0 && only.inject_size > 0 && only.iov_limit > 0 && only.msg_order != 0);
     let mut of_kind = RxAttr {
-        caps: FI_TAGGED,
+        caps: FI_TAGGED | FI_RMA | FI_REMOTE_WRITE,
         ..rx
     };
     let receiver = a.side(rx_context(a.sep, 0, &mut of_kind).unwrap(), FI_RECV);

@@ -26,12 +26,25 @@ struct Scalable {
     rx: Vec<Side>,
 }
 
+/// The wish of a program that wants everything, and to name receive contexts, unless it names its capabilities.
+fn naming(wish: &Wish) -> Wish {
+    let all = match wish.ep_type {
+        FI_EP_DGRAM => FI_MSG | FI_SOURCE,
+        _ => FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_TRIGGER | FI_SOURCE | FI_DIRECTED_RECV,
+    };
+    Wish {
+        caps: match wish.caps {
+            0 => all | FI_NAMED_RX_CTX,
+            caps => caps,
+        },
+        ..*wish
+    }
+}
+
 /// The `fi_info` for so many contexts.
 fn info_for(wish: &Wish, tx: usize, rx: usize) -> *mut Info {
-    let info = wish.info();
-    // SAFETY: our own `fi_info`.
-    unsafe { ((*(*info).ep_attr).tx_ctx_cnt, (*(*info).ep_attr).rx_ctx_cnt) = (tx, rx) };
-    info
+    let contexts = (tx, rx);
+    Wish { contexts, ..*wish }.info()
 }
 
 /// `fi_scalable_ep`: the endpoint, or the code.
@@ -120,7 +133,7 @@ impl Scalable {
 
     /// There is only the scalable endpoint with its address vector.
     fn without_contexts(wish: &Wish, tx: usize, rx: usize) -> Self {
-        let info = info_for(wish, tx, rx);
+        let info = info_for(&naming(wish), tx, rx);
         let (fabric, domain) = open_domain(wish.version, info);
         let (sep, av) = (scalable_ep(domain, info).unwrap(), vector(domain));
         assert_eq!(bind(sep.cast(), av.cast(), 0), 0);

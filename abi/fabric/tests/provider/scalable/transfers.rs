@@ -203,7 +203,7 @@ fn ordinary_endpoints_reach_contexts_and_are_reached() {
             ..Wish::default()
         };
         let a = Scalable::open(&wish, 2, 2);
-        let info = wish.info();
+        let info = naming(&wish).info();
         let (ep, cq, _) = open_disabled(a.domain, info);
         let plain = Side {
             fabric: a.fabric,
