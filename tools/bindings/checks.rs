@@ -1,7 +1,7 @@
 //! Turns the checks in generated layouts into assertions for a C compiler, so that a test without libclang shows
 //! that the layouts are those of the headers that are installed. The tests of both front ends include this file.
 
-/// The number of checks, and each as `_Static_assert`.
+/// The number of checks, and the checks as `_Static_assert`.
 pub(super) fn static_assertions(layouts: &str) -> (usize, String) {
     let found: Vec<String> = layouts.split("[\"").skip(1).filter_map(assertion).collect();
     (found.len(), found.concat())
@@ -24,7 +24,7 @@ fn assertion(check: &str) -> Option<String> {
         // bindgen appends '_' to keywords of Rust.
         format!("offsetof({}, {})", of(name), field.trim_end_matches('_'))
     };
-    // Types and fields without a name have checks in Rust only.
+    // Types and fields without a name have checks only in Rust.
     (!subject.contains("__bindgen"))
         .then(|| format!("_Static_assert({expression} == {value}, \"{subject}\");\n"))
 }

@@ -1,4 +1,5 @@
-//! What clippy must refuse in every library, each line with the lint that does: read by the test in `src/lint/clippy.rs`.
+//! Code that clippy must refuse in every library, each line with the lint that refuses it. The test in
+//! `src/lint/clippy.rs` reads it.
 
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant, SystemTime};

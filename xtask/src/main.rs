@@ -1,5 +1,5 @@
 //! `cargo xtask`: the project's own tasks. `test` runs everything that must pass, `lint` checks the layers, `conform`
-//! writes the conformance table, `mutants` looks for changes that no test notices.
+//! writes the conformance table, `mutants` searches for changes that no test notices.
 
 mod bindings;
 mod conform;
@@ -39,7 +39,7 @@ enum Task {
 fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled = manifest.parent().unwrap_or(manifest);
-    // The checkout may have moved since xtask was built: trust the directory in which cargo runs it.
+    // The checkout may have moved since xtask was built, so this uses the directory in which cargo runs it.
     match std::env::var_os("CARGO_MANIFEST_DIR") {
         Some(now) => Path::new(&now)
             .parent()

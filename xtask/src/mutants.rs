@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Options of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Handed to cargo-mutants, for example `-p rkey-core --re src/check`, `--list` or `--shard 1/8`.
+    /// Arguments for cargo-mutants, for example `-p rkey-core --re src/check`, `--list` or `--shard 1/8`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Args {
 /// A full run takes most of a day on two processors.
 const LIMIT: Duration = Duration::from_secs(48 * 3600);
 
-/// Runs it; true when every change was noticed.
+/// Runs it; returns true if tests noticed every change.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     ensure!(
         process::capture(process::cargo(root).args(["mutants", "--version"])).is_ok(),

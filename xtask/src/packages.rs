@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::Duration;
 
-/// Package and what it is for.
+/// A package and its purpose.
 pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("gcc", "links Rust programs and builds the peer benchmarks"),
     ("libc6-dev", "headers for the peer benchmarks"),

@@ -45,7 +45,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Files that are compiled for tests only: `mod name;` under `#[cfg(test)]`, and tests/ folders.
+    /// Files that are compiled only for tests: `mod name;` under `#[cfg(test)]`, and tests/ folders.
     pub(crate) fn test_files(&self) -> BTreeSet<String> {
         let in_folder = |file: &&File| file.path.contains("/tests/");
         let mut found: BTreeSet<String> = self
@@ -108,12 +108,13 @@ fn collect(root: &Path, directory: &Path, files: &mut Vec<File>) -> Result<()> {
     Ok(())
 }
 
-/// `text` with comments and literals replaced by spaces; lines keep their numbers. Text that is no Rust stays as it is.
+/// `text` with comments and literals replaced by spaces; lines keep their numbers. Text that is not Rust stays
+/// unchanged.
 pub(crate) fn code_only(text: &str) -> String {
     blanked(text, true)
 }
 
-/// The same without items under `#[cfg(test)]` (or `cfg(all(test, ..))`).
+/// Also removes items under `#[cfg(test)]` (or `cfg(all(test, ..))`).
 pub(crate) fn code_without_tests(text: &str) -> String {
     blanked(text, false)
 }
@@ -127,7 +128,7 @@ fn blanked(text: &str, with_tests: bool) -> String {
     keep(tokens, with_tests, &mut |span: Span| {
         let place = span.byte_range();
         let from = &text.as_bytes()[place.clone()];
-        // The tokens of a documentation comment are all of it.
+        // The tokens of a documentation comment span the whole comment.
         if !from.starts_with(b"//") && !from.starts_with(b"/*") {
             code[place].copy_from_slice(from);
         }
@@ -135,7 +136,7 @@ fn blanked(text: &str, with_tests: bool) -> String {
     String::from_utf8_lossy(&code).into_owned()
 }
 
-/// Calls `copy` for text outside of literals.
+/// Calls `copy` for text outside literals.
 fn keep(tokens: TokenStream, with_tests: bool, copy: &mut impl FnMut(Span)) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -171,7 +172,7 @@ fn is_for_tests(bracket: &TokenTree) -> bool {
     text.starts_with("[cfg(test") || text.starts_with("[cfg(all(test")
 }
 
-/// Names of modules that live in files of their own and are declared for tests only.
+/// Names of modules in separate files that are declared only for tests.
 fn test_modules(text: &str) -> Vec<String> {
     let tokens: Vec<TokenTree> = match text.parse::<TokenStream>() {
         Ok(tokens) => tokens.into_iter().collect(),

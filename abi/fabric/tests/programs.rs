@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let deps = test.parent().expect("in a folder").to_path_buf();
-    // Cargo's latest build is here; the folder above has what was built by name, maybe earlier.
+    // Cargo's latest build is here; the folder above has the libraries that were built by name, maybe earlier.
     [deps.clone(), deps.join("..")]
         .into_iter()
         .find(|folder| folder.join("librkey_fi.so").exists())
@@ -193,7 +193,7 @@ fn ping_pong_over_the_layer_on_top() {
         let mut words = vec!["-p", "rkey;ofi_rxm", "-e", "rdm"];
         words.extend(more);
         pingpong(&words);
-        // Then the layer registers its own buffers, with a flag of its own.
+        // The layer then registers its own buffers, with its own flag.
         pingpong_under("verbs", &words);
     }
 }
@@ -270,7 +270,7 @@ fn group_of_four(words: &[&str], environment: &[(&str, &str)]) -> Option<Guard> 
     built("group", source, words, environment)
 }
 
-/// The program that the README shows, also under the rules of other hardware.
+/// The program in the README, also under the rules of other hardware.
 #[test]
 fn the_example_writes_and_is_refused() {
     let source = include_str!("../examples/write.c");
@@ -278,7 +278,7 @@ fn the_example_writes_and_is_refused() {
         &[][..],
         &[("FI_RKEY_PROFILE", "verbs")],
         &[("FI_RKEY_MR_MODE", "LOCAL,PROV_KEY")],
-        // Limits below the needs of endpoints, which get what they need anyway.
+        // The limits are below the needs of endpoints, which still get what they need.
         &[("RKEY_MAX_INLINE", "256"), ("RKEY_MAX_SGE", "1")],
         &[("RKEY_MAX_QUEUE_DEPTH", "16")],
     ] {

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 const PAGE: u64 = 4096;
-/// Where the fictitious regions begin; their memory is never touched.
+/// The address of the fictitious regions, whose memory is never touched.
 const BASE: u64 = 1 << 32;
 
 /// A protection table with live regions.
@@ -19,7 +19,7 @@ pub(super) struct Table {
     protection: Protection,
     domain: DomainId,
     regions: Vec<Region>,
-    /// Bytes by which the process grew for each region.
+    /// How many bytes the process grew by for each region.
     pub(super) bytes_each: f64,
 }
 
@@ -54,8 +54,7 @@ fn register(protection: &Protection, domain: DomainId, index: u64) -> Result<Reg
     ))?)
 }
 
-/// Nanoseconds of one check of a remote access, with the same key every time, or with all keys in turn, far
-/// apart.
+/// Nanoseconds per check of a remote access, with the same key every time, or with all keys in turn, far apart.
 pub(super) fn check(table: &Table, scattered: bool, count: u64) -> Result<f64> {
     let who = Accessor {
         domain: table.domain,

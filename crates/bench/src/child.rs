@@ -1,6 +1,5 @@
-//! Programs that the benchmark starts. Each has its own process group, because Ctrl-C is meant for the
-//! benchmark, which then prints its results; the kernel kills each program when this process ends for any
-//! reason.
+//! Programs that the benchmark starts. Each has its own process group because Ctrl-C is for the benchmark, which then
+//! prints its results. The kernel kills each program when this process ends for any reason.
 
 // UNSAFETY: only `pre_exec` can change a child before it runs its program.
 #![allow(unsafe_code)]
@@ -24,14 +23,14 @@ pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
             false => Err(io::Error::from(io::ErrorKind::NotFound)),
         }
     };
-    // SAFETY: between `fork` and `exec` the closure makes two system calls; it takes no lock and allocates
-    // nothing, nor do its two kinds of error.
+    // SAFETY: between `fork` and `exec` the closure makes two system calls; it takes no lock and allocates nothing, and
+    // neither do its two kinds of error.
     unsafe { command.process_group(0).pre_exec(tie) }.spawn()
 }
 
 /// Kills a program from [`start`] with all of its children, and waits for its end.
 pub(crate) fn kill(child: &mut Child) {
-    // Until it is reaped, its number and its group's cannot be reused.
+    // Until it is reaped, its PID and its group's cannot be reused.
     if matches!(child.try_wait(), Ok(None)) {
         let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
         let _ = child.wait();

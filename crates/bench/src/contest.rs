@@ -1,5 +1,4 @@
-//! The contest: all contestants take turns, repetition by repetition, so that all are measured on the same
-//! machine.
+//! The contest: all contestants take turns, repetition by repetition, so that all run under the same conditions.
 //!
 //! The distance between the cores is measured between repetitions. A repetition during which it changed is repeated,
 //! at most as often as there are repetitions; one that stays unsteady is kept and marked. The order rotates
@@ -29,11 +28,11 @@ pub(crate) struct Outcome {
     pub(crate) figures: Vec<Measurement>,
     /// Notes on the figures.
     pub(crate) notes: Vec<String>,
-    /// What was not measured, and why.
+    /// The steps that were not measured, and why.
     pub(crate) trouble: Vec<String>,
     /// Steps in which the device itself failed.
     pub(crate) failed: Vec<String>,
-    /// Why it ended early.
+    /// Why the contest ended early.
     pub(crate) stopped: Option<Reason>,
 }
 
@@ -87,7 +86,7 @@ impl Contest<'_> {
         outcome
     }
 
-    /// Length of the progress bar: a preparation and the repetitions of every contestant.
+    /// The length of the progress bar: a preparation and the repetitions of every contestant.
     fn turns_of(&self, step: &Step) -> u64 {
         let all = self.contestants.iter().filter(|one| one.takes(step));
         all.map(|one| 1 + u64::from(self.repetitions(&**one, step)))

@@ -1,5 +1,5 @@
-//! A contestant is something to measure: the device, a peer's program, a peer's own benchmark. All live during
-//! the whole run, and each sleeps while another one is measured.
+//! A contestant is something to measure: the device, a peer's program, or a peer's own benchmark. All live during the
+//! whole run, and each sleeps while another one is measured.
 
 use super::measure::enough;
 use super::plan::{Effort, Step};
@@ -79,12 +79,12 @@ pub(crate) trait Contestant {
         u32::MAX
     }
 
-    /// Releases what was kept for the step that has ended.
+    /// Releases the resources of the step that has ended.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Notes that belong to the results.
+    /// Notes on the results.
     fn notes(&mut self) -> Vec<String> {
         Vec::new()
     }

@@ -11,7 +11,7 @@ use rustix::thread::futex;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What the initiator asks of the target.
+/// The initiator's commands to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Command {
@@ -19,11 +19,11 @@ pub(crate) enum Command {
     None,
     /// Reads `size` bytes of the buffer, or rewrites them with `count` if that is not zero.
     Touch,
-    /// As `Touch`, for the memory from rkey's allocator.
+    /// Like `Touch`, for the memory from rkey's allocator.
     TouchShared,
     /// Responds to `count` pings of `size` bytes.
     PingPong,
-    /// As `Pong`, by direct copies.
+    /// Like `Pong`, with direct copies.
     PingPongDirect,
     /// Receives `count` messages of `size` bytes and responds to each.
     Messages,
@@ -87,7 +87,7 @@ impl Control {
         Self::map(fd)
     }
 
-    /// The initiator's page, by the number of the inherited descriptor.
+    /// The initiator's page, from the number of the inherited descriptor.
     pub(crate) fn inherit(number: i32) -> Result<Self> {
         // SAFETY: only checks the number: fcntl refuses one that is not an open descriptor.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
@@ -120,7 +120,7 @@ impl Control {
         Ok(Self { page, fd })
     }
 
-    /// The number by which the other process finds the page.
+    /// The descriptor number with which the other process finds the page.
     pub(crate) fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }

@@ -1,8 +1,8 @@
 //! `rkey bench --count`: how many instructions, loads and stores the short paths take, on each side.
 //!
-//! A time depends on the machine and on what else runs there; these counts depend on the code and the compiler alone.
+//! A time depends on the machine and on what else runs there; these counts depend only on the code and the compiler.
 //! Valgrind's callgrind runs this program again for each path and side. There [`paths`] plays both sides in turns, in one
-//! thread, and callgrind collects only inside of [`paths::initiator`] or [`paths::target`].
+//! thread, and callgrind collects only inside [`paths::initiator`] or [`paths::target`].
 
 pub(crate) mod paths;
 
@@ -15,12 +15,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-/// How often a path runs; the median counts, because a thread of the device takes part in some runs.
+/// How often a path runs. The median counts because a thread of the device takes part in some runs.
 const RUNS: usize = 3;
 /// The sides of a path.
 const SIDES: [&str; 2] = ["initiator", "target"];
 
-/// What one side of a path costs: the mean of [`paths::ROUNDS`] operations.
+/// The cost of one side of a path: the mean of [`paths::ROUNDS`] operations.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Count {
     pub(crate) path: String,
@@ -30,7 +30,7 @@ pub(crate) struct Count {
     pub(crate) stores: f64,
 }
 
-/// A path, as this program starts itself to run it.
+/// The command with which this program starts itself to run a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted(pub(crate) Path);
 
@@ -48,7 +48,7 @@ impl FromStr for Counted {
 /// Counts every path.
 ///
 /// # Errors
-/// There is no valgrind, or a path fails under it.
+/// valgrind is missing, or a path fails under it.
 pub(crate) fn all(mut progress: impl FnMut(&Path)) -> Result<Vec<Count>> {
     let folder = Folder::new()?;
     let mut counts = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn all(mut progress: impl FnMut(&Path)) -> Result<Vec<Count>> {
     Ok(counts)
 }
 
-/// Where callgrind writes; removed when dropped.
+/// The file that callgrind writes; removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {

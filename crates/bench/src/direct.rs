@@ -9,7 +9,7 @@ use anyhow::Result;
 use hdrhistogram::Histogram;
 use std::time::Instant;
 
-/// Nanoseconds of each copy, one after the other.
+/// Nanoseconds per copy, one after the other.
 pub(super) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u64) -> Result<f64> {
     let (slots, size) = (slots as usize, size as usize);
     let mut buffer = vec![1_u8; slots * size];
@@ -24,7 +24,7 @@ pub(super) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u6
     Ok(each(start.elapsed(), count))
 }
 
-/// One copy at a time. Touched: as for posted operations.
+/// One copy at a time. Touched buffers work as for posted operations.
 pub(super) fn single(
     rig: &mut Rig,
     kind: Kind,
@@ -75,7 +75,7 @@ fn one(direct: &mut rkey::DirectMemory, kind: Kind, offset: u64, bytes: &mut [u8
     Ok(())
 }
 
-/// Writes back and forth, each side polling its own memory; half a round trip. Both sides run it.
+/// Writes travel back and forth, and each side polls its own memory; returns half a round trip. Both sides run it.
 pub(super) fn one_way(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<f64> {
     let first = rig.side() == 0;
     let last = size - 8;

@@ -1,5 +1,5 @@
-//! A peer's program: its own pair of processes, which reads orders from standard input and answers each with a
-//! line. `benches/README.md` describes the lines.
+//! A peer's program: a separate pair of processes that reads orders from standard input and answers each with a line.
+//! `benches/README.md` describes the lines.
 
 use super::child;
 use super::contestant::{Contestant, Label, Sample};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How much longer than requested a repetition may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often a wait checks whether the benchmark is to stop.
+/// How often a wait checks whether the benchmark should stop.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the program may take to exit.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ pub(crate) struct Offer {
     pub(crate) memory: &'static str,
 }
 
-/// The maximum number of regions that may live besides the one that is registered, and the only size, as in `common.h`.
+/// The maximum number of live regions besides the registered one, and the only size, as in `common.h`.
 const LIVE_MAX: u64 = 100_000;
 const REGISTERED: u64 = 4096;
 
@@ -196,7 +196,7 @@ impl Contestant for External {
             Err(_) => Err(anyhow::anyhow!(self.last_words())),
         };
         if answer.is_err() {
-            // It may still be running and would keep a core busy beside the others.
+            // It may still be running and would keep a core busy while others are measured.
             self.orders = None;
             child::kill(&mut self.child);
         }

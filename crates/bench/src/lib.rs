@@ -1,9 +1,9 @@
 //! The benchmark behind `rkey bench`: the cost of an operation, compared with libfabric and UCX in the same run.
 //!
 //! A benchmark is two pinned processes: this one is the initiator, a second copy of this program the target.
-//! The peers are such pairs, too. All take turns, and the distance of the two cores is measured at each turn.
-//! Every figure carries its condition (static or touched buffers), because copies between buffers that no
-//! program touches measure the cache, not the device.
+//! The peers are such pairs, too. All take turns, and the distance between the two cores is measured at each turn.
+//! Every figure carries its condition (static or touched buffers), because copies between buffers that no program
+//! touches measure the cache, not the device.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 
@@ -130,8 +130,8 @@ pub struct BenchArgs {
 /// What the benchmark needs from the program that contains it. That program has a subcommand `bench` that takes
 /// [`BenchArgs`], which also starts the target of a benchmark.
 pub struct Host<'a> {
-    /// Where results are printed. If the first lines cannot be written, nothing is measured; later failures are
-    /// the host's to report.
+    /// Where results are printed. If the first lines cannot be written, nothing is measured; the host reports later
+    /// failures.
     pub results: &'a mut dyn Write,
     /// Makes a folder with our libfabric provider under the name that libfabric searches for.
     pub front_ends: fn() -> Result<PathBuf>,
@@ -300,7 +300,7 @@ fn show(
     Ok(())
 }
 
-/// Writes a line to standard error. A failure is ignored: there is nowhere left to report it.
+/// Writes a line to standard error. A failure is ignored because there is nowhere left to report it.
 fn complain(text: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "rkey: {text}");
 }
@@ -314,7 +314,7 @@ struct Target {
 impl Target {
     fn open(path: &Option<PathBuf>) -> Result<Option<Self>> {
         let Some(path) = path else { return Ok(None) };
-        // Its contents stay until there are new results.
+        // The file keeps its contents until there are new results.
         let file = File::options()
             .write(true)
             .create(true)

@@ -1,4 +1,4 @@
-//! The conditions of a run, for the head of its results: machine, kernel, cores.
+//! The conditions of a run, for the head of its results: the machine, the kernel and the cores.
 
 use serde::Serialize;
 

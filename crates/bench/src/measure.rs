@@ -26,7 +26,7 @@ pub(crate) fn slots_of(size: u64) -> u64 {
     }
 }
 
-/// Nanoseconds of each of many operations in flight, until the last one has completed.
+/// Nanoseconds per operation, with many in flight, until the last one has completed.
 pub(crate) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u64) -> Result<f64> {
     let window = window_of(size);
     let parts = (0..slots)
@@ -79,7 +79,7 @@ pub(crate) fn single(
     Ok(samples)
 }
 
-/// Writes back and forth, each side polling its memory; half a round trip.
+/// Writes travel back and forth, and each side polls its memory; returns half a round trip.
 pub(crate) fn one_way(rig: &mut Rig, size: u64, count: u64) -> Result<f64> {
     rig.words.store(size - 8, 0);
     let number = rig.control.command(Command::PingPong, size, count);
@@ -106,8 +106,8 @@ pub(super) fn ready(number: u32) -> u32 {
     number + READY
 }
 
-/// Sends a message whose last word is its number. An 8-byte message is only that word, and does not touch the
-/// memory in which the response arrives.
+/// Sends a message whose last word is its number. An 8-byte message is only that word, and does not touch the memory in
+/// which the response arrives.
 fn ping(rig: &mut Rig, size: u64, value: u64) -> Result<()> {
     if size == 8 {
         return rig.post_word(value, 0);
@@ -117,7 +117,7 @@ fn ping(rig: &mut Rig, size: u64, value: u64) -> Result<()> {
     rig.post(Kind::Write, part, 0)
 }
 
-/// Messages back and forth; half a round trip. Both sides run it; the initiator sends first.
+/// Messages travel back and forth; returns half a round trip. Both sides run it; the initiator sends first.
 pub(crate) fn messages(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<f64> {
     let first = rig.side() == 0;
     let (out, into) = (rig.part(0, size)?, rig.part(size, size)?);

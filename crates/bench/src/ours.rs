@@ -1,4 +1,4 @@
-//! Our own device as a contestant: the pair of processes, and what a step keeps between its repetitions.
+//! Our own device as a contestant: the pair of processes, and the state of a step between its repetitions.
 
 use super::check::{self, Table};
 use super::contestant::{Contestant, Label, Sample};
@@ -28,7 +28,7 @@ pub(crate) struct Ours {
     over: bool,
 }
 
-/// What the repetitions of one step share.
+/// The state that the repetitions of one step share.
 enum Shared {
     Nothing,
     /// Live regions besides the one that is registered, and that one's memory.

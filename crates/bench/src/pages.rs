@@ -21,7 +21,7 @@ pub(crate) struct Pages {
     length: usize,
 }
 
-// SAFETY: only an address and a length; this value alone owns the memory.
+// SAFETY: it holds only an address and a length, and is the only owner of the memory.
 unsafe impl Send for Pages {}
 
 // SAFETY: initialised anonymous pages (zeros at first) that are never unmapped. `Words` values access them by
@@ -69,7 +69,7 @@ impl Pages {
         })
     }
 
-    /// Access to the words, also while the pages are registered.
+    /// Access to the words, even while the pages are registered.
     pub(crate) fn words(&self) -> Words {
         Words {
             start: self.start.cast(),

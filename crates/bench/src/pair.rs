@@ -69,7 +69,7 @@ impl Pair {
         let target = child::start(&mut command)
             .with_context(|| format!("cannot start {}", program.display()))?;
         let target = Guard(target);
-        // On kernels without pidfd, waits for the target end by timeout.
+        // On kernels without pidfd, only a timeout ends waits for the target.
         let ends = pidfd_open(Pid::from_child(&target.0), PidfdFlags::empty()).ok();
         let rig = Rig::open(control, 0, length, ends)?;
         Ok(Self { rig, target })
@@ -77,7 +77,7 @@ impl Pair {
 
     /// Nanoseconds of processor time that the target has used so far.
     pub(crate) fn target_cpu_ns(&self) -> Result<u64> {
-        // The scheduler's own account, exact to the nanosecond, one file per thread.
+        // This is the scheduler's own account, exact to the nanosecond, with one file per thread.
         let mut total = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.target.0.id()))? {
             // A thread that has just ended has no account any more.

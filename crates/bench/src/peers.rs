@@ -130,7 +130,7 @@ impl Drop for Peers {
 }
 
 impl Peers {
-    /// Compiles what can be compiled here.
+    /// Compiles the programs that can be compiled here.
     pub(crate) fn build() -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("rkey-peers-{}", std::process::id()));
         std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;

@@ -1,4 +1,4 @@
-//! UCX's own benchmark. Its program cannot wait for its turn, so each repetition is a run of both sides.
+//! UCX's own benchmark. The program cannot wait for its turn, so each repetition runs both sides.
 
 use super::child::{self, Guard};
 use super::contestant::{Contestant, Label, Sample};
@@ -94,7 +94,7 @@ impl Contestant for Perftest {
 /// How long the two sides of `ucx_perftest` may take to meet, on a busy machine.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// How often a wait checks whether the benchmark is to stop.
+/// How often a wait checks whether the benchmark should stop.
 const LOOK: Duration = Duration::from_millis(10);
 
 fn perftest_once(
@@ -123,8 +123,8 @@ fn perftest_once(
         "ucx_perftest {test}: the two sides did not meet"
     ));
     let until = Instant::now() + MEETING;
-    // The server needs a moment to listen, and a client that comes too early gives up. If another program has
-    // taken the port meanwhile, the server has exited.
+    // The server needs a moment to listen, and a client that starts too early gives up. If another program has taken
+    // the port meanwhile, the server has exited.
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
         stop.check()?;
@@ -158,7 +158,7 @@ fn perftest_once(
 /// Runs a program to its end and returns its output; `None` if it failed.
 ///
 /// # Errors
-/// It cannot be started, or was killed because it is time to stop.
+/// It cannot be started, or was killed because the benchmark stops.
 fn output_of(command: &mut Command, stop: &Stop) -> Result<Option<String>> {
     let mut child = Guard(child::start(command.stdout(Stdio::piped()))?);
     let mut out = child.0.stdout.take().context("its standard output")?;

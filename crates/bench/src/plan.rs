@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Operations and their descriptions.
 pub(crate) const OPERATIONS: &[(&str, &str)] = &[
-    // First: its memory per region is the growth of a process that has freed nothing yet.
+    // This is first because its memory per region is the growth of a process that has freed nothing yet.
     ("check", "the key check alone, by number of live regions"),
     ("write", "RDMA write: stream, one way, single"),
     ("read", "RDMA read: stream, single"),
@@ -296,17 +296,17 @@ impl Step {
     }
 }
 
-/// How many operations make a repetition of some length; the first few are timed.
+/// How many operations make a repetition of a given length; the first few are timed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// Operations that are timed first.
+    /// The operations that are timed first.
     pub(crate) first: u64,
-    /// Operations of a repetition, at least and at most.
+    /// The minimum and the maximum number of operations of a repetition.
     pub(crate) least: u64,
     pub(crate) most: u64,
     /// The duration of an operation, as a multiple of its figure.
     pub(crate) weight: f64,
-    /// Time between two operations, which does not count.
+    /// The time between two operations, which does not count.
     pub(crate) between_ns: f64,
     /// Whether a quarter of a repetition runs first, to warm up.
     pub(crate) warm_up: bool,

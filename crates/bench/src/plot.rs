@@ -12,7 +12,7 @@ const PANEL: (f64, f64) = (640.0, 400.0);
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 40.0;
 const BELOW: f64 = 50.0;
-/// Font sizes: of the heading and the axes, and of titles.
+/// The font sizes of the heading and the axes, and of titles.
 const SMALL: f64 = 12.0;
 const LARGE: f64 = 15.0;
 /// Line height of small text.
@@ -82,7 +82,7 @@ struct Point {
 struct Panel {
     /// Whether its x axis is the number of live regions.
     over_regions: bool,
-    /// By name, ours first; a name with several sizes is split by size.
+    /// The figures by name, ours first; a name with several sizes is split by size.
     lines: BTreeMap<(bool, u64, String), Vec<Point>>,
 }
 

@@ -1,5 +1,5 @@
-//! The distance of the two cores at this moment: the round trip of a cache line, and the bandwidth from one
-//! core's cache to the other's.
+//! The current distance between the two cores: the round trip of a cache line, and the bandwidth from one core's cache
+//! to the other's.
 //!
 //! On a virtual machine the two processors move between real cores, and this distance changes by a factor of
 //! four within minutes. Figures cannot be compared without it. So it is measured before and after every
@@ -14,10 +14,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Round trips that are timed together, and the number of such batches.
+/// How many round trips are timed together, and the number of such batches.
 const BATCH: u64 = 100;
 const BATCHES: usize = 20;
-/// Bytes that cross from cache to cache, and how often.
+/// How many bytes cross from cache to cache, and how often.
 const BYTES: usize = 256 << 10;
 const CROSSINGS: usize = 8;
 /// A core that is busy with other programs must not hold up the benchmark.
@@ -42,7 +42,7 @@ impl Distance {
     }
 }
 
-/// A word with cache lines of its own.
+/// A word with its own cache lines.
 type Line = CachePadded<AtomicU64>;
 
 /// One cache line of the payload; only its first word is written and read.
@@ -54,14 +54,14 @@ struct Payload(AtomicU64);
 struct Shared {
     ping: Line,
     pong: Line,
-    /// The first thread has given up waiting.
+    /// Set once the first thread has given up waiting.
     abandoned: AtomicBool,
     payload: Vec<Payload>,
 }
 
 /// A task of the second thread.
 enum Job {
-    /// Responds to this many pings, counted from this one on.
+    /// Responds to this many pings, starting with this one.
     Answer(u64, u64),
     /// Read the payload after this ping.
     Read(u64),
@@ -77,8 +77,8 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Starts the thread on the second core. `None` if both cores are the same, which have no distance. The
-    /// calling thread must be pinned to the first core.
+    /// Starts the thread on the second core. `None` if both cores are the same and so have no distance. The calling
+    /// thread must be pinned to the first core.
     pub(crate) fn start(cores: (usize, usize)) -> Result<Option<Self>> {
         if cores.0 == cores.1 {
             return Ok(None);
@@ -110,7 +110,7 @@ impl Probe {
         }))
     }
 
-    /// Measures. `None` if other programs kept the cores busy for so long that there is no result.
+    /// Measures. `None` if other programs kept the cores busy too long for a result.
     pub(crate) fn measure(&mut self) -> Option<Distance> {
         self.shared.abandoned.store(false, Ordering::Relaxed);
         let until = Instant::now() + PATIENCE;

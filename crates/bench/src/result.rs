@@ -89,14 +89,14 @@ impl Measurement {
         self.peer == OURS
     }
 
-    /// Takes over the median, the best and the worst of the repetitions.
+    /// Stores the median, the best and the worst of the repetitions.
     pub(crate) fn summarise(&mut self, repetitions: &Repetitions) {
         (self.median_ns, self.min_ns, self.max_ns) = repetitions.summary();
         self.reps = repetitions.count();
         self.p99_ns = repetitions.p99();
     }
 
-    /// How much longer than a cache line's one-way trip to the other core a message takes, as the median of the
+    /// How much longer a message takes than a cache line's one-way trip to the other core, as the median of the
     /// repetitions. Only for one-way figures.
     pub(crate) fn above_floor_ns(&self) -> Option<f64> {
         if self.mode != "oneway" {

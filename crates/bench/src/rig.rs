@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The queue pair's timeout, as an exponent: 4.096 us * 2^23 are 34 s.
 const TRANSPORT_TIMEOUT: u8 = 23;
 
-/// What each side sends to the other at the start.
+/// The data that each side sends to the other at the start.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
     address: QueuePairAddress,
@@ -52,7 +52,7 @@ pub(crate) struct Rig {
     /// Memory from rkey's allocator, which the other side maps.
     pub(crate) shared_words: Words,
     _shared: Region<SharedMemory>,
-    /// The other side's memory, mapped, or why it is not.
+    /// The other side's memory, mapped, or the reason why it is not.
     direct: Result<DirectMemory, rkey::Error>,
     side: usize,
     ends: Option<OwnedFd>,
@@ -137,7 +137,7 @@ impl Rig {
         let id = self.posted;
         match kind {
             Kind::Write if u64::from(part.len) <= INLINE => {
-                // Small payloads are gathered here, as by inline sends of any RDMA library.
+                // Small payloads are gathered here, as in inline sends of any RDMA library.
                 let mut bytes = [0; INLINE as usize];
                 for (index, chunk) in bytes[..part.len as usize].chunks_mut(8).enumerate() {
                     chunk.copy_from_slice(

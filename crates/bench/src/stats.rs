@@ -1,4 +1,4 @@
-//! From repetitions to a figure: median, best and worst; percentiles of single operations.
+//! Turns repetitions into a figure: median, best and worst, and percentiles of single operations.
 
 use hdrhistogram::Histogram;
 
@@ -27,7 +27,7 @@ impl Repetitions {
         }
     }
 
-    /// Median, best, worst. Zeros if nothing was measured.
+    /// Median, best, worst. All are zero if nothing was measured.
     pub(crate) fn summary(&self) -> (f64, f64, f64) {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! When to stop before everything is measured: on Ctrl-C, or at the time limit. The results so far are printed.
+//! Decides when to stop before everything is measured: on Ctrl-C, or at the time limit. The results so far are printed.
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -18,7 +18,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// As part of a sentence.
+    /// The reason, as part of a sentence.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Interrupted => "interrupted",
@@ -73,7 +73,7 @@ impl Stop {
         }
     }
 
-    /// Fails as soon as it is time to stop.
+    /// Fails as soon as the benchmark should stop.
     ///
     /// # Errors
     /// [`Ended`].

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// The average width of a character, as a part of the font size. Sans-serif fonts are narrower.
+/// The average width of a character, as a fraction of the font size. Sans-serif fonts are narrower.
 const WIDTH: f64 = 0.6;
 
 /// The approximate width of a text.
@@ -10,7 +10,7 @@ pub(super) fn width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * WIDTH * size
 }
 
-/// Which part of a text is at its position.
+/// The part of a text that is at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,

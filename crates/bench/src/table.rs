@@ -27,7 +27,7 @@ pub(crate) struct Ratio {
     pub(crate) size: u64,
     /// The better peer.
     pub(crate) peer: String,
-    /// Its time over ours: above 1, we are faster.
+    /// Its time divided by ours: above 1, we are faster.
     pub(crate) ratio: f64,
 }
 
@@ -40,8 +40,8 @@ impl<'a> Row<'a> {
             .min_by(|a, b| a.median_ns.total_cmp(&b.median_ns))
     }
 
-    /// The better peer's time over ours: the median over the rounds that both have, because only repetitions in
-    /// one round ran on the same machine.
+    /// The better peer's time divided by ours: the median over the rounds that both have, because only repetitions in
+    /// one round ran under the same conditions.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let (peer, ours) = (self.best_peer()?, self.ours?);
         let of_round = |turn: &Turn| {
@@ -52,8 +52,8 @@ impl<'a> Row<'a> {
         median(&mut ratios).or(Some(peer.median_ns / ours.median_ns))
     }
 
-    /// The distance between the cores beside these figures: median, minimum and maximum of a cache line's round trip
-    /// in nanoseconds, and the median of gigabytes a second.
+    /// The distance between the cores during these figures: the median, minimum and maximum of a cache line's round
+    /// trip in nanoseconds, and the median of gigabytes a second.
     fn distance(&self) -> Option<(f64, f64, f64, f64)> {
         let figures = || self.ours.iter().chain(self.peers.values());
         let all = |value: fn(&Turn) -> Option<f64>| -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! Environment variables: values that are not allowed, and mistyped names.
+//! Checks environment variables for values that are not allowed and for mistyped names.
 //!
 //! `rkey` passes its environment to the programs that it starts, where errors are easily overlooked. So it also checks the variables
 //! of the front ends.
@@ -43,11 +43,11 @@ pub(crate) fn check() -> anyhow::Result<()> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Known, or without our prefixes.
+    /// The name is known, or does not have our prefixes.
     Fine,
     /// Almost this name.
     Mistyped(&'static str),
-    /// It has one of our prefixes and resembles none of our names.
+    /// The name has one of our prefixes and resembles none of our names.
     Unknown,
 }
 
@@ -67,7 +67,7 @@ fn judge(name: &str) -> Verdict {
     similar::closest(rest, stems).map_or(Verdict::Unknown, Verdict::Mistyped)
 }
 
-/// What follows the prefix of our variables.
+/// The name after the prefix of our variables.
 fn stem(name: &str) -> Option<&str> {
     let name = name.strip_prefix("FI_").unwrap_or(name);
     name.strip_prefix("RKEY_")

@@ -41,9 +41,9 @@ struct Denials {
     pid: u32,
     uid: u32,
     command: String,
-    /// How many since its devices were opened.
+    /// How many denials there were since its devices were opened.
     denied: u64,
-    /// The last of them, oldest first.
+    /// The last denials, oldest first.
     denials: Vec<DenialView>,
     /// The processes that have tried keys without access.
     guessers: Vec<GuesserView>,

@@ -1,4 +1,4 @@
-//! How the command fails: one line that says what went wrong, one that says what to do.
+//! How the command fails: one line says what went wrong, and one says what to do.
 
 use rkey_kit::settings::LOG;
 use std::io::IsTerminal;
@@ -39,7 +39,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Sends `tracing` events to standard error as `RKEY_LOG` says; silent without it, or if it is invalid.
+/// Sends `tracing` events to standard error, filtered by `RKEY_LOG`; silent if that is unset or invalid.
 pub(crate) fn start_logging() {
     let value = LOG.value().ok().flatten();
     if let Some(filter) = value.as_deref().and_then(rkey_kit::log::filter) {

@@ -22,7 +22,7 @@ pub(crate) struct InfoArgs {
 struct Info {
     version: &'static str,
     identity: Identity,
-    /// The mechanisms for copying and waking that the kernel allows, and why (not).
+    /// The mechanisms for copying and waking that the kernel allows, and the reasons.
     copy_paths: CopyPaths,
     settings: Vec<Setting>,
     /// What the device can do on every machine.
@@ -31,7 +31,7 @@ struct Info {
 
 #[derive(Serialize)]
 struct Identity {
-    /// The name of a device that is opened now: its process id and a random number.
+    /// The name of the device that this command has just opened: its process id and a random number.
     node: String,
     user: u32,
     /// The processes that can reach it.

@@ -1,7 +1,7 @@
 //! The `rkey` command: see, try and measure the software RDMA device of this machine.
 //!
-//! Each subcommand is a module of its name, except `bench`, which is a crate. This file reads the command line and turns errors into
-//! a line with a hint.
+//! Each subcommand is a module with its name, except `bench`, which is a crate. This file reads the command line and turns
+//! errors into a line with a hint.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 

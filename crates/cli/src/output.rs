@@ -70,7 +70,7 @@ pub(crate) fn note(error: io::Error) {
     failure.get_or_insert(error);
 }
 
-/// Whether standard output has failed. Then work whose results are only printed can be skipped.
+/// Whether standard output has failed. If so, work whose results are only printed can be skipped.
 pub(crate) fn failed() -> bool {
     let failure = FAILURE.lock();
     failure.is_some()

@@ -1,7 +1,7 @@
 //! `rkey explain --reasons`: each reason by example.
 //!
-//! The examples are real: the code makes each mistake against a protection table of its own and shows the table's answer, which is
-//! what a device would say.
+//! The examples are real: the code makes each mistake against its own protection table and shows the table's answer, which
+//! is the same as a device's.
 
 use anyhow::{Context, Result};
 use rkey::{Access, Denial, Key, WindowKind};
@@ -112,7 +112,7 @@ impl Table {
         self.table.bind_endpoint(of_one_qp.id, OTHER_QP)?;
         self.table.enable(of_one_qp.id)?;
         self.write(of_one_qp.key, BASE, 16)?;
-        // Deregistered while an access is under way.
+        // The region is deregistered while an access is in progress.
         let busy = self.register(|_| {})?;
         let (who, key) = (self.accessor(), WireKey::Device(busy.key));
         let grant = self
@@ -201,7 +201,7 @@ mod tests {
 
     /// The names of all reasons except those of newer versions. A new reason needs a new mistake in this file.
     fn all_names() -> BTreeSet<&'static str> {
-        // From the wire codes: all that this version knows.
+        // The reasons of all wire codes that this version knows.
         let mut wire = Denial::withheld(
             Attempt::Remote(Operation::Write),
             WireKey::Requested(1),

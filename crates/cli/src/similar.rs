@@ -5,7 +5,7 @@ pub(crate) fn closest<'a, T>(
     given: &str,
     known: impl IntoIterator<Item = (&'a str, T)>,
 ) -> Option<T> {
-    // One slip in a short name, two in a longer one.
+    // One typing error in a short name, two in a longer one.
     let slips = if given.len() < 5 { 1 } else { 2 };
     known
         .into_iter()

@@ -1,10 +1,10 @@
-//! Tables and colours, by the terminal and `NO_COLOR`.
+//! Tables and colours, depending on the terminal and `NO_COLOR`.
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
 use std::io::IsTerminal;
 
-/// Width of tables that do not go to a terminal, in columns.
+/// The width of tables that are not printed to a terminal, in columns.
 const WIDTH: u16 = 118;
 /// The narrowest readable table; a narrower terminal wraps the lines.
 const NARROW: u16 = 60;

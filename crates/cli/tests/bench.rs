@@ -1,4 +1,4 @@
-//! `rkey bench` as a person meets it. Nothing here is about how fast anything is.
+//! `rkey bench` as a user sees it. These tests do not check speed.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine that is busy with other things.
+/// This is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A file that is removed with the test.
@@ -206,7 +206,7 @@ fn a_hangup_that_was_ignored_stays_ignored() {
     assert!(!out.contains("not measured"), "{out}{err}");
 }
 
-/// A `ucx_perftest` that never ends: starts the benchmark, ends it with `signal`, and gives its exit code.
+/// With a `ucx_perftest` that never ends, starts the benchmark, ends it with `signal`, and returns its exit code.
 fn end_during_perftest(name: &str, signal: Signal) -> Option<i32> {
     let folder = std::env::temp_dir().join(format!("rkey-bench-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

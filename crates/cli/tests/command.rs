@@ -37,7 +37,7 @@ fn the_demo_is_green_from_end_to_end() {
         10,
         "{out}"
     );
-    // Only the explanations tell these mistakes apart.
+    // Only the explanations distinguish these mistakes.
     for words in [
         "unknown key",
         "stale key",
@@ -185,7 +185,7 @@ fn ls_and_explain_show_live_processes() {
     let output = run_until(&["explain", "--json", &pid], succeeds);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema"], 1, "{json}");
-    // Both sides are in this process: the denial is listed once.
+    // Both sides are in this process, so the denial is listed once.
     let json = &json["processes"][0];
     assert_eq!(json["pid"].to_string(), pid, "{json}");
     assert_eq!(json["denied"], 1, "{json}");
@@ -299,7 +299,7 @@ fn logging_is_asked_for_by_variable() {
     );
 }
 
-/// An invalid value is reported before anything is done; an empty one counts as unset.
+/// An invalid value is reported before the command does anything; an empty one counts as unset.
 #[test]
 fn every_variable_is_checked() {
     for (variable, bad) in [
@@ -369,7 +369,7 @@ fn parent_is_gone(pid: &str) -> bool {
 /// Set in a process that connects to the test and is killed by it.
 const PEER_OF: &str = "RKEY_TEST_PEER_OF";
 
-/// Not a test of its own: the peer of the test below.
+/// This is not a separate test but the peer of the test below.
 #[test]
 fn peer_that_is_killed() {
     if let Ok(address) = std::env::var(PEER_OF) {

@@ -59,7 +59,7 @@ fn errors_that_cannot_be_told_are_no_panic() {
     }
 }
 
-/// `rkey demo | head` ends like any other program, without a word.
+/// `rkey demo | head` ends like any other program, without a message.
 #[test]
 fn a_reader_that_goes_is_no_error() {
     use std::os::unix::process::ExitStatusExt;

@@ -43,7 +43,8 @@ fn libfabric_finds_the_provider() {
     }
 }
 
-/// Libfabric's own verbs provider opens the device, too, and probes how much inline data a queue pair takes. That is logged once.
+/// Libfabric's own verbs provider also opens the device, and probes how much inline data a queue pair takes. That is logged
+/// once.
 #[test]
 fn probing_does_not_flood_the_log() {
     let refused = |level: &str| {
@@ -90,7 +91,7 @@ fn the_exit_status_is_the_programs_own() {
         assert_eq!(end("kill -15 $$").signal(), Some(15));
     }
     let mut missing = program();
-    // A folder of the path that cannot be read would make it another error.
+    // A folder in the path that cannot be read would cause a different error.
     missing.env("PATH", "/usr/bin:/bin");
     let missing = missing
         .args(["run", "there-is-no-such-program"])
@@ -140,8 +141,7 @@ fn signals_reach_the_program() {
     }
 }
 
-/// A refusal in a child of the program, with the advice that belongs to it; and where there was none, it says
-/// that.
+/// Prints a refusal in a child of the program with its advice; if there was no refusal, says so.
 #[test]
 fn refusals_are_explained_at_the_end() {
     let quiet = run(&["--explain", "true"]);
@@ -174,7 +174,7 @@ fn refusals_are_explained_at_the_end() {
     }
 }
 
-/// A name that is almost one of ours is an error, before the program starts; another one only causes a message.
+/// A name that is almost one of ours is an error before the program starts; any other only causes a message.
 #[test]
 fn mistyped_variables_are_told() {
     for (name, meant) in [
@@ -200,7 +200,7 @@ fn mistyped_variables_are_told() {
     assert!(text(&output.stderr).contains("unknown variable RKEY_BANANA"));
 }
 
-/// A program of 64 bits that loads no libraries and exits with 7.
+/// A 64-bit program that loads no libraries and exits with 7.
 #[cfg(target_arch = "x86_64")]
 fn static_program() -> Vec<u8> {
     const CODE: &[u8] = &[0xbf, 7, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05];
@@ -218,7 +218,7 @@ fn static_program() -> Vec<u8> {
     file
 }
 
-/// It runs, and `rkey` says that it will not see the device.
+/// It runs, and `rkey` reports that it will not see the device.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_static_program_is_told() {
@@ -239,7 +239,7 @@ fn a_static_program_is_told() {
         );
         assert_eq!(err.lines().count(), 1, "{err}");
     }
-    // The script is there, and its interpreter is not.
+    // The script exists, but its interpreter does not.
     std::fs::remove_file(&file).unwrap();
     let output = run(&[script.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");

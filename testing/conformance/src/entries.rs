@@ -6,11 +6,11 @@ use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
 /// One reader of foreign bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// Name of the fuzz target.
+    /// The name of the fuzz target.
     pub name: &'static str,
     /// Runs it on some bytes.
     pub run: fn(&[u8]),
-    /// Valid bytes to start from.
+    /// Valid bytes that mutation starts from.
     pub samples: fn() -> Vec<Vec<u8>>,
     /// Bytes that a coverage-guided run found: lines of hexadecimal digits, and comments after `#`.
     pub seeds: &'static str,
@@ -95,7 +95,7 @@ pub fn named(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
 }
 
-/// A ring slot, as request and as response.
+/// A ring slot, as a request and as a response.
 pub fn slot(bytes: &[u8]) {
     let both = rkey_link::fuzzing::request_slot(bytes) && rkey_link::fuzzing::response_slot(bytes);
     assert!(!both, "a slot that flows both ways was accepted");
@@ -124,7 +124,7 @@ fn slot_samples() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A packet on the control socket of a link, the identity page of a segment, a direct lease.
+/// A packet on the control socket of a link, the identity page of a segment, or a direct lease.
 pub fn packet(bytes: &[u8]) {
     let _ = rkey_link::fuzzing::hello(bytes);
     let _ = rkey_link::fuzzing::control(bytes);
@@ -211,14 +211,14 @@ pub fn engine(bytes: &[u8]) {
 }
 
 fn engine_samples() -> Vec<Vec<u8>> {
-    // Long random scripts; the script language gives most of them a meaning.
+    // Long random scripts, most of which have a meaning in the script language.
     let mut random = crate::mutate::Random::new(1);
     (0..8)
         .map(|_| (0..400).map(|_| random.draw() as u8).collect())
         .collect()
 }
 
-/// What an endpoint of the libfabric provider gets from another one: the hello, and messages.
+/// The bytes that an endpoint of the libfabric provider gets from another one: the hello, and messages.
 pub fn fabric(bytes: &[u8]) {
     let _ = rkey_fi::fuzzing::hello(bytes);
     let _ = rkey_fi::fuzzing::message(bytes);

@@ -1,5 +1,5 @@
-//! A link whose other end is a script of bytes: it delivers anything that passes a link's own checks, in any
-//! order, acknowledges at will, and stores the engine's responses.
+//! A link whose other end is a script of bytes: it delivers arbitrary slots that pass a link's own checks, in any
+//! order, acknowledges at any time, and stores the engine's responses.
 
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -46,7 +46,7 @@ pub struct HostileLink {
     responses: VecDeque<Fragment>,
     sent: Ticket,
     acked: Ticket,
-    /// The result of the next pull or push: 0 succeeds, others are the kinds of failure.
+    /// The result of the next pull or push: 0 means success, and other values are the kinds of failure.
     pub pull_fails: Cell<u8>,
     /// Payloads of the engine's responses.
     pub answers: Vec<Vec<u8>>,

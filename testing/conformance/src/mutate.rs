@@ -1,4 +1,4 @@
-//! Hostile bytes from a seed: noise, and valid samples with a few changes.
+//! Hostile bytes generated from a seed: noise, and valid samples with a few changes.
 
 /// Pseudo-random numbers; the same seed gives the same numbers.
 #[derive(Debug, Clone)]

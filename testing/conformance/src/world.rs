@@ -1,5 +1,5 @@
-//! An engine with a hostile peer: whatever the peer sends, only granted bytes change, private bytes never
-//! leave, and the engine returns.
+//! An engine with a hostile peer: whatever the peer sends, only granted bytes change, private bytes are never
+//! disclosed, and the engine returns.
 
 use crate::hostile::{HOSTILE, HostileLink};
 use crate::mutate::mix;
@@ -45,7 +45,7 @@ struct World {
 /// Runs a script: each step reads an action and its arguments from `bytes`.
 ///
 /// # Panics
-/// If a byte changed that was not granted, or a private byte left.
+/// If a byte changed without a grant, or a private byte was disclosed.
 pub fn run(bytes: &[u8]) {
     let Some(mut world) = World::new(secret_for(bytes)) else {
         return;
@@ -60,8 +60,8 @@ pub fn run(bytes: &[u8]) {
     world.check();
 }
 
-/// Eight bytes that a script contains only by chance, as they depend on all of it. So bytes of the peer that
-/// are returned to it, in a refusal or from memory that it may write, are never taken for private ones.
+/// Eight bytes that a script contains only by chance, because they depend on the whole script. So bytes of the peer
+/// that are returned to it, in a refusal or from memory that it may write, are never taken for private ones.
 fn secret_for(script: &[u8]) -> [u8; 8] {
     let start = mix(script.len() as u64 + 1);
     let word = script
@@ -84,14 +84,14 @@ fn leaks(answer: &[u8], secret: [u8; 8]) -> bool {
     let end = [content(READABLE, secret), secret].concat();
     answer.windows(8).any(|window| {
         let inside = <[u8; 8]>::try_from(window).map(u64::from_le_bytes);
-        // Wherever in the pattern it begins.
+        // It may begin anywhere in the pattern.
         inside.is_ok_and(|inside| (0..8).any(|bytes| inside.rotate_left(8 * bytes) == word))
             || window == &end[4..12]
     })
 }
 
 impl World {
-    /// `None` if the engine refuses the set-up, which the engine's own tests cover.
+    /// `None` if the engine refuses the setup, which the engine's own tests cover.
     fn new(secret: [u8; 8]) -> Option<Self> {
         let memory = Arc::new(ArenaMemory::new(BASE, (PARTS * PART) as usize));
         for part in 0..PARTS {
@@ -337,7 +337,7 @@ impl World {
     }
 }
 
-/// The bytes that decide.
+/// The bytes that make the decisions.
 struct Script<'a> {
     bytes: &'a [u8],
 }
@@ -368,7 +368,7 @@ impl Script<'_> {
         }
     }
 
-    /// Usually `usual`, sometimes anything.
+    /// Usually `usual`, sometimes any value.
     fn pick64(&mut self, usual: u64) -> u64 {
         match self.byte() % 8 {
             0 => self.word(),

@@ -16,11 +16,11 @@ use rkey_engine::{
 };
 
 const LEN: usize = 64 * PAGE;
-/// The part whose pages a test takes away: the middle, so that a transfer has begun when it gets there.
+/// The part whose pages a test removes: the middle, so that a transfer has begun when it gets there.
 const HOLE: usize = 32 * PAGE;
 const HOLE_LEN: usize = 16 * PAGE;
 
-/// What is wrong with the memory.
+/// The fault of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     /// It was never mapped, or no longer is.
@@ -184,7 +184,7 @@ fn reads(trouble: Trouble) -> bool {
     trouble != Trouble::ReadOnly
 }
 
-/// The target's memory: writes into it, reads from it, atomics on it.
+/// Faults in the target's memory: writes to it, reads from it, and atomics on it.
 fn remote_trouble(pair: &Pair, trouble: Trouble) {
     for (at, len) in SIZES {
         for opcode in [
@@ -242,7 +242,7 @@ fn remote_trouble(pair: &Pair, trouble: Trouble) {
             );
             let done = next(&ends.near_cq);
             assert_eq!((done.id, done.status), (2, Status::Flushed), "{what}");
-            // The other side gets an event, too, and its report says where.
+            // The other side also gets an event, and its report has the address.
             assert_eq!(ends.far.query().unwrap().state, QpState::Error, "{what}");
             assert!(event_of(&pair.far, &ends.far).is_some(), "{what}: no event");
             let report = pair.far.device.denials().pop().expect("a report");
@@ -279,7 +279,7 @@ fn assert_unaffected(
     assert_eq!(bad.memory.word(first), good.word(first));
 }
 
-/// With pages again, and a new connection, the same key works over the whole length.
+/// Once there are pages again, and a new connection, the same key works over the whole length.
 fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what: &str) {
     let ends = pair.connect();
     let all = |word: usize| pattern(2, word);
@@ -298,8 +298,8 @@ fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what
     assert_eq!(other, None, "{what}: after mending");
 }
 
-/// Memory of the target that cannot be accessed: an error at both sides, whatever the operation, its size and
-/// the copy mechanism; no process gets a signal, other queue pairs continue, and restored memory works.
+/// Inaccessible memory of the target gives an error on both sides, whatever the operation, its size and the copy
+/// mechanism. No process gets a signal, other queue pairs continue, and restored memory works.
 ///
 /// Proves: FI-031
 #[test]
@@ -312,7 +312,7 @@ fn faults_in_the_targets_memory_are_errors_at_both_sides() {
     }
 }
 
-/// Memory of the initiator: sources of writes and sends, destinations of reads.
+/// Faults in the initiator's memory: in sources of writes and sends, and destinations of reads.
 #[test]
 fn faults_in_the_initiators_memory_are_errors_of_the_request() {
     for direct in ["auto", "off"] {
@@ -366,7 +366,7 @@ fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: C
     assert_eq!(ends.near.query().unwrap().state, QpState::Error, "{what}");
     let report = pair.near.device.denial(done.vendor).expect("a report");
     assert!(report.denial.to_string().contains("0x"), "{what}");
-    // A message that arrived in part does not leave its receive waiting.
+    // A message that arrived in part does not keep its receive waiting.
     let mut one = [Completion::default()];
     std::thread::sleep(Duration::from_millis(2));
     if ends.far_cq.poll(&mut one).unwrap() == 1 {
@@ -387,7 +387,7 @@ fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: C
     pair.far.device.close_region(region).unwrap();
 }
 
-/// Receive buffers that cannot be written: an error for the receiver and the sender.
+/// Receive buffers that cannot be written give an error at the receiver and the sender.
 #[test]
 fn faults_in_receive_buffers_are_errors_at_both_sides() {
     for direct in ["auto", "off"] {
@@ -430,8 +430,8 @@ fn faults_in_receive_buffers_are_errors_at_both_sides() {
     }
 }
 
-/// Registering unmapped addresses is allowed; an access fails; once pages are mapped, the same key reaches
-/// them, and later other pages at the same addresses, without a call to the device.
+/// Registering unmapped addresses is allowed, and an access fails. Once pages are mapped, the same key reaches them,
+/// and later other pages at the same addresses, without a call to the device.
 ///
 /// Proves: FI-064
 #[test]
@@ -455,7 +455,7 @@ fn a_region_follows_its_pages() {
         }
         let ends = pair.connect();
         for round in 0..5 {
-            // New pages without the earlier content.
+            // These are new pages without the earlier contents.
             memory.unmap(0, LEN);
             memory.map_again(0, LEN);
             assert_eq!(memory.first_other(0, LEN / 8, |_, value| value == 0), None);

@@ -1,6 +1,5 @@
-//! Hostile bytes for every reader of a peer, on stable Rust and from fixed seeds. `RKEY_FUZZ_SECONDS` sets the
-//! time for each entry (default: half a second). A failure prints the bytes; they become a test where the bug
-//! is.
+//! Hostile bytes for every reader of a peer's bytes, on stable Rust and from fixed seeds. `RKEY_FUZZ_SECONDS` sets the
+//! time for each entry (default: half a second). A failure prints the bytes; they become a test where the bug is.
 
 use rkey_conformance::entries::{self, Entry};
 use rkey_conformance::mutate::{Random, input};
@@ -38,7 +37,7 @@ fn soak(name: &str) {
     for sample in &samples {
         (entry.run)(sample);
     }
-    // At least some, however slow the machine.
+    // At least some inputs run, however slow the machine.
     while tries < 1000 || Instant::now() < end {
         let bytes = input(&mut random, &samples);
         let _witness = Witness(name, &bytes);

@@ -122,7 +122,7 @@ fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     fd
 }
 
-/// Descriptors of other things than segments, and of invalid segments.
+/// Descriptors that are not segments, and descriptors of invalid segments.
 fn bad_descriptors() -> Vec<OwnedFd> {
     let good = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     let (reader, writer) = rustix::pipe::pipe().unwrap();
@@ -141,7 +141,7 @@ fn bad_descriptors() -> Vec<OwnedFd> {
         memfd(1 << 20, SealFlags::SHRINK),
         memfd(0, good),
         memfd(4096, good),
-        // The right size, but no identity.
+        // It has the right size but no identity.
         memfd(20480 + 256 * 256 + (256 << 10), good),
         memfd(1 << 40, good),
     ]
@@ -165,7 +165,7 @@ fn bad_hellos(random: &mut Random) {
             }
             1 => packet.truncate(random.below(packet.len() as u64) as usize),
             2 => packet.resize(16 << 10, 0xee),
-            // The right header, and anything after it.
+            // The right header, and arbitrary bytes after it.
             3 => random.bytes(&mut packet[8..]),
             4 => {
                 for _ in 0..=random.below(4) {
@@ -208,7 +208,7 @@ fn finish_connecting(name: &str, random: &mut Random) -> Option<ShmLink> {
     }
 }
 
-/// Valid handshakes as the requester, then anything in the rings.
+/// Valid handshakes as the requester, then arbitrary bytes in the rings.
 fn bad_requester(random: &mut Random) {
     let name = variable("RKEY_TEST_BLOCK");
     let qpn: u32 = variable("RKEY_TEST_QPN").parse().unwrap();
@@ -258,7 +258,7 @@ fn bad_requester(random: &mut Random) {
     }
 }
 
-/// The same as the responder: a queue pair of the device believes that its peer is here.
+/// The same as the responder: one of the device's queue pairs believes that its peer is here.
 fn bad_responder(random: &mut Random) {
     let name = variable("RKEY_TEST_OURS");
     let listener = Listener::bind(name.as_bytes()).unwrap();
@@ -364,7 +364,7 @@ impl Attacked<'_> {
             status.success(),
             "{role}: the hostile process failed: {status}"
         );
-        // Its standard input is a descriptor of ours.
+        // Its standard input is our own descriptor.
         drop(peer);
         let during = self.rounds() - before;
         // The honest peer also continues afterwards.
@@ -381,9 +381,9 @@ impl Attacked<'_> {
     }
 }
 
-/// Random, truncated, oversized and altered first packets with every kind of wrong descriptor; valid
-/// handshakes, followed by anything in the rings, in both roles; a thousand silent connections. An honest peer
-/// uses the same device all the time, undisturbed.
+/// Random, truncated, oversized and altered first packets with every kind of wrong descriptor; valid handshakes,
+/// followed by arbitrary bytes in the rings, in both roles; a thousand silent connections. An honest peer uses the same
+/// device all the time, undisturbed.
 #[test]
 fn a_hostile_process() {
     match role().as_deref() {
@@ -460,7 +460,7 @@ fn a_hostile_process() {
 fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
     let cq = side.device.create_cq(64, None).unwrap();
     let qp = side.qp_on(&cq);
-    // A program that only has the number does not know the device's name.
+    // A program that has only the number does not know the device's name.
     let mut attributes = rkey_engine::QpAttributes::init(rkey_core::Access::empty());
     qp.modify(&attributes).unwrap();
     let node = (turn % 2 == 1).then_some(NodeId { pid: 1, nonce: 1 });
@@ -481,7 +481,7 @@ fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
             }
         }
     }
-    // Keys of the honest peer, which mean nothing here.
+    // The keys of the honest peer mean nothing here.
     for id in 0..16 {
         let work = match id % 4 {
             0 => Work::Write {

@@ -1,5 +1,5 @@
-//! Peers that break the protocol to keep their grip on our memory: they claim forever that they are copying,
-//! from threads that never sleep, and write as long as they can.
+//! Peers that break the protocol to keep access to our memory: they claim forever that they are copying, from threads
+//! that never sleep, and write as long as they can.
 // UNSAFETY: writes to mappings that belong to the library, sends signals to its thread, and calls
 // `process_vm_writev` with a list in the permit of the link.
 #![allow(unsafe_code)]
@@ -16,7 +16,7 @@ use rkey_base::range::VaRange;
 use rkey_core::{Access, RegionSpec};
 use rkey_engine::{SendRequest, Status, Work};
 
-/// The word of a responder's half that says that it is accessing the requester's memory.
+/// The busy word of a responder's half: it is set while the responder accesses the requester's memory.
 const BUSY: usize = 640;
 /// What the peer writes to our memory.
 const SCRIBBLE: u64 = 0xbad0_bad0_bad0_bad0;
@@ -36,7 +36,7 @@ extern "C" fn spin(_: i32) {
     }
 }
 
-/// Makes the engine thread spin in a signal handler forever: it responds to nothing any more.
+/// Makes the engine thread spin in a signal handler forever, so it no longer responds.
 fn stall_the_engine_thread() {
     // SAFETY: a handler that touches nothing.
     unsafe {
@@ -53,7 +53,7 @@ fn stall_the_engine_thread() {
         if name.trim() == "rkey-engine" {
             let tid: i32 = task.file_name().to_str().unwrap().parse().unwrap();
             let pid = std::process::id() as i32;
-            // SAFETY: sends a signal to a thread of ours.
+            // SAFETY: sends a signal to our own thread.
             let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGTRAP) };
             assert_eq!(sent, 0);
         }
@@ -83,7 +83,7 @@ fn write_while_permitted(test: i32, to: u64) {
         iov_len: len,
     };
     let list = permit as *mut libc::iovec;
-    // SAFETY: the permit's page is mapped, and unused otherwise, as the engine thread is stalled. The kernel
+    // SAFETY: the permit's page is mapped, and nothing else uses it because the engine thread is stalled. The kernel
     // checks the addresses.
     unsafe {
         list.write(libc::iovec {
@@ -110,19 +110,19 @@ fn peer_that_never_rests(threads: usize) {
         let halves = halves.clone();
         std::thread::spawn(move || claim_to_copy(&halves));
     }
-    // Threads that sleep do not help it, but must be checked.
+    // Threads that sleep do not help the peer but must be checked.
     for _ in 0..200 {
         std::thread::spawn(|| std::thread::sleep(10 * LONG));
     }
     let to = test.base + 8 * SINK as u64;
     std::thread::spawn(move || write_while_permitted(pid, to));
     sleep_in_read();
-    // The device cannot be closed: its thread is stalled.
+    // The device cannot be closed because its thread is stalled.
     std::process::exit(0);
 }
 
-/// Registers and deregisters regions that the peer has no key of, until `is_over`. Returns the shortest time of
-/// a deregistration.
+/// Registers and deregisters regions for which the peer has no key, until `is_over`. Returns the shortest time of a
+/// deregistration.
 fn close_others(side: &Side, is_over: impl Fn() -> bool) -> Duration {
     let memory = [0u64; 512];
     let ranges = [VaRange::new(memory.as_ptr() as u64, 4096).unwrap()];
@@ -142,10 +142,10 @@ fn close_others(side: &Side, is_over: impl Fn() -> bool) -> Duration {
     least
 }
 
-/// Deregistering a region whose key such a peer has returns, and then not a byte changes. Other regions do not
-/// wait for it at all.
+/// Deregistering a region whose key such a peer has returns, and afterwards no byte changes. Other regions do not wait
+/// for it at all.
 fn is_no_hindrance(test: &str, role_of_peer: &str) {
-    // A deregistration that hangs would hang this test, whose peer never rests.
+    // A deregistration that hangs would hang this test, because its peer never rests.
     let over = std::sync::Arc::new(());
     let watched = std::sync::Arc::downgrade(&over);
     std::thread::spawn(move || {
@@ -173,7 +173,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
         eprintln!("SKIP: the kernel does not permit copies between processes here");
         return side.withdraw(&offer);
     }
-    // A request that has been executed, so that the peer has used its permit.
+    // This request has been executed, so the peer has used its permit.
     let read = Work::Read {
         remote: remote.pattern(0),
     };

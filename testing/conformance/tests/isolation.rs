@@ -1,4 +1,4 @@
-//! Isolation: other users and other network namespaces are out of reach, unless both ends allow it.
+//! Isolation: other users and other network namespaces cannot be reached unless both ends allow it.
 #![allow(unsafe_code)] // UNSAFETY: a child enters another network namespace before it runs the test.
 
 mod common;
@@ -23,7 +23,7 @@ fn shared() -> Config {
     config
 }
 
-/// A user without access: it finds no listener and no device.
+/// A user without access finds no listener and no device.
 fn stranger() {
     let side = Side::with(Config::default(), seed_of(9));
     let (offer, qp) = (side.offer(), side.qp());
@@ -43,7 +43,7 @@ fn stranger() {
     assert!(all.iter().all(|device| device.pid != test), "{all:?}");
 }
 
-/// A user that connects to another user's device directly, by the block of queue pair numbers that it was told.
+/// A user that connects directly to another user's device, through a block of queue pair numbers that it knows.
 fn intruder() {
     let name = std::env::var("RKEY_TEST_NAME").unwrap();
     match knock(&name, NodeId { pid: 1, nonce: 1 }) {
@@ -113,8 +113,8 @@ fn run_role() -> bool {
     true
 }
 
-/// Another user finds neither listener nor device of ours; if it knows the name anyway, the device hangs up.
-/// With `RKEY_SHARE=all` at both ends the two can connect.
+/// Another user finds neither our listener nor our device; if it knows the name anyway, the device closes the
+/// connection. With `RKEY_SHARE=all` at both ends the two can connect.
 #[test]
 fn other_users_are_isolated_unless_shared() {
     const TEST: &str = "other_users_are_isolated_unless_shared";
@@ -154,8 +154,8 @@ fn other_users_are_isolated_unless_shared() {
     side.withdraw(&offer);
 }
 
-/// A peer's identity belongs to its process: a process of any user that knows it can neither make a link with
-/// it nor pass for the device itself. The peer is not disturbed.
+/// A peer's identity belongs to its process: a process of any user that knows it can neither make a link with it nor
+/// pose as the device itself. The peer is not disturbed.
 #[test]
 fn identities_belong_to_processes() {
     const TEST: &str = "identities_belong_to_processes";
@@ -263,7 +263,7 @@ fn other_network_namespaces_are_isolated() {
     }
 }
 
-/// A queue pair that does not fail with its peer: it only reports through completions.
+/// A queue pair that does not fail with its peer reports only through completions.
 fn patient_qp(side: &Side) -> Qp {
     let options = QpOptions {
         fail_with_peer: false,
@@ -272,13 +272,12 @@ fn patient_qp(side: &Side) -> Qp {
     side.device.create_qp(&options).unwrap()
 }
 
-/// Another user that knows a queue pair's number cannot reach it either: its requests time out, and our receive
-/// stays posted.
+/// Another user that knows a queue pair's number cannot reach it, either: its requests time out, and our receive stays
+/// posted.
 ///
 /// A queue pair that must fail with its peer detects its absence without sending, and goes to the error state.
-/// Like a timeout, that may happen before or after the program posts: earlier requests end with
-/// `RetryExceeded`, as no peer responded, later ones are flushed. So the test queries this one only once it has
-/// failed.
+/// Like a timeout, that may happen before or after the program posts: earlier requests end with `RetryExceeded` because
+/// no peer responded, and later ones are flushed. So the test queries this one only once it has failed.
 #[test]
 fn a_number_does_not_reach_another_users_queue_pair() {
     const TEST: &str = "a_number_does_not_reach_another_users_queue_pair";
@@ -333,8 +332,8 @@ fn a_number_does_not_reach_another_users_queue_pair() {
     side.check_memory(0, "after the requests of another user");
 }
 
-/// Connecting to a number without an owner is not an error, just as for a peer that never sends, even if the device
-/// detects it at once. A queue pair that must fail with its peer flushes its receives and later requests.
+/// Connecting to a number without an owner is not an error, even if the device detects it at once; a peer that never
+/// sends is treated in the same way. A queue pair that must fail with its peer flushes its receives and later requests.
 #[test]
 fn a_number_without_an_owner_fails_the_queue_pair() {
     let side = Side::with(Config::default(), seed_of(17));

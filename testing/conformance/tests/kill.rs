@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of everything: the survivor gets its errors, loses nothing and continues.
+//! `kill -9` in the middle of all kinds of traffic: the survivor gets its errors, loses nothing and continues.
 #![allow(unsafe_code)] // UNSAFETY: a process kills itself.
 
 mod common;
@@ -19,9 +19,9 @@ use rkey_engine::{QpState, RecvRequest, SendRequest, Status, Work};
 use rkey_link::NodeId;
 
 const TEST: &str = "killed_in_the_middle_of_traffic";
-/// More growth of resident memory than this is a leak.
+/// If resident memory grows by more than this, there is a leak.
 const GROWTH: u64 = 24 << 20;
-/// Rounds until all permanent allocations exist.
+/// The number of rounds until all permanent allocations exist.
 const WARM_UP: u64 = 8;
 
 /// The plan of a round, from the role of the victim.
@@ -89,7 +89,7 @@ struct Bystander {
     peer: Peer,
 }
 
-/// What the victim prints before its address when it listens; the name of the test may stand before it.
+/// The text before the victim's address when it listens; the name of the test may precede it.
 const LISTENS: &str = "listens on ";
 
 /// The address that the victim prints when it listens.
@@ -120,7 +120,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration 
         }
     };
     let victim_qpn = qp.query().unwrap().attributes.peer.unwrap().qpn;
-    // A new peer after all that happened to earlier ones: everything works.
+    // Everything works for a new peer, whatever happened to earlier ones.
     if !plan.victim_sends {
         side.verify(&qp, &remote, when);
     }
@@ -191,7 +191,7 @@ fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Pla
     assert!(side.cq.is_empty(), "{when}: something completed twice");
 }
 
-/// The victims' own directory for temporary files: others come and go in the common one.
+/// The victims' own directory for temporary files, because other programs use the common one.
 fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("rkey-test-{}-victims", std::process::id()))
 }
@@ -222,9 +222,9 @@ fn check_names(place: SocketAddr, qpn: u32, when: &str) {
 }
 
 /// Kills a process two hundred times at a random moment of writes, reads, atomics, messages and window binds in
-/// both directions. Everything that the survivor has outstanding completes, once and in order; it keeps no
-/// descriptor, mapping, thread, name, file or memory of the victim; another peer notices nothing; the next peer
-/// is served, and data arrive unchanged.
+/// both directions. Everything that the survivor has outstanding completes, once and in order; it keeps no descriptor,
+/// mapping, thread, name, file or memory of the victim. Another peer notices nothing, the next peer is served, and data
+/// arrives unchanged.
 #[test]
 fn killed_in_the_middle_of_traffic() {
     match role().as_deref() {
@@ -254,7 +254,7 @@ fn killed_in_the_middle_of_traffic() {
         }
     };
     side.verify(&bystander.qp, &bystander.remote, "at first");
-    // To ourselves, to the bystander, from the bystander.
+    // The links go to ourselves, to the bystander, and from the bystander.
     let links = 3;
     until("the links of the bystander", || {
         side.device.inspect().unwrap().links.len() == links
@@ -338,7 +338,7 @@ fn killed_while_the_survivor_sleeps() {
     }
 }
 
-/// A peer that dies just when the connection is made, before a single request: posted requests complete anyway.
+/// If a peer dies just when the connection is made, before a single request, posted requests still complete.
 #[test]
 fn killed_before_the_links_are_up() {
     const TEST: &str = "killed_before_the_links_are_up";
@@ -346,7 +346,7 @@ fn killed_before_the_links_are_up() {
         let side = Side::open(1);
         let (offer, qp) = (side.offer(), side.qp());
         side.connect_to_test(&qp, &offer);
-        // SAFETY: ends the process without anything else.
+        // SAFETY: only ends the process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let side = Side::open(2);
@@ -381,8 +381,8 @@ fn killed_before_the_links_are_up() {
     }
 }
 
-/// A queue pair that was told its peer's device does not take another device for it that has claimed the same
-/// numbers since then: the peer has ended.
+/// A queue pair that knows its peer's device does not mistake another device that has since claimed the same numbers
+/// for it: the peer has ended.
 #[test]
 fn another_device_with_the_same_numbers_is_not_the_peer() {
     let (near, far) = (Side::open(1), Side::open(2));

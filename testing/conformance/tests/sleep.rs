@@ -1,4 +1,4 @@
-//! A target whose program sleeps: one-sided operations complete, and an idle device costs nothing.
+//! The target's program sleeps: one-sided operations complete, and an idle device costs nothing.
 
 mod common;
 
@@ -21,8 +21,8 @@ fn target() {
     sleep_in_read();
 }
 
-/// Whether the program of a process is in read(2), unaware of RDMA: one of its threads, as the test harness
-/// runs each test in its own thread. The device's threads do not count.
+/// Whether the program of a process is in read(2), unaware of RDMA. It is enough if one thread is, because the test
+/// harness runs each test in its own thread. The device's threads do not count.
 fn is_in_read(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let places = tasks.map(|task| task.unwrap().path());
@@ -30,15 +30,15 @@ fn is_in_read(pid: u32) -> bool {
     let mut programs = places
         .filter(|place| told(place, "comm").is_ok_and(|name| !name.starts_with("rkey-engine")));
     programs.any(|place| match told(&place, "syscall") {
-        // Number 0 on x86-64 is read, and descriptor 0 standard input; not every user may read this file.
+        // On x86-64, call number 0 is read, and descriptor 0 is standard input; not every user may read this file.
         Ok(call) if cfg!(target_arch = "x86_64") => call.starts_with("0 0x0 "),
         _ => told(&place, "stat").is_ok_and(|stat| stat.contains(") S ")),
     })
 }
 
 /// Writes, reads and atomics of every size complete while the target's program sleeps in a blocking read(2),
-/// also when the initiator sleeps for each completion; afterwards, with both devices open and connected,
-/// neither process uses any processor time for two seconds.
+/// even when the initiator sleeps for each completion. Afterwards, with both devices open and connected, neither
+/// process uses any processor time for two seconds.
 #[test]
 fn a_sleeping_target_serves_everything_and_costs_nothing() {
     const TEST: &str = "a_sleeping_target_serves_everything_and_costs_nothing";

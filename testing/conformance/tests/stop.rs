@@ -1,4 +1,4 @@
-//! Peers that are stopped in the middle of traffic: memory that is taken back from them stays unchanged.
+//! Peers are stopped in the middle of traffic, and memory that is taken back from them stays unchanged.
 // UNSAFETY: registers memory, whose bytes are checked after it was deregistered.
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ fn small_ring(seed: u64) -> Side {
     Side::with(config, seed)
 }
 
-/// Sends and receives on one connection after the other until the test is over.
+/// Sends and receives on one connection after the other until the test has ended.
 fn peer_with_traffic() {
     let side = small_ring(seed_of(3));
     for round in 0.. {
@@ -46,9 +46,9 @@ fn peer_with_traffic() {
     }
 }
 
-/// A peer is stopped at a random moment of mixed traffic in both directions. Outstanding requests time out or
-/// are flushed; regions can be deregistered; from then on only we touch the memory, even when the peer
-/// continues; and the device serves the same peer again.
+/// A peer is stopped at a random moment of mixed traffic in both directions. Outstanding requests time out or are
+/// flushed, and regions can be deregistered. From then on only we touch the memory, even when the peer continues, and
+/// the device serves the same peer again.
 #[test]
 fn stopped_in_the_middle_of_traffic() {
     const TEST: &str = "stopped_in_the_middle_of_traffic";
@@ -120,15 +120,15 @@ fn stopped_in_the_middle_of_traffic() {
         until("the end of the old queue pair", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
-        // Links that did not have to be cut are still there. The rest of the others is freed once the peer is
-        // seen to be out of our memory.
+        // Links that did not have to be cut are still there. The other links are freed once the peer is known to be out
+        // of our memory.
         let most = *most.get_or_insert(linked);
         until("the end of what the stop left behind", || {
             let now = Holdings::now();
             now.descriptors <= most.descriptors && now.mappings <= most.mappings
         });
     }
-    // After all that, the same peer and the same device still work.
+    // Afterwards, the same peer and the same device still work.
     side.empty_inbox();
     let (offer, qp) = (side.offer(), side.qp());
     let remote = side.accept(&listener, &qp, &offer);
@@ -217,7 +217,7 @@ fn stopped_while_it_writes_to_our_memory() {
         peer.go_on();
         while done < posted {
             let next = side.next();
-            // Some reads completed before the peer was stopped; those that had not been sent yet fail: their
+            // Some reads completed before the peer was stopped; those that had not been sent yet fail because their
             // region is gone.
             assert!(
                 matches!(
@@ -246,7 +246,7 @@ fn stopped_while_it_writes_to_our_memory() {
     side.withdraw(&offer);
 }
 
-/// Memory from the device's allocator in a region of its own.
+/// Memory from the device's allocator in its own region.
 fn share(side: &Side) -> (SharedMemory, Region) {
     let memory = side.device.allocate_shared(LEASED, true).unwrap();
     let region = register(side, &memory);
@@ -261,7 +261,7 @@ fn register(side: &Side, memory: &SharedMemory) -> Region {
     unsafe { side.device.register(&spec) }.unwrap()
 }
 
-/// The information with which a peer requests a lease of it.
+/// The information that a peer needs to request a lease of it.
 fn invitation(memory: &SharedMemory, region: Region) -> Vec<u8> {
     let mut bytes = (memory.as_ptr() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(&u64::from(region.key.0).to_le_bytes());
@@ -294,8 +294,8 @@ fn peer_with_a_lease() {
     }
 }
 
-/// A peer that writes through a lease is stopped and the region deregistered: from then on not a byte of the
-/// memory changes, even when the peer continues. Earlier writes are preserved.
+/// A peer that writes through a lease is stopped and the region deregistered: from then on no byte of the memory
+/// changes, even when the peer continues. Earlier writes are preserved.
 #[test]
 fn stopped_with_a_lease() {
     const TEST: &str = "stopped_with_a_lease";
@@ -361,8 +361,8 @@ fn stopped_with_a_lease() {
     }
 }
 
-/// Words that the peer writes; where the neighbour counts, in the same page; its mark in a page that no other
-/// process touches; and where it reports.
+/// The words that the peer writes; the word in the same page in which the neighbour counts; the neighbour's mark in a
+/// page that no other process touches; and the word for its report.
 const WRITTEN: usize = 256;
 const COUNT: usize = WRITTEN + 50;
 const MARK: usize = LEASED / 8 - 512;
@@ -379,8 +379,8 @@ fn peer_in_the_first_page() {
     sleep_in_read();
 }
 
-/// Counts through a lease until that is revoked, then reports the last number by a request, and requests
-/// another lease.
+/// Counts through a lease until that is revoked, then reports the last number with a request, and requests another
+/// lease.
 fn neighbour() {
     let side = Side::open(7);
     let qp = side.qp();
@@ -414,9 +414,9 @@ fn neighbour() {
     sleep_in_read();
 }
 
-/// Two peers have leases of the same memory, by the keys of two regions. One is stopped in the middle of a
-/// copy, and its region deregistered. The other loses its lease of the pages in question, but nothing that it
-/// wrote, and continues with requests.
+/// Two peers have leases of the same memory, through the keys of two regions. One is stopped in the middle of a copy,
+/// and its region deregistered. The other peer loses its lease of the pages in question, but none of its writes, and
+/// continues with requests.
 #[test]
 fn stopped_beside_a_neighbour() {
     const TEST: &str = "stopped_beside_a_neighbour";

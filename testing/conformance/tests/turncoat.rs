@@ -13,12 +13,12 @@ use common::{Random, setting, until};
 use rkey_engine::QpState;
 
 const TEST: &str = "a_peer_turns_into_garbage";
-/// How much garbage the peer writes before it checks whether its link is gone: little at first, so that it is
-/// plausible, then more and more.
+/// How much garbage the peer writes before it checks whether its link is gone: little at first, to be plausible, then
+/// more and more.
 const DOSES: [u64; 6] = [1, 1, 2, 4, 16, 256];
 
-/// Works like an honest peer for a moment, then writes garbage. Keeps the connection as long as it can, and
-/// lives until told to exit.
+/// Works like an honest peer briefly, then writes garbage. Keeps the connection as long as it can, and lives until the
+/// test ends it.
 fn turncoat(round: u64) {
     let side = Side::open(seed_of(round));
     let (offer, qp) = (side.offer(), side.qp());
@@ -39,7 +39,7 @@ fn turncoat(round: u64) {
         scribble(&mut random, DOSES[turn.min(DOSES.len() - 1)]);
         let pause = Instant::now() + Duration::from_micros(random.below(2_000));
         while Instant::now() < pause {
-            // Its own engine continues, too, on the garbage.
+            // Its own engine also continues, with the garbage.
             if round.is_multiple_of(2) && traffic.first_failure.is_none() {
                 traffic.fill();
             }
@@ -64,7 +64,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     let mut traffic = Traffic::new(side, &qp, &offer, remote, random.clone());
     traffic.peer_is_honest = false;
     let started = Instant::now();
-    // The peer lives on: only the device can detect its garbage.
+    // The peer lives on, so only the device can detect its garbage.
     while traffic.first_failure.is_none() {
         traffic.fill();
         traffic.step(number % 4 == 3);
@@ -81,7 +81,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     let failure = format!("{:?}", traffic.first_failure.unwrap());
     traffic.close();
     drop((qp, listener));
-    // The memory is ours again, although the peer still lives and may have been in the middle of anything.
+    // The memory is ours again, although the peer still lives and may have been in the middle of any operation.
     side.withdraw(&offer);
     side.check_outside(when);
     drop(peer.0.stdin.take());
@@ -90,9 +90,9 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     (failure, took)
 }
 
-/// Many peers that turn to garbage, each in its own way. Whatever the words in the rings say, every outstanding
-/// request completes, once and in order; nothing outside the granted memory changes, no resource is kept, no
-/// other peer notices, and the next peer is served.
+/// Many peers start to write garbage, each in its own way. Whatever the words in the rings contain, every outstanding
+/// request completes, once and in order. Nothing outside the granted memory changes, no resource is kept, no other peer
+/// notices, and the next peer is served.
 #[test]
 fn a_peer_turns_into_garbage() {
     match role().as_deref() {
@@ -113,7 +113,7 @@ fn a_peer_turns_into_garbage() {
     drop(listener);
     side.withdraw(&offer);
     side.verify(&qp, &remote, "at first");
-    // To ourselves, to the honest peer, and from it, once it has connected.
+    // The links go to ourselves, to the honest peer, and from it, once it has connected.
     let links = 3;
     until("the links of the honest peer", || {
         side.device.inspect().unwrap().links.len() == links

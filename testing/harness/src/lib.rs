@@ -1,4 +1,4 @@
-//! What the stages of `cargo xtask test` share: programs that run under a deadline ([`process`]), builds by cargo and
+//! Helpers of the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
 //! their programs ([`testbin`]), and the input and the report of a stage.
 
 pub mod process;
@@ -18,7 +18,7 @@ pub struct Report {
     pub failures: Vec<String>,
     /// A sentence for the table.
     pub note: String,
-    /// The stage could not run here; the note says why.
+    /// The stage could not run here, and the note says why.
     pub skipped: bool,
 }
 
@@ -60,11 +60,11 @@ impl Report {
 pub struct Session<'a> {
     /// The repository.
     pub root: &'a Path,
-    /// Missing Debian packages may be installed.
+    /// Whether missing Debian packages may be installed.
     pub install: bool,
-    /// Stages with recorded results record theirs.
+    /// Whether stages with recorded results record new ones.
     pub record: bool,
-    /// A folder of this session's own, made by the first stage that needs it and removed when the session ends.
+    /// A folder for this session, made by the first stage that needs it and removed when the session ends.
     pub scratch: PathBuf,
 }
 
@@ -77,7 +77,7 @@ impl Drop for Session<'_> {
 /// A folder in the target directory, for builds with other flags and for downloads.
 ///
 /// # Errors
-/// cargo does not say where that is.
+/// cargo does not report the directory.
 pub fn in_target(session: &Session<'_>, name: &str) -> Result<PathBuf> {
     Ok(process::target_folder(session.root)?.join(name))
 }

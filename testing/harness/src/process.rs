@@ -1,4 +1,4 @@
-//! Runs other programs: passes their output through and keeps it, and kills what exceeds its deadline.
+//! Runs other programs: passes their output through and keeps it, and kills programs that exceed their deadline.
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ pub fn run(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, true)
 }
 
-/// The same without showing the output: for programs whose known failures would read as ours.
+/// The same without showing the output, for programs whose known failures would look like ours.
 pub fn run_unseen(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, false)
 }
@@ -81,8 +81,8 @@ fn run_while(
         move || watch(pid, &finished, stays)
     });
     let status = child.wait()?;
-    // The readers end when every process with the pipe has ended, so kill forgotten grandchildren too. One that has
-    // left the process group is not waited for.
+    // The readers end when every process with the pipe has ended, so this also kills forgotten grandchildren. It does
+    // not wait for one that has left the process group.
     let mut killed = None;
     while !readers.iter().flatten().all(|reader| reader.is_finished()) {
         if guard.is_finished() && killed.get_or_insert_with(Instant::now).elapsed() > LAST_WORDS {
@@ -153,7 +153,7 @@ pub fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Runs `command` silently and returns its standard output when it succeeds.
+/// Runs `command` silently and returns its standard output if it succeeds.
 pub fn capture(command: &mut Command) -> Result<String> {
     let described = describe(command);
     let output = command
@@ -179,7 +179,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A cargo command in `root`; the same cargo that runs us.
+/// A cargo command in `root`, with the same cargo that runs us.
 pub fn cargo(root: &std::path::Path) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -217,7 +217,7 @@ mod tests {
         assert!(outcome.output.contains("begun"));
     }
 
-    /// It holds the pipe, and is not killed with the others.
+    /// It holds the pipe and is not killed with the others.
     #[test]
     fn who_has_left_the_group_is_not_waited_for() {
         let mut command = Command::new("sh");

@@ -1,4 +1,4 @@
-//! The workspace's test programs: where cargo put them and which tests are in them.
+//! The workspace's test programs: their paths, and the tests in them.
 
 use crate::process;
 use anyhow::{Context, Result};
@@ -25,7 +25,7 @@ pub struct TestBinary {
 pub struct Built {
     /// Test programs.
     pub tests: Vec<TestBinary>,
-    /// Other programs by target name: binaries and examples.
+    /// Other programs (binaries and examples) by target name.
     pub programs: BTreeMap<String, PathBuf>,
     /// Shared libraries, by file name.
     pub libraries: BTreeMap<String, PathBuf>,
@@ -110,7 +110,7 @@ pub struct Listed {
     pub ignored: bool,
 }
 
-/// Asks every test program for its tests.
+/// Lists the tests of every test program.
 pub fn list(binaries: &[TestBinary]) -> Result<Vec<Listed>> {
     let mut tests = Vec::new();
     for binary in binaries {

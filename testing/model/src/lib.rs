@@ -1,9 +1,10 @@
-//! What registered memory must do, as simply as it can be said.
+//! The semantics of registered memory, as simply as possible.
 //!
-//! The model is written from the clauses of the APIs, not from the device: no slots, no packed keys, no locks.
-//! Memory is a list of bytes, each with the address requests use for it, the address it has, and the piece it belongs
-//! to; an access is granted when its bytes are in the list. Things are never forgotten, only marked as closed, so a key
-//! that was valid once can be told from one that never was. A test asks model and device the same and compares.
+//! The model follows the clauses of the APIs, not the device: it has no slots, no packed keys and no locks. Memory is a
+//! list of bytes, each with the address that requests use for it, its actual address, and its segment; an access is
+//! granted if its bytes are in the list. Objects are never forgotten, only marked as closed, so a stale key can be
+//! distinguished from one that was never issued. A test makes the same requests to the model and the device and
+//! compares the answers.
 
 pub use words::*;
 
@@ -19,7 +20,7 @@ mod words {
         pub const BIND: u32 = 128; pub const REMOTE: u32 = 112; pub const CHANGING: u32 = 96; pub const LOCAL_WRITE: u32 = 6;
     }
 
-    /// Everything that can be refused, requests of the owner and accesses alike.
+    /// The reasons for refusals, of the owner's requests and of accesses.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub enum No {
         NoSuchDomain, NoSuchRegion, NoSuchWindow, Busy, Limit, Empty, AddressWraps, AccessNeeds, KeyTaken, KeyReserved,
@@ -38,7 +39,7 @@ mod words {
     pub enum Name {
         /// Local and remote key of a region.
         Local(usize), Remote(usize),
-        /// A key that a program asked for; one that was never given out.
+        /// A requested key; one that was never issued.
         Requested(u64), Never,
         /// Key number `.1` that the device chose for window `.0` (type 1, DAT); that of a type 2 window with low bits.
         Chosen(usize, usize), Type2(usize, u8),
@@ -51,7 +52,7 @@ mod words {
         pub needs_endpoint: bool, pub requested: Option<u64>, pub verbs: bool,
     }
 
-    /// A request to bind. `range` is in the region's addresses; no bytes: unbind.
+    /// A request to bind. `range` is in the region's addresses; an empty range unbinds.
     #[derive(Clone, Debug)]
     pub struct Bind {
         pub window: usize, pub region: usize, pub range: (u64, u64), pub access: u32, pub zero_based: bool,
@@ -62,7 +63,7 @@ mod words {
     #[derive(Copy, Clone, Debug)]
     pub struct Limits { pub domains: usize, pub regions: usize, pub windows: usize, pub bytes: u64, pub pieces: usize }
 
-    /// A byte: the address in requests, the address in memory, the piece it is in.
+    /// A byte: its address in requests, its address in memory, and its segment.
     #[derive(Copy, Clone, PartialEq, Debug)]
     pub(crate) struct Byte { pub named: u64, pub real: u64, pub piece: usize }
 
@@ -74,7 +75,7 @@ mod words {
     #[derive(Clone, Default, Debug)]
     pub(crate) struct Window {
         pub open: bool, pub domain: usize, pub type2: bool, pub bound: Option<Binding>, pub bits: u8,
-        /// Keys given out (type 1, DAT), and which of them still mean something.
+        /// The issued keys (type 1, DAT), and which of them are still valid.
         pub keys: usize, pub current: usize, pub promised: HashSet<usize>,
     }
     #[derive(Clone, Debug)]
@@ -97,7 +98,7 @@ fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<V
     let names = || bytes.iter().map(|byte| byte.named);
     let near = Some(addr) >= names().min() && Some(addr + len - 1) <= names().max();
     let outside = if one_piece_only && near { No::CrossesSegments } else { No::OutOfRange };
-    // Bytes lie in the list as they are asked for, one after the other.
+    // The bytes are in the list in the order of the request.
     let asked_for = |row: &&[Byte]| {
         let one = row.iter().all(|byte| byte.piece == row[0].piece);
         (one || !one_piece_only) && row.iter().zip(addr..).all(|(byte, named)| byte.named == named)
@@ -105,14 +106,14 @@ fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<V
     bytes.windows(len as usize).find(asked_for).map(<[Byte]>::to_vec).ok_or(outside)
 }
 
-/// Atomic operations work on 8 bytes that are next to each other, from a multiple of 8 on.
+/// Atomic operations work on 8 contiguous bytes that start at a multiple of 8.
 fn aligned(bytes: &[Byte], access: u32) -> Result<Vec<u64>, No> {
     let one = bytes.iter().all(|byte| byte.piece == bytes[0].piece);
     need(access != right::REMOTE_ATOMIC || one && bytes[0].real.is_multiple_of(8), No::Misaligned)?;
     Ok(bytes.iter().map(|byte| byte.real).collect())
 }
 
-/// Rights after the rules of verbs: local read is always on; changing remotely needs changing locally.
+/// Rights under the rules of verbs: local read is always on; remote write and atomics need local write.
 fn allowed(access: u32, verbs: bool) -> Result<u32, No> {
     let changes = access & right::CHANGING != 0;
     need(!verbs || !changes || access & right::LOCAL_WRITE == right::LOCAL_WRITE, No::AccessNeeds)?;
@@ -120,7 +121,7 @@ fn allowed(access: u32, verbs: bool) -> Result<u32, No> {
 }
 
 impl Model {
-    /// A device without anything in it.
+    /// A device without objects.
     pub fn new(limits: Limits) -> Self {
         Self { limits, domains: vec![], regions: vec![], windows: vec![] }
     }
@@ -144,7 +145,7 @@ impl Model {
         Ok(self.domains.len() - 1)
     }
 
-    /// Refused while anything is left in it.
+    /// Refused while it contains objects.
     pub fn close_domain(&mut self, domain: usize) -> Result<(), No> {
         self.domain(domain)?;
         let regions = self.regions.iter().any(|it| it.open && it.domain == domain);
@@ -190,7 +191,7 @@ impl Model {
         self.admit(Region { domain, access, disabled, needs_endpoint, bytes, one_piece_only, requested, ..rest })
     }
 
-    /// Changes a region; the number of the region that takes its place.
+    /// Changes a region; returns the number of the region that replaces it.
     pub fn reregister(
         &mut self, region: usize, domain: Option<usize>, ranges: Option<(&[(u64, u64)], Addressing)>, access: Option<(u32, bool)>,
     ) -> Result<usize, No> {
@@ -204,7 +205,7 @@ impl Model {
         new.bytes = bytes.unwrap_or(new.bytes);
         new.one_piece_only = ranges.map_or(new.one_piece_only, |(r, how)| how == Addressing::Virtual && r.len() > 1);
         new.requested = new.requested.filter(|_| new.access & right::REMOTE != 0);
-        // It ends at the moment at which the new one begins.
+        // The old region ends when the new one begins.
         self.regions[region].open = false;
         let number = self.admit(new);
         self.regions[region].open = number.is_err();
@@ -220,7 +221,7 @@ impl Model {
         Ok(())
     }
 
-    /// Ties an endpoint (or a counter) to a region, or takes it away.
+    /// Ties an endpoint (or a counter) to a region, or removes it.
     pub fn tie(&mut self, region: usize, endpoint: bool, to: Option<u32>) -> Result<(), No> {
         let it = self.region(region)?;
         need(to.is_none() || !it.was_enabled, No::AlreadyEnabled)?;
@@ -230,7 +231,7 @@ impl Model {
         Ok(())
     }
 
-    /// Refused while windows, an endpoint or a counter hang on it, unless `revoke` takes them all away.
+    /// Refused while windows, an endpoint or a counter are bound to it, unless `revoke` removes them all.
     pub fn close_region(&mut self, region: usize, revoke: bool) -> Result<(), No> {
         let windows = self.bound_to(region);
         let it = self.region(region)?;
@@ -258,12 +259,12 @@ impl Model {
         self.windows.get_mut(window).filter(|it| it.open).ok_or(No::NoSuchWindow)
     }
 
-    /// Unbinds and ends a window.
+    /// Unbinds and closes a window.
     pub fn close_window(&mut self, window: usize) -> Result<(), No> {
         self.window(window).map(|it| (it.open, it.bound) = (false, None))
     }
 
-    /// The key that a coming bind will give (type 1, DAT); the present one of a type 2 window.
+    /// The key that the next bind will give (type 1, DAT), or the current key of a type 2 window.
     pub fn promise(&mut self, window: usize) -> Result<Name, No> {
         let it = self.window(window)?;
         if it.type2 {
@@ -274,7 +275,7 @@ impl Model {
         Ok(Name::Chosen(window, it.keys - 1))
     }
 
-    /// The key of the window from now on. A bind that fails changes nothing except that its promise has ended.
+    /// The key of the window from now on. A bind that fails changes nothing, except that its reservation ends.
     pub fn bind(&mut self, ask: &Bind) -> Result<Name, No> {
         let it = self.window(ask.window)?;
         let promised = match ask.key {
@@ -325,7 +326,7 @@ impl Model {
         Ok(Some(Binding { region: ask.region, access: ask.access, qp: ask.qp.filter(|_| window.type2), bytes }))
     }
 
-    /// The number of the region or window that a key names, while it does.
+    /// The number of the region or window that a key names, as long as it is valid.
     fn meaning(&self, key: Name) -> Result<usize, No> {
         let (number, alive) = match key {
             Name::Never | Name::Requested(_) => return Err(No::UnknownKey),
@@ -339,7 +340,7 @@ impl Model {
         need(alive, No::Stale).map(|()| number)
     }
 
-    /// Unbinds a type 2 window by its present key, for its queue pair.
+    /// Unbinds a type 2 window through its current key, for its queue pair.
     pub fn invalidate(&mut self, key: Name, domain: usize, qp: u32) -> Result<(), No> {
         let number = self.meaning(key)?;
         if let Name::Local(_) | Name::Remote(_) = key {
@@ -355,7 +356,7 @@ impl Model {
         Ok(())
     }
 
-    /// A queue pair is destroyed: its windows are unbound, its regions unreachable.
+    /// Destroys a queue pair: its windows are unbound, and its regions become unreachable.
     pub fn forget_endpoint(&mut self, qp: u32) {
         self.unbind(|binding| binding.qp == Some(qp));
         for region in &mut self.regions {

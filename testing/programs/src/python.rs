@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The interpreter that Debian's packages, python3-pyverbs among them, are for.
+/// The interpreter of Debian's packages, such as python3-pyverbs.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
-/// What notes the results of Python tests.
+/// The program that records the results of Python tests.
 pub(crate) const RECORDER: &str = "testing/recorder.py";
 
-/// Fills a folder that is kept between runs with what is `wanted`, by `bring`, unless it is there already.
+/// Fills a folder that is kept between runs with what is `wanted`, using `bring`, unless it is already there.
 pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>) -> Result<()> {
     let stamp = kept.join("complete");
     if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {

@@ -14,9 +14,9 @@ use std::time::Duration;
 /// The list of results, and the program that runs one module.
 const LIST: &str = "abi/verbs/tests/rdma-core/results.txt";
 const RUNNER: &str = "abi/verbs/tests/rdma-core/run.py";
-/// Where Debian has the tests.
+/// Debian's folder with the tests.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
-/// Modules take seconds, and longer where everybody else is busy; one that hangs must not take all day.
+/// Modules take seconds, or longer on a busy machine; one that hangs must not take all day.
 const MODULE_TIME: Duration = Duration::from_secs(600);
 
 const HEAD: &str = "\
@@ -24,7 +24,7 @@ const HEAD: &str = "\
 # Compared by `cargo xtask test --only rdma-core`; renewed with `--record`.
 ";
 
-/// A recorded pass may be skipped where the host lacks what the test needs.
+/// A test that is recorded as passing may be skipped where the host lacks what it needs.
 const HOST_REASONS: &[&str] = &[
     "There are no huge pages of size 2M allocated",
     "Huge pages of size 2M is not supported in this platform",
@@ -35,7 +35,7 @@ const HOST_REASONS: &[&str] = &[
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const HUGE_PAGES_NEEDED: u32 = 16;
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     result: String,
@@ -47,7 +47,7 @@ type Rows = BTreeMap<String, Row>;
 /// The stage.
 ///
 /// # Errors
-/// The tests cannot be had or run, or the list cannot be read.
+/// The tests cannot be obtained or run, or the list cannot be read.
 pub fn tests(session: &Session<'_>) -> Result<Report> {
     let workspace = Workspace::new(session)?;
     let _huge_pages = HugePages::provide();
@@ -69,7 +69,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// A folder that everybody can read with the library, the tests and the runner.
+/// A folder that all users can read with the library, the tests and the runner.
 struct Workspace {
     folder: PathBuf,
     modules: Vec<String>,
@@ -152,7 +152,7 @@ fn source(session: &Session<'_>) -> Result<PathBuf> {
     Ok(folder.join(INSTALLED.trim_start_matches('/')))
 }
 
-/// Huge pages for the tests that need some, as long as it lives; only root can provide them.
+/// Provides huge pages for the tests that need some, as long as it lives; only root can do that.
 struct HugePages(Option<u32>);
 
 impl HugePages {
@@ -196,7 +196,7 @@ fn render(rows: &Rows) -> String {
     text
 }
 
-/// How to count a test that was recorded as `expected` and ended as `found`: `Err` says what is wrong.
+/// How to count a test that was recorded as `expected` and ended as `found`; `Err` says what is wrong.
 fn judge(expected: Option<&Row>, found: Option<&Row>) -> Result<bool, String> {
     let before = expected.map(|row| row.result.as_str());
     let Some(now) = found else {

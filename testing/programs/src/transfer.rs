@@ -43,7 +43,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// A folder that everybody can read, with the package, the program and the library.
+/// A folder that all users can read, with the package, the program and the library.
 fn place(session: &Session<'_>) -> Result<PathBuf> {
     let kept = in_target(session, "transfer")?;
     install(&kept)?;

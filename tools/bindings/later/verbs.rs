@@ -1,5 +1,5 @@
-//! What rdma-core 45 to 65 added to the structures of 44, and a private structure that no header describes.
-//! Figures are those of a C compiler on x86-64.
+//! The fields that rdma-core 45 to 65 added to the structures of 44, and a private structure that no header describes.
+//! The numbers are those of a C compiler on x86-64.
 
 /// rdma-core 65: the effective speed in units of 100 Mb/s.
 pub struct ibv_port_attr {
@@ -34,7 +34,7 @@ const _: () = assert!(::std::mem::offset_of!(verbs_context, close_xrcd) == 344);
 const _: () = assert!(::std::mem::offset_of!(verbs_context, sz) == 360);
 const _: () = assert!(::std::mem::offset_of!(verbs_context, context) == 368);
 
-/// `struct ibv_mr_init_attr` of rdma-core 61: without its last field, which is there only when the mask says so.
+/// `struct ibv_mr_init_attr` of rdma-core 61: without its last field, which exists only if the mask says so.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_mr_init_attr {
@@ -64,8 +64,8 @@ pub struct Buf {
     pub private: [u64; 0],
 }
 
-/// The head of rdma-core's private `struct verbs_device`: vendor libraries compare its `ops` with their own
-/// to see whether a device is theirs.
+/// The beginning of rdma-core's private `struct verbs_device`: vendor libraries compare its `ops` with their own to see
+/// whether a device is theirs.
 #[repr(C)]
 pub struct VerbsDevice {
     pub device: ibv_device,
@@ -83,11 +83,11 @@ pub const IBV_REG_MR_MASK_FD_OFFSET: u64 = 8;
 pub const IBV_REG_MR_MASK_DMAH: u64 = 16;
 pub const IBV_REG_MR_MASK_BUF: u64 = 32;
 
-/// Flushing of persistent memory, which came after 44.
+/// Flushing of persistent memory, which is newer than 44.
 pub const IBV_ACCESS_FLUSH_GLOBAL: ibv_access_flags = 1 << 8;
 pub const IBV_ACCESS_FLUSH_PERSISTENT: ibv_access_flags = 1 << 9;
 
 // Macros that name enumerations of the kernel's headers.
 pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
-/// Bits of access flags that a device without them ignores.
+/// Bits of access flags that a device without these features ignores.
 pub const IBV_ACCESS_OPTIONAL_RANGE: ibv_access_flags = 0x3ff0_0000;

@@ -1,4 +1,4 @@
-//! What the libfabric front end needs of libfabric's headers.
+//! The parts of libfabric's headers that the libfabric front end needs.
 
 use crate::api::Api;
 

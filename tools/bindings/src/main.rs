@@ -1,5 +1,5 @@
-//! Generates `src/sys/layouts.rs` and `src/sys/consts.rs` of both C front ends: bindgen reads the headers that are
-//! installed, [`shape`] gives the result the form that the front ends use, rustfmt formats it.
+//! Generates `src/sys/layouts.rs` and `src/sys/consts.rs` of both C front ends: bindgen reads the installed headers,
+//! [`shape`] gives the result the form that the front ends use, and rustfmt formats it.
 //!
 //! `cargo xtask bindings` runs it. It needs libclang, and the headers of libibverbs and libfabric in the versions
 //! that [`fabric`] and [`verbs`] name.
@@ -81,7 +81,7 @@ fn generate(api: &Api) -> Result<Vec<(PathBuf, String)>> {
         .collect()
 }
 
-/// Types of the front end that stand for types of the headers can be copied.
+/// Types of the front end that replace types of the headers can be copied.
 #[derive(Debug)]
 struct OpaqueTypesAreCopy;
 
@@ -96,7 +96,7 @@ impl bindgen::callbacks::ParseCallbacks for OpaqueTypesAreCopy {
     }
 }
 
-/// The version of the installed headers, which has to be the one that the front end is generated from.
+/// The version of the installed headers, which must be the one that the front end is generated from.
 fn version(api: &Api) -> Result<String> {
     let installed = output(Command::new("pkg-config").args(["--modversion", api.package]))?;
     let installed = installed.trim().to_owned();
@@ -110,7 +110,7 @@ fn version(api: &Api) -> Result<String> {
     Ok(installed)
 }
 
-/// Headers that come with the compiler: libclang alone has none.
+/// Headers of the compiler, because libclang alone has none.
 fn compiler_headers() -> Result<PathBuf> {
     let folder = output(Command::new("gcc").arg("-print-file-name=include"))?;
     Ok(PathBuf::from(folder.trim()))

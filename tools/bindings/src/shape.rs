@@ -1,9 +1,9 @@
-//! Gives what bindgen made the form that the front ends use: names in Rust's spelling, enumerations as plain
-//! integers (a C program can put anything there), what later versions of a library added.
+//! Gives bindgen's output the form that the front ends use: names in Rust's spelling, enumerations as plain integers (a
+//! C program can put anything there), and the fields that later versions of a library added.
 //!
 //! bindgen's checks of sizes and offsets stay. The file of later fields has structures under their C names: fields of one that bindgen
-//! generated too are appended to it (with `#[front]` put before its own), and its checks of what this moves are dropped, because the file brings
-//! checks of its own. Other items are taken as they are.
+//! generated too are appended to it (with `#[front]` put before its own), and its checks of fields that this moves are
+//! dropped, because the file has its own checks. Other items are taken as they are.
 
 use crate::api::Api;
 use anyhow::{Context, Result, bail};
@@ -158,7 +158,7 @@ fn inside_option(ty: &Type) -> Option<Type> {
     }
 }
 
-/// What a check of bindgen's is about: `Size of x`, `Offset of field: x::y`.
+/// The subject of one of bindgen's checks: `Size of x`, `Offset of field: x::y`.
 fn subject(statement: &Stmt) -> Option<String> {
     let Stmt::Expr(Expr::Index(index), _) = statement else {
         return None;
@@ -231,7 +231,7 @@ fn lists(api: &Api, items: &[Item]) -> Vec<Item> {
     api.lists.iter().map(list).collect()
 }
 
-/// Adds what later versions brought.
+/// Adds the fields of later versions.
 fn merge(items: &mut Vec<Item>, later: Vec<Item>) -> Result<()> {
     for item in later {
         let Item::Struct(addition) = &item else {
@@ -267,7 +267,7 @@ fn extend(known: &mut ItemStruct, addition: &ItemStruct, front: bool) -> Result<
     Ok(())
 }
 
-/// Drops the checks of a structure that has grown: all, or only that of its size.
+/// Drops the checks of a structure that has grown: all of them, or only that of its size.
 fn drop_checks(items: &mut [Item], name: &str, all: bool) {
     let (size, offset) = (
         format!("Size of {name}"),
@@ -458,7 +458,7 @@ fn as_bit(value: &mut Expr) {
     }
 }
 
-/// Constants and enumerations here, structures there.
+/// Constants and enumerations are here, structures in the other file.
 fn split(api: &Api, items: Vec<Item>) -> Result<(Vec<Item>, Vec<Item>)> {
     let (mut consts, mut layouts) = (Vec::new(), Vec::new());
     for mut item in items {
@@ -477,7 +477,7 @@ fn split(api: &Api, items: Vec<Item>) -> Result<(Vec<Item>, Vec<Item>)> {
                     layouts.push(item);
                 }
             }
-            // A helper of bindgen for flexible arrays, which were dropped.
+            // This is bindgen's helper for flexible arrays, which were dropped.
             Item::Struct(each) if each.ident == "IncompleteArrayField" => {}
             Item::Struct(_) | Item::Union(_) | Item::Const(_) => layouts.push(item),
             _ => {}
@@ -486,7 +486,7 @@ fn split(api: &Api, items: Vec<Item>) -> Result<(Vec<Item>, Vec<Item>)> {
     Ok((consts, layouts))
 }
 
-/// Types that got the same name become one, if they are equal.
+/// Types that got the same name become one if they are equal.
 fn once_each(items: Vec<Item>) -> Result<Vec<Item>> {
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     let mut kept = Vec::new();

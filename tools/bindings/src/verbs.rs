@@ -1,4 +1,4 @@
-//! What the verbs front end needs of rdma-core's headers.
+//! The parts of rdma-core's headers that the verbs front end needs.
 
 use crate::api::Api;
 
@@ -42,7 +42,7 @@ pub fn api() -> Api {
             ("__be16", "u16"),
             ("__be32", "u32"),
             ("__be64", "u64"),
-            // Of slots that this device leaves empty.
+            // Types of slots that this device leaves empty.
             ("ibv_counters", "c_void"),
             ("ibv_counters_init_attr", "c_void"),
             ("ibv_counter_attach_attr", "c_void"),

@@ -13,10 +13,10 @@ pub(super) struct Section {
     pub(super) clauses: Vec<Clause>,
 }
 
-/// Where the list ends and its statistics begin.
+/// The heading where the list ends and its statistics begin.
 const END: &str = "# Count of clauses";
 
-/// Reads the list; headings without clauses are left out.
+/// Reads the list; omits headings without clauses.
 pub(super) fn parse(text: &str) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     for line in text.lines().take_while(|line| *line != END) {
@@ -45,7 +45,7 @@ fn row(line: &str) -> Option<Clause> {
     })
 }
 
-/// The cells of a table row; `\|` inside a cell is not a border and stays as it is.
+/// The cells of a table row; `\|` inside a cell is not a border and stays unchanged.
 fn cells(line: &str) -> Option<Vec<String>> {
     let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     let mut cells = vec![String::new()];
@@ -66,7 +66,7 @@ fn cells(line: &str) -> Option<Vec<String>> {
     )
 }
 
-/// Whether this is a clause's name, as `FI-001`, `VB-I23` or `X-08`.
+/// Whether this is a clause's name, such as `FI-001`, `VB-I23` or `X-08`.
 pub(super) fn is_id(word: &str) -> bool {
     word.split_once('-').is_some_and(|(family, number)| {
         let digits = number.strip_prefix('I').unwrap_or(number);

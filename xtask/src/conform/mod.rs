@@ -1,5 +1,5 @@
-//! `cargo xtask conform`: which clause of the four documents is shown by which test. A clause that no
-//! test shows is listed as open, with the reason; it is never left out.
+//! `cargo xtask conform`: which test shows which clause of the four documents. A clause that no test shows is listed as
+//! open, with the reason; it is never omitted.
 
 mod clauses;
 mod proofs;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// As `cargo xtask conform --check`.
+    /// Like `cargo xtask conform --check`.
     pub(crate) fn checking() -> Self {
         Self { check: true }
     }
@@ -168,7 +168,7 @@ mod tests {
         assert!(table.contains("| VB-002 | MAY | C | open |"), "{table}");
     }
 
-    /// Sections' sentences and totals are counted from the same states as the rows.
+    /// The sentences of sections and the totals count the same states as the rows.
     #[test]
     fn a_section_says_what_its_rows_say() {
         let (sections, proofs) = sample("/// Proves: VB-001\n#[test]\nfn keys_differ() {}\n");

@@ -1,10 +1,10 @@
 //! Tests that say which clauses they show, above a `#[test]`:
 //!
 //! * `/// Proves: VB-010, FI-098`
-//! * `/// Proves partly: FI-192 (what is missing)`: a part is shown; the words in brackets may be left out.
+//! * `/// Proves partly: FI-192 (what is missing)`: a part is shown; the words in brackets are optional.
 //! * `/// Proves in strict mode: FI-161`: shown with `FI_RKEY_STRICT=1` only.
 //!
-//! A `CHECK` in C lists clauses in its second argument; those behind the word `partly` are shown in part. One with
+//! A `CHECK` in C lists clauses in its second argument; those after the word `partly` are shown in part. One with
 //! `.strict = true` shows them in strict mode.
 
 use super::clauses::is_id;
@@ -15,13 +15,13 @@ use crate::source::Tree;
 pub(super) enum Extent {
     /// All of it.
     Whole,
-    /// All of it, where the program has asked for the letter of the page.
+    /// The whole clause, if the program has requested strict mode.
     Strict,
     /// A part.
     Part,
 }
 
-/// The forms of a citation, by what follows `Proves`.
+/// The forms of a citation, by the words after `Proves`.
 const FORMS: &[(&str, Extent)] = &[
     (":", Extent::Whole),
     (" in strict mode:", Extent::Strict),
@@ -33,23 +33,23 @@ const FORMS: &[(&str, Extent)] = &[
 pub(super) struct Citation {
     pub(super) id: String,
     pub(super) extent: Extent,
-    /// What a test of a part leaves out; empty if it does not say.
+    /// What the test of a part omits; empty if it does not say.
     pub(super) missing: String,
 }
 
 /// One such comment.
 pub(super) struct Proof {
-    /// Crate of the test.
+    /// The crate of the test.
     pub(super) package: String,
     /// `path:line` of the comment.
     pub(super) place: String,
-    /// Name of the test function; none when no test follows.
+    /// The name of the test function; `None` if no test follows.
     pub(super) test: Option<String>,
     /// The clauses.
     pub(super) cited: Vec<Citation>,
-    /// Why the comment cannot be read, if it cannot.
+    /// Why the comment cannot be parsed, if it cannot.
     pub(super) problem: Option<String>,
-    /// A check in C: its stage runs all of them, and cargo knows none.
+    /// This is a check in C: its stage runs all of them, and cargo knows none.
     pub(super) of_stage: bool,
 }
 
@@ -66,7 +66,7 @@ impl Proof {
     }
 }
 
-/// How far below the comment the function may stand: attributes and more comments lie between.
+/// How far below the comment the function may be: attributes and more comments may be in between.
 const REACH: usize = 25;
 
 /// All proofs of the tree, in the order of the files.
@@ -108,12 +108,12 @@ pub(super) fn find(tree: &Tree) -> Vec<Proof> {
     proofs
 }
 
-/// What a line of a comment cites, and why it cannot be read; none if it cites nothing.
+/// The clauses that a line of a comment cites, and why it cannot be parsed; `None` if it cites nothing.
 fn comment(line: &str) -> Option<(Vec<Citation>, Option<String>)> {
     let rest = line.strip_prefix("/// Proves")?;
     let form = FORMS.iter().find(|(form, _)| rest.starts_with(form));
     let Some((form, extent)) = form else {
-        // Prose may begin with this word; a clause in it is meant as a citation.
+        // Prose may begin with this word; a clause in it counts as a citation.
         let problem = format!("`{line}` is not a form of a citation");
         return (!ids(rest).is_empty()).then(|| (Vec::new(), Some(problem)));
     };
@@ -166,7 +166,7 @@ fn checks(tree: &Tree) -> Vec<Proof> {
                 false => Extent::Whole,
             };
             let cited: Vec<Citation> = of(whole, extent).chain(of(part, Extent::Part)).collect();
-            // They may be on the next line, which is not read.
+            // The clauses may be on the next line, which is not read.
             let problem = cited
                 .is_empty()
                 .then(|| format!("{name} names no clause on its line"));
@@ -183,7 +183,7 @@ fn checks(tree: &Tree) -> Vec<Proof> {
     proofs
 }
 
-/// Whether a check, which begins in the first of these lines, is one of strict mode.
+/// Whether the check that begins in the first of these lines is for strict mode.
 fn is_strict(lines: &[&str]) -> bool {
     let head = lines.iter().position(|line| line.ends_with('{'));
     let head = &lines[..=head.unwrap_or(0)];
@@ -204,7 +204,7 @@ fn ids(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// The function under a comment, if a test attribute stands between.
+/// The function under a comment, if there is a test attribute in between.
 fn test_below(lines: &[&str]) -> Option<String> {
     let mut is_test = false;
     for line in lines.iter().take(REACH).map(|line| line.trim()) {

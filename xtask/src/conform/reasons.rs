@@ -1,7 +1,7 @@
-//! Why clauses are not shown: those that do not apply, and those that are open, in general for a section or by
-//! clause. The reason of a clause that is shown in part says what is missing.
+//! Why clauses are not shown: those that do not apply, and those that are open, by section or by clause. The reason of
+//! a clause that is shown in part says what is missing.
 
-/// By the start of a section's title, the first that fits.
+/// By the start of a section's title; the first match counts.
 const SECTIONS: &[(&str, &str)] = &[
     ("FI 19.", "the registration cache is not built yet"),
     ("FI 8.", "device memory is not built yet"),
@@ -26,7 +26,7 @@ const RUNTIME: &str = "a runtime that is absent: its interface is refused, which
     `interfaces_count_only_with_hmem` shows";
 const NO_CACHE: &str = "a permission that is not used: there is no registration cache";
 
-/// Clauses that ask for nothing here.
+/// Clauses that require nothing here.
 const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("FI-014", HEADER),
     (
@@ -109,7 +109,7 @@ pub(super) fn not_applicable(id: &str) -> Option<&'static str> {
     in_list(NOT_APPLICABLE, id)
 }
 
-/// Why a clause is open, or what is missing where a part of it is shown, if it has a reason of its own.
+/// Why a clause is open, or what is missing if a part of it is shown, if it has its own reason.
 pub(super) fn of_open(id: &str) -> Option<&'static str> {
     in_list(OPEN, id)
 }

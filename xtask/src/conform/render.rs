@@ -44,7 +44,7 @@ const HEAD: &str = "# Conformance\n\n\
     * **does not apply**: the clause asks for nothing here: a permission that is not used, a runtime that is absent, words about the page itself.\n\
     * **open**: nothing shows it. Where no reason stands beside it, that of its section holds.\n\n";
 
-/// The sentence below a section's heading: what its rows say, counted.
+/// The sentence below a section's heading, which counts the states of its rows.
 fn summary(section: &Section, evidence: &Evidence<'_>) -> String {
     let ids = || section.clauses.iter().map(|clause| clause.id.as_str());
     let counts: Vec<String> = evidence
@@ -82,7 +82,7 @@ fn row(id: &str, evidence: &Evidence<'_>) -> String {
             let reason = reasons::not_applicable(id).unwrap_or_default();
             return format!("{}: {reason}", state.name());
         }
-        // Tests below the API are listed beside those that show the whole through it.
+        // Tests below the API are listed next to those that show the whole clause through it.
         State::Shown => parts.extend(list("shown", id, evidence, |_, extent| {
             extent == Extent::Whole
         })),
@@ -118,7 +118,7 @@ fn missing(id: &str, evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// The tests of a clause that are `wanted`, behind a word for what they show; none when there are none.
+/// The tests of a clause that are `wanted`, after a word for what they show; `None` if there are none.
 fn list(
     word: &str,
     id: &str,

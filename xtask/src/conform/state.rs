@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 /// How far a clause is shown. The order is that of the columns of the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Through the API that it is about.
+    /// Shown through the API that it is about.
     Shown,
-    /// The same, where the program has asked for the letter of the page.
+    /// The same, if the program has requested strict mode.
     Strict,
     /// A part of it.
     Partly,
-    /// The rule that it states, below the API.
+    /// The rule that it states is shown below the API.
     Rule,
-    /// It asks for nothing here.
+    /// It requires nothing here.
     DoesNotApply,
     /// Not at all.
     Open,
@@ -104,7 +104,7 @@ impl<'a> Evidence<'a> {
             .map(|c| c.id.as_str());
         ids.filter(|id| {
             let tests = self.tests(id).iter();
-            // The checks in C run with other providers too, to which the clause may apply.
+            // The checks in C also run with other providers, to which the clause may apply.
             let mut ours = tests.filter(|(proof, _)| !proof.of_stage);
             let shown = !matches!(self.state(id), State::Open | State::Partly);
             match reasons::not_applicable(id) {

@@ -1,4 +1,4 @@
-//! No circles between rooms: where files of two folders need each other, directly or by way of others, neither can be
+//! No circles between folders: if files of two folders depend on each other, directly or through others, neither can be
 //! read, tested or moved without the other.
 
 use super::Finding;
@@ -66,7 +66,7 @@ fn room<'a>(module: &'a Module, files: &BTreeMap<Module, String>) -> &'a [String
     }
 }
 
-/// Files that need each other, if they are of more than one folder.
+/// Files that depend on each other, if they are in more than one folder.
 fn circles(files: &BTreeMap<Module, String>) -> Vec<Vec<Module>> {
     let uses: BTreeMap<&Module, BTreeSet<&Module>> = files
         .iter()
@@ -112,7 +112,7 @@ fn reachable<'a>(
     seen
 }
 
-/// The modules that a file names by `crate::` or `super::`.
+/// The modules that a file names with `crate::` or `super::`.
 fn uses<'a>(
     module: &Module,
     code: &str,

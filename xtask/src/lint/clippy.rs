@@ -1,5 +1,5 @@
-//! Clippy refuses what `samples/` has: with the lints of the workspace, those that [`roots`](super::roots) requires, and
-//! the names in `clippy.toml`.
+//! Checks that clippy refuses the code in `samples/`, with the lints of the workspace, those that
+//! [`roots`](super::roots) requires, and the names in `clippy.toml`.
 
 use super::roots;
 use cargo_metadata::diagnostic::Diagnostic;
@@ -25,7 +25,8 @@ fn of_the_workspace(root: &Path) -> Vec<String> {
     levels.map(flag).collect()
 }
 
-/// What clippy refuses in a sample as it would in a crate of `folder`, whose configuration is in `configuration`.
+/// The lines that clippy refuses in a sample, as it would in a crate of `folder`, whose configuration is in
+/// `configuration`.
 fn refused(root: &Path, sample: &str, folder: &str, configuration: &str) -> Refused {
     let out = std::env::temp_dir().join(format!("rkey-sample-{}-{sample}", std::process::id()));
     fs::create_dir_all(&out).expect("a folder");
@@ -57,7 +58,7 @@ fn refused(root: &Path, sample: &str, folder: &str, configuration: &str) -> Refu
         .collect()
 }
 
-/// What the comments of a sample say.
+/// The lints that the comments of a sample name.
 fn wanted(root: &Path, sample: &str) -> Refused {
     let text = fs::read_to_string(root.join("xtask/samples").join(sample)).expect("a sample");
     let lines = text.lines().enumerate();

@@ -1,5 +1,5 @@
-//! Everything that a reader needs exists: the documents, a paragraph at the head of each source file, manifests that say what a
-//! crate is.
+//! Checks that everything that a reader needs exists: the documents, a paragraph at the head of each source file, and
+//! manifests that describe the crates.
 
 use super::Finding;
 use crate::source::Tree;
@@ -33,7 +33,7 @@ pub(super) fn documents(tree: &Tree) -> Vec<Finding> {
 pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.is_rust()) {
-        // Samples of programs that must not compile are read beside the message they give.
+        // Samples of programs that must not compile are read together with their error messages.
         if file.path.contains("/compile-fail/") || file.path.contains("/ui/") {
             continue;
         }
@@ -53,7 +53,7 @@ pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Each crate says what it is and takes the workspace's lints.
+/// Each crate describes itself and uses the workspace's lints.
 pub(super) fn manifests(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let own = |path: &str| !path.starts_with("fuzz/") && !path.starts_with("tools/");

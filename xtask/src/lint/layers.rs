@@ -1,5 +1,5 @@
-//! Who may depend on whom: the dependencies that cargo sees, against the table in
-//! docs/architecture.md between the `layers` marks.
+//! Which crate may depend on which: compares the dependencies that cargo sees with the table in docs/architecture.md
+//! between the `layers` marks.
 
 use super::Finding;
 use crate::source::{File, Tree, code_only, has_word};
@@ -12,7 +12,7 @@ const DOCUMENT: &str = "docs/architecture.md";
 const OPEN: &str = "<!-- layers -->";
 const CLOSE: &str = "<!-- /layers -->";
 
-/// Third-party crates that bring system calls, threads, clocks or logs: not for the heart.
+/// Third-party crates with system calls, threads, clocks or logs, which the heart may not use.
 const SYSTEM_CRATES: &[&str] = &[
     "libc",
     "rustix",
@@ -38,7 +38,8 @@ struct Crate {
     tests: Vec<String>,
 }
 
-/// Re-exports of whole crates of ours: `pub use rkey_core as core`. What a layer shows of another is a list of names.
+/// Finds re-exports of whole crates of ours: `pub use rkey_core as core`. A layer must list the names that it
+/// re-exports from another.
 pub(super) fn reexports(tree: &Tree) -> Vec<Finding> {
     let is_whole = |line: &str| {
         let path = line.trim().strip_prefix("pub use rkey_");
@@ -58,7 +59,7 @@ pub(super) fn reexports(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What one module alone may name: the folder, the path that is named, the module.
+/// Paths that only one module may name: the folder, the path, the module.
 const NAMED_ONCE: &[(&str, &str, &str)] = &[(
     "crates/device/src/",
     "rkey_link::shm",

@@ -1,4 +1,4 @@
-//! Links in documents lead somewhere: to a file of the repository, and to a heading of a page.
+//! Checks that links in documents lead to a file of the repository and to a heading of a page.
 
 use super::Finding;
 use crate::source::Tree;
@@ -62,7 +62,7 @@ fn resolves(tree: &Tree, from: &str, target: &str) -> bool {
     }
 }
 
-/// The headings of a page, as links name them: in lower case, with `-` for each space and without punctuation.
+/// The headings of a page, in the form that links use: in lower case, with `-` for each space and without punctuation.
 fn anchors(text: &str) -> impl Iterator<Item = String> {
     let mut heading = None;
     parser(text).filter_map(move |event| match event {

@@ -1,5 +1,5 @@
-//! The rules that hold the project's walls. Each rule is a function from the tree to findings, and
-//! has a sample below it that it must refuse.
+//! The rules that protect the project's structure. Each rule is a function from the tree to findings, with a sample
+//! below it that it must refuse.
 
 mod circles;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use crate::source::Tree;
 use anyhow::Result;
 use std::path::Path;
 
-/// One breach of a rule.
+/// One violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// The rule's name.
@@ -66,7 +66,7 @@ const RULES: &[Rule] = &[
     ("manifests", docs::manifests),
 ];
 
-/// Runs every rule; true when nothing was found.
+/// Runs every rule; returns true if nothing was found.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let tree = Tree::read(root)?;
     let mut findings = layers::check(root, &tree)?;

@@ -1,5 +1,6 @@
-//! What the root of each library must turn on, so that rustc and clippy hold it to rules (`clippy.toml` names what
-//! `disallowed_methods` and `disallowed_types` refuse: threads, clocks, the standard library's locks), and who is excepted from them.
+//! The lints that the root of each library must turn on, so that rustc and clippy enforce the rules (`clippy.toml` names
+//! what `disallowed_methods` and `disallowed_types` refuse: threads, clocks, the standard library's locks), and the
+//! exceptions.
 
 use super::{Finding, HEART};
 use crate::source::{Tree, code_only};
@@ -16,7 +17,7 @@ const CRATES: &[(&str, &str)] = &[
     ("crates/device/", "the threads and clocks of all others"),
 ];
 
-/// Files of the other crates that may, in places which say why again (`#[expect]`).
+/// Files of other crates that may do so, in places that repeat the reason (`#[expect]`).
 const FILES: &[(&str, &str)] = &[
     (
         "abi/fabric/src/wait.rs",
@@ -88,7 +89,7 @@ pub(super) fn roots(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The lints that the attributes of a root turn on outside of tests; the code has no white space.
+/// The lints that the attributes of a root turn on outside tests; the code has no white space.
 fn turned_on(code: &str) -> BTreeSet<&str> {
     let attributes = code.split("#![cfg_attr(not(test),warn(").skip(1);
     attributes

@@ -1,4 +1,4 @@
-//! A file is one concept, and one concept fits in 600 lines. Generated files are exempt.
+//! A file contains one concept, and one concept fits in 600 lines. Generated files are exempt.
 
 use super::Finding;
 use crate::bindings::MARK;

@@ -1,10 +1,10 @@
-//! Unsafe code explains itself. Clippy wants a `SAFETY:` comment for each block; here it must say something, and each
-//! module that opts in says why it must.
+//! Unsafe code explains itself. Clippy requires a `SAFETY:` comment for each block; this rule requires that it gives a
+//! reason, and that each module that opts in says why.
 
 use super::Finding;
 use crate::source::{Tree, code_only};
 
-/// Every `SAFETY:` comment has words, every `allow(unsafe_code)` an `UNSAFETY:` comment.
+/// Every `SAFETY:` comment has a text, and every `allow(unsafe_code)` an `UNSAFETY:` comment.
 pub(super) fn reasons(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.is_rust()) {

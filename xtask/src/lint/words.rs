@@ -1,9 +1,9 @@
-//! Words that may not occur: leftovers, paths of a developer's machine, words that the glossary replaces.
+//! Words that must not occur: leftovers, paths of a developer's machine, and words that the glossary replaces.
 
 use super::Finding;
 use crate::source::{Tree, code_only, has_word};
 
-// Written in halves, so that this file passes its own rule.
+// They are written in halves so that this file passes its own rule.
 const LEFTOVER_WORDS: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -11,7 +11,7 @@ const LEFTOVER_WORDS: &[&str] = &[
 ];
 const SWITCHED_OFF: &str = "#[ignore";
 
-/// Nothing half done stays: no reminders in comments, no tests that are switched off.
+/// Finds unfinished work: reminders in comments, and tests that are disabled.
 pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in &tree.files {
@@ -95,7 +95,7 @@ const PLAIN: &[&str] = &[
     "benches/README.md",
 ];
 
-/// Words that say less than a name would, and old names of things that the glossary names.
+/// Words that say less than a name would, and old names of concepts in the glossary.
 const DIALECT: &[(&str, &str)] = &[
     (
         "whoever",
@@ -116,7 +116,7 @@ const DIALECT: &[(&str, &str)] = &[
     ("of late", "recently"),
 ];
 
-/// Terms are those of the glossary, in plain English.
+/// Checks that terms are those of the glossary, in plain English.
 pub(super) fn dialect(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let plain = |path: &str| PLAIN.iter().any(|prefix| path.starts_with(prefix));

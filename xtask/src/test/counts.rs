@@ -1,6 +1,7 @@
-//! Instructions of the short paths, against those recorded in `benches/counts.json`; `--record` renews them.
+//! Compares the instruction counts of the short paths with those recorded in `benches/counts.json`; `--record` updates
+//! them.
 //!
-//! They depend on the compiler: with another one than that of the record they are shown, but not judged.
+//! They depend on the compiler: with a compiler other than the recorded one, they are shown but not judged.
 
 use super::steps::{MINUTE, succeeds};
 use super::{Report, Session};
@@ -12,12 +13,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The record, in the repository.
+/// The recorded counts, in the repository.
 const RECORD: &str = "benches/counts.json";
-/// How much more than recorded fails, in percent.
+/// The increase over the recorded count that fails, in percent.
 const TOLERANCE: f64 = 2.0;
 
-/// What `rkey bench --count --json` writes.
+/// The output of `rkey bench --count --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Count {
     path: String,
@@ -71,7 +72,7 @@ pub(super) fn tests(session: &Session<'_>, program: &Path) -> Result<Report> {
     })
 }
 
-/// A line for each path that takes more instructions than recorded, or is not counted any more.
+/// A line for each path that takes more instructions than recorded, or that is no longer counted.
 fn judge(recorded: &[Count], found: &[Count]) -> Vec<String> {
     let mut failures = Vec::new();
     for old in recorded {

@@ -1,10 +1,10 @@
 //! Failures in the output of cargo, nextest or another program: the name of each failed test with the end of its
-//! output. The end of a run repeats them, for logs that are cut.
+//! output. The end of a run repeats them, for logs that are truncated.
 
-/// Lines of a failed test that are kept.
+/// How many lines of a failed test are kept.
 const LINES: usize = 25;
 
-/// Characters of a line that are kept.
+/// How many characters of a line are kept.
 const COLUMNS: usize = 300;
 
 /// nextest's words for tests that did not pass, besides the names of signals.
@@ -27,7 +27,7 @@ pub(super) fn of_tests(output: &str) -> Vec<String> {
             false => (name_of_cargo(line), line == "failures:"),
         };
         if nextest && ends {
-            break; // the list behind it has the same names again
+            break; // the list after it repeats the same names
         }
         inside = name.is_some() || (inside && !ends);
         match (name, found.last_mut()) {
@@ -63,7 +63,7 @@ fn name_of_cargo(line: &str) -> Option<String> {
     Some(format!("FAIL {name}"))
 }
 
-/// The last lines without the frames of backtraces.
+/// The last lines, without the frames of backtraces.
 fn end_of(lines: Vec<&str>) -> String {
     let frame = |line: &str| {
         let line = line.trim_start();

@@ -1,5 +1,6 @@
-//! Hostile bytes for everything that reads a peer: on stable Rust in every run, and guided by coverage if cargo-fuzz is
-//! installed. Both start from `fuzz/seeds`, which `--record` replaces by what coverage found.
+//! Hostile bytes for all code that reads a peer's bytes: on stable Rust in every run, and guided by coverage if
+//! cargo-fuzz is installed. Both start from `fuzz/seeds`, which `--record` replaces with the inputs that coverage
+//! found.
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
 use super::{Report, Session};
@@ -14,10 +15,10 @@ use std::time::Duration;
 /// Seconds for each entry, unless `RKEY_FUZZ_SECONDS` is set.
 const SECONDS: u64 = 60;
 
-/// Longest input that coverage may try, in bytes.
+/// The longest input that a coverage-guided run may try, in bytes.
 const LONGEST: usize = 4096;
 
-/// Most bytes of seeds that are kept for a target.
+/// The maximum number of bytes of seeds that are kept for a target.
 const KEPT: usize = 24 << 10;
 
 /// The first line of a file of seeds.
@@ -43,7 +44,7 @@ pub(super) fn mutated(session: &Session<'_>) -> Result<Report> {
     suite(command, limit, &note)
 }
 
-/// Each target under libFuzzer, from a corpus that is kept in `fuzz/corpus`.
+/// Runs each target under libFuzzer, from a corpus that is kept in `fuzz/corpus`.
 pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
     let cargo_fuzz = || nightly(session.root);
     if process::capture(cargo_fuzz().args(["fuzz", "--version"])).is_err() {
@@ -78,7 +79,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
         command.args(["fuzz", "run", target, "--"]);
         command.arg(format!("-max_total_time={}", seconds()));
         command.arg(format!("-max_len={LONGEST}"));
-        // The first one builds.
+        // The first run builds the targets.
         let limit = 30 * MINUTE + Duration::from_secs(seconds());
         report.add(succeeds(command, limit)?);
         if session.record && report.failures.is_empty() {
@@ -89,7 +90,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Makes the fewest inputs that cover what `corpus` covers the seeds of a target.
+/// Makes the smallest set of inputs that covers the same code as `corpus` the seeds of a target.
 fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
     let few = in_target(session, "fuzz-seeds")?.join(target);
     let _ = fs::remove_dir_all(&few);
@@ -111,7 +112,7 @@ fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
     fs::write(&place, lines(inputs)).with_context(|| place.display().to_string())
 }
 
-/// A file of seeds with these inputs, the shortest first, as many as are kept.
+/// A seed file with as many of these inputs as are kept, the shortest first.
 fn lines(mut inputs: Vec<Vec<u8>>) -> String {
     inputs.retain(|input| !input.is_empty());
     inputs.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Reports missing Debian packages instead of installing them.
     #[arg(long)]
     no_install: bool,
-    /// Lets the stages with recorded results record theirs.
+    /// Lets the stages with recorded results record new ones.
     #[arg(long)]
     record: bool,
 }
@@ -41,7 +41,7 @@ struct Row {
     took: Duration,
 }
 
-/// Runs the stages; true when nothing failed.
+/// Runs the stages; returns true if nothing failed.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     if args.list {
         for stage in stages::ALL {
@@ -54,7 +54,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         bail!("no stage named '{name}'; `cargo xtask test --list` names them");
     }
     let scratch = std::env::temp_dir().join(format!("rkey-test-{}", std::process::id()));
-    // Left by a killed process with our PID.
+    // A killed process with our PID left it.
     let _ = std::fs::remove_dir_all(&scratch);
     let session = Session {
         root,

@@ -1,4 +1,4 @@
-//! The stages, in the order in which a mistake is cheapest to find.
+//! The stages, in the order that finds mistakes most cheaply.
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
 use super::{Report, Session, counts, fresh, fuzz, unprivileged};
@@ -116,14 +116,15 @@ pub(super) const ALL: &[Stage] = &[
     ),
 ];
 
-/// Stages that run only when they are named: too slow for every run, only for root, or with results that change without us.
+/// Stages that run only by name, because they are too slow for every run, need root, or have results that change without
+/// us.
 pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "counts", "fresh"];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(Ok(()), packages::ensure(session.install)?))
 }
 
-/// A check whose output was printed already.
+/// A check whose output was already printed.
 fn told(ok: bool, what: &str) -> Result<(), String> {
     ok.then_some(())
         .ok_or_else(|| format!("{what}; the output of the stage says why"))
@@ -155,7 +156,7 @@ fn has_nextest(session: &Session<'_>) -> bool {
 }
 
 fn tests(session: &Session<'_>) -> Result<Report> {
-    // Builds the examples too: tests start them, and `cargo test --tests` does not build them.
+    // Also builds the examples, because tests start them and `cargo test --tests` does not build them.
     let built = testbin::build_tests(session.root)?;
     let listed = testbin::list(&built.tests)?;
     let expected = listed.iter().filter(|test| !test.ignored).count();

@@ -1,4 +1,4 @@
-//! What stages are made of: runs of programs that are checked or whose tests are counted.
+//! The steps of stages: runs of programs that are checked or whose tests are counted.
 
 use super::{Report, failures, summary};
 use crate::process;
@@ -22,7 +22,7 @@ pub(super) fn succeeds(command: Command, limit: Duration) -> Result<Result<(), S
 pub(super) fn nightly(root: &std::path::Path) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root).arg("+nightly");
-    // They would select the toolchain that runs xtask.
+    // These variables would select the toolchain that runs xtask.
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
         command.env_remove(name);
     }
@@ -49,7 +49,7 @@ pub(super) fn counted(command: Command, limit: Duration, note: &str) -> Result<R
     Ok(report)
 }
 
-/// `counted` for a whole suite: a suite that runs no test fails.
+/// Like `counted`, for a whole suite: a suite that runs no test fails.
 pub(super) fn suite(command: Command, limit: Duration, note: &str) -> Result<Report> {
     let mut report = counted(command, limit, note)?;
     if report.passed == 0 && report.failures.is_empty() {

@@ -1,13 +1,13 @@
-//! The end of a run: a table of the stages and a closing line; and the counts in the output of cargo and nextest.
+//! The end of a run: a table of the stages, a closing line, and the counts in the output of cargo and nextest.
 
 use super::Row;
 use std::time::Duration;
 
-/// Characters of a failure's line at the end of a run.
+/// The maximum number of characters of a failure's line at the end of a run.
 const REASON: usize = 400;
 
-/// Prints the failures, the table, a line for each failure and the closing line; true if nothing failed. Failures are
-/// printed twice because many readers see only the end of a run, and some only its last lines.
+/// Prints the failures, the table, a line for each failure and the closing line; returns true if nothing failed.
+/// Failures are printed twice because many readers see only the end of a run, and some only its last lines.
 pub(super) fn print(rows: &[Row], took: Duration) -> bool {
     for row in rows {
         for said in &row.report.failures {
@@ -85,7 +85,7 @@ fn in_a_line(failure: &str) -> String {
     text.chars().take(REASON).collect()
 }
 
-/// The number that stands before `word`, 0 when it does not occur.
+/// The number before `word`, or 0 if it does not occur.
 fn number_before(text: &str, word: &str) -> usize {
     let Some(at) = text.find(word) else { return 0 };
     text[..at]

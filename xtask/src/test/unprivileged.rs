@@ -1,4 +1,4 @@
-//! The process tests again, as an unprivileged user, who may not read the checkout: the programs are copied to a
+//! Runs the process tests again as an unprivileged user, who cannot read the checkout, so the programs are copied to a
 //! directory that every user can read.
 
 use super::{Report, Session, steps};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Crates whose tests start processes or talk to the kernel about them.
+/// Crates whose tests start processes or query the kernel about them.
 const CRATES: &[&str] = &[
     "rkey-base",
     "rkey-link",
@@ -57,7 +57,8 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         .get("rkey")
         .map(|path| copy(session, path))
         .transpose()?;
-    // Beside the programs, which search their own folder for them. Procedural macros are libraries too.
+    // They are copied next to the programs, which search their own folder for them. Procedural macros are also
+    // libraries.
     for front_end in built
         .libraries
         .iter()
@@ -84,7 +85,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     Ok(total)
 }
 
-/// A command that runs a copy of `program` as `UID` in a directory of its own.
+/// A command that runs a copy of `program` as `UID` in its own directory.
 pub(super) fn command(session: &Session<'_>, program: &Path) -> Result<Command> {
     let copied = copy(session, program)?;
     let own = session.scratch.join("own");
@@ -112,7 +113,7 @@ fn copy_to(session: &Session<'_>, program: &Path, folder: &str) -> Result<PathBu
     }
     let name = program.file_name().context("a program has a name")?;
     let to = programs.join(name);
-    // An earlier copy may still be running and cannot be written to: replace it.
+    // An earlier copy may still be running and cannot be written to, so it is replaced.
     let new = programs.join(format!("{}.new", name.to_string_lossy()));
     fs::copy(program, &new).with_context(|| format!("copying {}", program.display()))?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;

@@ -65,7 +65,7 @@ fn the_address_of_a_closed_endpoint_is_free() {
     let wish = Wish::default();
     let info = wish.info();
     let (_, domain) = open_domain(wish.version, info);
-    // Another address is listened at all the time.
+    // A listener at another address stays open.
     let (other, _, av) = open_ep(domain, info);
     let enable = |ep: *mut FidEp, av: *mut FidAv| {
         assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
@@ -108,7 +108,7 @@ fn port(name: &[u8]) -> u16 {
     u16::from_be_bytes([name[2], name[3]])
 }
 
-/// The endpoint owns the address from `fi_setname` on, before anything listens or connects there, until it is
+/// The endpoint owns the address from `fi_setname` on, before anything listens or connects there, until the endpoint is
 /// closed.
 #[test]
 fn a_name_is_reserved_when_it_is_set() {
@@ -134,7 +134,7 @@ fn a_name_is_reserved_when_it_is_set() {
         assert_eq!(setname(first, cm, &name), 0);
         assert_eq!(name_of(first), name);
         assert_eq!(setname(first, cm, &name[..7]), -libc::EINVAL);
-        // Another address has another port; the old one is free.
+        // Another address has a different port; the old one is free.
         let other = own_name(4);
         assert_eq!(setname(first, cm, &other), 0);
         assert_eq!(name_of(first), other);
@@ -197,7 +197,7 @@ fn peer_of(ep: *mut FidEp) -> Vec<u8> {
     name
 }
 
-/// For programs that learn late which side they are (fi_endpoint(3)): a passive endpoint reserves the address,
+/// This is for programs that learn late which side they are (fi_endpoint(3)): a passive endpoint reserves the address,
 /// and an endpoint made with its handle connects from there.
 #[test]
 fn an_endpoint_takes_over_the_address_of_a_passive_one() {
@@ -218,7 +218,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
         };
         if code == 0 { Ok(ep) } else { Err(code) }
     };
-    // Not an endpoint of another kind, nor after listening, nor in a domain of another fabric.
+    // This does not work for an endpoint of another kind, after listening, or in a domain of another fabric.
     let unconnected = Wish::default().info();
     assert_eq!(made(unconnected, pep.cast()), Err(-libc::EINVAL));
     assert_eq!(made(wish().info(), listener.cast()), Err(BAD_STATE));
@@ -267,7 +267,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     assert_eq!(all.map(close), [0; 2]);
 }
 
-/// The address in a `fi_info` is reserved as well, by a passive endpoint at once.
+/// The address in a `fi_info` is also reserved, by a passive endpoint at once.
 #[test]
 fn the_address_of_an_info_is_reserved() {
     if !is_alone("addresses::the_address_of_an_info_is_reserved") {

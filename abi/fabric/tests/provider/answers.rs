@@ -1,5 +1,5 @@
-//! Calls every entry of every operation table. A list names the entries that may return `-FI_ENOSYS`, with the
-//! limit or manual page that announces it.
+//! Calls every entry of every operation table. A list names the entries that may return `-FI_ENOSYS`, with the limit or
+//! manual page that says so.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
@@ -20,7 +20,7 @@ macro_rules! walk {
         let table = $table;
         let mut called = 0;
         $(
-            // SAFETY: a live handle of the table's kind; other arguments are refused, mean nothing to do, or
+            // SAFETY: the handle is live and of the table's kind; other arguments are refused, require no action, or
             // point to our own memory.
             let code = unsafe { ((*table).$entry)($($arg),*) } as i64;
             called += 1;
@@ -28,7 +28,7 @@ macro_rules! walk {
                 $walk.absent.push(format!("{}.{}", $object, stringify!($entry)));
             }
         )*
-        // SAFETY: a table of the provider's.
+        // SAFETY: it is the provider's table.
         let size = unsafe { (*table).size };
         assert_eq!(size, size_of::<usize>() * (called + 1), "{}: an entry is not called", $object);
     }};
@@ -214,7 +214,7 @@ fn collectives(walk: &mut Walk, ep: *mut FidEp) {
     );
 }
 
-/// Absent entries, and where that is announced.
+/// The absent entries, and the reason for each.
 const ANNOUNCED: &[(&str, &str)] = &[
     (
         "endpoint.ep.tx_ctx",
@@ -243,7 +243,7 @@ const ANNOUNCED: &[(&str, &str)] = &[
         "domain_attr.max_xpu_ctx_cnt is 0; in no release",
     ),
     ("av.lookup2", "in no release"),
-    // A scalable endpoint is not used for communication: that, and options, are its contexts'.
+    // A scalable endpoint does not communicate: its contexts do, and they have the options.
     ("sep.ep.cancel", "fi_endpoint(3): receives are in contexts"),
     ("sep.ep.getopt", "the options are those of its contexts"),
     ("sep.ep.setopt", "the options are those of its contexts"),
@@ -288,7 +288,7 @@ const ANNOUNCED: &[(&str, &str)] = &[
 ];
 
 /// Every call of fi_endpoint(3), fi_msg(3), fi_tagged(3), fi_rma(3), fi_atomic(3), fi_cq(3), fi_cntr(3) and
-/// fi_av(3) is supported, unless a capability or a limit announces its absence.
+/// fi_av(3) is supported, unless a capability or a limit excludes it.
 #[test]
 fn every_call_is_supported_or_announced_as_absent() {
     let wish = Wish::default();

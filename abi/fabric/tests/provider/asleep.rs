@@ -1,5 +1,5 @@
-//! Rendezvous messages, whose sender completes only when the receiver has read the payload: between programs
-//! that sleep until then, and with receivers that poll no longer than they must.
+//! Rendezvous messages, whose sender completes only when the receiver has read the payload: between programs that sleep
+//! until then, and with receivers that poll no longer than necessary.
 
 use crate::connected::{listen, look, name_of_pep, take, wait_for, wish};
 use crate::harness::*;
@@ -11,8 +11,8 @@ use std::time::Instant;
 
 /// The size of a message in bytes: enough for a rendezvous.
 const LEN: usize = 1 << 20;
-/// Messages in each direction, for each kind of wait. `RKEY_TEST_ROUNDS` sets another number, to search for a
-/// bug.
+/// The number of messages in each direction, for each kind of wait. `RKEY_TEST_ROUNDS` sets another number, to search
+/// for a bug.
 const ROUNDS: usize = 100;
 
 /// How a program waits for its queue.
@@ -131,7 +131,7 @@ impl End {
     }
 }
 
-/// Waits until one of two descriptors is readable; `false` if none became so.
+/// Waits until one of two descriptors is readable; returns `false` if neither becomes readable.
 fn either_readable(fds: [i32; 2]) -> bool {
     let mut set = fds.map(|fd| libc::pollfd {
         fd,
@@ -155,7 +155,7 @@ fn events(fabric: *mut FidFabric) -> *mut FidEq {
     eq
 }
 
-/// Two processes, each of which sleeps in between.
+/// Two processes, each of which sleeps between messages.
 #[test]
 fn programs_that_sleep_are_woken_for_every_message() {
     if is_peer() {
@@ -211,8 +211,8 @@ fn programs_that_sleep_are_woken_for_every_message() {
     assert_eq!(close(pep.cast()), 0);
 }
 
-/// A receiver with a full queue when the message arrives: it reads the entries of its queue, which is all that
-/// it waits for, and then does something else. The sender still completes.
+/// The receiver's queue is full when the message arrives. It reads the entries of its queue, which is all that it waits
+/// for, and then does something else. The sender still completes.
 #[test]
 fn senders_complete_when_the_last_entry_is_read() {
     let small = Wish {
@@ -285,7 +285,7 @@ fn senders_complete_when_the_last_entry_is_read() {
     assert!(a.completion(&[]).is_ok());
 }
 
-/// More responses than a connection takes requests at a time: a receiver that reads its last completion and
+/// There are more responses than a connection takes requests at a time: a receiver that reads its last completion and
 /// stops leaves none of them behind.
 #[test]
 fn senders_of_many_messages_complete_when_all_are_read_at_once() {

@@ -76,7 +76,7 @@ fn the_handle_is_stored_before_its_event_can_be_read() {
     const PAGE: usize = 4096;
     let mut b = Side::open(&Wish::default());
     assert_eq!(b.bind_eq(FI_REG_MR), 0);
-    // A fresh page for each handle: storing it takes a page fault, and an event that is written too early leaves the
+    // Each handle has a fresh page, so storing it takes a page fault, and an event that is written too early leaves the
     // reader plenty of time to find nothing there.
     let pages = map_at(0, ROUNDS * PAGE, RW);
     // SAFETY: mapped just now, for as long as the test runs; zero bytes are a null pointer.

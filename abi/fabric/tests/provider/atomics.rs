@@ -194,7 +194,7 @@ fn with_local_registration_operands_and_results_need_their_rights() {
     assert_eq!(target[0], sum);
 }
 
-/// The call copies the operand: it needs no registration, even where others do, and may be freed at once.
+/// The call copies the operand, which needs no registration, even where other buffers do, and may be freed at once.
 #[test]
 fn an_injected_atomic_executes_without_a_completion() {
     for mode in [0, FI_MR_LOCAL] {

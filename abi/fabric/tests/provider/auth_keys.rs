@@ -330,7 +330,7 @@ fn without_directed_receives_an_address_limits_nothing() {
         assert_eq!(a.write(to_a, &[1; 4], 0, 1), 0);
         assert_eq!(b.write(to_b, &[2; 4], 4, 1), expected);
         assert_eq!(mr.close(), 0);
-        // A number that no peer has is ignored, too.
+        // A number that no peer has is also ignored.
         let unknown = keyed.register(&mut buffer, 2, av, 99, 0);
         match limited {
             true => assert_eq!(unknown.unwrap_err(), INVAL),

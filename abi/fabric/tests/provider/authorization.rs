@@ -19,13 +19,13 @@ const KEYED: Wish = Wish {
 
 /// Makes an endpoint send to a peer.
 fn post(from: &Side, to: u64) -> isize {
-    // SAFETY: a live handle; the byte is taken along.
+    // SAFETY: the handle is live, and the byte is copied.
     unsafe { ((*(*from.ep).msg).inject)(from.ep, [0u8].as_ptr().cast(), 1, to) }
 }
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
-/// A peer without the key that answers our request gets no connection, whatever it answers.
+/// A peer without the key gets no connection, whatever it answers to our request.
 ///
 /// Proves: FI-119
 #[test]
@@ -62,7 +62,7 @@ fn a_peer_of_another_version_is_named_as_such() {
         panic!("the peer was accepted");
     };
     assert!(reason.contains("speaks version 4"), "{reason}");
-    // The other way round: such a peer answers.
+    // In the reverse case, such a peer answers.
     let number = side.insert(&outsider.name());
     assert_eq!(post(&side, number), AGAIN, "it is connecting");
     let incoming = outsider.caller(PATIENCE).unwrap();

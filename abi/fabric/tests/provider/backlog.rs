@@ -69,7 +69,7 @@ fn is_answered(client: &OwnedFd) -> bool {
 fn unanswered_requests_are_bounded() {
     let test = "backlog::unanswered_requests_are_bounded";
     if !is_peer() {
-        // Counts descriptors, so it needs a process of its own.
+        // The test counts descriptors, so it needs its own process.
         return Peer::start(test, &[]).finish();
     }
     let words = first_words(&Side::open(&Wish::default()));
@@ -82,7 +82,7 @@ fn unanswered_requests_are_bounded() {
     for _ in 0..MANY {
         drop(say(&words, address));
     }
-    // More than the kernel's queue holds: most of them have reached the endpoint.
+    // This is more than the kernel's queue holds, so most of them have reached the endpoint.
     until("the end of most sockets", || {
         descriptors() <= before + 2 * BOUND
     });
@@ -90,13 +90,13 @@ fn unanswered_requests_are_bounded() {
     let here = accept_real_one(pep, eq, fabric);
     wait_for(theirs, Ok(FI_CONNECTED));
     assert_eq!((close(here.cast()), close(ep.cast())), (0, 0));
-    // Clients that stay: the excess is refused.
+    // These clients stay, and the excess is refused.
     let clients: Vec<_> = (0..MANY).map(|_| say(&words, address)).collect();
     let waiting = || clients.iter().filter(|it| !is_answered(it)).count();
     until("the refusals", || waiting() <= BOUND);
     assert_eq!(waiting(), BOUND);
     drop(clients);
-    // There is room again for a serious client.
+    // There is room again for an honest client.
     let (ep, theirs) = ask(pep);
     let here = accept_real_one(pep, eq, fabric);
     wait_for(theirs, Ok(FI_CONNECTED));

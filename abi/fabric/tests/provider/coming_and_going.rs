@@ -1,4 +1,4 @@
-//! Peers that connect and exit, and what an endpoint that stays keeps of them.
+//! Peers that connect and exit, and what a remaining endpoint keeps of them.
 
 use crate::harness::*;
 use crate::outsider::Outsider;
@@ -169,7 +169,7 @@ fn unread_messages_of_all_peers_together_are_bounded() {
     leave(side);
 }
 
-/// Both sides request a connection at once. Ours is refused: the peer's serves both.
+/// Both sides request a connection at once. Ours is refused because the peer's serves both.
 #[test]
 fn a_peers_connection_also_serves_our_sends() {
     let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
@@ -185,7 +185,7 @@ fn a_peers_connection_also_serves_our_sends() {
     std::thread::sleep(Duration::from_millis(200));
     asked.reject("later");
     until("the message goes", || {
-        // It may request once more, before it knows ours.
+        // It may request one more before it knows ours.
         if let Some(asked) = outsider.caller(Duration::from_millis(1)) {
             asked.reject("later");
         }

@@ -1,4 +1,4 @@
-//! Events of connections: the end of a peer is reported, and nothing is reported for closed objects.
+//! Events of connections: the end of a peer is reported, and closed objects get no reports.
 
 use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, say};
@@ -98,7 +98,7 @@ fn closing_a_passive_endpoint_removes_its_requests() {
     assert_eq!((close(eq.cast()), close(theirs.cast())), (0, 0));
 }
 
-/// A connection that fails or is made after its endpoint was closed.
+/// The connection fails or is made after its endpoint was closed.
 #[test]
 fn a_closed_endpoint_gets_no_events() {
     for accepts in [true, false] {
@@ -118,7 +118,7 @@ fn a_closed_endpoint_gets_no_events() {
             assert_eq!(look(eq), Err(AGAIN));
         }
         assert_eq!(close(pep.cast()), 0);
-        // Time for the connecting thread to notice: it must report nothing.
+        // Gives the connecting thread time to notice; it must report nothing.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(look(theirs), Err(AGAIN));
     }
@@ -129,8 +129,8 @@ fn accept(fabric: *mut FidFabric, eq: *mut FidEq) -> (*mut FidEp, *mut FidCq) {
     accept_request(fabric, take(eq).info, eq, |_| {})
 }
 
-/// Like [`accept`], but returns the request's `fi_info`, too; `prepare` runs before the endpoint connects, with a
-/// queue for its events.
+/// Like [`accept`], but also returns the request's `fi_info`; `prepare` runs before the endpoint connects, with a queue
+/// for its events.
 pub(crate) fn accept_request(
     fabric: *mut FidFabric,
     info: *mut Info,
@@ -163,8 +163,8 @@ pub(crate) fn take(eq: *mut FidEq) -> EqCmEntry {
     }
 }
 
-/// A client that closes as soon as it is connected: the server reads the connection event first, then its end,
-/// and gets its receives back, those posted before the end and those after it.
+/// A client closes as soon as it is connected. The server reads the connection event first, then its end, and gets its
+/// receives back, both those posted before the end and those posted after it.
 #[test]
 fn the_end_of_a_connection_is_reported_after_its_beginning() {
     let (fabric, _) = open_domain(wish().version, wish().info());
@@ -181,7 +181,7 @@ fn the_end_of_a_connection_is_reported_after_its_beginning() {
             assert_eq!(unsafe { ((*(*ep).cm).shutdown)(ep, 0) }, 0);
         });
         let (here, cq) = accept_request(fabric, take(eq).info, ours, |ep| post(ep, 1));
-        // A thread polls all the time, also before the connection is established.
+        // A thread polls all the time, even before the connection is established.
         let started = Instant::now();
         while look(ours) == Err(AGAIN) {
             let _ = poll(cq).map(|flushed| assert_flushed(flushed, 1));
@@ -262,8 +262,8 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
     assert_eq!((close(here.cast()), close(pep.cast())), (0, 0));
 }
 
-/// Events that a program writes into its queue are only bytes, whatever they look like: later requests are
-/// reported next to them, and those of clients that have ended are removed.
+/// Events that a program writes into its queue are only bytes, whatever they look like: later requests are reported as
+/// well, and those of clients that have ended are removed.
 #[test]
 fn a_programs_own_events_are_not_requests() {
     let (fabric, _) = open_domain(wish().version, wish().info());
@@ -276,7 +276,7 @@ fn a_programs_own_events_are_not_requests() {
         assert_eq!(open(fabric, &mut attr, &mut eq, null_mut()), 0);
     }
     let pep = listen(fabric, eq);
-    // Too short for a request, and with an invalid address where a request has one.
+    // One is too short for a request, and one has an invalid address where a request has one.
     let written: [&[u8]; 3] = [b"", b"four", &[0x41; 32]];
     for bytes in written {
         // SAFETY: a live handle, and so many bytes.

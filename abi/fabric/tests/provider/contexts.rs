@@ -24,7 +24,7 @@ fn stx_of(domain: *mut FidDomain, size: usize) -> *mut FidStx {
     stx
 }
 
-/// Sends a message: 0, or a negative code.
+/// Sends a message; returns 0 or a negative code.
 fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: a live handle; the bytes stay until the completion.
@@ -68,7 +68,7 @@ fn a_shared_transmit_context_is_offered_on_request() {
     }
 }
 
-/// Two endpoints share four entries: what one uses, the other lacks.
+/// Two endpoints share four entries: entries that one uses are not available to the other.
 #[test]
 fn endpoints_share_the_capacity_of_their_transmit_context() {
     const PLACES: usize = 4;
@@ -211,7 +211,7 @@ fn set_flags(ep: *mut FidEp, mut flags: u64) -> c_int {
     control(ep.cast(), FI_SETOPSFLAG, (&raw mut flags).cast())
 }
 
-/// An alias differs in its flags: its sends complete in the queue, those of the endpoint do not.
+/// An alias differs in its flags: its sends complete in the queue, but those of the endpoint do not.
 #[test]
 fn an_alias_has_flags_of_its_own() {
     let a = waitable_with(&Wish::default(), FI_SELECTIVE_COMPLETION, |_| {});
@@ -236,7 +236,7 @@ fn an_alias_has_flags_of_its_own() {
         }
     }
     assert!(started.elapsed() < PATIENCE);
-    // Flags set later count for the endpoint; an alias of an alias starts with the flags of that one.
+    // Flags set later apply to the endpoint; an alias of an alias starts with the flags of the latter.
     assert_eq!(set_flags(a.ep, FI_SEND | FI_COMPLETION), 0);
     let again_loud = alias(loud, 0).unwrap();
     assert_eq!(flags(again_loud, FI_SEND), Ok(FI_COMPLETION));
@@ -284,7 +284,8 @@ fn an_alias_may_come_first() {
     b.close_rest();
 }
 
-/// Bits of a number that name a receive context: the first context of an ordinary endpoint is itself, and it has no other.
+/// Some bits of a number name a receive context: the first context of an ordinary endpoint is the endpoint itself, and it
+/// has no other.
 #[test]
 fn numbers_may_name_a_receive_context() {
     const BITS: c_int = 8;

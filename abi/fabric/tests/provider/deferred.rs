@@ -77,7 +77,7 @@ fn triggered_sends_follow_the_order_of_their_thresholds() {
         assert_eq!(tsend_at(&a, peer, &[7], n as u64, context), 0);
     }
     let mut into = [0u8; 1];
-    // A plain send goes first, although it was posted last.
+    // A plain send starts first, although it was posted last.
     tsend(&a, peer, &[1], 99);
     assert!(a.completion(&[&b]).is_ok());
     trecv(&b, &mut into, 0, u64::MAX);
@@ -93,7 +93,7 @@ fn triggered_sends_follow_the_order_of_their_thresholds() {
             (&raw mut contexts[expected as usize]).cast()
         );
     }
-    // A threshold that is already reached sends at once.
+    // A send whose threshold is already reached starts at once.
     assert_eq!(tsend_at(&a, peer, &[7], 4, &mut contexts[0]), 0);
     trecv(&b, &mut into, 4, 0);
     assert_eq!(b.completion(&[&a]).unwrap().tag, 4);
@@ -494,7 +494,7 @@ fn work_is_cancelled_flushed_refused_and_fails() {
     ] {
         assert_eq!(code, refusal);
     }
-    // A trigger of another kind, no trigger, and an endpoint without the capability.
+    // These have a trigger of another kind, no trigger, and an endpoint without the capability.
     let mut context = threshold(go, 1);
     context.event_type = 1;
     assert_eq!(

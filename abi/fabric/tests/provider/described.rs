@@ -1,4 +1,4 @@
-//! The view of endpoints in `rkey ls PID`: who waits for whom.
+//! The view of endpoints in `rkey ls PID`: which endpoint waits for which peer.
 
 use crate::harness::*;
 use crate::messages::{trecv, tsend};
@@ -10,7 +10,7 @@ use rkey_fi::sys::FI_EP_MSG;
 use std::net::SocketAddr;
 
 const LEN: usize = 64 << 10;
-/// A tag for which no receive is posted until the peer is told to.
+/// A tag for which the peer posts a receive only on request.
 const UNEXPECTED: u64 = 9;
 
 /// The endpoint at an address, as its process reports it.
@@ -41,7 +41,7 @@ fn traffic_when(
     found.unwrap()
 }
 
-/// The peer: posts two receives, and takes a third message when told to.
+/// The peer posts two receives, and takes a third message on request.
 fn waits() {
     let side = Side::open(&Wish::default());
     say_name(&side);
@@ -129,7 +129,7 @@ fn waiting_endpoints_are_shown_with_their_peers() {
     assert_eq!((traffic.operations, them.unanswered), (1, 1));
     assert!(them.connection == "open" && !them.out_of_credit, "{them:?}");
 
-    // Until the peer has received.
+    // This waits until the peer has received.
     peer.tell("receive");
     assert_eq!(side.completion(&[]).unwrap().op_context as usize, 1);
     assert_eq!(peer.heard(), "done");
@@ -186,7 +186,7 @@ fn endpoints_when(what: &str, mut is_so: impl FnMut(&[Traffic]) -> bool) -> Vec<
     found
 }
 
-/// In a process of its own: connected endpoints have no address that tells them apart.
+/// This runs in its own process, because connected endpoints have no address that distinguishes them.
 #[test]
 fn connected_endpoints_and_their_shared_receives_are_shown() {
     let test = "described::connected_endpoints_and_their_shared_receives_are_shown";

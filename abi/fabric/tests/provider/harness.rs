@@ -26,7 +26,7 @@ pub(crate) struct Wish {
     pub(crate) ep_type: c_int,
     pub(crate) auth_key: &'static [u8],
     pub(crate) domain_key: &'static [u8],
-    /// Entries of its completion queue; 0: the provider's choice.
+    /// Entries of its completion queue; 0 means the provider's choice.
     pub(crate) queue: usize,
     pub(crate) auto_progress: bool,
     /// How many transmit and receive contexts; 0: the provider's choice.
@@ -73,7 +73,7 @@ impl Wish {
             hints.ep_attr = &mut ep;
             let code = ((*provider).getinfo)(self.version, null(), null(), 0, &hints, &mut info);
             assert_eq!(code, 0);
-            // As if the provider required these bits: a domain follows its own attributes.
+            // Works as if the provider required these bits: a domain follows its own attributes.
             (*(*info).domain_attr).mr_mode = self.mr_mode;
             if self.queue > 0 {
                 (*(*info).rx_attr).size = self.queue;
@@ -312,7 +312,7 @@ impl Side {
         if code == 0 { Ok(Mr(mr)) } else { Err(code) }
     }
 
-    /// One completion or error; peers make progress meanwhile.
+    /// Returns one completion or error; peers make progress meanwhile.
     pub(crate) fn completion(&self, peers: &[&Self]) -> Result<CqTaggedEntry, CqErrEntry> {
         let started = Instant::now();
         loop {
@@ -329,7 +329,7 @@ impl Side {
         }
     }
 
-    /// Writes to a peer: 0, or the error of the completion.
+    /// Writes to a peer; returns 0 or the error of the completion.
     pub(crate) fn write(&self, peer: u64, bytes: &[u8], addr: u64, key: u64) -> c_int {
         self.write_with(peer, bytes, null_mut(), addr, key)
     }
@@ -358,7 +358,7 @@ impl Side {
         self.completion(&[]).err().map_or(0, |error| error.err)
     }
 
-    /// Reads from a peer: 0, or the error of the completion.
+    /// Reads from a peer; returns 0 or the error of the completion.
     pub(crate) fn read(&self, peer: u64, into: &mut [u8], addr: u64, key: u64) -> c_int {
         self.read_with(peer, into, null_mut(), addr, key)
     }
@@ -538,7 +538,7 @@ pub(crate) fn wait_count(counter: *mut FidCntr, value: u64) -> u64 {
     count(counter)
 }
 
-/// Attributes for one buffer; the fields from after 1.17 hold values that would be refused if they were read.
+/// Attributes for one buffer; the fields that are newer than 1.17 hold values that would be refused if they were read.
 pub(crate) fn attributes(iov: &[libc::iovec], access: u64, key: u64) -> LongMrAttr {
     LongMrAttr {
         known: MrAttr {

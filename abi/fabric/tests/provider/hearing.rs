@@ -1,4 +1,4 @@
-//! The end of a peer reaches a program by whichever single method it waits or polls for it.
+//! A program learns of a peer's end through any single method of waiting or polling.
 
 use crate::connected::{listen, name_of_pep, wish};
 use crate::harness::*;
@@ -107,7 +107,7 @@ impl Server {
     }
 }
 
-/// In the peer: connects to a name.
+/// In the peer, connects to a name.
 fn connect(name: &[u8]) -> *mut FidEp {
     let (fabric, domain) = open_domain(wish().version, wish().info());
     let eq = waitable_eq(fabric);
@@ -120,7 +120,7 @@ fn connect(name: &[u8]) -> *mut FidEp {
     ep
 }
 
-/// How a program learns of the end.
+/// The methods with which a program learns of the end.
 #[derive(Clone, Copy, Debug)]
 enum Method {
     EventsRead,
@@ -128,7 +128,7 @@ enum Method {
     EventsPolled,
     CompletionsWaited,
     CompletionsPolled,
-    /// With automatic progress: by the descriptor of the event queue, without `fi_trywait`.
+    /// With automatic progress, through the descriptor of the event queue, without `fi_trywait`.
     ByItself,
 }
 
@@ -141,7 +141,7 @@ const METHODS: [Method; 6] = [
     Method::ByItself,
 ];
 
-/// Learns of the end of a connection without touching the other queue.
+/// Learns of the end of a connection without using the other queue.
 fn hear_of_the_end(method: Method, end: End) {
     let (fabric, cq, eq) = (end.fabric.get(), end.cq.get(), end.eq.get());
     let started = Instant::now();
@@ -199,7 +199,7 @@ fn hear_of_the_end(method: Method, end: End) {
     }
 }
 
-/// In the peer: connects, and then does with its connections what the test says.
+/// In the peer, connects, and then uses its connections as the test instructs.
 fn end_connections() {
     let name = name_in(&hear().unwrap());
     let eps = METHODS.map(|_| connect(&name));
@@ -218,7 +218,7 @@ fn end_connections() {
     }
 }
 
-/// A peer makes a connection for each method to learn of its end. When all threads sleep it ends them.
+/// A peer makes a connection for each method to learn of its end. When all threads sleep, it ends the connections.
 fn every_method_reports_it(test: &str, end: impl FnOnce(&mut Peer)) {
     let mut peer = Peer::start(test, &[]);
     let server = Server::open();
@@ -291,7 +291,7 @@ fn a_killed_peer_is_noticed() {
     });
 }
 
-/// In the peer: sends as many messages as requested.
+/// In the peer, sends as many messages as requested.
 fn send_messages() {
     let ep = connect(&name_in(&hear().unwrap()));
     say("connected");
@@ -319,7 +319,7 @@ fn messages_do_not_wake_a_thread_that_waits_for_events() {
     });
 }
 
-/// The same while the other thread sleeps until they arrive.
+/// The same holds while the other thread sleeps until they arrive.
 #[test]
 fn messages_wake_only_the_thread_that_waits_for_them() {
     if is_peer() {
@@ -358,7 +358,7 @@ fn messages_wake_no_event_waiter(test: &str, take: impl Fn(End)) {
             peer.tell("1");
             take(end);
         }
-        // The thread may have slept at a lock on its method to its wait.
+        // The thread may have slept at a lock before its wait.
         let more = sleeps(&thread) - before;
         assert!(more < MESSAGES as u64 / 10, "woken {more} times");
         peer.signal(libc::SIGKILL);

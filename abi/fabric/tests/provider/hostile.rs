@@ -1,4 +1,4 @@
-//! A peer that is not a libfabric program: it connects like one, and then sends anything.
+//! A peer that is not a libfabric program: it connects like one and then sends arbitrary bytes.
 
 use crate::harness::*;
 use crate::messages::trecv;
@@ -9,7 +9,7 @@ use rkey_fi::fuzzing;
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// Successive connections, and the most messages on each.
+/// The number of successive connections, and the maximum number of messages on each.
 const CONNECTIONS: usize = 60;
 const MESSAGES: usize = 80;
 /// A tag that no random message has.
@@ -36,7 +36,7 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
     });
     assert_eq!(code, 0);
     loop {
-        // Completions that the hostile peer caused are in the queue, too.
+        // The queue also has completions that the hostile peer caused.
         if b.completion(&[a]).is_ok_and(|entry| entry.tag == OURS) {
             break;
         }
@@ -69,10 +69,11 @@ fn a_peer_that_takes_no_responses_is_cut_off() {
     assert_eq!(close(b.ep.cast()), 0);
 }
 
-/// Whatever a peer sends, it changes no byte without the right, others are served, and at most it is cut off.
+/// Whatever a peer sends, it changes no byte without the right, others are served, and the worst result is that it is
+/// cut off.
 #[test]
 fn a_peer_that_sends_anything_does_no_harm() {
-    // Collectives only exist on request: here every message that a peer may send is processed.
+    // Collectives exist only on request; here the endpoint processes every message that a peer may send.
     let everything = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE;
     let (a, b, peer) = pair(&Wish {
         caps: everything,
@@ -90,7 +91,7 @@ fn a_peer_that_sends_anything_does_no_harm() {
     let mut random = Random::new(4);
     let mut cut_off = 0;
     for round in 0..CONNECTIONS {
-        // Some do not even introduce themselves.
+        // Some do not even send a hello.
         let odd = round % 10 == 9;
         let first = if odd {
             input(&mut random, std::slice::from_ref(&hello))

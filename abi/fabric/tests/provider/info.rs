@@ -63,7 +63,7 @@ fn the_old_modes_are_granted_alone() {
         assert_eq!(ask(version, FI_MR_BASIC, 0, 0), Ok((FI_MR_BASIC, 0)));
         assert_eq!(ask(version, FI_MR_SCALABLE, 0, 0), Ok((FI_MR_SCALABLE, 0)));
         for other in [FI_MR_LOCAL, FI_MR_PROV_KEY] {
-            // For programs of its time the 1.6.2 page counts, which allows one pair.
+            // For programs of its time the 1.6.2 page applies, which allows one pair.
             let pair = other == FI_MR_LOCAL && version == old;
             let answer = ask(version, FI_MR_BASIC | other, 0, 0);
             assert_eq!(
@@ -102,7 +102,7 @@ fn the_number_of_regions_is_no_limit() {
         let answer = ask_with(V1_22, 0, 0, |domain| domain.mr_cnt = mr_cnt);
         assert_eq!(answer, Ok((0, 0)), "{mr_cnt}");
     }
-    // Nor is the provider's own number a limit.
+    // The provider's own number is not a limit, either.
     let wish = Wish::default();
     // SAFETY: the provider's `fi_info`.
     let count = unsafe { (*(*wish.info()).domain_attr).mr_cnt };

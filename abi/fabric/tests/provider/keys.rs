@@ -55,7 +55,7 @@ fn a_key_may_be_as_long_as_the_domain_says() {
     assert_eq!(beyond.err(), Some(-libc::EKEYREJECTED));
 }
 
-/// Keys that the provider chose are not found by counting up and down.
+/// Counting up and down does not find keys that the provider chose.
 ///
 /// Proves: FI-105
 #[test]

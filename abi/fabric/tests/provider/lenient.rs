@@ -179,7 +179,7 @@ fn in_strict_mode_a_counter_without_a_wait_object_is_not_waited_for() {
     });
 }
 
-/// Every kind of counter, each for an endpoint that has done the same before without one.
+/// Tests every kind of counter, each for an endpoint that has done the same before without one.
 #[test]
 fn a_counter_that_is_bound_late_counts_from_then_on() {
     let (a, b, peer) = pair(&Wish::default());

@@ -32,7 +32,7 @@ fn a_counter_counts_what_peers_write() {
     assert_eq!((close(counted.cast()), mr.close()), (0, 0));
 }
 
-/// Counting needs the capability: without it a bind is refused, and nothing else changes.
+/// Counting needs the capability: without it, a bind is refused, and nothing else changes.
 ///
 /// Proves: FI-183, FI-227
 /// Proves partly: FI-181 (an endpoint without the capability in a domain that has it is counted as well)
@@ -236,7 +236,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert_eq!(second.bind(of_region, FI_REMOTE_WRITE), 0);
     let (to, beside) = (a.peer(&counted), a.peer(&plain));
     let values = || (count(reads), count(writes));
-    // A completion may be reported a moment before the target has counted.
+    // A completion may be reported just before the target has counted.
     let reach = |r, w| {
         wait_count(reads, r);
         wait_count(writes, w);
@@ -276,7 +276,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert!(a.completion(&[&counted]).is_ok());
     reach(3, 3);
     assert_eq!(old, 1);
-    // Its receiver reads a long message from our memory: not an access of the program.
+    // Its receiver reads a long message from our memory, which is not an access by the program.
     let (long, mut into) = (vec![5u8; 100_000], vec![0u8; 100_000]);
     let to_a = counted.peer(&a);
     // SAFETY: live handles; both buffers stay until the completions.
@@ -327,9 +327,9 @@ fn an_endpoint_that_cannot_be_enabled_can_be_enabled_later() {
     assert_eq!(bind(ep.cast(), received.cast(), FI_RECV), 0);
     assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
     let enable = || control(ep.cast(), FI_ENABLE, null_mut());
-    // Replaces the queue's descriptor for a while.
+    // Replaces the queue's descriptor temporarily.
     let fd = descriptor(received.cast());
-    // SAFETY: descriptors of ours.
+    // SAFETY: our own descriptors.
     unsafe {
         let kept = libc::dup(fd);
         let other = libc::eventfd(0, 0);

@@ -150,7 +150,7 @@ fn buffers_that_are_not_mapped_are_an_error() {
     let hole = map_at(0, 8192, libc::PROT_NONE);
     // SAFETY: an unmapped address, which the provider must survive.
     let bytes = unsafe { std::slice::from_raw_parts(hole as *const u8, 4) };
-    // Either the call or the completion reports it.
+    // Either the call or the completion reports the error.
     let error = |code: isize| match code {
         0 => a.completion(&[]).unwrap_err().err,
         _ => -code as i32,
@@ -162,7 +162,7 @@ fn buffers_that_are_not_mapped_are_an_error() {
         ((*(*a.ep).rma).write)(a.ep, at, 8192, null_mut(), peer, 0, 1, null_mut())
     });
     assert_eq!(error(code), libc::EFAULT);
-    // The same with a registered hole.
+    // The same happens with a registered hole.
     let mr = a.reg_at(hole, 8192, FI_WRITE, 0, 0).unwrap();
     assert_eq!(a.write_with(peer, bytes, mr.desc(), 0, 1), libc::EFAULT);
     assert_eq!(mr.close(), 0);

@@ -1,4 +1,4 @@
-//! The provider through its C interface, called like the inline functions of libfabric's headers do.
+//! Tests the provider through its C interface, calling it as the inline functions of libfabric's headers do.
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions, as a C program does.
 

@@ -67,7 +67,7 @@ fn messages_of_all_lengths_arrive_expected_or_not() {
             }
             tsend(&a, peer, &bytes, 5, 1);
             if !expected {
-                // A later message: once it is there, so is the one before.
+                // This is a later message: once it is there, so is the earlier one.
                 let mut marker = [0u8; 1];
                 trecv(&b, FI_ADDR_UNSPEC, &mut marker, 6, 0, 3);
                 tsend(&a, peer, &[1], 6, 4);
@@ -325,7 +325,7 @@ fn messages_claimed_with_one_context_are_all_received() {
     assert_eq!(none, -(libc::EINVAL as isize));
 }
 
-/// Memory at the end of the address space, which no process has: an error of each message received there.
+/// Memory at the end of the address space, which no process has, gives an error for each message received there.
 #[test]
 fn impossible_buffers_are_errors_of_their_messages() {
     let (a, b, peer) = pair(&Wish::default());
@@ -448,7 +448,8 @@ fn an_unknown_peer_is_an_error_of_the_call() {
     );
 }
 
-/// Some go straight from the link to their receive, some through a buffer, and some are read from their sender.
+/// Some are copied directly from the link to their receive, some pass through a buffer, and some are read from their
+/// sender.
 #[test]
 fn messages_match_in_order_whichever_path_they_take() {
     const COUNT: usize = 90;
@@ -494,14 +495,14 @@ fn failed_sends_use_no_credit() {
     let hole = map_at(0, 8192, libc::PROT_NONE);
     // SAFETY: an unmapped address, which the provider must survive.
     let nothing = unsafe { std::slice::from_raw_parts(hole as *const u8, 8192) };
-    // More than a peer may send unexpected.
+    // This is more than a peer may send unexpected.
     for n in 0..600 {
         tsend(&a, peer, nothing, 5, n);
         assert_eq!(a.completion(&[]).unwrap_err().err, libc::EFAULT);
     }
     let bytes = [7u8; 8192];
     tsend(&a, peer, &bytes, 5, 1);
-    // An eager message: sent before a receive is posted.
+    // This is an eager message, sent before a receive is posted.
     assert_eq!(a.completion(&[&b]).unwrap().op_context as usize, 1);
     let mut into = [0u8; 8192];
     trecv(&b, FI_ADDR_UNSPEC, &mut into, 5, 0, 2);

@@ -18,19 +18,19 @@ const BITS: [c_int; 8] = [
     FI_MR_ENDPOINT,
 ];
 const PAGE: usize = 4096;
-/// The key that the program requests where it may.
+/// The key that the program requests where it is allowed to.
 const ASKED: u64 = 0x77;
 
 /// How the program learns keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Keys {
-    /// As the mode says: requested, chosen by the provider, or raw.
+    /// As the mode requires: requested, chosen by the provider, or raw.
     Plain,
-    /// By the raw calls, which work in every mode.
+    /// With the raw calls, which work in every mode.
     Raw,
 }
 
-/// One run: a peer writes to the region and reads it back.
+/// In one run, a peer writes to the region and reads it back.
 fn program(version: u32, mode: c_int, keys: Keys) {
     let what = format!("version {version:#x}, mode {mode:#x}, {keys:?}");
     let has = |bit| mode & bit != 0;
@@ -40,7 +40,8 @@ fn program(version: u32, mode: c_int, keys: Keys) {
     };
     let (a, b, peer) = pair(&wish);
 
-    // The target. With ALLOCATED it has pages first; with MMU_NOTIFY it announces them to the provider.
+    // The target. With ALLOCATED, the memory has pages first; with MMU_NOTIFY, the program reports them to the
+    // provider.
     let at = map_at(
         0,
         PAGE,
@@ -70,7 +71,7 @@ fn program(version: u32, mode: c_int, keys: Keys) {
         }
     }
 
-    // For the peer: an address and a key.
+    // An address and a key, for the peer.
     let (base, key) = if has(FI_MR_RAW) || keys == Keys::Raw {
         let (_, _, _, size) = region.raw(0);
         let (code, base, mut raw, _) = region.raw(size);
@@ -97,7 +98,7 @@ fn program(version: u32, mode: c_int, keys: Keys) {
     });
     let desc: *mut c_void = local.map_or(null_mut(), |mr| mr.desc());
     assert_eq!(a.write_with(peer, &bytes, desc, base + 8, key), 0, "{what}");
-    // SAFETY: mapped above, and not written to now.
+    // SAFETY: it was mapped above, and nothing writes to it now.
     let arrived = unsafe { std::slice::from_raw_parts(at as *const u8, 32) };
     assert_eq!(
         arrived[7..25],

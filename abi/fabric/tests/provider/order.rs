@@ -1,10 +1,10 @@
-//! Completions of a connected endpoint come in the order of its transfers, as with hardware queues.
+//! Completions of a connected endpoint are in the order of its transfers, as with hardware queues.
 
 use crate::harness::*;
 use crate::shared::{Server, recv, send};
 use rkey_fi::sys::*;
 
-/// A long message is read from its sender's memory, while a short one behind it arrives at once.
+/// A long message is read from its sender's memory, while a short one after it arrives at once.
 #[test]
 fn a_short_message_does_not_complete_before_a_long_one() {
     let wish = Wish {

@@ -1,4 +1,4 @@
-//! A device without a provider, with which tests connect to endpoints like a peer, and then send anything.
+//! A device without a provider, with which tests connect to endpoints like a peer and then send arbitrary bytes.
 
 use crate::harness::*;
 use rkey_device::base::VaRange;
@@ -34,7 +34,7 @@ pub(crate) struct Line {
 impl Outsider {
     pub(crate) fn open() -> Self {
         let mut config = Config::from_env().unwrap();
-        // A peer that no longer answers is noticed soon: 34 ms, six times.
+        // A peer that no longer answers is noticed soon, after six times 34 ms.
         config.set("RKEY_TIMEOUT", "13").unwrap();
         config.set("RKEY_MAX_INLINE", &LONGEST.to_string()).unwrap();
         let device = Device::open(config).unwrap();
@@ -58,7 +58,7 @@ impl Outsider {
         self.listener.local_address()
     }
 
-    /// The name by which an endpoint finds it.
+    /// The name with which an endpoint finds it.
     pub(crate) fn name(&self) -> Vec<u8> {
         name_at(self.address().port())
     }
@@ -68,7 +68,7 @@ impl Outsider {
         fuzzing::asks(self.address(), self.device.node(), there.port())
     }
 
-    /// The same of an endpoint that wants this receive context, and perhaps only sends.
+    /// The first message of an endpoint that wants this receive context, and perhaps only sends.
     pub(crate) fn hello_for(&self, there: SocketAddr, context: u8, one_way: bool) -> Vec<u8> {
         let to = (there.port(), context);
         fuzzing::asks_for(self.address(), self.device.node(), to, one_way)

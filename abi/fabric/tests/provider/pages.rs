@@ -1,4 +1,4 @@
-//! Pages behind regions: absent, changing, refreshed.
+//! The pages of regions: absent, changing, refreshed.
 
 use crate::harness::*;
 use crate::registration::pair;
@@ -39,7 +39,7 @@ fn with_allocated_memory_must_be_mapped_at_registration() {
         b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).err(),
         Some(-libc::EFAULT)
     );
-    // Addresses that are only reserved have no pages either.
+    // Addresses that are only reserved have no pages, either.
     map_at(at + PAGE, PAGE, libc::PROT_NONE);
     assert_eq!(
         b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).err(),
@@ -54,7 +54,7 @@ fn with_allocated_memory_must_be_mapped_at_registration() {
     unmap(at, PAGE);
 }
 
-/// A program that replaces pages although it promised not to: the region follows the addresses anyway.
+/// A program replaces pages although it promised not to; the region still follows the addresses.
 ///
 /// Proves: FI-062, FI-259
 #[test]
@@ -100,7 +100,7 @@ fn with_notification_unbacked_memory_waits_for_a_refresh() {
     unmap(at, PAGE);
 }
 
-/// A bound counter or endpoint changes nothing about that.
+/// A bound counter or endpoint does not change that.
 ///
 /// Proves: FI-069, FI-191
 #[test]
@@ -135,8 +135,8 @@ fn with_notification_bound_regions_wait_for_a_refresh_as_well() {
     }
 }
 
-/// A program that replaces the pages of a region announces it each time, as FI_MR_MMU_NOTIFY requires. The
-/// provider cannot notice a change that is not announced, so does not refuse it.
+/// A program that replaces the pages of a region reports it each time, as FI_MR_MMU_NOTIFY requires. The provider
+/// cannot detect a change that is not reported, so it does not refuse it.
 ///
 /// Proves: FI-187
 #[test]

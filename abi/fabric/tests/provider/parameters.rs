@@ -1,4 +1,4 @@
-//! Parameters about which the manual pages say little: contexts, flags, and combined modes.
+//! Parameters that the manual pages hardly describe: contexts, flags, and combined modes.
 
 use crate::harness::*;
 use crate::keys::unmap_key;
@@ -7,7 +7,7 @@ use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// Registers by each of the three calls with a context of its own. Returns regions and contexts.
+/// Registers with each of the three calls, each with its own context. Returns regions and contexts.
 fn by_each_call(side: &Side, buffer: &mut [u8]) -> [(Mr, usize); 3] {
     let iov = [iovec(buffer)];
     let mut made = [null_mut(); 3];

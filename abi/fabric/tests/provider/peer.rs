@@ -1,4 +1,4 @@
-//! A side in another process: a test runs its own program again, for this test only, in another role.
+//! A side in another process: a test runs its own program again, for only this test, in another role.
 
 use crate::harness::*;
 use std::io::{BufRead, BufReader, Write};
@@ -15,13 +15,13 @@ pub(crate) fn is_peer() -> bool {
     std::env::var_os(ROLE).is_some()
 }
 
-/// In the peer: sends a line to the test.
+/// In the peer, sends a line to the test.
 pub(crate) fn say(what: &str) {
-    // The test's own program prints to the same place; the mark tells our lines apart.
+    // The test's own program prints to the same place; the mark distinguishes our lines.
     println!("\n{MARK}{what}");
 }
 
-/// In the peer: waits for a word from the test; `None` when the test is over.
+/// In the peer, waits for a word from the test; `None` when the test has ended.
 pub(crate) fn hear() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).unwrap();
@@ -46,7 +46,7 @@ pub(crate) fn name_in(word: &str) -> Vec<u8> {
         .collect()
 }
 
-/// In the peer: sends the name of an endpoint.
+/// In the peer, sends the name of an endpoint.
 pub(crate) fn say_name(side: &Side) {
     say(&word_of_name(side));
 }
@@ -124,7 +124,7 @@ impl Peer {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: kill touches no memory of ours; the process is our child and has not been reaped.
+        // SAFETY: kill touches none of our memory; the process is our child and has not been reaped.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
@@ -138,7 +138,7 @@ impl Peer {
         self.signal(libc::SIGCONT);
     }
 
-    /// Ends the test in the peer, and waits for its success.
+    /// Ends the test in the peer and waits for its success.
     pub(crate) fn finish(mut self) {
         self.tell("end");
         let status = self.child.wait().unwrap();

@@ -97,7 +97,7 @@ fn map_file(file: &File, len: usize, sharing: i32) -> usize {
     at as usize
 }
 
-/// Writes equal segments in one message: 0, the error of the completion, or that of the call.
+/// Writes equal segments in one message; returns 0, the error of the completion, or that of the call.
 fn write_pieces(
     a: &Side,
     b: &Side,

@@ -1,4 +1,4 @@
-//! A program that does not read its messages: the sender is held back, and nothing is lost.
+//! A program does not read its messages: the sender must wait, and nothing is lost.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
@@ -6,9 +6,9 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// More than any endpoint accepts unexpected.
+/// This is more than any endpoint accepts unexpected.
 const MANY: u64 = 100_000;
-/// If no post succeeds for this long, none will; counts from the first success, when the peers are connected.
+/// If no post succeeds for this long, none will. The time counts from the first success, when the peers are connected.
 const CALM: Duration = Duration::from_secs(1);
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
@@ -30,7 +30,7 @@ fn open(queue: usize) -> (Side, Side, u64) {
 }
 
 /// Posts until no post succeeds for a while. Returns the number of successes. Reads the sender's completions if
-/// wanted.
+/// requested.
 fn post_until_full(a: &Side, read: bool, mut post: impl FnMut(u64) -> isize) -> u64 {
     let (mut done, mut last) = (0, Instant::now());
     while done < MANY && last.elapsed() < if done == 0 { PATIENCE } else { CALM } {
@@ -100,7 +100,7 @@ fn unexpected_messages_are_bounded_and_all_arrive() {
             fill(&mut expected, tag);
             assert!(into == expected, "{len} B: message {tag}");
         }
-        // Again, now that all have been received.
+        // This repeats now that all have been received.
         let mut into = vec![0; len];
         let at = kept[0].as_ptr().cast();
         // SAFETY: a live handle; the bytes stay.

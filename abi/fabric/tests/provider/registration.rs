@@ -267,7 +267,7 @@ fn regions_and_endpoints_without_a_key_have_the_domains() {
     let mut buffer = vec![0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
     assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
-    // The same key set for the endpoint itself.
+    // The same key is set for the endpoint itself.
     let same = Side::open(&Wish {
         auth_key: b"domain",
         ..Wish::default()
@@ -292,7 +292,7 @@ fn a_region_serves_endpoints_with_its_authorization_key() {
     let mut buffer = vec![0u8; 16];
     let iov = [iovec(&mut buffer)];
     let mut attr = attributes(&iov, REMOTE, 1);
-    // The domain has no key, so a region without one does not serve this endpoint.
+    // The domain has no key, so this endpoint cannot use a region without one.
     let other = b.regattr(&attr, 0).unwrap();
     assert_ne!(a.write(peer, &[1; 4], 0, 1), 0);
     assert_eq!(other.close(), 0);

@@ -1,4 +1,4 @@
-//! Connection requests: their contents at the passive side, and their order.
+//! Connection requests: their contents on the passive side, and their order.
 
 use crate::connected::*;
 use crate::harness::*;
@@ -116,7 +116,8 @@ fn ask(version: u32, hints: &Info, node: Option<&CStr>) -> *mut Info {
     info
 }
 
-/// What programs read before they accept, or pass on, is as `fi_getinfo` returned it for the passive endpoint.
+/// The fields that programs read before they accept, or pass on, are as `fi_getinfo` returned them for the passive
+/// endpoint.
 #[test]
 fn the_info_of_a_request_is_that_of_the_passive_endpoint() {
     const MODES: [i32; 3] = [0, FI_MR_BASIC, FI_MR_SCALABLE];
@@ -147,8 +148,8 @@ fn the_info_of_a_request_is_that_of_the_passive_endpoint() {
         hints.domain_attr = &mut domain;
         hints.tx_attr = &mut tx;
         let info = ask(V1_17, &hints, Some(c"127.0.0.1"));
-        // Like libfabric's core, which may have put layers on top.
-        // SAFETY: the provider's `fi_info`; the name is taken away again below.
+        // This is like libfabric's core, which may have put layers on top. SAFETY: it is the provider's `fi_info`, and
+        // the name is removed again below.
         unsafe { (*(*info).fabric_attr).prov_name = prov_name };
         let (fabric, _) = open_domain(V1_17, info);
         let eq = event_queue(fabric);
@@ -178,7 +179,7 @@ fn the_info_of_a_request_is_that_of_the_passive_endpoint() {
             assert_eq!(bytes(it.src_addr, it.src_addrlen), name_of_pep(pep));
             assert_eq!(bytes(it.dest_addr, it.dest_addrlen), name_of(there));
             assert!(it.next.is_null() && it.nic.is_null() && !it.handle.is_null());
-            // A program may ask again with the result, for the same offer under the same handle.
+            // A program may call it again with the result, for the same offer under the same handle.
             let again = ask(V1_17, it, None);
             assert_eq!((said(again), (*again).handle), (said(request), it.handle));
             (*(*again).fabric_attr).prov_name = null_mut();

@@ -1,4 +1,4 @@
-//! Deferred work that becomes due while a program sleeps: it wakes to start it, and for nothing else.
+//! Deferred work that becomes due while a program sleeps: the program wakes to start it, and for nothing else.
 
 use crate::deferred::{Work, add, rma};
 use crate::harness::*;
@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// A requesting side, and a sleeping program that responds by deferred work when a counter says so.
+/// A requesting side, and a sleeping program that responds with deferred work when a counter reaches its threshold.
 struct Both {
     asks: Side,
     answers: Side,
@@ -87,8 +87,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Waits for one completion, by descriptor or in a call. `fi_trywait` may ask it to poll again, but not for
-    /// ever.
+    /// Waits for one completion, by descriptor or in a call. `fi_trywait` may require another poll, but not forever.
     fn sleep(&self, by_descriptor: bool) {
         let (fabric, cq) = (self.fabric.get(), self.cq.get());
         if !by_descriptor {
@@ -126,7 +125,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The device counts a peer's writes: they wake the sleeping thread when they are enough, and not before.
+/// The device counts a peer's writes: they wake the sleeping thread when there are enough of them, and not before.
 #[test]
 fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
     const WRITES: u64 = 3000;
@@ -152,7 +151,7 @@ fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
             for _ in 2..WRITES {
                 assert_eq!(write(&both), 0);
             }
-            // The thread may have slept at a lock on its way to its wait.
+            // The thread may have slept at a lock before its wait.
             let more = sleeps(&thread) - before;
             assert!(more < WRITES / 100, "woken {more} times");
             assert_eq!(write(&both), 0);
@@ -163,7 +162,7 @@ fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
     }
 }
 
-/// Another thread's call takes the message that makes work due. Such a call starts none.
+/// Another thread's call takes the message that makes work due. Such a call starts no work.
 #[test]
 fn counts_of_another_thread_wake_a_waiting_one() {
     const ROUNDS: u64 = 200;

@@ -146,7 +146,8 @@ fn waiting_messages_get_later_receives_in_order() {
     let (a, b) = (Side::open(&wish), Sharing::open(&wish));
     let peers = [0, 1].map(|n| a.peer(&b.ends[n]));
     let long = vec![9u8; 100_000];
-    // At the second endpoint: two of the same tag, the first one long; a third shows that both have arrived.
+    // Two messages with the same tag, the first one long, are at the second endpoint; a third shows that both have
+    // arrived.
     tsend(&a, peers[1], &long, 5);
     tsend(&a, peers[1], &[2; 4], 5);
     tsend(&a, peers[1], &[3; 4], 6);
@@ -349,7 +350,7 @@ fn endpoints_close_while_their_shared_receives_are_used() {
                 while poll(first as *mut FidCq).is_some() {}
             }
         });
-        // Threads that wait for each other cannot be ended; the process can.
+        // Threads that wait for each other cannot be ended, but the process can.
         scope.spawn(|| {
             let (mut last, mut since) = (usize::MAX, Instant::now());
             while !over.load(Ordering::Relaxed) {
@@ -449,7 +450,7 @@ impl Server {
     }
 }
 
-/// An endpoint with queues of its own, and with a context if there is one.
+/// An endpoint with its own queues, and with a context if there is one.
 fn connected_side(
     opened: (*mut FidFabric, *mut FidDomain),
     info: *mut Info,

@@ -1,4 +1,4 @@
-//! Clients that begin to connect and then send nothing, like a stopped one.
+//! Clients that begin to connect and then send nothing, like a stopped client.
 
 use crate::harness::*;
 use crate::peer::{self, Peer, is_peer, until, word_of_name};
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// A socket like a device's, and the name of a listener.
 fn socket(address: SocketAddr) -> (OwnedFd, libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: no memory is passed; an address of zeros is one.
+    // SAFETY: no memory is passed; an address of zeros is valid.
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0);
@@ -60,7 +60,7 @@ fn heard_from(client: OwnedFd) -> Vec<u8> {
 /// A side connects to a silent listener: the other end, the side's number for it, and the port.
 pub(crate) fn called(of: &Side) -> (OwnedFd, u64, u16) {
     static CALLS: AtomicU32 = AtomicU32::new(0);
-    // Below the ports that endpoints choose, and different for each test and run.
+    // It is below the ports that endpoints choose, and different for each test and run.
     let number = std::process::id() * 8 + CALLS.fetch_add(1, Ordering::Relaxed);
     let port = 1024 + (number % 31_000) as u16;
     let (listener, place, len) = socket(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -106,7 +106,7 @@ fn a_silent_client_delays_no_other() {
         let number = other.peer(&b);
         assert_eq!(other.write(number, &[7; 8], 0, 1), 0);
     }
-    // Each of the silent ones would have delayed them by five seconds.
+    // Each of the silent clients would have delayed them by five seconds.
     assert!(started.elapsed() < BOUNDED, "{:?}", started.elapsed());
     drop(silent);
     assert_eq!(mr.close(), 0);

@@ -1,5 +1,5 @@
-//! A peer that is stopped while it accesses our memory: once its region or the endpoint is closed, or the
-//! operation has completed with an error, not a byte changes any more.
+//! A peer is stopped while it accesses our memory: once its region or the endpoint is closed, or the operation has
+//! completed with an error, no byte changes any more.
 
 use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, name_in, say_name, until, word_of_name};
@@ -8,15 +8,15 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Long enough to stop a peer in the middle of it.
+/// This is long enough to stop a peer in the middle of it.
 const LEN: usize = 128 << 20;
 const KEY: u64 = 1;
 const THEIRS: u8 = 0xee;
 const OURS: u8 = 0x11;
-/// Closing takes a second or two here; a busy machine may delay it, the peer may not.
+/// Closing takes a second or two here; a busy machine may delay it, but the peer may not.
 pub(crate) const BOUNDED: Duration = Duration::from_secs(20);
 
-/// The peer: offers memory to read, and sends it to the peer that it is told, until the test is over.
+/// The peer offers memory to read, and sends it to the peer that the test names, until the test has ended.
 fn target() {
     let side = Side::open(&Wish::default());
     let mut memory = vec![THEIRS; LEN];
@@ -35,7 +35,7 @@ fn target() {
         });
         assert_eq!(code, 0);
     }
-    // Time for the interrupted access to continue, if anything lets it.
+    // Gives the interrupted access time to continue, if anything lets it.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
 }
@@ -111,7 +111,7 @@ fn no_stopped_peer_writes_after_its_transfer_failed() {
     let number = side.insert(&peer.name());
     buffer.fill(0);
     interrupt(&side, number, &buffer, &peer);
-    // Unless it completed before the stop.
+    // The exception is an operation that completed before the stop.
     if let Err(error) = side.completion(&[]) {
         assert_ne!(error.err, 0);
     }
@@ -158,7 +158,7 @@ fn no_stopped_peer_writes_after_its_region_is_closed() {
         assert!(started.elapsed() < BOUNDED, "{:?}", started.elapsed());
         buffer.fill(OURS);
         peer.goes_on();
-        // The receive ends, too: successfully only if it completed before the stop.
+        // The receive ends as well, successfully only if it completed before the stop.
         if let Err(error) = came.unwrap_or_else(|| side.completion(&[])) {
             assert_ne!(error.err, 0);
         }

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Writes at least once, until told to stop; `note` gets every result.
+/// Writes at least once, until the test stops it; `note` gets every result.
 fn write_on(a: &Side, peer: u64, stop: &AtomicBool, mut note: impl FnMut(i32)) {
     loop {
         note(a.write(peer, &[1; 32], 0, 1));
@@ -19,8 +19,8 @@ fn write_on(a: &Side, peer: u64, stop: &AtomicBool, mut note: impl FnMut(i32)) {
     }
 }
 
-/// With notification, a refresh suspends access, whatever `FI_MR_ALLOCATED` says; without, peers do not notice
-/// it.
+/// With notification, a refresh suspends access, with or without `FI_MR_ALLOCATED`; without notification, peers do not
+/// notice it.
 ///
 /// Proves: FI-191, FI-195
 #[test]
@@ -80,7 +80,7 @@ fn a_refresh_suspends_access_to_bound_regions_too() {
         let (seen, done) = refresh_under_writes(&a, peer, mr, false);
         assert_eq!(seen, BTreeSet::from([0, libc::EACCES]), "{case:?}");
         assert_eq!(wait_count(counter, done), done, "{case:?}");
-        // The region is still bound: an endpoint is closed first.
+        // The region is still bound, because an endpoint is closed first.
         if endpoint {
             assert_eq!(close(b.ep.cast()), 0);
         }
@@ -91,8 +91,8 @@ fn a_refresh_suspends_access_to_bound_regions_too() {
     }
 }
 
-/// Refreshes the region with key 1 while a peer writes: until a write was refused and another one executed, or,
-/// if none is ever refused, for a while. Returns the codes of the writes and the number of successes.
+/// Refreshes the region with key 1 while a peer writes: until a write is refused and another one executes, or, if none
+/// is ever refused, for a fixed time. Returns the codes of the writes and the number of successes.
 fn refresh_under_writes(a: &Side, peer: u64, mr: Mr, never: bool) -> (BTreeSet<c_int>, u64) {
     assert_eq!(a.write(peer, &[1; 32], 0, 1), 0);
     let (stop, refused, carried_out) = (
@@ -206,8 +206,7 @@ fn send_from(
     )
 }
 
-/// Whether its payload came with the message or is read from the sender: a payload that is not stored is no
-/// success.
+/// Whether its payload travels with the message or is read from the sender, a payload that is not stored is no success.
 ///
 /// Proves: FI-I08
 #[test]
@@ -230,8 +229,7 @@ fn a_posted_buffer_whose_region_was_closed_is_not_written_to() {
     }
 }
 
-/// A long message is read when its receive is posted; until then its region can be closed, and others can be
-/// sent.
+/// A long message is read when its receive is posted; until then, its region can be closed, and others can be sent.
 ///
 /// Proves: FI-I08
 #[test]
@@ -268,7 +266,7 @@ fn a_rendezvous_message_whose_region_was_closed_is_not_read() {
     assert_eq!((other.close(), sink.close()), (0, 0));
 }
 
-/// The first of two buffers may not be written any more: the message does not move into the second one instead.
+/// The first of two buffers may no longer be written; the message does not move to the second one instead.
 #[test]
 fn a_payload_does_not_move_up_into_the_next_buffer() {
     const HALF: usize = 32768;

@@ -1,4 +1,4 @@
-//! Differences by the API version of the program.
+//! Differences between API versions of the program.
 
 use crate::harness::*;
 use rkey_fi::sys::*;

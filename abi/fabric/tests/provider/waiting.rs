@@ -1,5 +1,5 @@
-//! Waiting for a completion queue, in a call (`fi_cq_sread`) or by its descriptor after `fi_trywait`: anything
-//! to do or to read wakes the program.
+//! Waiting for a completion queue, in a call (`fi_cq_sread`) or by its descriptor after `fi_trywait`: any work and any
+//! entry wakes the program.
 
 use crate::harness::*;
 use crate::peer::until;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
-/// Milliseconds of a wait that must not time out.
+/// The milliseconds of a wait that must not time out.
 pub(crate) const LONG: c_int = 3 * PATIENCE.as_millis() as c_int;
 
 /// A queue with a descriptor.
@@ -74,7 +74,7 @@ pub(crate) fn trywait(fabric: *mut FidFabric, queue: *mut Fid) -> c_int {
     unsafe { ((*(*fabric).ops).trywait)(fabric, list.as_mut_ptr(), 1) }
 }
 
-/// Waits until a descriptor is readable; `false` if it did not become so.
+/// Waits until a descriptor is readable; returns `false` if it does not become readable.
 pub(crate) fn readable(fd: c_int) -> bool {
     let mut set = libc::pollfd {
         fd,
@@ -159,7 +159,7 @@ pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8; 8]) {
     assert_eq!(code, 0);
 }
 
-/// Another thread locks the endpoint now and then: what arrives meanwhile is not missed.
+/// Another thread locks the endpoint occasionally; events that arrive meanwhile are not missed.
 #[test]
 fn nothing_is_missed_while_other_calls_are_in_progress() {
     const ROUNDS: usize = 1000;
@@ -216,7 +216,7 @@ fn a_thread_is_woken_to_repeat_a_call() {
     let (a, b) = (waitable(&wish), Side::open(&wish));
     let peer = a.peer(&b);
     assert_eq!(inject(a.ep, peer), AGAIN);
-    // Reported now, and preparing to wait does not lose it.
+    // It is reported now, and preparing to wait does not lose it.
     assert!(readable(descriptor(a.cq.cast())));
     assert_eq!(trywait(a.fabric, a.cq.cast()), AGAIN as c_int);
     assert_eq!(inject(a.ep, peer), 0);
@@ -231,14 +231,14 @@ fn a_thread_is_woken_to_repeat_a_call() {
     assert_eq!(inject(c.ep, peer), 0);
 }
 
-/// Several threads got `-FI_EAGAIN`: each is woken once it is decided, even if it begins to wait later.
+/// Several threads got `-FI_EAGAIN`: each is woken once the result is known, even if it begins to wait later.
 #[test]
 fn every_thread_with_a_call_to_repeat_is_woken() {
     const SLEEP: usize = 4;
     for by_descriptor in [false, true] {
         let a = waitable(&Wish::default());
         let (silent, number, _) = called(&a);
-        // For the call that made the connection.
+        // This is for the call that made the connection.
         let (ep, cq, fabric) = (Shared(a.ep), Shared(a.cq), Shared(a.fabric));
         let wait = move || {
             let (cq, fabric) = (cq.get(), fabric.get());
@@ -305,8 +305,7 @@ fn a_signal_is_for_a_thread_that_waits_in_a_call() {
             assert!(took < 2 * PATIENCE, "only the timeout ended it");
         });
     }
-    // Without a thread in a call it is reported here, once.
-    // SAFETY: the handle is live.
+    // Without a thread in a call, it is reported here, once. SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
     let told = [(); 2].map(|()| trywait(a.fabric, a.cq.cast()));
     assert_eq!(told, [AGAIN as c_int, 0]);

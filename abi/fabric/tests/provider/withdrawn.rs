@@ -1,4 +1,4 @@
-//! Deferred work that is taken back while another thread tries to start it.
+//! Deferred work that is withdrawn while another thread tries to start it.
 
 use crate::deferred::{Work, add, rma};
 use crate::harness::*;
@@ -8,11 +8,11 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::scope;
 
-/// Work of one endpoint at a time.
+/// The work of one endpoint at a time.
 const WORKS: usize = 8;
 const ROUNDS: usize = 25;
 
-/// A handle that another thread uses, too.
+/// A handle that another thread also uses.
 #[derive(Clone, Copy)]
 struct Shared<T>(*mut T);
 // SAFETY: any thread may use handles, and they are closed when unused.
@@ -29,9 +29,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Queues work that is due and cannot start, because the endpoint's completion queue is full, and takes it back
-/// while another thread polls a queue of the domain over and over. `end` returns whether the endpoint is
-/// closed.
+/// Queues work that is due and cannot start, because the endpoint's completion queue is full, and withdraws it while
+/// another thread polls a queue of the domain repeatedly. `end` returns whether the endpoint is closed.
 fn take_back(end: impl Fn(&Side, &[Work<DeferredRma>], *mut FidCntr) -> bool) {
     let wish = Wish {
         queue: 1,

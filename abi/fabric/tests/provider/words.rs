@@ -1,4 +1,4 @@
-//! What a program's author reads: one line for each refusal, in libfabric's terms.
+//! The messages for a program's author: one line for each refusal, in libfabric's terms.
 
 use crate::harness::*;
 use crate::peer::{hear, is_peer, rerun};
@@ -10,12 +10,12 @@ use std::process::Stdio;
 use std::ptr::null_mut;
 use std::sync::mpsc;
 
-/// The `N` lines that this test, run again by itself with these required mode bits, writes to standard error.
+/// The `N` lines that this test writes to standard error when it runs again alone with these required mode bits.
 fn log_of<const N: usize>(test: &str, mode: &str) -> [String; N] {
     log_with(test, &[("RKEY_LOG", "warn"), ("FI_RKEY_MR_MODE", mode)])
 }
 
-/// The `N` lines that this test, run again by itself with these variables, writes to standard error.
+/// The `N` lines that this test writes to standard error when it runs again alone with these variables.
 fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; N] {
     let mut child = rerun(test)
         .envs(variables.iter().copied())
@@ -25,7 +25,7 @@ fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; 
         .spawn()
         .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    // Stops at the expected number of lines, or after a while.
+    // Stops at the expected number of lines, or after a time limit.
     let (enough, wait) = mpsc::channel::<()>();
     let stdin = child.stdin.take();
     std::thread::spawn(move || {
@@ -33,7 +33,7 @@ fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; 
         drop(stdin);
     });
     let mut lines: Vec<String> = log.by_ref().take(N).map(Result::unwrap).collect();
-    // A device may write a moment after the call in question.
+    // A device may write slightly after the call in question.
     drop(enough);
     lines.extend(log.map(Result::unwrap));
     assert!(child.wait().unwrap().success(), "{lines:#?}");
@@ -41,7 +41,7 @@ fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; 
     told.unwrap_or_else(|lines: Vec<String>| panic!("{lines:#?}"))
 }
 
-/// In the peer: waits until the test has read enough.
+/// In the peer, waits until the test has read enough.
 fn wait_for_test() {
     while hear().is_some() {}
 }
@@ -187,12 +187,12 @@ fn the_limit_that_was_reached_is_named() {
     }
 }
 
-/// What this test, run again by itself, reports to `rkey watch`.
+/// What this test reports to `rkey watch` when it runs again alone.
 fn reported(test: &str) -> String {
     watched(test).0
 }
 
-/// Like [`reported`], and what it writes to standard error meanwhile.
+/// Like [`reported`], and also what it writes to standard error meanwhile.
 fn watched(test: &str) -> (String, String) {
     let name = format!("rkey-{}-{test}", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -241,7 +241,7 @@ fn repeated_refusals_are_rate_limited() {
     assert_eq!(log, "");
 }
 
-/// Both sides are in one process, and the refusal is one.
+/// Both sides are in one process, so there is only one refusal.
 #[test]
 fn a_refusal_within_a_process_is_reported_once() {
     if is_peer() {
@@ -268,7 +268,7 @@ fn a_refusal_within_a_process_is_reported_once() {
     );
 }
 
-/// A watcher also gets calls that the mode in force forbids, not only accesses.
+/// A watcher gets not only refused accesses but also calls that the mode in force forbids.
 #[test]
 fn refusals_by_the_mode_are_reported() {
     if is_peer() {
@@ -306,7 +306,7 @@ fn refusals_by_the_mode_are_reported() {
     assert_eq!(text.lines().count(), 4, "{text}");
 }
 
-/// A program that does not offer the required bits finds nothing, and reads why, once.
+/// A program that does not offer the required bits finds nothing and gets the reason, once.
 #[test]
 fn missing_mode_bits_are_named() {
     if is_peer() {
@@ -356,7 +356,7 @@ fn an_address_of_another_host_is_reported() {
     }
 }
 
-/// `fi_cq_strerror` explains the data of an error, and names the number without them.
+/// `fi_cq_strerror` explains the data of an error; without data it names the number.
 #[test]
 fn the_queue_explains_its_errors() {
     let (a, _b, peer) = pair(&Wish::default());
@@ -387,7 +387,7 @@ fn the_queue_explains_its_errors() {
     assert_eq!(cut, sentence[..8]);
     let name = strerror(std::ptr::null(), null_mut(), 0);
     assert_eq!(name, "Required key not available");
-    // Data of another queue are ignored.
+    // Data of another queue is ignored.
     let other = std::ptr::dangling::<u8>().cast();
     assert_eq!(strerror(other, null_mut(), 0), name);
 
@@ -417,8 +417,8 @@ fn the_queue_explains_its_errors() {
     assert!(text.contains("The key is FI_KEY_NOTAVAIL"), "{text}");
 }
 
-/// A call that a page forbids and other providers accept is reported once of each kind, with the page; in
-/// strict mode as a refusal.
+/// A call that a page forbids and other providers accept is reported once for each kind, with the page; in strict mode
+/// it is reported as a refusal.
 #[test]
 fn a_leniency_is_reported_once_and_cites_the_page() {
     if is_peer() {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 /// How many operations are counted.
 pub(crate) const ROUNDS: u32 = 1000;
-/// How many come before: the connection is made, and everything has grown to its size.
+/// How many operations precede them, while the connection is made and everything grows to its size.
 const WARM_UP: u32 = 300;
 /// How long an operation may take, so that a lost one is an error.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the device's thread looks whether the program still polls: hardly ever, because valgrind makes us slow.
+/// How often the device's thread checks whether the program still polls: hardly ever, because valgrind makes us slow.
 const TICK: Duration = Duration::from_secs(1);
 /// The tag of messages.
 const TAG: u64 = 7;
@@ -50,7 +50,7 @@ impl Path {
         }
     }
 
-    /// How many sides have a part in it.
+    /// How many sides take part in it.
     pub(crate) fn sides(self) -> usize {
         match self {
             Self::Register => 1,
@@ -71,15 +71,15 @@ impl Path {
     }
 }
 
-/// What callgrind counts at the initiator.
+/// The code that callgrind counts at the initiator.
 #[inline(never)]
 pub(crate) fn initiator(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> {
-    // The number keeps the compiler from making one function of this and the next.
+    // The number keeps the compiler from merging this function with the next.
     std::hint::black_box(1);
     step()
 }
 
-/// What callgrind counts at the target.
+/// The code that callgrind counts at the target.
 #[inline(never)]
 pub(crate) fn target(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> {
     std::hint::black_box(2);
@@ -91,7 +91,7 @@ fn uncounted(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> {
     step()
 }
 
-/// What runs a step of a side.
+/// Runs a step of a side.
 type Runner = fn(&mut dyn FnMut() -> Result<bool>) -> Result<bool>;
 
 /// The runners of both sides in a round.
@@ -102,7 +102,7 @@ fn runners(round: u32) -> (Runner, Runner) {
     }
 }
 
-/// Lets both sides take turns until both say that they are done.
+/// Lets both sides take turns until both are done.
 fn take_turns(
     (ours, theirs): (Runner, Runner),
     us: &mut dyn FnMut() -> Result<bool>,
@@ -111,7 +111,7 @@ fn take_turns(
     let started = Instant::now();
     let mut done = (false, false);
     while started.elapsed() < PATIENCE {
-        // Both go on: a side that has its completion may still have to serve the other.
+        // Both continue: a side that has its completion may still have to serve the other.
         done = (done.0 | ours(us)?, done.1 | theirs(them)?);
         if done == (true, true) {
             return Ok(());
@@ -120,7 +120,7 @@ fn take_turns(
     bail!("an operation does not complete")
 }
 
-/// A device whose thread leaves the work to us.
+/// A device whose engine thread leaves the work to us.
 fn device() -> Result<Device> {
     let mut config = Config::default();
     config.tick = TICK;
@@ -204,7 +204,7 @@ fn operations(path: Path) -> Result<()> {
             us.post(path, &key)?;
             Ok(true)
         })?;
-        // The target of a one-sided operation sees no completion, but has to serve it.
+        // The target of a one-sided operation sees no completion, but must serve it.
         take_turns((ours, theirs), &mut || us.poll(), &mut || {
             Ok(them.poll()? || !receives)
         })?;
@@ -242,7 +242,7 @@ fn messages() -> Result<()> {
     Ok(())
 }
 
-/// Registrations and their ends.
+/// Registrations and deregistrations.
 fn registrations() -> Result<()> {
     let domain = device()?.domain()?;
     let mut memory = Some(vec![0u64; 512]);

@@ -1,5 +1,5 @@
-//! Ten classic mistakes. Each uses a connection of its own, because a refused access breaks a reliable connection, and each must be
-//! refused with the reason that names the mistake.
+//! Ten classic mistakes. Each uses its own connection because a refused access breaks a reliable connection, and each must
+//! be refused with the reason that names the mistake.
 
 use super::ask::{Ask, Bait, Owner};
 use super::report::Report;
@@ -7,7 +7,7 @@ use anyhow::ensure;
 use rkey::{Access, Device, Error, Reason, RemoteKey};
 
 struct Mistake {
-    /// What the program did wrong.
+    /// The program's mistake.
     title: &'static str,
     bait: Bait,
     /// How the mistaken program changes the key that it got.
@@ -130,7 +130,7 @@ impl Mistake {
     fn make(&self, device: &Device, owner: &Owner) -> anyhow::Result<String> {
         let key = (self.spoil)(owner.key(&Ask::Bait(self.bait))?)?;
         let connection = device.connect(owner.address)?;
-        // Larger than any key here, so that the local side never refuses.
+        // This is larger than any key here, so that the local side never refuses.
         let local = device
             .domain()?
             .register(vec![0xeeu8; 8192], Access::empty())?;

@@ -1,8 +1,8 @@
 //! `rkey demo`: the device at work, in two processes.
 //!
 //! This process plays the *visitor*. It starts a second copy of the program, the *owner*, which registers memory and issues keys;
-//! the visitor's address is all that they share. The visitor goes through the features of the device, checks the data after every
-//! step, then makes ten classic mistakes, each of which must be refused with an explanation that names it.
+//! the visitor's address is all that they share. The visitor tries the features of the device, checks the data after every
+//! step, and then makes ten classic mistakes, each of which must be refused with an explanation that names it.
 //!
 //! | file | what it is |
 //! | --- | --- |

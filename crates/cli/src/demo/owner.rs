@@ -37,7 +37,7 @@ pub(super) fn run(visitor: SocketAddr) -> anyhow::Result<()> {
     });
 
     let domain = device.domain()?;
-    // Made of words, so that the counter is aligned.
+    // The memory consists of words, so that the counter is aligned.
     let memory = domain.register(vec![0u64; (MEMORY / 8) as usize], ALL)?;
     let window = domain.window()?;
     let mut owner = OwnerState {
@@ -146,7 +146,7 @@ impl OwnerState {
         })
     }
 
-    /// Receives one message into memory of its own, and answers with its checksum.
+    /// Receives one message into separate memory, and answers with its checksum.
     fn receive(&self, first: &Connection, len: u64) -> anyhow::Result<Answer> {
         let newest = self.others.lock().last().cloned();
         let connection = newest.context("there is no data connection")?;

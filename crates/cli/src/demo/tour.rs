@@ -146,7 +146,7 @@ impl Visit<'_> {
                     .write_bytes(piece, &self.key, 4096 + number * 24)?,
             );
         }
-        // They complete in order, so the last one stands for all.
+        // They complete in order, so waiting for the last one is enough.
         last.context("nothing was written")?.wait()?;
         let (ours, theirs) = (checksum(&bytes), self.sum(4096, 24_000)?);
         ensure!(
@@ -286,7 +286,7 @@ impl Visit<'_> {
     }
 }
 
-/// Writes one byte past the end with a window's key, over a connection of its own.
+/// Writes one byte past the end with a window's key, over a separate connection.
 fn beside(device: &Device, owner: &Owner, key: &RemoteKey) -> anyhow::Result<String> {
     let longer = RemoteKey::from_parts(key.address(), key.len() + 1, u32::try_from(key.key())?)?;
     let connection = device.connect(owner.address)?;

@@ -1,4 +1,4 @@
-//! The endpoints of a libfabric program, and what they wait for.
+//! The endpoints of a libfabric program, and the operations and peers that they wait for.
 
 use crate::style;
 use rkey_device::Inspection;
@@ -79,7 +79,7 @@ fn tags(first: impl Iterator<Item = String>, all: usize) -> String {
     format!("; tags {}", tags.join(", "))
 }
 
-/// A count, with how many of them have a tag.
+/// A count, and how many of these have a tag.
 fn of_them(plain: usize, tagged: usize) -> String {
     match tagged {
         0 => plain.to_string(),

@@ -7,7 +7,7 @@ use rkey_device::core::{Access, Api, Words};
 
 use super::{departed, endpoints, is_everything, peers};
 
-/// Rows that each table shows at most; JSON has all.
+/// The maximum number of rows in a table; JSON has all.
 const SHOWN: usize = 50;
 
 /// Prints the tables.
@@ -201,7 +201,7 @@ fn counters(device: &Inspection, colour: bool) {
     show("Counters", &table, device.counters.len());
 }
 
-/// Access rights: a DAT program reads the names of its flags.
+/// Access rights, in the names of the program's API: a DAT program reads the names of its flags.
 fn rights(device: &Inspection, access: Access) -> String {
     match device.api {
         Api::Udapl => device.api.names(access).to_string(),

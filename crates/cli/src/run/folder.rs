@@ -1,8 +1,8 @@
 //! The folder in which a program finds the front ends, inside our private folder.
 //!
-//! Programs load libraries from there, so no other user may write to it. It is in the directory for temporary files, where the name
-//! may exist already: from an earlier run of ours, or from an attacker. So it is used only if it is a directory of ours that other
-//! users cannot change.
+//! Programs load libraries from there, so no other user may write to it. It is in the directory for temporary files, where
+//! the name may already exist: from one of our earlier runs, or from an attacker. So it is used only if it is our own
+//! directory and other users cannot change it.
 
 use super::tidy::{FOLDER, tidy};
 use crate::failure::hinted;
@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Readable by all, so that a program that changes its user still finds it.
+/// The folder is readable by all, so that a program that changes its user still finds it.
 const MODE: u32 = 0o755;
 /// Write permissions of other users.
 const OTHERS_WRITE: u32 = 0o022;
@@ -55,7 +55,7 @@ pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
 
 /// The name of the folder for these libraries.
 fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
-    // FNV-1a: it tells paths apart, and need not resist attacks.
+    // FNV-1a: it distinguishes paths and need not resist attacks.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for library in libraries {
         for byte in library.as_os_str().as_bytes().iter().chain(&[0]) {
@@ -85,7 +85,7 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Creates a directory, or checks that the existing one is ours and only ours.
+/// Creates a directory, or checks that an existing one belongs to us alone.
 fn claim(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The set-user-ID and set-group-ID bits.
 const SET_ID: u32 = 0o6000;
-/// The kernel reads that much of the first line of a script.
+/// How much of the first line of a script the kernel reads.
 const FIRST_LINE: usize = 256;
 
 /// Finds a program as `execvp` does.
@@ -65,7 +65,7 @@ fn obstacle_of_binary(path: &Path) -> Option<&'static str> {
         .then_some("changes its user or group, so the system does not load our libraries into it")
 }
 
-/// Why a program did not start, and a hint.
+/// Why a program did not start, with a hint.
 pub(super) fn why_not(program: &OsStr, error: &io::Error) -> (String, Option<String>) {
     let name = program.to_string_lossy();
     if error.kind() == io::ErrorKind::NotFound {
@@ -178,7 +178,7 @@ impl Head {
 }
 
 impl Elf {
-    /// Reads the header and the program headers (elf(5)), of a 32-bit file only the header.
+    /// Reads the header and the program headers (elf(5)); of a 32-bit file, reads only the header.
     fn read(bytes: &[u8]) -> Option<Self> {
         const LOADER: u32 = 3; // PT_INTERP
         if bytes.get(..4)? != b"\x7fELF" || bytes.get(5)? != &1 {

@@ -1,8 +1,8 @@
-//! Removes what earlier runs have left in our private folder.
+//! Removes the files that earlier runs left in our private folder.
 //!
-//! A folder with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build uses it again:
-//! there is one for each build folder. It is removed when the build folder is gone. A file for refusals is removed by its
-//! watcher; if the watcher was killed, the file has no lock any more.
+//! A folder with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build reuses
+//! it: there is one for each build folder. It is removed when the build folder is gone. A file for refusals is removed by
+//! its watcher; if the watcher was killed, the file has no lock any more.
 
 use rkey_kit::delivery::FRONT_ENDS;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -20,7 +20,7 @@ const YOUNG: Duration = Duration::from_secs(60);
 
 /// Marks a file for refusals as in use, until it is closed.
 pub(super) fn lock(file: &File) {
-    // It fails only in odd file systems; then the file may be removed while its watcher runs.
+    // This fails only on unusual file systems; then the file may be removed while its watcher runs.
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
 }
 
@@ -103,7 +103,7 @@ mod tests {
             folder
         };
         fs::create_dir(&libraries).unwrap();
-        // A running build may have removed its libraries for a moment.
+        // A running build may have removed its libraries briefly.
         let used = make("run-used", &libraries);
         let left = make("run-left", Path::new("/no/such/folder"));
         let mixed = make("run-mixed", Path::new("/no/such/folder"));
@@ -132,7 +132,7 @@ mod tests {
         lock(&holder);
         let (left, _) = make("refused-2", old);
         let (young, _) = make("refused-3", Duration::ZERO);
-        // A process that another test starts has our descriptors for a moment, and with them the locks.
+        // A process that another test starts briefly has our descriptors, and the locks with them.
         let goes = |path: &Path| {
             let started = Instant::now();
             while path.exists() {

@@ -51,7 +51,7 @@ pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     Ok(Ok(end_as(status)))
 }
 
-/// Ends as the program did: by the same signal if that ends us, else with the exit code that a shell would use.
+/// Ends as the program did: by the same signal if that ends us, otherwise with the exit code that a shell would use.
 fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
@@ -70,7 +70,7 @@ struct Report {
 impl Report {
     fn new() -> Result<Self> {
         let path = folder::private()?.join(format!("{REPORT}{}", std::process::id()));
-        let _ = fs::remove_file(&path); // of an earlier process with our PID
+        let _ = fs::remove_file(&path); // left by an earlier process with our PID
         let made = OpenOptions::new()
             .write(true)
             .create_new(true)

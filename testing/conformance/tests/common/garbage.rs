@@ -41,8 +41,8 @@ pub fn scribble(random: &mut Random, times: u64) {
                 2 => random.below(64) << 32 | random.below(64),
                 _ => random.next() & 0x0000_00ff_0000_00ff,
             };
-            // SAFETY: an aligned word inside a mapping of ours that is writable while its link is open; the
-            // library also accesses it through atomics.
+            // SAFETY: an aligned word inside our own mapping, which is writable while its link is open; the library
+            // also accesses it through atomics.
             unsafe {
                 AtomicU64::from_ptr((start + at) as *mut u64).store(value, Ordering::Relaxed);
             }

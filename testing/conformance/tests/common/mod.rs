@@ -1,5 +1,5 @@
-//! Common to the process tests: peers that run this test binary in another role, a device with memory, random
-//! numbers from a printed seed, and accounts of a process's resources.
+//! Helpers of the process tests: peers that run this test binary in another role, a device with memory, random numbers
+//! from a printed seed, and records of a process's resources.
 // UNSAFETY: registers memory, maps it, and sends signals to child processes.
 #![allow(unsafe_code)]
 #![allow(dead_code, missing_docs, unreachable_pub)]
@@ -15,7 +15,7 @@ pub use rkey_conformance::mutate::mix;
 use rkey_conformance::mutate;
 use std::time::{Duration, Instant};
 
-/// The longest that anything may take on a busy machine; only a hang takes longer.
+/// The longest time that any step may take on a busy machine; only a hang takes longer.
 pub const LONG: Duration = Duration::from_secs(20);
 
 /// Waits until a condition holds.

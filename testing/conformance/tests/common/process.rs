@@ -34,8 +34,8 @@ pub fn command(test: &str, role: &str, address: SocketAddr) -> Command {
     command
 }
 
-/// Whether this process runs only `test`, so that descriptors, threads and memory are all its own. Otherwise
-/// runs the test in such a process, and nothing is left to do here.
+/// Whether this process runs only `test`, so that descriptors, threads and memory are all its own. Otherwise runs the
+/// test in such a process, so that this one has nothing left to do.
 pub fn alone(test: &str) -> bool {
     if role().as_deref() == Some("alone") {
         return true;
@@ -64,7 +64,7 @@ impl Peer {
 
     /// Sends a signal. The child has not been reaped, so the number is still its own.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill touches no memory of ours.
+        // SAFETY: kill touches none of our memory.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
@@ -145,7 +145,7 @@ pub fn cpu_time(pid: u32) -> Duration {
     let fields = stat(pid);
     // utime and stime are fields 14 and 15.
     let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-    // SAFETY: sysconf touches no memory of ours.
+    // SAFETY: sysconf touches none of our memory.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
     Duration::from_millis(ticks * 1000 / per_second)
 }
@@ -186,8 +186,8 @@ impl Holdings {
         }
     }
 
-    /// The resources once they no longer change: the device's threads may be creating or freeing something and
-    /// have to wait for a processor.
+    /// The resources once they no longer change: the device's threads may still be creating or freeing something, and
+    /// may have to wait for a processor.
     pub fn settled() -> Self {
         let (mut last, mut same) = (Self::now(), 0);
         until("the end of changes", || {
@@ -276,8 +276,8 @@ impl OtherUser {
         let own = std::env::current_exe().unwrap();
         let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
         let copy = std::env::temp_dir().join(name);
-        // Copied by another process: a program that is open for writing cannot be run, and a descriptor open
-        // here is for a moment also open in every process that another test starts.
+        // Another process makes the copy: a program that is open for writing cannot be run, and a descriptor that is
+        // open here is briefly also open in every process that another test starts.
         let mut install = Command::new("install");
         install.args(["-m", "755"]).arg(own).arg(&copy);
         install.status().ok()?.success().then_some(())?;

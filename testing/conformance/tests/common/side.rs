@@ -16,16 +16,16 @@ use super::{LONG, mix, pattern};
 /// Words of the pattern and of the inbox.
 pub const AREA: usize = 512 << 7;
 const GUARD: usize = PAGE / 8;
-/// Where each area begins, in words.
+/// The start of each area, in words.
 pub const PATTERN: usize = 0;
 pub const INBOX: usize = PATTERN + AREA + GUARD;
 pub const ATOMICS: usize = INBOX + AREA + GUARD;
 pub const RECEIVES: usize = ATOMICS + 2 * GUARD;
-/// Receive buffers, and the words of each.
+/// The number of receive buffers, and the words of each.
 pub const RECEIVE_COUNT: usize = 32;
 pub const RECEIVE_WORDS: usize = PAGE / 8;
 pub const SINK: usize = RECEIVES + RECEIVE_COUNT * RECEIVE_WORDS + GUARD;
-/// Buffers for our reads, and the words of each.
+/// The number of buffers for our reads, and the words of each.
 pub const SINK_COUNT: usize = 32;
 pub const SINK_WORDS: usize = 128 << 7;
 pub const WORDS: usize = SINK + SINK_COUNT * SINK_WORDS + GUARD;
@@ -56,7 +56,7 @@ impl Side {
     pub fn open(seed: u64) -> Self {
         let mut config = Config::from_env().unwrap();
         if seed % 2 == 1 {
-            // A small ring: many messages travel as remote iovecs.
+            // The ring is small, so many messages travel as remote iovecs.
             config.ring_bytes = 64 << 10;
         }
         Self::with(config, seed)
@@ -189,7 +189,7 @@ impl Side {
         self.device.listen("127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
-    /// The information with which a peer reaches our memory.
+    /// The information that a peer needs to reach our memory.
     pub fn invitation(&self, offer: &Offer) -> Vec<u8> {
         [
             self.memory.base(),
@@ -285,7 +285,7 @@ impl Side {
         }
     }
 
-    /// Checks that words of ours are a part of a peer's pattern.
+    /// Checks that our words are a part of a peer's pattern.
     pub fn expect(&self, at: usize, words: usize, seed: u64, from: usize, when: &str) {
         let right = |word: usize, value| value == pattern(seed, word - at + from);
         let other = self.memory.first_other(at, words, right);

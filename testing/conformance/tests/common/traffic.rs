@@ -1,5 +1,5 @@
-//! Mixed traffic of every kind on one queue pair, with accounts: every request completes once, in order, and
-//! its effect is checked.
+//! Mixed traffic of every kind on one queue pair, fully recorded: every request completes once, in order, and its
+//! effect is checked.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -29,11 +29,11 @@ struct Sent {
     place: usize,
     from: usize,
     words: usize,
-    /// For atomics: the expected old value.
+    /// The expected old value, for atomics.
     old: u64,
 }
 
-/// A window of ours that is bound and unbound all the time.
+/// Our own window, which is bound and unbound all the time.
 struct Window {
     id: WindowId,
     key: Key,
@@ -57,7 +57,7 @@ pub struct Traffic<'a> {
     swapped: u64,
     pub completed: u64,
     pub failed: u64,
-    /// Whether the peer is honest: what arrives is checked.
+    /// Whether the peer is honest, so that the data that arrives is checked.
     pub peer_is_honest: bool,
     /// The status of the first failed request.
     pub first_failure: Option<(CompletionOp, Status)>,
@@ -259,7 +259,7 @@ impl<'a> Traffic<'a> {
         });
     }
 
-    /// Takes completions; `asleep`: waits for one.
+    /// Takes completions; with `asleep`, waits for one.
     pub fn step(&mut self, asleep: bool) -> usize {
         let mut batch = [Completion::default(); 16];
         if asleep {

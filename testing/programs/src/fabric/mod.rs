@@ -2,8 +2,8 @@
 //! provider in every mode of registration and several API versions, and over libfabric's own `tcp` and `shm`. Our
 //! provider runs with the system's libfabric and with a newer one, and so do libfabric's own programs.
 //!
-//! Our provider must pass every check. The results of the others are compared with the page that explains their
-//! differences, and must be exactly these.
+//! Our provider must pass every check. The results of the others must match the page that explains their differences
+//! exactly.
 
 mod newer;
 mod page;
@@ -20,7 +20,7 @@ use std::process::Command;
 
 const SOURCES: &str = "abi/fabric/tests/clauses";
 const PAGE: &str = "docs/fabric-differences.md";
-/// Libfabric's own providers, and what its filter must let through for each.
+/// Libfabric's own providers, and the filter value that each needs.
 const OTHERS: &[(&str, &str)] = &[("tcp", "tcp,ofi_rxm"), ("shm", "shm")];
 /// The API version of Debian's libfabric.
 const API: &str = "1.17";
@@ -54,7 +54,7 @@ const STRICT_MODES: &[&str] = &["NONE", "RAW", "RMA_EVENT", "ENDPOINT"];
 
 /// Runs of our provider.
 struct Runs {
-    /// With the libfabric that MPICH brings, which is newer than Debian's.
+    /// Runs with MPICH's libfabric, which is newer than Debian's.
     newer: bool,
     api: &'static str,
     modes: &'static [&'static str],
@@ -73,7 +73,7 @@ const fn runs(newer: bool, api: &'static str, modes: &'static [&'static str]) ->
     }
 }
 
-/// Before 1.5 no bits can be offered; later changes came with 1.19, 1.22 and 2.0.
+/// Programs before 1.5 cannot offer bits; later changes came with 1.19, 1.22 and 2.0.
 const OURS: &[Runs] = &[
     runs(false, API, MODES),
     runs(false, "1.5", SOME_MODES),
@@ -102,7 +102,7 @@ const OURS: &[Runs] = &[
 /// The stage.
 ///
 /// # Errors
-/// A package or a program is missing, something does not compile, or the checks print what cannot be read.
+/// A package or a program is missing, something does not compile, or the output of the checks cannot be parsed.
 pub fn tests(session: &Session<'_>) -> Result<Report> {
     let workspace = Workspace::new(session)?;
     let versions = [newer::version(None)?, newer::check(&workspace.newer)?];
@@ -140,7 +140,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     })
 }
 
-/// Every check passes wherever it applies, and applies somewhere. Returns how many passed.
+/// Every check must pass wherever it applies, and apply somewhere. Returns how many passed.
 fn ours(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> Result<usize> {
     let mut passed = 0;
     let mut shown = BTreeSet::new();
@@ -186,7 +186,7 @@ fn others(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> R
     for (provider, filter) in OTHERS {
         let run = |unprivileged| {
             let mut command = workspace.command(false);
-            // Many wait until they time out: run them side by side.
+            // Many wait until they time out, so they run in parallel.
             command
                 .env("FI_PROVIDER", filter)
                 .args(["--together", "16", "--api", API, provider]);
@@ -213,7 +213,7 @@ fn others(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> R
     Ok(found)
 }
 
-/// A folder that everybody can read, with the program and the provider.
+/// A folder that all users can read, with the program and the provider.
 struct Workspace {
     folder: PathBuf,
     /// The folder of the newer libfabric.

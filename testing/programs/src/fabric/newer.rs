@@ -1,4 +1,5 @@
-//! Libfabric's own programs and ours in C over a newer libfabric than the system's: the one that MPICH brings.
+//! Runs libfabric's own programs and our C programs over a newer libfabric than the system's: the one in MPICH's
+//! package.
 
 use anyhow::{Context, Result, ensure};
 use rkey_harness::{process, testbin};
@@ -6,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The oldest version that will do: the newest that a package of the Python index brings (`mpich` and `openmpi`, both 2.5.1).
+/// The oldest acceptable version: the newest in a package of the Python index (`mpich` and `openmpi`, both 2.5.1).
 const AT_LEAST: (u32, u32) = (2, 5);
-/// The programs take seconds; each of their tests has limits of its own.
+/// The programs take seconds; each of their tests has its own limits.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// The version of the system's libfabric, or of the one in a folder, as `fi_info` prints it: `2.5.1`.

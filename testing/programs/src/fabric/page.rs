@@ -210,7 +210,7 @@ pub(super) fn render(
 /// Checks whose verdict depends on how soon `ofi_rxm` connects again after `tcp` has closed a connection.
 pub(super) const UNSTEADY: &[&str] = &["closing", "refusal_and_afterwards"];
 
-/// The part of a page that may not change between runs: the verdicts and the explanations. The words of a difference can
+/// The part of a page that may not change between runs: the verdicts and the explanations. The text of a difference can
 /// depend on the speed of the machine.
 pub(super) fn steady(text: &str) -> String {
     let steady = |line: &str| {
@@ -228,7 +228,7 @@ pub(super) fn steady(text: &str) -> String {
     text.lines().filter_map(steady).collect()
 }
 
-/// The lines that only the recorded page has, and those that only the new one has.
+/// The lines that only the recorded page has, and those that only the new page has.
 pub(super) fn changes(recorded: &str, came: &str) -> Vec<String> {
     let only = |text: &str, other: &str, what: &str| -> Vec<String> {
         text.lines()

@@ -12,7 +12,7 @@ pub(super) struct Found {
     pub(super) rows: BTreeMap<String, (String, String)>,
     /// All ranks finished.
     pub(super) ended: bool,
-    /// The output of the ranks; shown only if a result is not the recorded one.
+    /// The output of the ranks, shown only if a result differs from the recorded one.
     pub(super) output: String,
 }
 

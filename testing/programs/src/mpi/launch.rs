@@ -1,4 +1,5 @@
-//! How each MPI is started: its launcher, and the settings that leave the provider as the only way between the ranks.
+//! How each MPI is started: its launcher, and the settings that leave the provider as the only transport between the
+//! ranks.
 
 use super::Workspace;
 use super::runs::{Mpi, RANKS};
@@ -6,7 +7,8 @@ use crate::folder::run_as;
 use anyhow::Result;
 use std::process::Command;
 
-/// A run takes seconds, and many minutes on a busy machine: Open MPI yields its processors to programs that spin.
+/// A run takes seconds, or many minutes on a busy machine, because Open MPI yields its processors to programs that
+/// spin.
 pub(super) const LIMIT_S: u64 = 900;
 
 impl Workspace {
@@ -18,7 +20,7 @@ impl Workspace {
         user: Option<u32>,
         direct: bool,
     ) -> Result<Command> {
-        // SIGTERM lets a launcher end its ranks; SIGKILL would leave them behind.
+        // SIGTERM lets a launcher end its ranks; SIGKILL would leave them running.
         let mut command = Command::new("timeout");
         command.arg("--kill-after=20").arg(LIMIT_S.to_string());
         run_as(&mut command, user, &self.folder)?;
@@ -48,8 +50,8 @@ impl Workspace {
                 }
                 command
                     .env("MPI4PY_MPIABI", "openmpi")
-                    // Its windows over messages are for one thread at a time, and it never acknowledges a
-                    // synchronous send that a matched probe has taken.
+                    // Its windows over messages support one thread at a time, and it never acknowledges a synchronous
+                    // send that a matched probe has taken.
                     .env("MPI4PY_RC_THREAD_LEVEL", "serialized")
                     .env("MPI4PY_RC_RECV_MPROBE", "false");
             }

@@ -1,8 +1,8 @@
 //! MPI over the libfabric provider: Debian's Open MPI, and MPICH and Intel MPI of the Python package index, four ranks each.
 //!
-//! A C program of ours checks the data of messages, collectives and one-sided access; then a part of mpi4py's
-//! own tests runs, compared with the list of those that fail. `RKEY_MPI4PY` names other modules of these.
-//! Every other transport between the ranks is disabled, and each MPI must report that it uses the provider.
+//! Our C program checks the data of messages, collectives and one-sided access. Then a part of mpi4py's own tests runs
+//! and is compared with the list of those that fail. `RKEY_MPI4PY` selects other modules of mpi4py's tests. Every other
+//! transport between the ranks is disabled, and each MPI must report that it uses the provider.
 
 mod found;
 mod launch;
@@ -85,7 +85,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     })
 }
 
-/// A folder that everybody can read, with the MPIs, the programs and the provider.
+/// A folder that all users can read, with the MPIs, the programs and the provider.
 struct Workspace {
     folder: PathBuf,
 }
@@ -156,7 +156,7 @@ impl Workspace {
             ended: !outcome.timed_out,
             output: String::new(),
         };
-        // The last words of a test run: without them some tests are missing.
+        // The last words of a test run; without them, some tests are missing.
         found.ended &= outcome.output.matches("Ran ").count() == 4;
         let complete = found
             .add_ranks(&results)

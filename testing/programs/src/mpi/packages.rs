@@ -1,4 +1,4 @@
-//! MPICH, Intel MPI and mpi4py, which the Python package index has.
+//! MPICH, Intel MPI and mpi4py from the Python package index.
 
 use crate::python::{once, pip};
 use anyhow::Result;
@@ -30,7 +30,7 @@ fn bring(kept: &Path) -> Result<()> {
         "venv",
         &["install", "-q", "--only-binary", ":all:", MPICH, MPI4PY],
     )?;
-    // Its files have the names of MPICH's.
+    // Its files have the same names as MPICH's.
     pip(
         kept,
         "intel",

@@ -1,6 +1,6 @@
-//! Which runs of the C program there are: the MPI, the provider, the parts and the user.
+//! The runs of the C program: the MPI, the provider, the parts and the user of each.
 
-/// Ranks of every run.
+/// The number of ranks of every run.
 pub(super) const RANKS: &str = "4";
 
 const EVERYTHING: &[&str] = &[
@@ -30,7 +30,7 @@ impl Mpi {
         }
     }
 
-    /// Whose compiler makes the programs for it: Intel's MPI runs those of MPICH, and has none of its own.
+    /// The MPI whose compiler builds its programs: Intel's MPI runs those of MPICH and has no compiler.
     pub(super) const fn compiled_by(self) -> Self {
         match self {
             Self::Open => Self::Open,
@@ -38,7 +38,7 @@ impl Mpi {
         }
     }
 
-    /// What it prints when it has taken the provider.
+    /// What it prints when it uses the provider.
     pub(super) const fn proof(self) -> &'static str {
         match self {
             Self::Open => "mtl:ofi:provider: rkey0",
@@ -46,8 +46,8 @@ impl Mpi {
         }
     }
 
-    /// Tests of mpi4py that stop the others: with Open MPI a send that cannot be cancelled is an error, and what it
-    /// has sent then disturbs those behind, with every provider.
+    /// Tests of mpi4py that stop the others: with Open MPI, a send that cannot be cancelled is an error, and its
+    /// message then disturbs later tests, with every provider.
     pub(super) const fn left_out(self) -> &'static str {
         match self {
             Self::Open => "Cancel",
@@ -63,7 +63,7 @@ pub(super) struct Run {
     pub(super) environment: &'static [(&'static str, &'static str)],
     pub(super) parts: &'static [&'static str],
     pub(super) unprivileged: bool,
-    /// Open MPI's windows are not made of messages, but of accesses of the provider's: `osc rdma` over `btl ofi`.
+    /// Open MPI's windows use the provider's RMA instead of messages: `osc rdma` over `btl ofi`.
     pub(super) direct: bool,
 }
 

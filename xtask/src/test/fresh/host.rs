@@ -1,5 +1,5 @@
-//! What a fresh root inherits from this machine to reach the same package registries: variables, configuration files
-//! and certificates. Nothing here names a registry.
+//! The variables, configuration files and certificates that a fresh root inherits from this machine, to reach the same
+//! package registries. This code names no registry.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ const PREFIXES: &[&str] = &[
     "CARGO_SOURCE_",
 ];
 
-/// The same, by name.
+/// Such variables, by name.
 const NAMES: &[&str] = &[
     "http_proxy",
     "https_proxy",
@@ -32,19 +32,19 @@ const NAMES: &[&str] = &[
     "GIT_SSL_CAINFO",
 ];
 
-/// Where apt finds its packages. Another system than the root's has other packages.
+/// The configuration of apt's sources. A different system from the root's has different packages.
 const APT: &[&str] = &["/etc/apt", "/usr/share/keyrings"];
 
 /// Files and folders of the system; those that exist are mounted read-only at the same place.
 const SYSTEM: &[&str] = &["/etc/pip.conf", "/etc/resolv.conf", "/etc/hosts"];
 
-/// The same below the user's home.
+/// Files and folders below the user's home.
 const HOME: &[&str] = &[".pip/pip.conf", ".config/pip/pip.conf"];
 
-/// The same below cargo's home.
+/// Files and folders below cargo's home.
 const CARGO: &[&str] = &["config.toml", "config", "credentials.toml"];
 
-/// Certificates. They are copied: packages add to them.
+/// Certificates. They are copied because packages add to them.
 pub(super) const CERTIFICATES: &[&str] = &["/etc/ssl/certs", "/usr/local/share/ca-certificates"];
 
 /// The home of the first user of the fresh root.
@@ -59,8 +59,8 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Takes from `environment` and from the files that `exists` knows; apt's configuration only if the root is
-    /// of the same system as this machine.
+    /// Takes from `environment` and from the files that `exists` knows; includes apt's configuration only if the root
+    /// has the same system as this machine.
     pub(super) fn of(
         environment: impl Iterator<Item = (OsString, OsString)>,
         exists: impl Fn(&Path) -> bool,
@@ -89,7 +89,7 @@ impl Host {
             // A variable may name a file or a folder, which the root needs as well.
             let path = PathBuf::from(value);
             let copied = |path: &Path| CERTIFICATES.iter().any(|folder| path.starts_with(folder));
-            // The root has these, and they are the machine's own: nothing may be created or removed in them.
+            // The root has these from the machine itself, so nothing may be created or removed in them.
             let of_kernel = |path: &Path| KERNEL.iter().any(|folder| path.starts_with(folder));
             if path.is_absolute() && !copied(&path) && !of_kernel(&path) {
                 wanted.push((path.clone(), path));

@@ -1,5 +1,5 @@
-//! The README's commands as the first user of a fresh machine runs them: a minimal Debian 12 in a folder, with git, the
-//! certificates, a C linker and the Rust toolchain that runs us, and a clean clone of what is committed.
+//! Runs the README's commands as the first user of a fresh machine does: in a minimal Debian 12 in a folder, with git,
+//! the certificates, a C linker and the Rust toolchain that runs us, and with a clean clone of the committed files.
 
 mod host;
 
@@ -16,10 +16,11 @@ use std::process::Command;
 /// What the README requires besides Rust, as Debian packages.
 const LINKER: &str = "gcc libc6-dev";
 
-/// Where the toolchain appears in the root.
+/// The path of the toolchain in the root.
 const TOOLCHAIN: &str = "/opt/rust";
 
-/// Where the clone is in the root. In two parts: lint refuses files that name the checkout that it runs in.
+/// The path of the clone in the root. It is in two parts because lint refuses files that name the checkout that it runs
+/// in.
 const CLONE: &str = concat!("/srv", "/rkey");
 
 const ENTER: &str = include_str!("enter.sh");
@@ -68,7 +69,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// The commands of the README's first block of shell lines, without their comments.
+/// The commands of the README's first shell block, without their comments.
 fn commands(readme: &str) -> Vec<String> {
     readme
         .lines()
@@ -80,7 +81,7 @@ fn commands(readme: &str) -> Vec<String> {
         .collect()
 }
 
-/// A minimal Debian 12 with git and certificates from `mirror`, in place of what is at `root`.
+/// Installs a minimal Debian 12 with git and certificates from `mirror`, which replaces the contents of `root`.
 fn debootstrap(root: &Path, mirror: Option<&str>) -> Result<()> {
     if root.exists() {
         fs::remove_dir_all(root).with_context(|| format!("removing {}", root.display()))?;
@@ -98,7 +99,8 @@ fn debootstrap(root: &Path, mirror: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Where this machine's apt finds Debian 12; none when this is another system, which leaves debootstrap its default.
+/// The mirror from which this machine's apt gets Debian 12; `None` on another system, where debootstrap uses its
+/// default.
 fn mirror() -> Option<String> {
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--format", "$(REPO_URI)"]);
@@ -155,7 +157,7 @@ impl Fresh {
         Ok(())
     }
 
-    /// Clones what is committed in `checkout`.
+    /// Clones the committed files of `checkout`.
     fn clone_of(&self, checkout: &Path) -> Result<()> {
         let mut command = Command::new("git");
         command.args(["clone", "--quiet", "--no-hardlinks"]);
@@ -165,7 +167,7 @@ impl Fresh {
         Ok(())
     }
 
-    /// Runs a line of shell in the root as one check; returns the last line that it printed.
+    /// Runs a shell command line in the root as one check; returns the last line that it printed.
     fn run(&self, line: &str, report: &mut Report) -> Result<String> {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh"]);

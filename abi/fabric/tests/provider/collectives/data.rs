@@ -53,7 +53,7 @@ fn run(team: &Team, group: &[Mc], coll: c_int, count: usize) -> Vec<Outcome> {
         let root = (coll != FI_BARRIER).then_some(root as u64);
         let mut it = Buffers::new(source, result, count);
         if coll == FI_BROADCAST && root != Some(me as u64) {
-            // The only buffer there is that of the result.
+            // The only buffer is that of the result.
             source.fill(0);
         }
         if coll == FI_SCATTER && root != Some(me as u64) {
@@ -74,7 +74,7 @@ fn run(team: &Team, group: &[Mc], coll: c_int, count: usize) -> Vec<Outcome> {
     outcomes
 }
 
-/// Short parts travel in messages, long ones are read.
+/// Short parts travel in messages; long ones are read.
 #[test]
 fn every_operation_gives_every_member_its_result() {
     for n in 1..=5 {
@@ -238,7 +238,7 @@ fn reductions_are_those_of_atomics() {
                 FI_BOR => 15,
                 FI_BAND => 0,
                 FI_BXOR => 3 ^ 6 ^ 12,
-                // Three true values: or, and, exclusive or are true.
+                // With three true values, `or`, `and` and `xor` are all true.
                 _ => 1,
             };
             if datatype == FI_UINT8 {
@@ -246,7 +246,7 @@ fn reductions_are_those_of_atomics() {
             }
         }
     }
-    // Ten operations on each of ten integer types, seven on the real ones, five on the complex ones.
+    // There are ten operations on each of ten integer types, seven on the real ones, and five on the complex ones.
     assert!(supported >= 10 * 10, "{supported}");
     group.into_iter().for_each(Mc::close);
 }

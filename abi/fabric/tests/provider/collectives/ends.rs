@@ -1,4 +1,4 @@
-//! Operations that cannot complete: no member waits forever.
+//! Operations that cannot complete do not make a member wait forever.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn sum(side: &Side, mc: &Mc, words: &mut [u64]) -> c_int {
     call(side, mc, FI_ALLREDUCE, it, None, (FI_UINT64, FI_SUM))
 }
 
-/// Members that wait for one that has ended, directly or through others, get an error; so do later operations.
+/// Members that wait for one that has ended, directly or through others, get an error, and so do later operations.
 #[test]
 fn when_a_member_is_gone_the_others_get_an_error() {
     for (n, len) in [(2, 2), (4, 2), (4, 8192), (5, 2)] {
@@ -41,7 +41,7 @@ fn when_a_member_is_gone_the_others_get_an_error() {
     }
 }
 
-/// A member that never joins, because it ended before that.
+/// One member never joins because it ended before.
 #[test]
 fn joining_fails_if_a_member_is_gone() {
     let team = Team::open(4, &wish());
@@ -79,7 +79,7 @@ fn leaving_a_group_ends_its_operations() {
     group[0].close();
     assert_eq!(team.done(0), Err(libc::ECANCELED));
     assert_eq!(team.done(1), Err(libc::ECANCELED));
-    // The third has called nothing, and cannot any more.
+    // The third member has called nothing, and no longer can.
     let started = Instant::now();
     while barrier(&team.sides[2], &group[2]) == 0 {
         assert_eq!(team.done(2), Err(libc::ECANCELED));
@@ -139,7 +139,7 @@ fn members_must_call_the_same_operation() {
     }
 }
 
-/// An endpoint takes its groups along; their handles can be closed afterwards.
+/// Closing an endpoint ends its groups; their handles can be closed afterwards.
 #[test]
 fn groups_go_with_their_endpoint() {
     let team = Team::open(2, &wish());

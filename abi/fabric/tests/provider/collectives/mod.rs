@@ -44,8 +44,8 @@ pub(crate) fn open_with(wish: &Wish, more: impl FnOnce(*mut FidDomain, *mut FidE
     side
 }
 
-/// A name that no other endpoint gets, not even after this one is closed: there must be nobody at the address of a member that
-/// is gone.
+/// A name that no other endpoint gets, not even after this one is closed: the address of a member that is gone must stay
+/// unused.
 fn unshared_name() -> Vec<u8> {
     static PORT: AtomicU16 = AtomicU16::new(10_000);
     own_name(PORT.fetch_add(1, Ordering::Relaxed))
@@ -111,7 +111,7 @@ impl Team {
         }
     }
 
-    /// The next completion of a member, which must be of a collective operation.
+    /// The next completion of a member, which must be that of a collective operation.
     pub(crate) fn done(&self, at: usize) -> Result<usize, c_int> {
         let peers: Vec<&Side> = self.sides.iter().collect();
         match self.sides[at].completion(&peers) {
@@ -126,7 +126,7 @@ impl Team {
         }
     }
 
-    /// Every member's operation completes without an error.
+    /// Checks that every member's operation completes without an error.
     pub(crate) fn all_done(&self) {
         for at in 0..self.sides.len() {
             assert_eq!(self.done(at), Ok(7));
@@ -288,7 +288,7 @@ impl Buffers {
     }
 }
 
-/// Calls a collective operation by its number. A broadcast uses the source at its root, the result elsewhere.
+/// Calls the collective operation with this number. A broadcast uses the source at its root and the result elsewhere.
 pub(crate) fn call(
     side: &Side,
     mc: &Mc,

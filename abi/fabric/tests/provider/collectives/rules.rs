@@ -62,7 +62,7 @@ fn with_the_mode_bit_buffers_are_registered_for_collectives() {
         [BOTH, BOTH],
         [whole, BOTH],
         [BOTH, whole],
-        // The right alone allows nothing: it extends the others.
+        // The right allows nothing by itself: it extends the others.
         [FI_COLLECTIVE, whole],
         [whole, FI_COLLECTIVE],
         [FI_COLLECTIVE | FI_RECV, whole],
@@ -128,7 +128,7 @@ fn without_the_mode_bit_a_descriptor_is_optional() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// Where every transfer needs a descriptor, the rights to send and to receive count.
+/// Where every transfer needs a descriptor, the rights to send and to receive matter.
 ///
 /// Proves: FI-100, FI-042
 #[test]
@@ -211,7 +211,7 @@ fn before_1_9_there_are_no_collectives() {
             assert_eq!((caps & FI_COLLECTIVE, mr_mode), (FI_COLLECTIVE, 0));
         }
         for (caps, mr_mode) in infos(version, 0).unwrap() {
-            // Programs that do not ask for it do not see it.
+            // Programs that do not request it do not see it.
             assert_eq!((caps & FI_COLLECTIVE, mr_mode & FI_MR_COLLECTIVE), (0, 0));
         }
     }
@@ -334,7 +334,7 @@ fn only_endpoints_with_the_capability_have_groups() {
     );
 }
 
-/// Collectives count as their atomic writes.
+/// Counters count collectives as atomic writes.
 #[test]
 fn a_counter_counts_operations_without_completions() {
     let mut counted = null_mut();

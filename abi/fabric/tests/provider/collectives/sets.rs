@@ -118,7 +118,7 @@ fn invalid_joins_are_refused() {
         -libc::EINVAL,
         "not a member"
     );
-    // Our own name a second time.
+    // Our own name is in the set a second time.
     side.peer(&side);
     let twice = Set::of(&side, &[0, 3]);
     assert_eq!(refused(&twice, twice.address()), -libc::EINVAL);
@@ -147,7 +147,7 @@ fn invalid_joins_are_refused() {
     assert_eq!(close(mc.cast()), 0);
 }
 
-/// A group that the program has arranged exists at once; a subgroup is made with the address of its group.
+/// A group that the program has arranged exists at once; a subgroup is created with the address of its group.
 #[test]
 fn groups_are_joined_at_once_or_from_others() {
     let team = Team::open(3, &wish());
@@ -157,7 +157,7 @@ fn groups_are_joined_at_once_or_from_others() {
     for at in members {
         let side = &team.sides[at];
         let set = Set::of(side, &members);
-        // Before any other member has called it.
+        // This happens before any other member has called it.
         let mc = join(side.ep, &set, FI_ADDR_NOTAVAIL, 5).unwrap();
         assert_eq!(team.event(at).unwrap().1.fid, mc.0.cast());
         group.push(mc);

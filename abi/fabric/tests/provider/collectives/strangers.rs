@@ -1,4 +1,4 @@
-//! Peers that violate the protocol of collectives: a device of its own that writes an endpoint's messages.
+//! Peers that violate the protocol of collectives: a separate device writes an endpoint's messages.
 
 use super::*;
 use crate::outsider::{Line, Outsider};
@@ -47,12 +47,12 @@ impl Stranger {
         }
     }
 
-    /// The name by which an endpoint finds it.
+    /// The name with which an endpoint finds it.
     fn name(&self) -> Vec<u8> {
         self.home.name()
     }
 
-    /// Sends a message and waits until it has arrived; `false` if the connection has ended.
+    /// Sends a message and waits until it has arrived; returns `false` if the connection has ended.
     fn says(&self, bytes: &[u8]) -> bool {
         self.says_all(&[bytes.to_vec()])
     }
@@ -102,7 +102,7 @@ const HERE: u8 = 10;
 const THERE: u8 = 11;
 const APART: u8 = 12;
 
-/// A member that violates the protocol ends the operation with an error, and its group; nothing else.
+/// A member that violates the protocol ends the operation, with an error, and its group, but nothing else.
 #[test]
 fn a_member_that_violates_the_protocol_ends_the_operation() {
     let team = Team::open(2, &wish());
@@ -224,7 +224,7 @@ fn a_peer_that_is_no_member_is_cut_off() {
                 ..words.clone()
             };
             if kind == APART && members != 77 {
-                // No operation to end, so the message is dropped.
+                // There is no operation to end, so the message is dropped.
                 let stranger = Stranger::new(&team.sides[0]);
                 assert!(stranger.says(&words.bytes()));
                 continue;

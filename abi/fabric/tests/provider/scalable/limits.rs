@@ -1,4 +1,4 @@
-//! What `fi_getinfo` announces about contexts, and that no more can be had.
+//! What `fi_getinfo` reports about contexts, and that more are not available.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn the_announced_limits_can_be_had_and_no_more() {
     for index in [-1, last + 1, c_int::MAX, c_int::MIN] {
         assert_eq!(tx_context(sep, index, null_mut()), Err(INVAL));
     }
-    // No count means one.
+    // A count of 0 means one.
     assert_eq!(rx_context(sep, 1, null_mut()), Err(INVAL));
     let rx = rx_context(sep, 0, null_mut()).unwrap();
     assert_eq!(
@@ -134,7 +134,7 @@ fn what_cannot_be_scalable_is_refused() {
     assert_eq!(code, INVAL);
 }
 
-/// A context may have fewer capabilities than its endpoint, and not more. The program learns the attributes in force.
+/// A context may have fewer capabilities than its endpoint, but not more. The program learns the attributes in force.
 #[test]
 fn a_context_has_at_most_what_its_endpoint_has() {
     let wish = Wish {

@@ -112,7 +112,7 @@ fn rx_addr(number: u64, index: usize) -> u64 {
 }
 
 impl Scalable {
-    /// With all contexts enabled.
+    /// All contexts are enabled.
     fn open(wish: &Wish, tx: usize, rx: usize) -> Self {
         let it = Self::disabled(wish, tx, rx);
         for side in it.tx.iter().chain(&it.rx) {
@@ -122,7 +122,7 @@ impl Scalable {
         it
     }
 
-    /// Each context is bound to a queue of its own, and nothing is enabled.
+    /// Each context is bound to its own queue, and nothing is enabled.
     fn disabled(wish: &Wish, tx: usize, rx: usize) -> Self {
         let mut it = Self::without_contexts(wish, tx, rx);
         let sides = |count| 0..count;
@@ -147,13 +147,13 @@ impl Scalable {
         }
     }
 
-    /// Opens a transmit context, bound to a queue of its own.
+    /// Opens a transmit context, bound to its own queue.
     fn transmitter(&self, index: usize) -> Side {
         let ep = tx_context(self.sep, index as c_int, null_mut()).unwrap();
         self.side(ep, FI_SEND)
     }
 
-    /// Opens a receive context, bound to a queue of its own.
+    /// Opens a receive context, bound to its own queue.
     fn receiver(&self, index: usize) -> Side {
         let ep = rx_context(self.sep, index as c_int, null_mut()).unwrap();
         self.side(ep, FI_RECV)

@@ -11,7 +11,7 @@ fn try_send(side: &Side, to: u64) -> isize {
     unsafe { ((*(*side.ep).msg).inject)(side.ep, [7u8; 4].as_ptr().cast(), 4, to) }
 }
 
-/// A message for a context that is not enabled yet waits for a moment; one for a context that cannot exist fails at once.
+/// A message for a context that is not enabled yet waits briefly; one for a context that cannot exist fails at once.
 #[test]
 fn a_late_context_is_waited_for() {
     let wish = Wish::default();
@@ -33,14 +33,14 @@ fn a_late_context_is_waited_for() {
         started.elapsed() < Duration::from_millis(2500),
         "it is not waited for"
     );
-    // It still has the other one, which is never enabled.
+    // It still has the other context, which is never enabled.
     let refused = again(|| try_send(tx, rx_addr(to, 0)));
     assert_eq!(refused, -(libc::ECONNREFUSED as isize));
     a.close();
     b.close();
 }
 
-/// When a receive context is closed, the others go on. What is sent to a new one with its index arrives there.
+/// When a receive context is closed, the others keep working. Messages to a new one with the same index arrive there.
 #[test]
 fn a_closed_context_can_be_replaced() {
     let wish = Wish::default();
@@ -63,7 +63,7 @@ fn a_closed_context_can_be_replaced() {
         b.rx.insert(0, b.receiver(0));
         through_other(&b, tx, to, &a);
         assert_eq!(b.rx[0].enable(), 0);
-        // The sender hears that the old one has gone when it reads its queue.
+        // The sender learns that the old one is gone when it reads its queue.
         until("the sender learns of the end", || {
             poll(tx.cq);
             match try_send(tx, to) {
@@ -133,7 +133,7 @@ fn two_processes_exchange_messages_through_all_contexts() {
         }
     }
     assert_eq!(peer.heard(), "done");
-    // A killed peer fails what waits for it, at the context that sent it.
+    // When a peer is killed, operations that wait for it fail, at the context that sent them.
     peer.signal(libc::SIGKILL);
     let long = vec![1u8; 100_000];
     let failed = {
@@ -149,7 +149,8 @@ fn two_processes_exchange_messages_through_all_contexts() {
     it.close();
 }
 
-/// A hostile peer that asks for any context, or connects as if it only sent, gets what exists and does no harm.
+/// A hostile peer that requests arbitrary contexts, or connects as if it only sent, gets only contexts that exist and
+/// does no harm.
 #[test]
 fn a_hostile_peer_gets_only_what_exists() {
     let wish = Wish::default();

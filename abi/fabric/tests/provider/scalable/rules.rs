@@ -10,7 +10,7 @@ fn try_send(ep: *mut FidEp, to: u64) -> isize {
     unsafe { ((*(*ep).msg).send)(ep, [1u8; 4].as_ptr().cast(), 4, null_mut(), to, null_mut()) }
 }
 
-/// Contexts are enabled one by one, each when it is bound to all that it needs.
+/// Contexts are enabled one at a time, each when it is bound to everything that it needs.
 #[test]
 fn each_context_is_enabled_by_itself() {
     let wish = Wish::default();
@@ -86,7 +86,7 @@ impl Scalable {
     }
 }
 
-/// A context transfers in one direction, and the scalable endpoint not at all.
+/// A context transfers in one direction; the scalable endpoint does not transfer at all.
 #[test]
 fn a_context_has_one_direction() {
     let a = Scalable::open(&Wish::default(), 1, 1);
@@ -217,7 +217,7 @@ fn contexts_have_flags_of_their_own() {
     );
 }
 
-/// A deferred write is made by its transmit context.
+/// The transmit context of a deferred write executes it.
 #[test]
 fn deferred_work_goes_through_a_context() {
     let wish = Wish::default();

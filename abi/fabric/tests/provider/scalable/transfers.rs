@@ -1,4 +1,4 @@
-//! Transfers between the contexts of scalable endpoints, and with ordinary ones.
+//! Transfers between the contexts of scalable endpoints, and with ordinary endpoints.
 
 use super::*;
 use crate::atomics::add;
@@ -75,7 +75,7 @@ fn contexts_match_apart() {
         assert_eq!(b.rx[index].completion(&sides).unwrap().tag, 5);
     }
     assert!(poll(b.rx[1].cq).is_none());
-    // What still waits there can be canceled there only.
+    // Receives that still wait there can be canceled only there.
     let cancel = |side: &Side, context: usize| {
         // SAFETY: a live handle.
         unsafe { ((*(*side.ep).ops).cancel)(side.ep.cast(), context as *mut _) }
@@ -97,7 +97,7 @@ fn all_contexts_of_a_sender_have_its_address() {
     let (to, from) = (a.peer(&b), b.peer(&a));
     let sides = [all(&[&a, &b]), vec![&other]].concat();
     let rx = &b.rx[1];
-    // Address vectors without these bits cannot name a context: this one goes to the first.
+    // Address vectors without these bits cannot name a context, so this message goes to the first.
     send(&other, other.insert(&name_of(b.sep)), b"other");
     let mut into = [[0u8; 5]; 2];
     for (index, into) in into.iter_mut().enumerate() {
@@ -111,7 +111,7 @@ fn all_contexts_of_a_sender_have_its_address() {
     assert_eq!(b.rx[0].completion(&sides).unwrap().len, 5);
     assert_eq!(&unnamed, b"other");
 
-    // Where messages come from.
+    // The sources of messages.
     let mut last = [0u8; 2];
     assert_eq!(recv(rx.ep, &mut last, 0), 0);
     send(&a.tx[1], rx_addr(to, 1), &[3; 2]);
@@ -127,7 +127,7 @@ fn all_contexts_of_a_sender_have_its_address() {
     assert_eq!((code, source), (1, from));
 }
 
-/// Reads, writes and atomics work through any pair of contexts. Data and counts appear at the context that is named.
+/// Reads, writes and atomics work through any pair of contexts. Data and counts appear at the named context.
 #[test]
 fn one_sided_operations_name_a_context_too() {
     let wish = Wish {
@@ -155,7 +155,7 @@ fn one_sided_operations_name_a_context_too() {
         assert_eq!(add(side, &b.rx[rx], peer, 5, 32, 1), 0);
     }
     assert_eq!(memory[32..36], 15u32.to_ne_bytes());
-    // A write and an atomic each; reads do not count.
+    // There is one write and one atomic each; reads do not count.
     assert_eq!(wait_count(counters[0], 2), 2);
     assert_eq!(wait_count(counters[1], 4), 4);
     assert_eq!(wait_count(written, 2), 2, "of that transmit context");
@@ -193,7 +193,7 @@ impl Scalable {
     }
 }
 
-/// Ordinary endpoints and scalable ones send to each other. What is sent to the address of a scalable endpoint goes to a receive
+/// Ordinary endpoints and scalable ones send to each other. Messages to the address of a scalable endpoint reach a receive
 /// context, even if a transmit context has connected before.
 #[test]
 fn ordinary_endpoints_reach_contexts_and_are_reached() {
@@ -255,7 +255,7 @@ fn a_scalable_endpoint_reaches_itself() {
     a.close();
 }
 
-/// Each context is used by a thread of its own.
+/// Each context has its own thread.
 #[test]
 fn threads_use_contexts_at_the_same_time() {
     const CONTEXTS: usize = 3;
