@@ -47,6 +47,13 @@ pub(crate) static TIED_ENDPOINT: Leniency = Leniency::new(
     "a provider that follows the page keeps the region open",
 );
 
+/// A receive context named without the capability.
+pub(crate) static UNASKED_NAME: Leniency = Leniency::new(
+    "a transfer named a receive context by fi_rx_addr, and its endpoint was made without FI_NAMED_RX_CTX",
+    "fi_endpoint(3) says that FI_NAMED_RX_CTX must be set in the capabilities of the endpoint",
+    "a provider that follows the page returns -FI_EOPNOTSUPP, or sends to another receive context",
+);
+
 /// A wait for a counter without a wait object.
 pub(crate) static UNWAITABLE: Leniency = Leniency::new(
     "fi_cntr_wait was called for a counter with FI_WAIT_NONE; it polls",

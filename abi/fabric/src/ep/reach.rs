@@ -2,6 +2,7 @@
 
 use super::send::QUEUED;
 use super::*;
+use crate::lenient;
 use parking_lot::MutexGuard;
 use rkey_device::time;
 use rkey_rdm::address::Destination;
@@ -54,8 +55,8 @@ impl Endpoint {
             })
         });
         let destination = destination.ok_or_else(|| no_peer(number))?;
-        if destination.context != 0 {
-            self.check_caps(FI_NAMED_RX_CTX)?;
+        if destination.context != 0 && self.caps & FI_NAMED_RX_CTX == 0 {
+            lenient::unless_strict(&lenient::UNASKED_NAME, FiError::OPNOTSUPP)?;
         }
         let peer = state.rdm.peer_at(destination);
         state.rdm.set_number(number, peer);

@@ -1,6 +1,7 @@
 //! What `fi_getinfo` reports about contexts, and that more are not available.
 
 use super::*;
+use crate::peer::strictly;
 
 /// The capability is granted to programs that ask for it or for several contexts, and to no others: to some it is advice to use
 /// several contexts (MPICH).
@@ -230,30 +231,61 @@ fn a_context_has_at_most_what_its_endpoint_has() {
     assert_eq!(codes, [0, unsupported, unsupported]);
 }
 
-/// Numbers name receive contexts for endpoints with that capability, up to the bits of the vector.
-#[test]
-fn naming_a_context_needs_the_capability() {
-    let (all, without) = (Wish::default(), FI_MSG | FI_SOURCE);
+/// Sends to the context that a number names, from an endpoint without the capability; returns the code.
+fn send_to_unasked_context() -> isize {
+    let wish = Wish::default();
     let plain = Wish {
-        caps: without,
-        ..all
+        caps: FI_MSG | FI_SOURCE,
+        ..wish
     };
-    let (a, b) = (Scalable::open(&plain, 1, 1), Scalable::open(&all, 1, 2));
+    let (a, b) = (Scalable::open(&plain, 1, 1), Scalable::open(&wish, 1, 2));
     let to = a.peer(&b);
-    // SAFETY: a live handle; the bytes are copied.
-    let inject = |number| unsafe {
-        ((*(*a.tx[0].ep).msg).inject)(a.tx[0].ep, [0u8].as_ptr().cast(), 1, number)
+    let inject = |number| {
+        let (ep, at) = (a.tx[0].ep, [0u8].as_ptr().cast());
+        // SAFETY: a live handle; the byte is copied.
+        again(|| unsafe { ((*(*ep).msg).inject)(ep, at, 1, number) })
     };
-    assert_eq!(inject(rx_addr(to, 1)), -(libc::EOPNOTSUPP as isize));
-    assert_eq!(again(|| inject(rx_addr(to, 0))), 0);
+    assert_eq!(inject(rx_addr(to, 0)), 0);
     assert_eq!(inject(to + 1), INVAL as isize, "no peer has this number");
-    // Looking up an address ignores the context.
-    let mut len = 64;
-    let mut room = [0u8; 64];
+    let code = inject(rx_addr(to, 1));
+    if code == 0 {
+        b.rx[1].recv_one(&a);
+    }
+    code
+}
+
+impl Side {
+    /// Receives a byte.
+    fn recv_one(&self, from: &Scalable) {
+        assert_eq!(crate::shared::recv(self.ep, &mut [0; 1], 0), 0);
+        assert_eq!(self.completion(&all(&[from])).unwrap().len, 1);
+    }
+}
+
+/// Open MPI names contexts without asking for the capability.
+#[test]
+fn naming_a_context_does_not_need_the_capability() {
+    assert_eq!(send_to_unasked_context(), 0);
+}
+
+#[test]
+fn in_strict_mode_naming_a_context_needs_the_capability() {
+    let test = "scalable::limits::in_strict_mode_naming_a_context_needs_the_capability";
+    strictly(test, || {
+        assert_eq!(send_to_unasked_context(), -(libc::EOPNOTSUPP as isize));
+    });
+}
+
+/// Looking an address up ignores the context that a number names.
+#[test]
+fn the_address_of_a_context_is_that_of_its_endpoint() {
+    let a = Scalable::open(&Wish::default(), 1, 2);
+    let (mut len, mut room) = (64, [0u8; 64]);
+    let number = rx_addr(a.peer(&a), 1);
     // SAFETY: a live handle, and room.
     let code = unsafe {
         let lookup = (*(*a.av).ops).lookup;
-        lookup(a.av, rx_addr(to, 3), room.as_mut_ptr().cast(), &mut len)
+        lookup(a.av, number, room.as_mut_ptr().cast(), &mut len)
     };
-    assert_eq!((code, &room[..len]), (0, &*name_of(b.sep)));
+    assert_eq!((code, &room[..len]), (0, &*name_of(a.sep)));
 }
