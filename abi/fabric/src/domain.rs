@@ -287,7 +287,7 @@ impl ProtectionDomain {
             }),
             Err(error) => {
                 let _ = device.close_domain(id);
-                tracing::warn!("unregistered memory cannot be used: {error}");
+                tracing::warn!("cannot set up access to unregistered memory: {error}");
                 Err(crate::errno::of_device(&error))
             }
         }

@@ -46,7 +46,7 @@ pub fn start() {
         // Fails only if a subscriber is already installed, which then stays.
         let _ = tracing::subscriber::set_global_default(subscriber);
         if let Err(error) = value {
-            tracing::warn!("{error}; {} holds", LOG.default);
+            tracing::warn!("{error}; using {}", LOG.default);
         }
     });
 }

@@ -75,7 +75,7 @@ fn takes_local_routes() -> bool {
     *TAKES.get_or_init(|| match LOCAL_ROUTES.value() {
         Ok(value) => value.as_deref() == Some("1"),
         Err(error) => {
-            tracing::warn!("{error}; {} holds", LOCAL_ROUTES.default);
+            tracing::warn!("{error}; using {}", LOCAL_ROUTES.default);
             false
         }
     })

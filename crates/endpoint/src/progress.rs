@@ -129,7 +129,7 @@ impl<F: Front> Driver<F> {
             sges: &[sge],
         };
         if let Err(error) = self.srq.post_recv(&request) {
-            tracing::warn!(%error, "a buffer for messages is lost");
+            tracing::warn!(%error, "cannot repost a message buffer; it is lost");
         }
     }
 }

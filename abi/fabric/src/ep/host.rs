@@ -313,7 +313,7 @@ impl Host for EpHost {
                 tracing::warn!("{member}, a member of a collective group, has ended");
             }
             Note::OtherCall(rank) => tracing::warn!(
-                "member {rank} of a collective group called another operation, or with other arguments"
+                "member {rank} of a collective group called a different operation or passed different arguments"
             ),
             Note::GroupBroken { members, error } => {
                 let error = FiError::from(error);

@@ -135,7 +135,7 @@ impl Exposed {
         match domain.device.try_close_region(self.region) {
             Ok(false) => return false,
             Ok(true) => {}
-            Err(error) => tracing::debug!(%error, "closing the region of a message"),
+            Err(error) => tracing::debug!(%error, "cannot close the region of a message"),
         }
         self.forget(domain);
         true

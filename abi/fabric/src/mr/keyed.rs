@@ -141,7 +141,7 @@ impl Mr {
     fn revoke(&self, region: Region) {
         self.forget_persistent(region);
         if let Err(error) = self.domain.device.revoke_region(region) {
-            tracing::debug!(%error, "cannot take back a region");
+            tracing::debug!(%error, "cannot deregister a region");
         }
     }
 }

@@ -266,8 +266,11 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
             // A device with several blocks answers on each.
             Ok(Some(inspection)) if found.iter().any(|f| f.node == inspection.node) => {}
             Ok(Some(inspection)) => found.push(inspection),
-            Ok(None) => tracing::debug!(block, "no answer"),
-            Err(error) => tracing::debug!(block, %error, "no answer"),
+            Ok(None) => tracing::debug!(
+                block,
+                "a device did not answer in time, or its answer is malformed"
+            ),
+            Err(error) => tracing::debug!(block, %error, "cannot inspect a device"),
         }
     }
     found.sort_by_key(|f| (f.pid, f.node));

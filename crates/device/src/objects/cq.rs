@@ -372,7 +372,7 @@ impl Drop for CqInner {
         }
         // Queue pairs hold their completion queues, so nothing uses the queue any more.
         if let Err(error) = shared.driver.command(|engine| engine.destroy_cq(id)) {
-            tracing::debug!(%error, "destroying a completion queue");
+            tracing::debug!(%error, "cannot destroy a completion queue");
         }
     }
 }

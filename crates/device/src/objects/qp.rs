@@ -353,7 +353,7 @@ impl Drop for QpInner {
         }
         shared.qps.remove(self.qpn);
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
-            tracing::debug!(%error, "destroying a queue pair");
+            tracing::debug!(%error, "cannot destroy a queue pair");
         }
         shared.adverts.remove_all(&self.membership.lock());
         shared.qp_numbers.free(self.qpn);

@@ -195,7 +195,7 @@ impl Drop for SrqInner {
             return;
         }
         if let Err(error) = shared.driver.command(|engine| engine.destroy_srq(self.id)) {
-            tracing::debug!(%error, "destroying a shared receive queue");
+            tracing::debug!(%error, "cannot destroy a shared receive queue");
         }
     }
 }

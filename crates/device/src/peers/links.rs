@@ -113,7 +113,7 @@ impl Links {
             self.tokens.insert(process_token, id);
             watched = watched.and_then(|()| shared.reactor.add(process, process_token));
         }
-        tracing::debug!(%node, requester, "a link is up");
+        tracing::debug!(%node, requester, "attached a link");
         self.links.insert(
             id,
             Watched {
@@ -127,7 +127,7 @@ impl Links {
             },
         );
         if let Err(error) = watched {
-            tracing::warn!(%error, "watching a link failed");
+            tracing::warn!(%error, "cannot watch a link; dropping it");
             self.lose(shared, id, DownReason::Closed);
             return None;
         }
@@ -189,7 +189,7 @@ impl Links {
         });
         self.forget(shared, id);
         if link.is_some() {
-            tracing::debug!(?id, %reason, "a link is down");
+            tracing::debug!(?id, %reason, "detached a link");
         }
     }
 

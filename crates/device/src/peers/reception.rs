@@ -76,7 +76,7 @@ impl Reception {
                 }
                 Err(error) => {
                     // Most likely no descriptor is available. Clients wait in the socket's backlog meanwhile.
-                    tracing::warn!(%error, "cannot accept clients for a moment");
+                    tracing::warn!(%error, "cannot accept a client; trying again shortly");
                     shared
                         .qp_numbers
                         .with_socket(block, |fd| shared.reactor.remove(fd));
@@ -101,7 +101,7 @@ impl Reception {
         if self.half_open.is_full()
             && let Some(index) = self.half_open.greediest()
         {
-            tracing::debug!("too many silent clients; dropped one of the party that has most");
+            tracing::debug!("too many silent clients; dropped one of the party with the most");
             self.drop_half_open(shared, index);
         }
         linked
@@ -174,7 +174,7 @@ impl Reception {
         match request.accept() {
             Ok(link) => links.adopt(shared, link.into()).is_some(),
             Err(error) => {
-                tracing::debug!(%error, "accepting a link failed");
+                tracing::debug!(%error, "cannot accept a link");
                 false
             }
         }
@@ -233,6 +233,6 @@ fn answer(shared: &Shared, stranger: Stranger) {
         }
     };
     if let Err(error) = result {
-        tracing::debug!(%error, "answering an inspection failed");
+        tracing::debug!(%error, "cannot answer an inspection");
     }
 }

@@ -409,10 +409,7 @@ impl EngineDriver {
         let others = links.iter().copied().filter(|link| *link != self.loopback);
         let links: Vec<LinkId> = others.collect();
         if !links.is_empty() {
-            tracing::warn!(
-                ?links,
-                "{why} cuts the link to a peer that does not respond"
-            );
+            tracing::warn!(?links, "a peer does not respond; cutting its link ({why})");
             self.requests.cut_links(&links);
         }
     }

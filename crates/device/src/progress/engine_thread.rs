@@ -64,7 +64,7 @@ impl EngineThread {
 
     fn main(&mut self) {
         if let Err(error) = rkey_base::copy::prepare_thread() {
-            tracing::warn!(%error, "faults in user memory may not be caught in the engine thread");
+            tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the engine thread: a fault in user memory may end the process");
         }
         let run = std::panic::AssertUnwindSafe(|| self.run());
         if let Err(panic) = std::panic::catch_unwind(run) {

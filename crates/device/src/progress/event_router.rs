@@ -103,7 +103,7 @@ impl EventRouter {
         let notified: Vec<_> = cqs.iter().filter_map(|&cq| self.cqs.find(cq)).collect();
         driver.command(|engine| {
             if let Err(error) = engine.modify_qp(qp, &QpAttributes::to(QpState::Error)) {
-                tracing::debug!(%error, "a queue pair without a peer");
+                tracing::debug!(%error, "cannot fail a queue pair whose peer has ended");
             }
             for notify in &notified {
                 notify.count_gone_peer(engine);

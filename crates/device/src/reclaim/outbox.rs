@@ -102,7 +102,7 @@ fn try_send(line: &impl Outlet, packet: &Packet) -> bool {
     match line.send(&packet.bytes, &fds) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => false,
         Err(error) => {
-            tracing::debug!(%error, "an answer about a lease was not sent");
+            tracing::debug!(%error, "cannot send an answer about a lease");
             true
         }
         Ok(()) => true,

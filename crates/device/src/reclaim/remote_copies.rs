@@ -242,8 +242,8 @@ fn log_given_up(lost_peer: &LostPeer) {
     tracing::error!(
         peer,
         named = regions,
-        "a peer does not show that it has left our memory, {} s after its link was cut: giving up. A system call that it \
-         began before may still write up to 256 KiB to where requests had told it to",
+        "giving up on a peer: {} s after its link was cut, it may still be in a system call that writes up to 256 KiB to \
+         addresses that requests named",
         LIMIT.as_secs()
     );
 }

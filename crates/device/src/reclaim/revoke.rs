@@ -189,10 +189,10 @@ impl Leases {
         }
         tracing::warn!(
             ?region,
-            "a peer stopped in the middle of a copy: detaching the memory from it"
+            "a peer has stopped in the middle of a copy; detaching the memory from it"
         );
         if let Err(error) = self.detach_copies(driver, copies, names.clone()) {
-            tracing::error!(%error, "no memory is left to detach it: waiting for the peer");
+            tracing::error!(%error, "cannot detach the memory; waiting for the peer");
             while !self.wait(&names, PATIENCE) {}
         }
     }
