@@ -1,4 +1,4 @@
-/* What the peer benchmarks share: two pinned processes, a control page between them, timing, output.
+/* The parts that the peer benchmarks share: two pinned processes, a control page between them, timing and output.
  *
  * A benchmark is an initiator (parent, first core) and a target (child, second core). They agree on
  * what to do through a control page that no fabric knows, so that the fabric under test carries only
@@ -29,11 +29,11 @@
 
 #define BLOB 4096
 #define PAGE 4096ul
-#define LIVE_MAX 100000ul /* regions beside which registration is measured */
+#define LIVE_MAX 100000ul /* live regions during a measurement of registration */
 
 enum kind { WRITE, READ, ATOMIC };
 
-/* What the initiator asks of the target; the target answers by storing `seq` into `done`. */
+/* The initiator's command to the target; the target answers by storing `seq` into `done`. */
 enum command { CMD_NONE, CMD_TOUCH, CMD_PINGPONG, CMD_TAGGED, CMD_SLEEP, CMD_EXIT };
 
 struct control {
@@ -106,7 +106,7 @@ static void *pages(size_t length)
 	return p;
 }
 
-/* Reads every cache line, so that the data really arrive in this core's cache. */
+/* Reads every cache line, so that the data really arrives in this core's cache. */
 static uint64_t touch_read(const void *p, size_t length)
 {
 	const volatile uint64_t *words = p;
@@ -125,7 +125,7 @@ static void touch_write(void *p, size_t length, uint64_t value)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* A page of an area in which nothing is touched, for regions that are only registered. */
+/* A page of an area that is never touched, for regions that are only registered. */
 static void *untouched_page(uint64_t index)
 {
 	static unsigned char *arena;
@@ -137,9 +137,9 @@ static void *untouched_page(uint64_t index)
 	return arena + index * PAGE;
 }
 
-/* In flight while streaming: enough to hide the latency, few enough to stay in cache. */
+/* Operations in flight while streaming: enough to hide the latency, few enough to stay in the cache. */
 static unsigned window_of(uint64_t size) { return size >= 1 << 20 ? 2 : size >= 1 << 14 ? 16 : 128; }
-/* Distinct buffers that a rotating stream goes round in. */
+/* The distinct buffers of a rotating stream. */
 static unsigned slots_of(uint64_t size) { return size >= 1 << 20 ? 2 : 16; }
 
 static void barrier(int side)
@@ -191,7 +191,7 @@ static double median(double *values, unsigned count)
 	return values[count / 2];
 }
 
-/* The first line: what is measured. */
+/* The first line, which describes what is measured. */
 static void greet(const char *peer, const char *version)
 {
 	printf("{\"peer\":\"%s\",\"version\":\"%s\",\"provider\":\"%s%s\",\"completion\":\"%s\"}\n", peer, version,

@@ -2,8 +2,8 @@
  *
  * Build: cc -O2 -o fabric fabric.c -lfabric   Run: echo run write stream 8 static 0 100000 | ./fabric --provider shm
  *                                           echo ... | rkey run ./fabric --provider rkey
- * Two pinned processes, FI_EP_RDM, FI_RMA with virtual addresses. The target polls its completion
- * queue all the time, as the provider's manual progress wants it.
+ * Two pinned processes, FI_EP_RDM, FI_RMA with virtual addresses. The target polls its completion queue all the
+ * time, because the provider's manual progress requires it.
  */
 #include "common.h"
 
@@ -171,7 +171,7 @@ static void receive_one(uint64_t size, uint64_t i)
 		die("fi_trecv: %s", fi_strerror((int)-rc));
 }
 
-/* Tagged messages there and back; `first` sends first. */
+/* Tagged messages travel there and back; `first` sends first. */
 static double tagged(uint64_t size, uint64_t count, bool first)
 {
 	uint64_t base = received;

@@ -1,4 +1,4 @@
-/* The measuring loops, the same for every peer. A peer defines, before it includes this:
+/* The measurement loops, which are the same for every peer. Before it includes this file, a peer defines:
  *
  *   PEER                   its name in the results
  *   buffer, buffer_length  its memory, as the other side sees it
@@ -63,7 +63,7 @@ static double single(enum kind kind, uint64_t size, uint64_t count, bool touched
 /* The last word of a message, which is written last. */
 static volatile uint64_t *last_word(uint64_t size) { return (volatile uint64_t *)(buffer + size - 8); }
 
-/* Words come from a place of their own, so that the answer cannot overtake the question in one word. */
+/* Each word has a separate source, so that the answer cannot overtake the question in one word. */
 static void ping(uint64_t size, uint64_t value)
 {
 	uint64_t from = size > 8 ? 0 : buffer_length - 8;

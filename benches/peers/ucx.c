@@ -145,7 +145,7 @@ static void drain(void)
 		progress();
 }
 
-/* A put ends with the flush that says it arrived. */
+/* A put ends with the flush that confirms its arrival. */
 static void finish(enum kind kind)
 {
 	if (kind == WRITE) {
@@ -155,7 +155,7 @@ static void finish(enum kind kind)
 	drain();
 }
 
-/* Tagged messages there and back; `first` sends first. */
+/* Tagged messages travel there and back; `first` sends first. */
 static double tagged(uint64_t size, uint64_t count, bool first)
 {
 	ucp_request_param_t send = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK, .cb.send = on_done};

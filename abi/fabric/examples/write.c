@@ -1,6 +1,7 @@
 /*
- * Two processes and libfabric: one registers memory and hands out its key, the other writes into it, and is told why
- * when it asks for more than was granted. Nothing in here knows of rkey: any provider with remote memory access does.
+ * Two processes and libfabric: one registers memory and sends its key, the other writes into the memory and learns
+ * why a write beyond the grant is refused. Nothing here depends on rkey: any provider with remote memory access
+ * works.
  *
  *     cc -o fi-write write.c -lfabric
  *     rkey run -- ./fi-write
@@ -22,7 +23,7 @@
 
 #define LEN 4096
 
-/* What the owner tells the peer, over a socket of theirs. */
+/* The data that the owner sends to the peer, over a socket between them. */
 struct grant {
     char name[128];  /* where its endpoint is */
     size_t name_len;
@@ -60,7 +61,7 @@ static struct side open_side(void)
     /* A write is complete when it is in the owner's memory, and not before. */
     hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
     hints->ep_attr->type = FI_EP_RDM;
-    /* What this program can do if a provider asks for it: see fi_mr(3). */
+    /* The mode bits that this program supports if a provider requires them: see fi_mr(3). */
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     must(fi_getinfo(FI_VERSION(1, 15), NULL, NULL, 0, hints, &it.info), "no provider (start it with: rkey run --)");
     fi_freeinfo(hints);
@@ -82,7 +83,7 @@ static struct fid_mr *register_memory(struct side *it, void *at, uint64_t access
     return mr;
 }
 
-/* The owner: registers, tells its peer, waits until it is done, and looks. */
+/* The owner registers memory, informs its peer, waits until the peer is done, and checks the memory. */
 static int own(int socket)
 {
     static char memory[LEN];
@@ -96,19 +97,19 @@ static int own(int socket)
     /* With FI_MR_VIRT_ADDR peers count from the address of the memory, otherwise from 0. */
     grant.addr = it.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)memory : 0;
     must(write(socket, &grant, sizeof grant), "write");
-    /* Some providers need the owner to look at its queue while peers write; to others it makes no difference. */
+    /* Some providers need the owner to poll its queue while peers write; for others it makes no difference. */
     while ((got = recv(socket, &done, 1, MSG_DONTWAIT)) < 0 && errno == EAGAIN)
         fi_cq_read(it.cq, NULL, 0);
     must(got == 1 ? 0 : -FI_ESHUTDOWN, "waiting for the peer");
     printf("the owner has: %s\n", memory);
 
-    /* After this no peer can touch the memory any more. */
+    /* After this, no peer can touch the memory any more. */
     must(fi_close(&mr->fid), "closing the region");
     must(fi_close(&it.ep->fid), "closing the endpoint");
     return strcmp(memory, "written by the peer") != 0;
 }
 
-/* Writes and waits for the completion: 0, or the error, with the provider's own words printed. */
+/* Writes and waits for the completion; returns 0 or the error, and prints the provider's explanation. */
 static int put(struct side *it, const void *from, void *desc, size_t len, fi_addr_t to, uint64_t addr, uint64_t key)
 {
     struct fi_context context;
@@ -117,7 +118,7 @@ static int put(struct side *it, const void *from, void *desc, size_t len, fi_add
     char words[512];
     ssize_t status;
 
-    /* -FI_EAGAIN: come again, and look at the queue meanwhile, because that makes progress. */
+    /* -FI_EAGAIN: retry, and poll the queue meanwhile, because that makes progress. */
     while ((status = fi_write(it->ep, from, len, desc, to, addr, key, &context)) == -FI_EAGAIN)
         fi_cq_read(it->cq, NULL, 0);
     must(status, "fi_write");
@@ -146,7 +147,7 @@ static int use(int socket)
     if (fi_av_insert(it.av, grant.name, 1, &owner, 0, NULL) != 1)
         return 1;
     failed = put(&it, message, fi_mr_desc(mr), 64, owner, grant.addr, grant.key) != 0;
-    /* One byte more than there is. */
+    /* One byte past the end. */
     failed |= put(&it, message, fi_mr_desc(mr), 2, owner, grant.addr + LEN - 1, grant.key) == 0;
     must(write(socket, "", 1), "write");
     must(fi_close(&mr->fid), "closing the region");
@@ -164,7 +165,7 @@ int main(void)
         close(sockets[0]);
         return use(sockets[1]);
     }
-    /* Each has one end: so each sees when the other is gone. */
+    /* Each process keeps one end, so each sees when the other is gone. */
     close(sockets[1]);
     failed = own(sockets[0]);
     close(sockets[0]);

@@ -1,6 +1,6 @@
 /*
- * Two processes and verbs: one registers memory and hands out its key, the other writes into it, and is refused when it
- * asks for more than was granted. Nothing in here knows of rkey: it runs on a network card as well.
+ * Two processes and verbs: one registers memory and sends its key, the other writes into the memory and is refused
+ * when it writes beyond the grant. Nothing here depends on rkey: it also runs on a network card.
  *
  *     cc -o ibv-write write.c -libverbs
  *     rkey run -- ./ibv-write
@@ -17,7 +17,7 @@
 #define LEN 4096
 #define GID_INDEX 0
 
-/* What the two tell each other over a socket of theirs. */
+/* The data that the two exchange over a socket between them. */
 struct hello {
     union ibv_gid gid;
     uint16_t lid;
@@ -69,7 +69,7 @@ static struct side open_side(void *memory, int access)
     return it;
 }
 
-/* Tells the peer who we are, hears who it is, and brings the queue pair to the state in which it sends. */
+/* Exchanges identities with the peer, and moves the queue pair to the state in which it sends. */
 static struct hello meet(struct side *it, int socket)
 {
     struct ibv_context *context = it->pd->context;
@@ -106,7 +106,7 @@ static struct hello meet(struct side *it, int socket)
     return theirs;
 }
 
-/* The owner: nothing of its program runs while the peer writes. */
+/* The owner, whose program does nothing while the peer writes. */
 static int own(int socket)
 {
     static char memory[LEN];
@@ -115,7 +115,7 @@ static int own(int socket)
     meet(&it, socket);
     must(read(socket, &(char){0}, 1) == 1, "read");
     printf("the owner has: %s\n", memory);
-    /* After this no peer can touch the memory any more. */
+    /* After this, no peer can touch the memory any more. */
     must(ibv_dereg_mr(it.mr) == 0, "ibv_dereg_mr");
     return strcmp(memory, "written by the peer") != 0;
 }
@@ -146,7 +146,7 @@ static int use(int socket)
     struct side it = open_side(message, 0);
     struct hello owner = meet(&it, socket);
     enum ibv_wc_status good = put(&it, 64, owner.addr, owner.rkey);
-    /* One byte more than there is. It ends the connection. */
+    /* One byte past the end. It ends the connection. */
     enum ibv_wc_status bad = put(&it, 2, owner.addr + LEN - 1, owner.rkey);
 
     printf("the first write: %s, the second: %s\n", ibv_wc_status_str(good), ibv_wc_status_str(bad));
@@ -164,7 +164,7 @@ int main(void)
         close(sockets[0]);
         return use(sockets[1]);
     }
-    /* Each has one end: so each sees when the other is gone. */
+    /* Each process keeps one end, so each sees when the other is gone. */
     close(sockets[1]);
     failed = own(sockets[0]);
     close(sockets[0]);

@@ -1,4 +1,4 @@
-/* Registration that is reported by an event queue. */
+/* Registration that an event queue reports. */
 
 #include "suite.h"
 

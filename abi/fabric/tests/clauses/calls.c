@@ -1,4 +1,4 @@
-/* The three calls that register, their parameters, and what they refuse. */
+/* The three registration calls, their parameters, and the arguments that they refuse. */
 
 #include "suite.h"
 #include <rdma/fi_ext.h>

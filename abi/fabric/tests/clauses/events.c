@@ -1,4 +1,4 @@
-/* What a region is bound to: counters and endpoints, and how it is enabled. */
+/* Binding a region to counters and endpoints, and enabling it. */
 
 #include "suite.h"
 

@@ -1,4 +1,4 @@
-/* Keys: who chooses them, and raw keys, which must be mapped. */
+/* Keys: the side that chooses them, and raw keys, which must be mapped. */
 
 #include "suite.h"
 

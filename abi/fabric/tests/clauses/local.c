@@ -2,7 +2,7 @@
 
 #include "suite.h"
 
-/* The kinds of transfer that use a buffer of the program's own, and the right that each needs there. */
+/* The kinds of transfer that use the program's own buffer, and the right that each needs for it. */
 enum use { SENT, SENT_TAGGED, RECEIVED, RECEIVED_TAGGED, READ_INTO, WRITTEN_FROM, USES };
 
 static const struct {

@@ -1,5 +1,5 @@
-/* Tests the clauses of fi_mr(3) with a provider of an installed libfabric: each check in a process of its own, with a
- * time limit. Prints a line for each: name, verdict, and the result if it differs.
+/* Tests the clauses of fi_mr(3) with a provider of an installed libfabric: each check runs in its own process, with
+ * a time limit. Prints a line for each: its name, its verdict, and the result if it differs.
  *
  *     clauses [--api 1.17] [--together 4] PROVIDER [CHECK...]
  *     clauses --list
@@ -63,7 +63,7 @@ static _Noreturn void carry_out(const struct check *check, const char *provider,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     verdicts_go_to(results);
     remove_files_of(getpid());
-    /* A crash is a result: no core file. */
+    /* A crash is a result, so it leaves no core file. */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
     static struct world world;
     world.check = check;

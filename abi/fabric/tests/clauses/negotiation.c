@@ -1,4 +1,4 @@
-/* What fi_getinfo makes of the mode bits that a program offers. */
+/* How fi_getinfo handles the mode bits that a program offers. */
 
 #include "suite.h"
 

@@ -1,4 +1,4 @@
-/* What peers may do: rights, keys, ranges and addresses, for every kind of remote access. */
+/* Limits on peers: rights, keys, ranges and addresses, for every kind of remote access. */
 
 #include "suite.h"
 
@@ -15,7 +15,7 @@ static void rights_of(struct world *w, enum operation operation) {
     for (int enough = 1; enough >= 0; enough--)
         for (size_t i = 0; i < sizeof rights / sizeof *rights; i++) {
             if (((rights[i].bits & needed) == needed) != enough) continue;
-            /* A local right, so that a region without remote rights has any. */
+            /* A local right, so that even a region without remote rights has one. */
             struct area area = share(w, rights[i].bits | FI_SEND);
             snprintf(what, sizeof what, "%s with the right to %s", operation_names[operation], rights[i].name);
             int code = access_area(w, operation, &area, 0, 8);

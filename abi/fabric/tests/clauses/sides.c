@@ -1,4 +1,4 @@
-/* The two sides of a transfer: everything that a program opens before it registers memory. */
+/* The two sides of a transfer: all objects that a program opens before it registers memory. */
 
 #include "suite.h"
 
@@ -44,7 +44,7 @@ static int bits_of(const struct fi_info *info) {
 
 int mode(const struct world *w) { return bits_of(w->there.info); }
 
-/* What a program of this version offers: every bit, or before 1.5 one of the two modes. */
+/* The bits that a program of this version offers: all of them, or one of the two modes before 1.5. */
 static int offered(const struct world *w) {
     const char *asked = getenv("FI_RKEY_MR_MODE");
     if (asked && !strcmp(asked, "BASIC")) return FI_MR_BASIC;

@@ -1,6 +1,6 @@
-/* What the checks share: two sides of a transfer, regions prepared as the mode bits require, and verdicts.
+/* The parts that the checks share: two sides of a transfer, regions prepared as the mode bits require, and verdicts.
  *
- * A check is a function that runs in a process of its own, once for each mode of registration and API version. It ends
+ * A check is a function that runs in its own process, once for each mode of registration and API version. It ends
  * by returning (the clauses are met), by `differs`, or by `does_not_apply`. */
 #ifndef SUITE_H
 #define SUITE_H
@@ -28,20 +28,21 @@ struct check {
     const char *name;
     /* The clauses that it shows, by their numbers in docs/spec/clauses.md. */
     const char *clauses;
-    /* What it requires, in one sentence. */
+    /* Its requirement, in one sentence. */
     const char *what;
     void (*run)(struct world *);
     /* Capabilities that it needs besides messages, RMA and atomics. */
     uint64_t caps;
-    /* Mode bits that it is about: one that must be in force, and those that must not. */
+    /* The mode bits that it concerns: one that must be in force, and those that must not. */
     int needs, without;
-    /* The API versions that it is about; 0: all from 1.5 on. */
+    /* The API versions that it concerns; 0 means all from 1.5 on. */
     uint32_t from, below;
-    /* It calls fi_getinfo itself: no sides are opened for it. */
+    /* It calls fi_getinfo itself, so no sides are opened for it. */
     bool bare;
-    /* It is about what the manual page forbids and other providers allow: `rkey` follows the page in strict mode only. */
+    /* It concerns calls that the manual page forbids and other providers allow: `rkey` follows the page only in
+     * strict mode. */
     bool strict;
-    /* It is about what `rkey` does instead outside strict mode. */
+    /* It concerns `rkey`'s behaviour outside strict mode. */
     bool lenient;
 };
 
@@ -80,8 +81,8 @@ struct area {
     uint64_t base, key;
 };
 
-/* struct fi_mr_attr as it is from 2.0 on: the headers that this is compiled with may lack the last members, and later
- * libraries read all of them. */
+/* struct fi_mr_attr of versions from 2.0 on: the headers that this is compiled with may lack the last members, but
+ * later libraries read all of them. */
 struct attributes {
     struct fi_mr_attr known;
     void *hmem_data;
@@ -117,7 +118,7 @@ void wants_failure(const char *transfer, long came);
 void wants_that(bool so, const char *what);
 /* The pattern that writes carry must arrive here. */
 void wants_pattern(struct world *w, const void *at, size_t length, const char *what);
-/* Called by the child: verdicts are written to this descriptor. */
+/* The child calls this: verdicts are written to this descriptor. */
 void verdicts_go_to(int descriptor);
 
 /* sides.c */
@@ -126,7 +127,7 @@ struct fi_info *hints(struct world *w, int mr_mode);
 int ask(struct world *w, uint32_t api, struct fi_info *hints, struct fi_info **info);
 void open_world(struct world *w);
 void open_side(struct world *w, struct side *side);
-/* Another endpoint in the domain of the side, with a queue and an address vector of its own. */
+/* Another endpoint in the domain of the side, with its own queue and address vector. */
 void open_endpoint(struct side *side);
 void close_side(struct side *side);
 void close_endpoint(struct side *side);
@@ -143,21 +144,21 @@ int reg(struct side *side, void *at, size_t length, uint64_t access, uint64_t ke
 /* The attributes of these buffers for fi_mr_regattr, with the next key. */
 struct attributes attributes(const struct iovec *parts, size_t count, uint64_t access);
 int regattr(struct side *side, const struct attributes *attr, uint64_t flags, struct fid_mr **mr);
-/* The steps between registration and use, and how the peer names the region. */
+/* The steps between registration and use; sets how the peer names the region. */
 void make_usable(struct world *w, struct side *side, struct area *area);
 void name_area(struct world *w, struct side *side, struct area *area);
 /* A page of `there` with these rights and the pattern in it, ready for use. */
 struct area share(struct world *w, uint64_t access);
-/* The same with memory that is, or is not, there already. */
+/* The same, with memory that already exists or does not exist yet. */
 struct area share_at(struct world *w, unsigned char *at, uint64_t access);
 void close_area(struct area *area);
 /* Ends a check of regions that are closed before their endpoints, where that is not allowed. */
 void needs_closable_regions(struct world *w);
 /* Registers memory of this side for its own transfers. */
 void *describe(struct world *w, struct side *side, void *at, size_t length, uint64_t access);
-/* The descriptor that a transfer of this side needs for memory of its own: NULL where none is asked for. */
+/* The descriptor that a transfer of this side needs for its own memory; NULL where none is required. */
 void *local(struct world *w, struct side *side, void *at, size_t length, uint64_t access);
-/* A key that no region of the test has asked for yet. */
+/* A key that no region of the test has requested yet. */
 uint64_t next_key(void);
 
 /* transfers.c */
@@ -165,23 +166,23 @@ enum operation { WRITE, READ, ATOMIC, FETCH, COMPARE, OPERATIONS };
 extern const char *const operation_names[OPERATIONS];
 /* The rights that an operation needs at the target. */
 uint64_t rights_for(enum operation operation);
-/* Transfers of `here`: 0, the positive error of the completion, or the negative code of the call. */
+/* Transfers of `here`; they return 0, the positive error of the completion, or the negative code of the call. */
 int remote(struct world *w, enum operation operation, uint64_t address, size_t length, uint64_t key);
-/* What the last of them read. */
+/* The bytes that the last of them read. */
 const void *last_result(void);
 int access_area(struct world *w, enum operation operation, const struct area *area, uint64_t offset, size_t length);
 int write_from(struct world *w, const void *from, size_t length, void *desc, const struct area *area);
-/* Starts such a write, and waits for nothing. */
+/* Starts such a write without waiting. */
 int write_with_data(struct world *w, const void *from, size_t length, void *desc, uint64_t data, const struct area *area);
 int read_into(struct world *w, void *to, size_t length, void *desc, const struct area *area);
 int completion(struct world *w, struct side *side, struct fi_cq_data_entry *entry);
-/* One message from `here` to `there`, by descriptors of their own; tagged or not. */
+/* One message from `here` to `there`, with separate descriptors, tagged or not. */
 int message(struct world *w, const void *from, void *from_desc, void *to, void *to_desc, size_t length, bool tagged);
-/* Messages still pass in both directions. */
+/* Checks that messages still pass in both directions. */
 void endpoints_work(struct world *w);
-/* Looks at the queues of both sides: their transfers make progress. */
+/* Polls the queues of both sides, so that their transfers make progress. */
 void progress(struct world *w);
-/* Waits for something, with progress; false when it does not come. */
+/* Waits for an event while making progress; returns false if it does not happen. */
 bool comes(struct world *w, bool (*so)(void *), void *of);
 
 #endif

@@ -3,7 +3,7 @@
 #include "suite.h"
 #include <time.h>
 
-/* The time limit for what must happen. */
+/* The time limit for events that must happen. */
 #define PATIENCE_S 20
 
 const char *const operation_names[OPERATIONS] = {"write", "read", "atomic", "fetching atomic", "comparing atomic"};
@@ -28,7 +28,7 @@ static bool late(struct timespec since) {
     return now.tv_sec - since.tv_sec > PATIENCE_S;
 }
 
-/* Pauses between two polls: yields at first, and sleeps later. */
+/* Pauses between two polls: it first yields, and later sleeps. */
 static void pause_after(unsigned looks) {
     struct timespec moment = {.tv_nsec = looks < 200 ? 0 : 500000};
     nanosleep(&moment, NULL);

@@ -14,7 +14,7 @@ static _Noreturn void end(const char *verdict, const char *format, va_list words
     int length = snprintf(text, sizeof text, "%s\t", verdict);
     vsnprintf(text + length, sizeof text - (size_t)length, format, words);
     if (write(results, text, strlen(text)) < 0) _exit(1);
-    /* No code of the provider runs after this: it cannot change the verdict. */
+    /* No code of the provider runs after this, so it cannot change the verdict. */
     _exit(0);
 }
 

@@ -17,7 +17,7 @@
 
 enum { RANKS = 4, NAME = 64, MOST = 50000 };
 
-/* What the members share before libfabric connects them. */
+/* The data that the members share before libfabric connects them. */
 struct table {
 	char names[RANKS][NAME];
 	_Atomic int there, joined, done;
@@ -52,7 +52,7 @@ static void *descs[2];
 	} \
 } while (0)
 
-/* Waits until `members` processes are here, without libfabric but making progress. */
+/* Waits until `members` processes have arrived, without libfabric but making progress. */
 static void meet(_Atomic int *counter, int members)
 {
 	atomic_fetch_add(counter, 1);
@@ -120,7 +120,7 @@ static struct fid_mc *join(struct fi_av_set_attr *attr)
 	return mc;
 }
 
-/* One completion: 0 or its error. */
+/* Returns one completion: 0 or its error. */
 static int wait_for(void *context, int blocking)
 {
 	struct fi_cq_tagged_entry entry;
@@ -263,7 +263,7 @@ static int member(int killed)
 			code = -wait_for(&numbers, me % 2);
 		ASSERT(code < 0);
 		ASSERT(fi_barrier(ep, fi_mc_addr(mc), NULL) < 0);
-		/* Waits until all members know; then this one may exit, too. */
+		/* Waits until all members know; then this one may also exit. */
 		meet(&table->done, RANKS - 1);
 	} else {
 		query();

@@ -131,7 +131,7 @@ static struct fi_info *hints(void)
 	return hints;
 }
 
-/* Compares what a program compares or passes on of two fi_info structures. */
+/* Compares the fields of two fi_info structures that a program compares or passes on. */
 static int alike(const struct fi_info *a, const struct fi_info *b)
 {
 	return a->caps == b->caps && a->mode == b->mode && a->addr_format == b->addr_format &&

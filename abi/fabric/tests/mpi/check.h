@@ -1,4 +1,4 @@
-/* Common to all parts: byte patterns, and checks that report rank and line. */
+/* Helpers of all parts: byte patterns, and checks that report rank and line. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,7 +9,7 @@
 
 extern int rank, ranks;
 
-/* Ends all ranks: the received data differ from those sent. */
+/* Ends all ranks, because the received data differs from the data sent. */
 #define CHECK(condition)                                                                       \
     do {                                                                                       \
         if (!(condition)) {                                                                    \

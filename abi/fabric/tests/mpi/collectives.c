@@ -78,7 +78,7 @@ static void uneven(int count) {
     free(offsets), free(lengths), free(out), free(own), free(all), free(places), free(counts);
 }
 
-/* Several nonblocking operations at once, also in communicators of their own. */
+/* Several nonblocking operations at once, also in separate communicators. */
 static void concurrent(void) {
     enum { COUNT = 5001 };
     MPI_Comm half, copy;
@@ -101,7 +101,7 @@ static void concurrent(void) {
     for (int i = 0; i < COUNT * ranks; i++) CHECK(gathered[i] == value(i / COUNT, 4, i % COUNT));
     first = rank;
     MPI_Bcast(&first, 1, MPI_INT, 0, half);
-    CHECK(first / 2 == (ranks - 1 - rank % 2) / 2 && first % 2 == rank % 2); /* The order was turned round. */
+    CHECK(first / 2 == (ranks - 1 - rank % 2) / 2 && first % 2 == rank % 2); /* The order was reversed. */
     free(own), free(gathered), free(shared);
     MPI_Comm_free(&half);
     MPI_Comm_free(&copy);

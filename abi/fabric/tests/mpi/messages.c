@@ -24,7 +24,7 @@ static void all_to_all(void) {
     }
 }
 
-/* The receiver comes late and probes: any source, any tag. Probes may find synchronous sends; matched probes do not,
+/* The receiver is late and probes: any source, any tag. Probes may find synchronous sends; matched probes do not,
  * because Open MPI 4 then never acknowledges them, with any provider. */
 static void unexpected(int matched) {
     if (rank) {
@@ -76,7 +76,7 @@ static void persistent(void) {
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < 3; i++) fill(out + i * LENGTH, lengths[i], rank + round * 3 + i);
         MPI_Startall(3, requests);
-        MPI_Barrier(MPI_COMM_WORLD); /* A ready send wants the receive to be there. */
+        MPI_Barrier(MPI_COMM_WORLD); /* A ready send requires the receive to be posted. */
         MPI_Startall(3, requests + 3);
         MPI_Waitall(6, requests, MPI_STATUSES_IGNORE);
         for (int i = 0; i < 3; i++) CHECK(holds(in + i * LENGTH, lengths[i], from + round * 3 + i));
@@ -164,7 +164,7 @@ void truncation(void) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
-/* Messages taken out of the queue before a receive is posted for them (matched probes). */
+/* Messages that are taken out of the queue before a receive is posted for them (matched probes). */
 void matched(void) { unexpected(1); }
 
 void messages(void) {

@@ -73,7 +73,7 @@ static void atomics(long *memory, MPI_Win window) {
     for (int round = 0; round < ROUNDS; round++) {
         MPI_Fetch_and_op(&one, &got, MPI_LONG, 0, 0, MPI_SUM, window);
         MPI_Win_flush(0, window);
-        CHECK(got > seen && got < (long)ROUNDS * ranks); /* A counter that everybody shares only grows. */
+        CHECK(got > seen && got < (long)ROUNDS * ranks); /* A counter that all ranks share only grows. */
         seen = got;
         /* A lock made of compare-and-swap, and a cell that it protects: read, add, write back. */
         long nobody = 0, me = rank + 1, owner, cell;
@@ -171,7 +171,7 @@ static void locks(long *memory, MPI_Win window) {
     MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
     MPI_Rput(out, WIDE, MPI_LONG, next_one(), 10, WIDE, MPI_LONG, window, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
-    fill(out, WIDE * sizeof *out, 3); /* The origin's buffer is its own again. */
+    fill(out, WIDE * sizeof *out, 3); /* The origin may reuse its buffer. */
     MPI_Win_flush(next_one(), window);
     MPI_Rget(in, WIDE, MPI_LONG, next_one(), 10, WIDE, MPI_LONG, window, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);

@@ -18,7 +18,7 @@
 
 enum { SIDES = 2, CONTEXTS = 4, BITS = 2, ROUNDS = 6, NAME = 64, LONG = 20000, PATIENCE = 60, KEY = 7 };
 
-/* What the processes share before libfabric connects them. */
+/* The data that the processes share before libfabric connects them. */
 struct table {
 	char names[SIDES][NAME];
 	_Atomic int there, received, written, done;
@@ -86,7 +86,7 @@ static void progress(void)
 		while (take(tx_cq[i], &entry)) sent[i]++;
 		while (take(rx_cq[i], &entry)) {
 			if (entry.flags & FI_REMOTE_CQ_DATA) {
-				/* The context that was named, from one transmit context after the other. */
+				/* The named context receives, from one transmit context after the other. */
 				ASSERT(entry.data % CONTEXTS == (uint64_t)i);
 				datas[i]++;
 			} else {
@@ -97,7 +97,7 @@ static void progress(void)
 	ASSERT(time(NULL) - started < PATIENCE);
 }
 
-/* Waits until the other process is here too, and makes progress meanwhile. */
+/* Waits until the other process has also arrived, and makes progress meanwhile. */
 static void meet(_Atomic int *counter)
 {
 	atomic_fetch_add(counter, 1);

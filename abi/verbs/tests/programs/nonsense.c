@@ -1,5 +1,5 @@
-/* Arguments that no sane program passes, many times over: each call must return success or an error number. Nothing
-   may crash, and older objects must still work in the end. */
+/* Repeated calls with arguments that no sane program passes: each call must return success or an error number.
+   Nothing may crash, and older objects must still work in the end. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <limits.h>
@@ -14,7 +14,7 @@ static uint64_t rnd(void) {
   state ^= state << 17;
   return state;
 }
-/* Mostly small, sometimes absurd. */
+/* The numbers are mostly small, sometimes absurd. */
 static uint64_t odd(void) {
   switch (rnd() % 4) {
   case 0: return rnd() % 4;

@@ -1,5 +1,5 @@
-/* Options that this device lacks. Each call answers as its manual page says for such a device, the device's attributes
-   say so beforehand, and nothing else changes. */
+/* Options that this device lacks. Each call returns what its manual page says for such a device, the device's
+   attributes report the lack beforehand, and nothing else changes. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>

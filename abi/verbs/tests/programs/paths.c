@@ -1,5 +1,5 @@
-/* The library answers stat, access and their variants for the device's files and for no others, also in programs that
-   were linked with older C libraries. */
+/* The library answers stat, access and their variants for the device's files and for no others, even in programs
+   that were linked with older C libraries. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ __asm__(".symver __old_lxstat64, __lxstat64@" OLD);
 __asm__(".symver __old_fxstatat, __fxstatat@" OLD_AT);
 __asm__(".symver __old_fxstatat64, __fxstatat64@" OLD_AT);
 
-/* Every call that looks at a file, with its result: 0 or -1. */
+/* Every call that checks a file, with its result: 0 or -1. */
 enum { WAYS = 12 };
 static const char *const NAMES[WAYS] = {"stat", "lstat", "fstatat", "statx", "__xstat", "__lxstat", "__xstat64",
     "__lxstat64", "__fxstatat", "__fxstatat64", "stat64", "fstatat64"};
@@ -68,7 +68,7 @@ int main(void) {
   char path[128];
   snprintf(path, sizeof path, "/dev/infiniband/%s", list[0]->dev_name);
   struct stat found;
-  /* Volatile, so that the compiler does not see the arguments. */
+  /* Volatile, so that the compiler does not know the arguments. */
   char *volatile wild = (char *)8;
   struct stat *volatile nowhere = (struct stat *)8;
   if (stat(path, &found) || !S_ISCHR(found.st_mode)) return printf("there is no %s\n", path), 1;
@@ -126,7 +126,7 @@ int main(void) {
     if (stat(target, &found) || !S_ISDIR(found.st_mode)) return printf("%s is no folder\n", target), 1;
     snprintf(room, sizeof room, "%s/device", link);
     if (realpath(room, target) || errno != ENOENT) return printf("realpath of %s\n", room), 1;
-    /* Some programs look for the hardware two folders above. */
+    /* Some programs search for the hardware two folders above. */
     snprintf(room, sizeof room, "%s/../..", link);
     got = realpath(room, target);
     if (got ? strcmp(got, "/sys/devices/virtual") != 0 : access("/sys/devices/virtual", F_OK) == 0)

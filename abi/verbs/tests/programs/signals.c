@@ -45,7 +45,7 @@ int main(void) {
   if (ibv_get_async_event(context, &event) != -1 || errno != EINTR)
     return printf("an asynchronous event came of a signal\n"), 1;
 
-  /* With SA_RESTART, the wait goes on until there is an event. */
+  /* With SA_RESTART, the wait continues until there is an event. */
   struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
                                   .cap = {1, 1, 1, 1, 0}};
   struct ibv_qp *qp = ibv_create_qp(pd, &init);

@@ -1,4 +1,4 @@
-/* Looks every symbol up by its version, as the loader does for a program linked with that version. The arguments are
+/* Looks up every symbol by its version, as the loader does for a program linked with that version. The arguments are
    NAME@@VERSION. Then tests the calls that Debian's headers lack, with structures from the manual pages of rdma-core
    65. */
 #define _GNU_SOURCE
