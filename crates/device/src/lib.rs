@@ -43,7 +43,7 @@ pub mod threads;
 pub mod time;
 
 pub use config::{Config, ConfigError, DirectCopy, Explain, Share};
-pub use connect::{Accepting, Incoming, Listener, Peer, Reservation};
+pub use connect::{Accepting, Connecting, Incoming, Listener, Peer, Reservation};
 pub use device::Device;
 pub use error::DeviceError;
 pub use inspect::copy_paths::{CopyPaths, copy_paths};
@@ -81,7 +81,9 @@ pub mod base {
 
 /// Regions, windows, keys and denials.
 pub mod core {
-    pub use rkey_core::{Access, Accessor, Addressing, Api, Attempt, BindRegion, BindRequest};
+    pub use rkey_core::{
+        Access, Accessor, Addressing, Api, Attempt, BindError, BindRegion, BindRequest,
+    };
     pub use rkey_core::{Change, CoreError, Denial, DomainId, Key, Limit, Limits, LocalKey};
     pub use rkey_core::{LocalUse, NamedKey, Operation, Protection, RawKey, RawKeyMap, Reason};
     pub use rkey_core::{

@@ -6,11 +6,13 @@
 //! whose queue pairs are ready by then) and `Ready` (connector, whose queue pairs are ready by then). Neither side returns
 //! before both are ready, so the first message never reaches a queue pair that is not.
 
+mod begin;
 mod listen;
 mod packet;
 mod reserve;
 mod socket;
 
+pub use begin::Connecting;
 pub use listen::{Accepting, Incoming, Listener};
 pub(crate) use packet::decodes;
 pub use reserve::Reservation;
@@ -111,7 +113,18 @@ impl Device {
         }
         let request = Packet::Request(self.side(qps, private_data)?);
         let dial = |again| dial(self.scope(), address, &deadline, again);
-        let (Reached { socket, uid, pid }, packet) = ask(dial, &request, deadline, answer)?;
+        let (there, packet) = ask(dial, &request, deadline, answer)?;
+        self.finish(qps, &there, packet, admit)
+    }
+
+    /// Connects the queue pairs by the answer of a listener, and tells it that they are ready.
+    fn finish(
+        &self,
+        qps: &[&Qp],
+        there: &Reached,
+        packet: Packet,
+        admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
+    ) -> Result<Peer, DeviceError> {
         let side = match packet {
             Packet::Accepted(side) => side,
             Packet::Rejected(reason) => {
@@ -126,11 +139,11 @@ impl Device {
                 "the peer paired a different number of queue pairs",
             ));
         }
-        self.check_identity(side.node, uid, pid)?;
+        self.check_identity(side.node, there.uid, there.pid)?;
         let peer = Peer {
             node: side.node,
-            uid,
-            pid: pid.unwrap_or(0),
+            uid: there.uid,
+            pid: there.pid.unwrap_or(0),
             qps: side.qps,
             private_data: side.private_data,
         };
@@ -138,7 +151,7 @@ impl Device {
         for (ours, theirs) in qps.iter().zip(&peer.qps) {
             ours.connect(peer.node, *theirs)?;
         }
-        send(&socket, &Packet::Ready)?;
+        send(&there.socket, &Packet::Ready)?;
         Ok(peer)
     }
 

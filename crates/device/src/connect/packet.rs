@@ -48,7 +48,7 @@ pub(super) fn send(socket: &OwnedFd, packet: &Packet) -> Result<(), DeviceError>
 
 /// The result of reading a socket.
 #[derive(Debug, PartialEq, Eq)]
-enum Received {
+pub(super) enum Received {
     Packet(Packet),
     Nothing,
     /// The peer has closed its socket.
@@ -83,7 +83,7 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
     }
 }
 
-fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
+pub(super) fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
     let mut buffer = [0u8; PACKET_MAX];
     match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Ok(Received::Closed),

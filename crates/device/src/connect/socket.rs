@@ -67,10 +67,20 @@ pub(super) fn listener(
 }
 
 /// A connection to a listener.
+#[derive(Debug)]
 pub(super) struct Reached {
     pub(super) socket: OwnedFd,
     pub(super) uid: u32,
     pub(super) pid: Option<u32>,
+}
+
+/// What one attempt to reach a listener found.
+pub(super) enum Dialled {
+    Reached(Reached),
+    /// Its backlog is full.
+    Busy,
+    /// No process listens at the address.
+    NoListener,
 }
 
 /// Connects to the listener at an address, trying until the deadline. If there was a listener just before (`again`), its
@@ -81,46 +91,60 @@ pub(super) fn dial(
     deadline: &Deadline,
     again: bool,
 ) -> Result<Reached, DeviceError> {
-    let names = names::candidates(scope, address);
     let mut pause = RETRY.0;
     loop {
-        let mut busy = false;
-        for name in &names {
-            let name =
-                names::abstract_address(name).map_err(DeviceError::io("naming a listener"))?;
-            let socket = new_socket()?;
-            match rustix::net::connect(&socket, &name) {
-                Ok(()) => {
-                    let credentials = peer_credentials(&socket)
-                        .map_err(DeviceError::io("identifying the listener"))?;
-                    let uid = credentials.uid;
-                    if !scope.admits(uid) {
-                        return Err(DeviceError::OtherUser { uid });
-                    }
-                    return Ok(Reached {
-                        socket,
-                        uid,
-                        pid: credentials.pid,
-                    });
-                }
-                Err(Errno::CONNREFUSED) => {}
-                // The listener's backlog is full.
-                Err(Errno::AGAIN | Errno::INTR) => busy = true,
-                Err(error) => return Err(DeviceError::io("connecting")(error)),
-            }
-        }
-        if again && !busy {
-            return Err(GONE);
+        match dial_once(scope, address)? {
+            Dialled::Reached(there) => return Ok(there),
+            Dialled::NoListener if again => return Err(GONE),
+            Dialled::Busy | Dialled::NoListener => {}
         }
         let Ok(left) = deadline.remaining() else {
-            return Err(DeviceError::NotListening {
-                address,
-                waited: deadline.timeout,
-                hint: "start the listener first, as the same user and in the same network namespace",
-            });
+            return Err(not_listening(address, deadline.timeout));
         };
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+/// Tries once to connect to the listener at an address. Never blocks.
+pub(super) fn dial_once(scope: Scope, address: SocketAddr) -> Result<Dialled, DeviceError> {
+    let mut busy = false;
+    for name in names::candidates(scope, address) {
+        let name = names::abstract_address(&name).map_err(DeviceError::io("naming a listener"))?;
+        let socket = new_socket()?;
+        match rustix::net::connect(&socket, &name) {
+            Ok(()) => {
+                let credentials = peer_credentials(&socket)
+                    .map_err(DeviceError::io("identifying the listener"))?;
+                let uid = credentials.uid;
+                if !scope.admits(uid) {
+                    return Err(DeviceError::OtherUser { uid });
+                }
+                return Ok(Dialled::Reached(Reached {
+                    socket,
+                    uid,
+                    pid: credentials.pid,
+                }));
+            }
+            Err(Errno::CONNREFUSED) => {}
+            // The listener's backlog is full.
+            Err(Errno::AGAIN | Errno::INTR) => busy = true,
+            Err(error) => return Err(DeviceError::io("connecting")(error)),
+        }
+    }
+    Ok(if busy {
+        Dialled::Busy
+    } else {
+        Dialled::NoListener
+    })
+}
+
+/// The error of a client that found no listener for a while.
+pub(super) fn not_listening(address: SocketAddr, waited: Duration) -> DeviceError {
+    DeviceError::NotListening {
+        address,
+        waited,
+        hint: "start the listener first, as the same user and in the same network namespace",
     }
 }
 

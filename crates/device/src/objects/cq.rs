@@ -210,25 +210,44 @@ impl Cq {
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, DeviceError> {
+        self.wait_or(timeout, || false)
+    }
+
+    /// As [`Cq::wait`], but it also returns `true` when `other` is true. A thread that makes it true calls [`Cq::wake`]
+    /// afterwards.
+    ///
+    /// # Errors
+    /// As [`Cq::wait`].
+    pub fn wait_or(
+        &self,
+        timeout: Option<Duration>,
+        other: impl Fn() -> bool,
+    ) -> Result<bool, DeviceError> {
         self.0.device.check()?;
         let started = Instant::now();
         let deadline = timeout.and_then(|t| started.checked_add(t));
-        if self.spin_until(started + self.0.device.config().spin)? {
+        let spin = started + self.0.device.config().spin;
+        if self.spin_until(deadline.map_or(spin, |end| end.min(spin)), &other)? {
             return Ok(true);
         }
         let notify = &*self.0.notify;
         notify.waiters.fetch_add(1, Ordering::SeqCst);
-        let result = self.sleep_until(deadline);
+        let result = self.sleep_until(deadline, &other);
         notify.waiters.fetch_sub(1, Ordering::SeqCst);
         result
     }
 
-    fn spin_until(&self, until: Instant) -> Result<bool, DeviceError> {
+    /// Makes threads in [`Cq::wait_or`] check their condition again.
+    pub fn wake(&self) {
+        self.0.notify.wake_all();
+    }
+
+    fn spin_until(&self, until: Instant, other: &impl Fn() -> bool) -> Result<bool, DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
         loop {
             for _ in 0..32 {
-                if !inner.entries.is_empty() {
+                if !inner.entries.is_empty() || other() {
                     return Ok(true);
                 }
                 shared.driver.poll();
@@ -236,12 +255,16 @@ impl Cq {
             }
             shared.lifecycle().check()?;
             if Instant::now() >= until {
-                return Ok(!inner.entries.is_empty());
+                return Ok(!inner.entries.is_empty() || other());
             }
         }
     }
 
-    fn sleep_until(&self, deadline: Option<Instant>) -> Result<bool, DeviceError> {
+    fn sleep_until(
+        &self,
+        deadline: Option<Instant>,
+        other: &impl Fn() -> bool,
+    ) -> Result<bool, DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
         loop {
@@ -250,7 +273,7 @@ impl Cq {
             shared.lifecycle().check()?;
             self.arm(false)?;
             shared.driver.hand_over();
-            if !inner.entries.is_empty() {
+            if !inner.entries.is_empty() || other() {
                 return Ok(true);
             }
             let mut times_ready = inner.notify.times_ready.lock();
@@ -264,7 +287,7 @@ impl Cq {
                             .wait_until(&mut times_ready, until)
                             .timed_out()
                         {
-                            return Ok(!inner.entries.is_empty());
+                            return Ok(!inner.entries.is_empty() || other());
                         }
                     }
                 }

@@ -51,7 +51,7 @@ impl CqNotify {
         }
     }
 
-    fn wake_all(&self) {
+    pub(super) fn wake_all(&self) {
         *self.times_ready.lock() += 1;
         self.readiness.notify_all();
     }

@@ -133,6 +133,7 @@ pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
 /// addresses of the host.
 #[must_use]
 pub fn is_of_this_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
     ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
@@ -275,6 +276,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         assert!(is_of_this_host("127.0.0.1".parse().unwrap()));
         assert!(is_of_this_host("::1".parse().unwrap()));
         assert!(is_of_this_host("0.0.0.0".parse().unwrap()));
+        assert!(is_of_this_host("::ffff:127.0.0.1".parse().unwrap()));
         assert!(!is_of_this_host("192.0.2.1".parse().unwrap()));
     }
 

@@ -1,0 +1,97 @@
+//! Arguments that are addresses, with the number of the argument in the error.
+
+#![allow(unsafe_code)]
+// UNSAFETY: turns addresses that C passes into references.
+
+use crate::fail::{Fail, Result};
+use crate::sys::Count;
+use rkey_kit::argument;
+
+/// A structure that a program passes for us to read.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`: null or misaligned.
+///
+/// # Safety
+/// As [`argument::input`].
+#[inline]
+pub unsafe fn input<'a, T>(number: u32, pointer: *const T) -> Result<&'a T> {
+    // SAFETY: the caller promises it.
+    unsafe { argument::input(pointer) }.map_err(|_| Fail::argument(number))
+}
+
+/// Checks that there is room for a result, before the call does anything.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`: null or misaligned.
+#[inline]
+pub fn room<T>(number: u32, pointer: *mut T) -> Result {
+    match !pointer.is_null() && pointer.is_aligned() {
+        true => Ok(()),
+        false => Err(Fail::argument(number)),
+    }
+}
+
+/// Writes a result.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`: null or misaligned.
+///
+/// # Safety
+/// As [`argument::store`].
+#[inline]
+pub unsafe fn store<T>(number: u32, pointer: *mut T, value: T) -> Result {
+    // SAFETY: the caller promises it.
+    unsafe { argument::store(pointer, value) }.map_err(|_| Fail::argument(number))
+}
+
+/// Writes a result that the program may leave out.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`: misaligned.
+///
+/// # Safety
+/// As [`argument::store`].
+pub unsafe fn store_if<T>(number: u32, pointer: *mut T, value: T) -> Result {
+    if pointer.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller promises it.
+    unsafe { store(number, pointer, value) }
+}
+
+/// A list that a program passes; one without elements may have any address.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`: a negative count, or null or misaligned.
+///
+/// # Safety
+/// As [`argument::list`].
+#[inline]
+pub unsafe fn list<'a, T>(
+    (count_number, count): (u32, Count),
+    (number, pointer): (u32, *const T),
+) -> Result<&'a [T]> {
+    let count = usize::try_from(count).map_err(|_| Fail::argument(count_number))?;
+    // SAFETY: the caller promises it.
+    unsafe { argument::list(pointer, count) }.map_err(|_| Fail::argument(number))
+}
+
+/// Checks that a mask has only known bits.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`.
+pub fn mask(number: u32, mask: u64, all: u64) -> Result {
+    match mask & !all {
+        0 => Ok(()),
+        _ => Err(Fail::argument(number)),
+    }
+}
+
+/// A number that must not be negative.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`.
+pub fn count(number: u32, count: Count) -> Result<u32> {
+    u32::try_from(count).map_err(|_| Fail::argument(number))
+}

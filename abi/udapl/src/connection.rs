@@ -1,0 +1,453 @@
+//! The connection of an EP: from the request to the disconnect.
+//!
+//! The device connects queue pairs by address. A disconnect is a message to the control listener of the peer's IA, which names
+//! the peer's queue pair; the receiver checks that it comes from the device that the EP is connected with. If a process ends
+//! without a message, the device reports that.
+//!
+//! Every attempt to connect has a number, so that what the worker still has to do for an earlier one is recognised.
+
+use crate::address::{Visible, of_qualifier};
+use crate::cr::Cr;
+use crate::ep::Ep;
+use crate::ep_state::{State, Step};
+use crate::evd::deadline;
+use crate::event::{connection, notifying};
+use crate::fail::{Fail, Result};
+use crate::hello::{Hello, Purpose, from_text};
+use crate::ia::{Ia, MAX_PRIVATE_DATA};
+use crate::sys::consts::*;
+use crate::sys::{IaAddressPtr, Timeout};
+use crate::worker::Job;
+use parking_lot::MutexGuard;
+use rkey_device::engine::{QpAttributes, QpState};
+use rkey_device::link::NodeId;
+use rkey_device::{DeviceError, Peer};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The connection of an EP.
+pub struct Control {
+    /// Counts attempts to connect, and their ends.
+    attempt: u64,
+    peer: Option<Remote>,
+    /// Whether it is (or was) connected, or tries to be.
+    remote: Option<(IpAddr, u64)>,
+    /// The qualifier on this side: of the PSP or RSP, if it was passive.
+    local_port: u64,
+    /// The peer's private data, which an event points to.
+    data: Vec<u8>,
+    visible: Visible,
+}
+
+/// The EP at the other end.
+struct Remote {
+    node: NodeId,
+    qpn: u32,
+    control: SocketAddr,
+}
+
+/// The addresses and qualifiers of a connection, for `dat_ep_query`.
+pub struct Ends {
+    /// The peer's address; null before the first connection.
+    pub remote_address: IaAddressPtr,
+    /// The peer's qualifier.
+    pub remote_port: u64,
+    /// The qualifier on this side.
+    pub local_port: u64,
+}
+
+impl Control {
+    /// No connection.
+    #[must_use]
+    pub fn new(ia: &Ia) -> Self {
+        Self {
+            attempt: 0,
+            peer: None,
+            remote: None,
+            local_port: 0,
+            data: Vec::new(),
+            visible: Visible::new(ia.address, 0),
+        }
+    }
+
+    fn begin(&mut self, remote: (IpAddr, u64), local_port: u64) -> u64 {
+        self.attempt += 1;
+        self.remote = Some(remote);
+        self.local_port = local_port;
+        self.visible.set(remote.0, 0);
+        self.data.clear();
+        self.attempt
+    }
+}
+
+/// Checks the private data of a program.
+///
+/// # Errors
+/// `DAT_INVALID_PARAMETER`.
+pub fn check_data(number: u32, data: &[u8]) -> Result {
+    if data.len() > MAX_PRIVATE_DATA {
+        tracing::info!(
+            "{} B of private data; at most {MAX_PRIVATE_DATA} are possible",
+            data.len()
+        );
+        return Err(Fail::argument(number));
+    }
+    Ok(())
+}
+
+impl Ep {
+    fn step(&self, _control: &MutexGuard<'_, Control>, step: Step) -> Result {
+        let next = self.state().after(step).ok_or(self.not_now())?;
+        self.set_state(next);
+        Ok(())
+    }
+
+    /// Takes a step that has no other effect.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`.
+    pub fn take_step(&self, step: Step) -> Result {
+        self.step(&self.control.lock(), step)
+    }
+
+    /// Whether the worker still has to do with this attempt.
+    #[must_use]
+    pub fn is_attempt(&self, attempt: u64) -> bool {
+        self.control.lock().attempt == attempt
+    }
+
+    /// The two ends of its connection.
+    #[must_use]
+    pub fn ends(&self) -> Ends {
+        let control = self.control.lock();
+        Ends {
+            remote_address: match control.remote {
+                Some(_) => control.visible.pointer(),
+                None => std::ptr::null_mut(),
+            },
+            remote_port: control.remote.map_or(0, |(_, port)| port),
+            local_port: control.local_port,
+        }
+    }
+
+    fn tell(&self, number: dat_event_number, data: &[u8]) {
+        if let Some(evd) = &self.parts().connect {
+            evd.push(notifying(connection(number, self.handle, data)));
+        }
+    }
+
+    /// Requests a connection with the PSP or RSP at an address.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`, `DAT_INVALID_PARAMETER`, `DAT_INVALID_ADDRESS`.
+    pub fn connect(
+        self: &Arc<Self>,
+        address: IpAddr,
+        port: u64,
+        timeout: Timeout,
+        data: &[u8],
+    ) -> Result {
+        let ia = self.ia();
+        let mut control = self.control.lock();
+        if self.state().after(Step::Connect).is_none() {
+            return Err(self.not_now());
+        }
+        let qp = self
+            .qp()
+            .ok_or(Fail::state(INVALID_STATE_EP_UNCONFIGURED))?;
+        let target = of_qualifier(address, port).ok_or(Fail::argument(3))?;
+        let purpose = match self.is_datagram() {
+            true => Purpose::DatagramRequest,
+            false => Purpose::Request,
+        };
+        let hello = ia.hello(purpose, qp.qpn(), data).encode();
+        let qps: &[_] = if self.is_datagram() { &[] } else { &[&qp] };
+        let connecting = ia.device.begin_connect(target, qps, &hello)?;
+        self.step(&control, Step::Connect)?;
+        let attempt = control.begin((address, port), 0);
+        drop(control);
+        let job = Job::connect(Arc::clone(self), attempt, connecting, deadline(timeout));
+        ia.worker().add(job);
+        Ok(())
+    }
+
+    /// Requests a connection with the same PSP or RSP that another EP has connected to.
+    ///
+    /// # Errors
+    /// As [`Ep::connect`].
+    pub fn connect_like(self: &Arc<Self>, other: &Ep, timeout: Timeout, data: &[u8]) -> Result {
+        if other.state() != State::Connected {
+            return Err(other.not_now());
+        }
+        let remote = other.control.lock().remote;
+        match remote {
+            Some((address, port)) if port > 0 => self.connect(address, port, timeout, data),
+            _ => Err(other.not_now()),
+        }
+    }
+
+    /// The peer has accepted, and both queue pairs are connected.
+    pub fn connected(self: &Arc<Self>, attempt: u64, peer: &Peer) {
+        let Some(hello) = Hello::decode(&peer.private_data) else {
+            tracing::warn!(
+                "process {} answered a connection request but is no uDAPL program",
+                peer.pid
+            );
+            return self.failed(attempt, CONNECTION_EVENT_NON_PEER_REJECTED, &[]);
+        };
+        let mut control = self.control.lock();
+        if control.attempt != attempt || self.step(&control, Step::Establish).is_err() {
+            return;
+        }
+        control.peer = peer.qps.first().map(|qp| Remote {
+            node: peer.node,
+            qpn: qp.qpn,
+            control: hello.control,
+        });
+        control.data = hello.data;
+        let event = connection(CONNECTION_EVENT_ESTABLISHED, self.handle, &control.data);
+        drop(control);
+        if let Some(evd) = &self.parts().connect {
+            evd.push(notifying(event));
+        }
+    }
+
+    /// Accepts a connection request.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`. Later failures are events.
+    pub fn accept(self: &Arc<Self>, cr: &Cr, data: &[u8]) -> Result {
+        let ia = self.ia();
+        let mut control = self.control.lock();
+        if self.state().after(Step::Accept).is_none() {
+            return Err(self.not_now());
+        }
+        let qp = self
+            .qp()
+            .ok_or(Fail::state(INVALID_STATE_EP_UNCONFIGURED))?;
+        let incoming = cr.take().ok_or(Fail::handle(INVALID_HANDLE_CR))?;
+        self.step(&control, Step::Accept)?;
+        let attempt = control.begin((cr.hello.address, cr.hello.port), cr.conn_qual);
+        control.peer = incoming.peer().qps.first().map(|peer| Remote {
+            node: incoming.peer().node,
+            qpn: peer.qpn,
+            control: cr.hello.control,
+        });
+        let answer = ia.hello(Purpose::Answer, qp.qpn(), data).encode();
+        let answered = incoming.answer(&[&qp], &answer);
+        drop(control);
+        match answered {
+            Ok(accepting) => {
+                let ep = Arc::clone(self);
+                ia.worker().add(Job::Accept {
+                    ep,
+                    attempt,
+                    accepting,
+                });
+            }
+            Err(error) => {
+                tracing::info!(%error, "accepting a connection");
+                self.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer has confirmed the connection that this side accepted.
+    pub fn accepted(self: &Arc<Self>, attempt: u64) {
+        let control = self.control.lock();
+        if control.attempt == attempt && self.step(&control, Step::Establish).is_ok() {
+            drop(control);
+            self.tell(CONNECTION_EVENT_ESTABLISHED, &[]);
+        }
+    }
+
+    /// A connection cannot be established.
+    pub fn failed(self: &Arc<Self>, attempt: u64, number: dat_event_number, data: &[u8]) {
+        let mut control = self.control.lock();
+        if control.attempt != attempt || self.step(&control, Step::Fail).is_err() {
+            return;
+        }
+        control.attempt += 1;
+        control.peer = None;
+        control.data = data.to_vec();
+        let event = connection(number, self.handle, &control.data);
+        drop(control);
+        self.flush();
+        if let Some(evd) = &self.parts().connect {
+            evd.push(notifying(event));
+        }
+    }
+
+    /// A connection request failed.
+    pub fn refused(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
+        tracing::info!(%error, "connecting");
+        let (number, data) = match error {
+            DeviceError::Refused { reason } => (CONNECTION_EVENT_PEER_REJECTED, from_text(reason)),
+            DeviceError::NotListening { .. } | DeviceError::Handshake(_) => {
+                (CONNECTION_EVENT_NON_PEER_REJECTED, Vec::new())
+            }
+            DeviceError::TimedOut { .. } => (CONNECTION_EVENT_TIMED_OUT, Vec::new()),
+            _ => (CONNECTION_EVENT_UNREACHABLE, Vec::new()),
+        };
+        self.failed(attempt, number, &data);
+    }
+
+    /// Disconnects, for the program.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`, `DAT_INVALID_PARAMETER`.
+    pub fn disconnect(self: &Arc<Self>, flags: dat_close_flags) -> Result {
+        let step = match flags {
+            CLOSE_ABRUPT_FLAG => Step::DisconnectAbruptly,
+            CLOSE_GRACEFUL_FLAG => Step::DisconnectGracefully,
+            _ => return Err(Fail::argument(2)),
+        };
+        let control = self.control.lock();
+        let before = self.state();
+        match before {
+            State::Disconnected => return Ok(()),
+            State::DisconnectPending if step == Step::DisconnectGracefully => return Ok(()),
+            _ => {}
+        }
+        let after = before.after(step).ok_or(self.not_now())?;
+        if after != State::DisconnectPending {
+            drop(control);
+            self.end(step, Some(CONNECTION_EVENT_DISCONNECTED));
+            return Ok(());
+        }
+        self.set_state(after);
+        let attempt = control.attempt;
+        drop(control);
+        if !self.drained(attempt) {
+            let ep = Arc::clone(self);
+            self.ia().worker().add(Job::Drain { ep, attempt });
+        }
+        Ok(())
+    }
+
+    /// Ends a graceful disconnect if all requests are complete. Returns whether there is nothing to wait for.
+    pub fn drained(self: &Arc<Self>, attempt: u64) -> bool {
+        if !self.is_attempt(attempt) || self.state() != State::DisconnectPending {
+            return true;
+        }
+        let info = self.qp().and_then(|qp| qp.query().ok());
+        let busy = info.is_some_and(|info| info.sends > 0 && info.state == QpState::Rts);
+        if !busy {
+            self.end(Step::Drain, Some(CONNECTION_EVENT_DISCONNECTED));
+        }
+        !busy
+    }
+
+    /// A request has failed. If that has taken the queue pair out of service, the connection is broken, unless the peer has
+    /// disconnected: the worker, which gets the peer's message, decides.
+    pub fn request_failed(self: &Arc<Self>) {
+        self.ia().worker().add(Job::Suspect(Arc::clone(self)));
+    }
+
+    /// Breaks the connection if its queue pair is out of service.
+    pub fn check_service(self: &Arc<Self>) {
+        let info = self.qp().and_then(|qp| qp.query().ok());
+        if self.is_in_service() && info.is_none_or(|info| info.state != QpState::Rts) {
+            self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN));
+        }
+    }
+
+    /// The peer says that it has ended the connection.
+    pub fn peer_left(self: &Arc<Self>, node: NodeId, hello: &Hello) {
+        {
+            let control = self.control.lock();
+            if control.peer.as_ref().is_none_or(|peer| peer.node != node) {
+                return;
+            }
+        }
+        // The peer acknowledged what it received before it sent the message: requests that it received are complete, not
+        // flushed.
+        let parts = self.parts();
+        self.ia().collect(parts.request.as_deref());
+        match hello.purpose {
+            Purpose::Break => self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN)),
+            _ => self.end(Step::PeerDisconnect, Some(CONNECTION_EVENT_DISCONNECTED)),
+        }
+    }
+
+    /// Ends the connection, if `step` can be taken: flushes what is posted, tells the peer and the program.
+    pub fn end(self: &Arc<Self>, step: Step, event: Option<dat_event_number>) {
+        let mut control = self.control.lock();
+        if self.step(&control, step).is_err() {
+            return;
+        }
+        control.attempt += 1;
+        let peer = control.peer.take();
+        drop(control);
+        if let Err(error) = self.ia().device.settle() {
+            tracing::debug!(%error, "acknowledging what was received");
+        }
+        self.flush();
+        let purpose = match step {
+            Step::PeerDisconnect => None,
+            Step::Break => Some(Purpose::Break),
+            _ => Some(Purpose::Disconnect),
+        };
+        if let (Some(peer), Some(purpose)) = (peer, purpose) {
+            let hello = self.ia().hello(purpose, peer.qpn, &[]).encode();
+            match self.ia().device.begin_connect(peer.control, &[], &hello) {
+                Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
+                Err(error) => tracing::debug!(%error, "telling the peer of a disconnect"),
+            }
+        }
+        if let Some(number) = event {
+            self.tell(number, &[]);
+        }
+    }
+
+    /// Flushes what is posted, so that its events come before that of the disconnect.
+    fn flush(&self) {
+        let parts = self.parts();
+        if let Some(qp) = &parts.qp
+            && let Err(error) = qp.modify(&QpAttributes::to(QpState::Error))
+        {
+            tracing::debug!(%error, "flushing an EP");
+        }
+        for evd in [&parts.recv, &parts.request] {
+            self.ia().collect(evd.as_deref());
+        }
+    }
+
+    /// Makes it as new.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`, `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn reset(self: &Arc<Self>) -> Result {
+        let mut control = self.control.lock();
+        let before = self.state();
+        let after = before.after(Step::Reset).ok_or(self.not_now())?;
+        if before != after {
+            self.rebuild(self.parts())?;
+            control.attempt += 1;
+            control.peer = None;
+            control.remote = None;
+        }
+        self.set_state(after);
+        Ok(())
+    }
+
+    /// Ends it, with its connection.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`: it belongs to an RSP or to a connection request.
+    pub fn free(self: &Arc<Self>) -> Result {
+        let held = [
+            State::Reserved,
+            State::PassivePending,
+            State::UnconfiguredPassive,
+        ];
+        if held.contains(&self.state()) {
+            return Err(self.not_now());
+        }
+        self.end(Step::DisconnectAbruptly, None);
+        self.control.lock().attempt += 1;
+        self.close();
+        Ok(())
+    }
+}

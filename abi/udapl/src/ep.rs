@@ -1,0 +1,421 @@
+//! EPs (endpoints): queue pairs of the device, with DAT's states.
+//!
+//! [`Ep`] is the object: what it is made of and how it posts. The rest of `impl Ep`, what happens to its connection, is in
+//! `connection.rs`. The queue pair exists as long as the EP has its PZ and EVDs; a reset replaces it by a new one.
+
+use crate::connection::Control;
+use crate::ep_attr::Attr;
+use crate::ep_state::State;
+use crate::evd::Evd;
+use crate::fail::{Fail, Result};
+use crate::ia::Ia;
+use crate::post::Options;
+use crate::pz::Pz;
+use crate::requests::{Posted, Requests, What};
+use crate::srq::Srq;
+use crate::sys::IbAddrHandle;
+use crate::sys::consts::*;
+use parking_lot::{Mutex, RwLock};
+use rkey_device::core::Access;
+use rkey_device::engine::{
+    QpAttributes, QpType, RecvRequest, SendFlags, SendRequest, Sge, UdAddress, Work,
+};
+use rkey_device::{Qp, QpOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// The queue key of all datagram EPs.
+pub const QKEY: u32 = 0x0da7_0da7;
+
+/// An endpoint.
+pub struct Ep {
+    ia: Arc<Ia>,
+    /// Its handle.
+    pub handle: usize,
+    state: AtomicI32,
+    /// `recv_completion_flags` and `request_completion_flags`, for readers without a lock.
+    flags: [AtomicU32; 2],
+    datagram: bool,
+    parts: RwLock<Parts>,
+    /// Its connection.
+    pub control: Mutex<Control>,
+    /// Its requests.
+    pub sends: Mutex<Requests>,
+    /// Its receives, if they may be without notification.
+    pub recvs: Mutex<Requests>,
+}
+
+/// What an EP is made of.
+#[derive(Clone, Default)]
+pub struct Parts {
+    /// Its PZ.
+    pub pz: Option<Arc<Pz>>,
+    /// Where receives complete; `None`: the program wants no events.
+    pub recv: Option<Arc<Evd>>,
+    /// Where requests complete.
+    pub request: Option<Arc<Evd>>,
+    /// Where its connection is reported.
+    pub connect: Option<Arc<Evd>>,
+    /// Where its receives come from, if it has none of its own.
+    pub srq: Option<Arc<Srq>>,
+    /// Its attributes.
+    pub attr: Attr,
+    /// Its queue pair.
+    pub qp: Option<Qp>,
+}
+
+crate::kind!(Ep, HANDLE_TYPE_EP, INVALID_HANDLE_EP, RESOURCE_TEP, 1 << 16);
+
+impl Parts {
+    /// Counts the EP in the objects that it uses.
+    fn hold(&self) -> Result {
+        let recvs = match self.srq {
+            Some(_) => self.attr.max_recv_dtos.max(1024),
+            None => self.attr.max_recv_dtos,
+        };
+        if let Some(evd) = &self.recv {
+            evd.expect(recvs)?;
+        }
+        if let Some(evd) = &self.request {
+            evd.expect(self.attr.max_request_dtos)?;
+        }
+        for evd in [&self.recv, &self.request, &self.connect]
+            .into_iter()
+            .flatten()
+        {
+            evd.users.add();
+        }
+        if let Some(pz) = &self.pz {
+            pz.users.add();
+        }
+        if let Some(srq) = &self.srq {
+            srq.users.add();
+        }
+        Ok(())
+    }
+
+    /// Undoes `hold`.
+    fn release(&self) {
+        for evd in [&self.recv, &self.request, &self.connect]
+            .into_iter()
+            .flatten()
+        {
+            evd.users.remove();
+        }
+        if let Some(evd) = &self.request {
+            evd.expect_less(self.attr.max_request_dtos);
+        }
+        if let Some(evd) = &self.recv {
+            evd.expect_less(self.attr.max_recv_dtos);
+        }
+        if let Some(pz) = &self.pz {
+            pz.users.remove();
+        }
+        if let Some(srq) = &self.srq {
+            srq.users.remove();
+        }
+    }
+
+    /// Creates the queue pair, ready for receives.
+    fn make_qp(&self, ia: &Ia) -> Result<Option<Qp>> {
+        let Some(pz) = &self.pz else { return Ok(None) };
+        let cq = |evd: &Option<Arc<Evd>>| match evd {
+            Some(evd) => evd.cq().unwrap_or(&ia.sink_cq).clone(),
+            None => ia.sink_cq.clone(),
+        };
+        let attr = &self.attr;
+        let datagram = attr.service_type == IB_SERVICE_TYPE_UD;
+        let options = QpOptions {
+            qp_type: if datagram { QpType::Ud } else { QpType::Rc },
+            send_cq: cq(&self.request),
+            recv_cq: cq(&self.recv),
+            srq: self.srq.as_ref().map(|srq| srq.queue.clone()),
+            max_send: attr.max_request_dtos.max(1),
+            max_recv: attr.max_recv_dtos.max(1),
+            max_send_sge: attr.request_segments(),
+            max_recv_sge: attr.max_recv_iov.max(1),
+            max_inline: 0,
+            ..QpOptions::new(pz.domain, &ia.sink_cq)
+        };
+        let qp = ia.device.create_qp(&options)?;
+        if datagram {
+            let init = QpAttributes {
+                qkey: Some(QKEY),
+                access: None,
+                ..QpAttributes::init(Access::empty())
+            };
+            qp.modify(&init)?;
+        } else {
+            qp.modify(&QpAttributes::init(Access::REMOTE))?;
+        }
+        Ok(Some(qp))
+    }
+}
+
+impl Ep {
+    /// An EP with these parts; its queue pair is created if it has a PZ.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn new(ia: &Arc<Ia>, handle: usize, mut parts: Parts, state: State) -> Result<Arc<Self>> {
+        parts.qp = parts.make_qp(ia)?;
+        parts.hold()?;
+        let attr = parts.attr;
+        let ep = Arc::new(Self {
+            ia: Arc::clone(ia),
+            handle,
+            state: AtomicI32::new(state as i32),
+            flags: [attr.recv_completion_flags, attr.request_completion_flags].map(AtomicU32::new),
+            datagram: attr.service_type == IB_SERVICE_TYPE_UD,
+            parts: RwLock::new(parts),
+            control: Mutex::new(Control::new(ia)),
+            sends: Mutex::default(),
+            recvs: Mutex::default(),
+        });
+        if let Some(qp) = ep.qp() {
+            ia.add_ep(qp.qpn(), &ep);
+        }
+        Ok(ep)
+    }
+
+    /// The IA that it belongs to.
+    #[must_use]
+    pub fn ia(&self) -> &Arc<Ia> {
+        &self.ia
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        State::from_number(self.state.load(Ordering::Acquire))
+    }
+
+    /// Stores its state. The caller holds `control`.
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as i32, Ordering::Release);
+    }
+
+    /// Whether it has a connection that can break.
+    #[must_use]
+    pub fn is_in_service(&self) -> bool {
+        matches!(self.state(), State::Connected | State::DisconnectPending) && !self.datagram
+    }
+
+    /// Whether requests may be posted: they are executed, or flushed at once.
+    #[inline]
+    #[must_use]
+    pub fn takes_requests(&self) -> bool {
+        matches!(self.state(), State::Connected | State::Disconnected)
+    }
+
+    /// Whether it sends datagrams.
+    #[must_use]
+    pub fn is_datagram(&self) -> bool {
+        self.datagram
+    }
+
+    /// Whether its receives may be posted without notification.
+    #[inline]
+    #[must_use]
+    pub fn quiet_receives(&self) -> bool {
+        self.flags[0].load(Ordering::Relaxed) & COMPLETION_UNSIGNALLED_FLAG != 0
+    }
+
+    /// Whether only messages that ask for it notify.
+    #[inline]
+    #[must_use]
+    pub fn waits_for_solicited(&self) -> bool {
+        self.flags[0].load(Ordering::Relaxed) & COMPLETION_SOLICITED_WAIT_FLAG != 0
+    }
+
+    /// Whether its requests may be posted without notification.
+    #[inline]
+    #[must_use]
+    pub fn quiet_requests(&self) -> bool {
+        self.flags[1].load(Ordering::Relaxed) & COMPLETION_UNSIGNALLED_FLAG != 0
+    }
+
+    /// A copy of its parts.
+    #[must_use]
+    pub fn parts(&self) -> Parts {
+        self.parts.read().clone()
+    }
+
+    /// Its PZ.
+    #[must_use]
+    pub fn pz(&self) -> Option<Arc<Pz>> {
+        self.parts.read().pz.clone()
+    }
+
+    /// Its queue pair.
+    #[must_use]
+    pub fn qp(&self) -> Option<Qp> {
+        self.parts.read().qp.clone()
+    }
+
+    /// The address of a datagram's sender, as a program can send to it.
+    #[must_use]
+    pub fn source_of(&self, qpn: u32) -> IbAddrHandle {
+        self.ia.address_handle(qpn)
+    }
+
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`, `DAT_INVALID_STATE`, `DAT_LENGTH_ERROR`, `DAT_INVALID_PARAMETER`.
+    pub fn post(
+        &self,
+        work: Work,
+        sges: &[Sge],
+        cookie: u64,
+        options: Options,
+        what: What,
+    ) -> Result {
+        self.post_to(work, sges, cookie, options, what, None)
+    }
+
+    /// As [`Ep::post`], for a datagram.
+    ///
+    /// # Errors
+    /// As [`Ep::post`].
+    #[inline]
+    pub fn post_to(
+        &self,
+        work: Work,
+        sges: &[Sge],
+        cookie: u64,
+        options: Options,
+        what: What,
+        ud: Option<UdAddress>,
+    ) -> Result {
+        self.make_room();
+        let parts = self.parts.read();
+        let qp = parts.qp.as_ref().ok_or(self.not_now())?;
+        let mut flags = options.flags;
+        if parts.request.is_none() {
+            flags.remove(SendFlags::SIGNALED);
+        }
+        let posted = Posted {
+            cookie,
+            notify: options.notify,
+            what,
+        };
+        // Under the lock, so that the completion finds the request in the list.
+        let mut sends = self.sends.lock();
+        sends.post(posted, |id| {
+            let request = SendRequest {
+                flags,
+                ud,
+                ..SendRequest::new(id, work, sges)
+            };
+            qp.post_send(&request)
+        })?;
+        Ok(())
+    }
+
+    /// Before a post: takes completions if there are many, so that lists stay short even if the program takes no
+    /// events.
+    #[inline]
+    fn make_room(&self) {
+        let (crowded, most) = {
+            let parts = self.parts.read();
+            let crowded = self.ia.is_crowded(parts.request.as_deref());
+            (crowded, parts.attr.max_request_dtos.max(1) as usize * 2)
+        };
+        if crowded {
+            self.ia.collect(self.parts().request.as_deref());
+        }
+        if self.sends.lock().len() >= most {
+            self.collect_requests();
+        }
+    }
+
+    /// Takes the completions of its requests. Suppressed requests that are no longer in the queue pair then have
+    /// succeeded, because failed ones have a completion.
+    pub fn collect_requests(&self) {
+        let Some(qp) = self.qp() else { return };
+        let complete = {
+            let sends = self.sends.lock();
+            let Ok(info) = qp.query() else { return };
+            sends.next().saturating_sub(info.sends.into())
+        };
+        // The completions of all requests before `complete` are there.
+        self.ia.collect(self.parts().request.as_deref());
+        self.sends.lock().forget_before(complete);
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// As [`Ep::post`].
+    pub fn post_recv(&self, sges: &[Sge], cookie: u64, notify: bool) -> Result {
+        let crowded = self.ia.is_crowded(self.parts.read().recv.as_deref());
+        if crowded {
+            self.ia.collect(self.parts().recv.as_deref());
+        }
+        let parts = self.parts.read();
+        let qp = parts.qp.as_ref().ok_or(self.not_now())?;
+        if !self.quiet_receives() {
+            return Ok(qp.post_recv(&RecvRequest { id: cookie, sges })?);
+        }
+        let posted = Posted {
+            cookie,
+            notify,
+            what: What::Receive,
+        };
+        let mut recvs = self.recvs.lock();
+        recvs.post(posted, |id| qp.post_recv(&RecvRequest { id, sges }))?;
+        Ok(())
+    }
+
+    /// The error of a call that its state does not allow.
+    #[must_use]
+    pub fn not_now(&self) -> Fail {
+        Fail::state(self.state().subtype())
+    }
+
+    /// Gives it other parts, and a new queue pair. The caller holds `control`.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`: it has the old ones.
+    pub(crate) fn rebuild(self: &Arc<Self>, mut new: Parts) -> Result {
+        new.qp = new.make_qp(&self.ia)?;
+        new.hold()?;
+        let [recv, request] = [
+            new.attr.recv_completion_flags,
+            new.attr.request_completion_flags,
+        ];
+        self.leave_qp();
+        let qpn = new.qp.as_ref().map(Qp::qpn);
+        let old = std::mem::replace(&mut *self.parts.write(), new);
+        old.release();
+        self.flags[0].store(recv, Ordering::Relaxed);
+        self.flags[1].store(request, Ordering::Relaxed);
+        *self.sends.lock() = Requests::default();
+        *self.recvs.lock() = Requests::default();
+        if let Some(qpn) = qpn {
+            self.ia.add_ep(qpn, self);
+        }
+        Ok(())
+    }
+
+    /// Turns what its queue pair has completed into events, and takes it out of the IA's list.
+    fn leave_qp(&self) {
+        let parts = self.parts();
+        let Some(qp) = parts.qp else { return };
+        for evd in [&parts.recv, &parts.request] {
+            match evd {
+                Some(evd) => evd.forget_ep(qp.qpn()),
+                None => self.ia.collect(None),
+            }
+        }
+        self.ia.remove_ep(qp.qpn());
+    }
+
+    /// Ends it: its queue pair, and its use of other objects.
+    pub(crate) fn close(&self) {
+        self.leave_qp();
+        let old = std::mem::take(&mut *self.parts.write());
+        old.release();
+    }
+}

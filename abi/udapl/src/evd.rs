@@ -1,0 +1,488 @@
+//! EVDs (event dispatchers): the queues from which a program takes all its events.
+//!
+//! An EVD has a queue of its own, for events of connections and of the program, and may have a completion queue of the device,
+//! for DTOs and binds. Completions become events when the program (or the IA's worker) looks: [`Evd::collect`] moves them from
+//! the one to the other. An EVD never loses an event: its queue grows beyond the length that the program asked for.
+//!
+//! Lock order: the state of an EP, then that of an EVD, then the lists of posted requests.
+
+use crate::cno::Cno;
+use crate::completion;
+use crate::ep::Ep;
+use crate::event::Queued;
+use crate::fail::{Fail, Result};
+use crate::ia::Ia;
+use crate::sys::consts::*;
+use crate::sys::{EvdHandle, Event, TIMEOUT_INFINITE, Timeout};
+use parking_lot::Mutex;
+use rkey_device::engine::Completion;
+use rkey_device::{Cq, time};
+use rkey_kit::object::Users;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How many completions to take at a time.
+const BATCH: usize = 16;
+/// How many completions an EVD's completion queue can hold at least.
+const MIN_DEPTH: u32 = 256;
+
+/// An event dispatcher.
+pub struct Evd {
+    ia: Arc<Ia>,
+    /// Its handle.
+    pub handle: usize,
+    /// Its kinds of events: `DAT_EVD_*_FLAG`.
+    pub flags: dat_evd_flags,
+    /// Its completion queue, or the IA's empty one.
+    cq: Cq,
+    has_cq: bool,
+    state: Mutex<State>,
+    /// Counts what a waiter must look at.
+    news: AtomicU32,
+    /// How many requests the EPs that complete here may post, in total.
+    demand: Mutex<u32>,
+    /// EPs, PSPs and RSPs that deliver events here.
+    pub users: Users,
+}
+
+struct State {
+    queue: VecDeque<Queued>,
+    /// How many notification events arrived since the EVD was created.
+    notified: u64,
+    qlen: u32,
+    enabled: bool,
+    waitable: bool,
+    waiting: bool,
+    cno: Option<Arc<Cno>>,
+    /// The EP of the last completion.
+    last: Option<(u32, Arc<Ep>)>,
+}
+
+crate::kind!(
+    Evd,
+    HANDLE_TYPE_EVD,
+    INVALID_HANDLE_EVD_REQUEST,
+    RESOURCE_TEVD,
+    1 << 16
+);
+
+/// EPs with failed requests.
+type Broken = Vec<Arc<Ep>>;
+
+impl Evd {
+    /// An EVD for these kinds of events.
+    ///
+    /// # Errors
+    /// The device has no completion queue left.
+    pub fn new(
+        ia: &Arc<Ia>,
+        handle: usize,
+        qlen: u32,
+        flags: dat_evd_flags,
+        cno: Option<Arc<Cno>>,
+    ) -> Result<Self> {
+        let has_cq = flags & (EVD_DTO_FLAG | EVD_RMR_BIND_FLAG | EVD_EXTENSION_BASE) != 0;
+        let cq = match has_cq {
+            true => ia
+                .device
+                .create_cq(qlen.max(MIN_DEPTH), Some(&ia.channel))?,
+            false => ia.idle_cq.clone(),
+        };
+        if let Some(cno) = &cno {
+            cno.users.add();
+        }
+        Ok(Self {
+            ia: Arc::clone(ia),
+            handle,
+            flags,
+            cq,
+            has_cq,
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                notified: 0,
+                qlen,
+                enabled: true,
+                waitable: true,
+                waiting: false,
+                cno,
+                last: None,
+            }),
+            news: AtomicU32::new(0),
+            demand: Mutex::new(0),
+            users: Users::default(),
+        })
+    }
+
+    /// The IA that it belongs to.
+    #[must_use]
+    pub fn ia(&self) -> &Arc<Ia> {
+        &self.ia
+    }
+
+    /// Its completion queue, if it takes completions.
+    #[must_use]
+    pub fn cq(&self) -> Option<&Cq> {
+        self.has_cq.then_some(&self.cq)
+    }
+
+    /// Makes room for the completions of an EP that may post this many requests more.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn expect(&self, more: u32) -> Result {
+        let mut demand = self.demand.lock();
+        let wanted = demand.saturating_add(more);
+        let depth = wanted.saturating_mul(2).max(MIN_DEPTH);
+        if self.cq.depth() < depth as usize {
+            self.cq.resize(depth)?;
+        }
+        *demand = wanted;
+        Ok(())
+    }
+
+    /// An EP that could post this many requests is gone.
+    pub fn expect_less(&self, fewer: u32) {
+        let mut demand = self.demand.lock();
+        *demand = demand.saturating_sub(fewer);
+    }
+
+    /// Whether it holds so many completions that those of later requests may not fit: [`Evd::collect`] makes room, even if the
+    /// program takes no events.
+    #[inline]
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.cq.len() >= self.cq.depth() / 2
+    }
+
+    /// Adds an event, and notifies the program.
+    pub fn push(&self, queued: Queued) {
+        let cno = {
+            let mut state = self.state.lock();
+            state.queue.push_back(queued);
+            if !queued.notify {
+                return;
+            }
+            state.notified += 1;
+            self.news.fetch_add(1, Ordering::SeqCst);
+            if state.waiting {
+                self.cq.wake();
+            }
+            state.cno_to_trigger()
+        };
+        if let Some(cno) = cno {
+            cno.trigger(self.handle);
+        }
+    }
+
+    /// Adds a software event.
+    ///
+    /// # Errors
+    /// `DAT_QUEUE_FULL`.
+    pub fn push_software(&self, queued: Queued) -> Result {
+        {
+            let state = self.state.lock();
+            if state.queue.len() >= state.qlen as usize {
+                return Err(Fail::new(QUEUE_FULL, NO_SUBTYPE));
+            }
+        }
+        self.push(queued);
+        Ok(())
+    }
+
+    /// Whether another event fits the length that the program asked for.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        state.queue.len() < state.qlen as usize
+    }
+
+    /// Turns all completions into events. EPs that they show to be broken are dealt with.
+    pub fn collect(&self) {
+        let mut broken = Broken::new();
+        let cno = {
+            let mut state = self.state.lock();
+            let before = state.notified;
+            while self.take_completions(&mut state, &mut broken) > 0 {}
+            match state.notified == before {
+                true => None,
+                false => self.announce(&state),
+            }
+        };
+        self.settle(broken);
+        if let Some(cno) = cno {
+            cno.trigger(self.handle);
+        }
+    }
+
+    /// Notifies a waiter; returns the CNO to trigger.
+    fn announce(&self, state: &State) -> Option<Arc<Cno>> {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        if state.waiting {
+            self.cq.wake();
+        }
+        state.cno_to_trigger()
+    }
+
+    /// Moves some completions to the queue; returns how many there were.
+    fn take_completions(&self, state: &mut State, broken: &mut Broken) -> usize {
+        let mut batch = [Completion::default(); BATCH];
+        let taken = match self.has_cq {
+            true => self.cq.poll(&mut batch).unwrap_or(0),
+            false => 0,
+        };
+        for completion in batch.iter().take(taken) {
+            self.translate(state, completion, broken);
+        }
+        taken
+    }
+
+    #[inline]
+    fn translate(&self, state: &mut State, completion: &Completion, broken: &mut Broken) {
+        let known = state.last.as_ref();
+        if known.is_none_or(|(qpn, _)| *qpn != completion.qpn) {
+            // The completion of an EP that is gone: its events went with it.
+            let Some(ep) = self.ia.ep(completion.qpn) else {
+                return;
+            };
+            state.last = Some((completion.qpn, ep));
+        }
+        let Some((_, ep)) = &state.last else { return };
+        let found = completion::translate(ep, completion);
+        if !completion.status.is_success() && ep.is_in_service() {
+            broken.push(Arc::clone(ep));
+        }
+        if let Some(queued) = found {
+            state.notified += u64::from(queued.notify);
+            state.queue.push_back(queued);
+        }
+    }
+
+    /// Deals with EPs that have failed requests.
+    fn settle(&self, broken: Broken) {
+        for ep in broken {
+            ep.request_failed();
+        }
+    }
+
+    /// An EP is about to lose its queue pair: turns its completions into events while they still find it.
+    pub fn forget_ep(&self, qpn: u32) {
+        self.collect();
+        let mut state = self.state.lock();
+        if state.last.as_ref().is_some_and(|(last, _)| *last == qpn) {
+            state.last = None;
+        }
+    }
+
+    /// Takes the oldest event.
+    ///
+    /// # Errors
+    /// `DAT_QUEUE_EMPTY`.
+    pub fn dequeue(&self) -> Result<Event> {
+        let mut broken = Broken::new();
+        let taken = {
+            let mut state = self.state.lock();
+            if state.queue.is_empty() {
+                self.take_completions(&mut state, &mut broken);
+            }
+            state.queue.pop_front()
+        };
+        if !broken.is_empty() {
+            self.settle(broken);
+        }
+        let mut event = taken.ok_or(Fail::EMPTY)?.event;
+        event.evd_handle = self.handle as EvdHandle;
+        Ok(event)
+    }
+
+    /// Waits until there are `threshold` events and takes the oldest one; also returns how many more there are.
+    ///
+    /// # Errors
+    /// `DAT_TIMEOUT_EXPIRED`; `DAT_INVALID_STATE` (unwaitable, or another waiter).
+    pub fn wait(&self, timeout: Timeout, threshold: u32) -> Result<(Event, u32)> {
+        {
+            let mut state = self.state.lock();
+            if !state.waitable {
+                return Err(Fail::state(INVALID_STATE_EVD_UNWAITABLE));
+            }
+            if std::mem::replace(&mut state.waiting, true) {
+                return Err(Fail::state(INVALID_STATE_EVD_WAITER));
+            }
+        }
+        let result = self.wait_alone(timeout, threshold as usize);
+        self.state.lock().waiting = false;
+        result?;
+        let event = self.dequeue()?;
+        let more = self.state.lock().queue.len() + if self.has_cq { self.cq.len() } else { 0 };
+        Ok((event, more as u32))
+    }
+
+    fn wait_alone(&self, timeout: Timeout, threshold: usize) -> Result {
+        let deadline = deadline(timeout);
+        let mut before = None;
+        loop {
+            let seen = self.news.load(Ordering::SeqCst);
+            let mut broken = Broken::new();
+            let (enough, waitable) = {
+                let mut state = self.state.lock();
+                while self.take_completions(&mut state, &mut broken) > 0 {}
+                // Events that are there already end the wait at once; later, only a notification ends it.
+                let notified = before.is_none_or(|before| state.notified > before);
+                before.get_or_insert(state.notified);
+                let enough = notified && state.queue.len() >= threshold;
+                (enough, state.waitable)
+            };
+            self.settle(broken);
+            if enough {
+                return Ok(());
+            }
+            if !waitable {
+                return Err(Fail::state(INVALID_STATE_EVD_UNWAITABLE));
+            }
+            let left = match deadline {
+                None => None,
+                Some(end) => match end.checked_duration_since(time::now()) {
+                    Some(left) if !left.is_zero() => Some(left),
+                    _ => return Err(Fail::TIMEOUT),
+                },
+            };
+            self.cq
+                .wait_or(left, || self.news.load(Ordering::SeqCst) != seen)?;
+        }
+    }
+
+    /// Looks at an EVD whose completion queue has reported something to the IA's worker, and asks for the next report.
+    pub fn look(&self) {
+        loop {
+            self.collect();
+            self.arm();
+            if self.cq.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Asks the device to report failures to the IA's worker, and all completions if a CNO waits for them.
+    pub fn arm(&self) {
+        if !self.has_cq {
+            return;
+        }
+        let has_cno = {
+            let state = self.state.lock();
+            state.cno_to_trigger().is_some()
+        };
+        let armed = match has_cno {
+            true => self.cq.req_notify(false),
+            false => Ok(()),
+        };
+        if let Err(error) = armed.and_then(|()| self.cq.watch(&self.ia.channel)) {
+            tracing::debug!(%error, "watching a completion queue");
+        }
+    }
+
+    /// Triggers the CNO for events that are there already.
+    fn trigger_for_old(&self) {
+        self.look();
+        let cno = {
+            let state = self.state.lock();
+            let any = state.queue.iter().any(|queued| queued.notify);
+            state.cno_to_trigger().filter(|_| any)
+        };
+        if let Some(cno) = cno {
+            cno.trigger(self.handle);
+        }
+    }
+
+    /// Notifies another CNO from now on, or none.
+    pub fn set_cno(&self, cno: Option<Arc<Cno>>) {
+        if let Some(cno) = &cno {
+            cno.users.add();
+        }
+        let old = std::mem::replace(&mut self.state.lock().cno, cno);
+        if let Some(old) = old {
+            old.users.remove();
+            old.forget(self.handle);
+        }
+        self.trigger_for_old();
+    }
+
+    /// Whether its events trigger its CNO.
+    pub fn enable(&self, enabled: bool) {
+        self.state.lock().enabled = enabled;
+        if enabled {
+            self.trigger_for_old();
+        }
+    }
+
+    /// Whether threads may wait for it. A waiting thread stops if not.
+    pub fn set_waitable(&self, waitable: bool) {
+        self.state.lock().waitable = waitable;
+        self.news.fetch_add(1, Ordering::SeqCst);
+        self.cq.wake();
+    }
+
+    /// Changes its length.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`: it holds more events.
+    pub fn resize(&self, qlen: u32) -> Result {
+        let mut state = self.state.lock();
+        if state.queue.len() > qlen as usize {
+            return Err(Fail::new(INVALID_STATE, NO_SUBTYPE));
+        }
+        state.qlen = qlen;
+        Ok(())
+    }
+
+    /// Its length, its state (`DAT_EVD_STATE_*`) and the handle of its CNO.
+    #[must_use]
+    pub fn describe(&self) -> (u32, dat_evd_state, usize) {
+        let state = self.state.lock();
+        let bits = if state.enabled {
+            EVD_STATE_ENABLED
+        } else {
+            EVD_STATE_DISABLED
+        };
+        let waits = if state.waitable {
+            EVD_STATE_WAITABLE
+        } else {
+            EVD_STATE_UNWAITABLE
+        };
+        let cno = state.cno.as_ref().map_or(0, |cno| cno.handle);
+        (state.qlen, bits | waits | EVD_STATE_CONFIG_NOTIFY, cno)
+    }
+
+    /// Whether a thread waits for it.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        self.state.lock().waiting
+    }
+
+    /// Ends it.
+    pub fn close(&self) {
+        let cno = self.state.lock().cno.take();
+        if let Some(cno) = cno {
+            cno.users.remove();
+            cno.forget(self.handle);
+        }
+        if self.has_cq {
+            self.ia.forget_cq(self.cq.id());
+        }
+    }
+}
+
+impl State {
+    fn cno_to_trigger(&self) -> Option<Arc<Cno>> {
+        self.cno.as_ref().filter(|_| self.enabled).cloned()
+    }
+}
+
+/// When a DAT timeout (microseconds) is over; `None`: never.
+#[must_use]
+pub fn deadline(timeout: Timeout) -> Option<Instant> {
+    match timeout {
+        TIMEOUT_INFINITE => None,
+        micros => Some(time::now() + Duration::from_micros(micros.into())),
+    }
+}

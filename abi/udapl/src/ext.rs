@@ -1,0 +1,177 @@
+//! The extension for InfiniBand (dat_ib_extensions.h): immediate data, atomics, attributes without an open IA.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions; reads the arguments of a C function with `...`.
+
+use crate::argument;
+use crate::ep::Ep;
+use crate::fail::{Fail, Result, call};
+use crate::ia::Ia;
+use crate::object::find;
+use crate::post::{Options, Segments, segments, target};
+use crate::requests::What;
+use crate::sys::consts::*;
+use crate::sys::{
+    ExtendedOp, Handle, IaAttr, IaHandle, LmrTriplet, ProviderAttr, Return, RmrTriplet, VaListTag,
+};
+use crate::va_list::Arguments;
+use crate::{ia_attr, ia_calls};
+use rkey_device::core::LocalKey;
+use rkey_device::engine::{Sge, Work};
+use std::sync::Arc;
+
+/// `dat_extension_op`.
+///
+/// # Safety
+/// The arguments are those of the operation (dat_ib_extensions.h).
+pub unsafe extern "C" fn call_extension(
+    handle: Handle,
+    op: ExtendedOp,
+    arguments: *mut VaListTag,
+) -> Return {
+    call("dat_extension_op", || {
+        let mut arguments = Arguments::new(arguments).ok_or(Fail::argument(3))?;
+        // SAFETY: the caller promises the arguments; `find` validates the handles.
+        unsafe {
+            match op {
+                IB_RDMA_WRITE_IMMED_OP => write_immediate(find(handle)?, &mut arguments),
+                IB_CMP_AND_SWAP_OP => compare_and_swap(find(handle)?, &mut arguments),
+                IB_FETCH_AND_ADD_OP => fetch_and_add(find(handle)?, &mut arguments),
+                IB_OPEN_QUERY_OP => open_query(handle, &mut arguments),
+                IB_CLOSE_QUERY_OP => close_query(handle),
+                _ => Err(Fail::new(NOT_IMPLEMENTED, NO_SUBTYPE)),
+            }
+        }
+    })
+}
+
+fn check_state(ep: &Ep) -> Result {
+    match ep.takes_requests() {
+        true => Ok(()),
+        false => Err(ep.not_now()),
+    }
+}
+
+/// `dat_ib_post_rdma_write_immed`.
+///
+/// # Safety
+/// The arguments are those of the operation.
+unsafe fn write_immediate(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
+    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    let (segments, total, cookie, remote, data, flags) = unsafe {
+        let count = arguments.next() as Count;
+        let iov = arguments.next() as *const LmrTriplet;
+        let (segments, total) = segments(count, iov)?;
+        let cookie = arguments.next();
+        let remote = argument::input(5, arguments.next() as *const RmrTriplet)?;
+        let (data, flags) = (arguments.next() as u32, arguments.next() as u32);
+        (segments, total, cookie, remote, data, flags)
+    };
+    let options = Options::of_request(ep, 7, flags)?;
+    check_state(ep)?;
+    if total > u64::from(remote.segment_length) {
+        return Err(Fail::LENGTH);
+    }
+    let work = Work::Write {
+        remote: target(remote),
+        imm: Some(data),
+    };
+    ep.post(work, &segments, cookie, options, What::WriteImmediate)
+}
+
+/// The segment for the old value of an atomic operation.
+///
+/// # Safety
+/// Null or a triplet.
+unsafe fn result_segment(number: u32, triplet: *const LmrTriplet) -> Result<Segments> {
+    // SAFETY: the caller promises it.
+    let triplet = unsafe { argument::input(number, triplet)? };
+    if triplet.segment_length < 8 {
+        return Err(Fail::LENGTH);
+    }
+    let mut segments = Segments::new();
+    segments.push(Sge {
+        addr: triplet.virtual_address,
+        len: 8,
+        key: LocalKey(triplet.lmr_context),
+    });
+    Ok(segments)
+}
+
+/// `dat_ib_post_cmp_and_swap`.
+///
+/// # Safety
+/// The arguments are those of the operation.
+unsafe fn compare_and_swap(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
+    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    unsafe {
+        let (compare, swap) = (arguments.next(), arguments.next());
+        let segments = result_segment(4, arguments.next() as *const LmrTriplet)?;
+        let cookie = arguments.next();
+        let remote = target(argument::input(6, arguments.next() as *const RmrTriplet)?);
+        let options = Options::of_request(ep, 7, arguments.next() as u32)?;
+        check_state(ep)?;
+        let work = Work::CompareSwap {
+            remote,
+            compare,
+            swap,
+        };
+        ep.post(work, &segments, cookie, options, What::CompareSwap)
+    }
+}
+
+/// `dat_ib_post_fetch_and_add`.
+///
+/// # Safety
+/// The arguments are those of the operation.
+unsafe fn fetch_and_add(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
+    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    unsafe {
+        let add = arguments.next();
+        let segments = result_segment(3, arguments.next() as *const LmrTriplet)?;
+        let cookie = arguments.next();
+        let remote = target(argument::input(5, arguments.next() as *const RmrTriplet)?);
+        let options = Options::of_request(ep, 6, arguments.next() as u32)?;
+        check_state(ep)?;
+        let work = Work::FetchAdd { remote, add };
+        ep.post(work, &segments, cookie, options, What::FetchAdd)
+    }
+}
+
+/// `dat_ib_open_query`: the attributes of an IA that the program has not opened. The handle is the name.
+///
+/// # Safety
+/// The arguments are those of the operation.
+unsafe fn open_query(name: Handle, arguments: &mut Arguments) -> Result {
+    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    unsafe {
+        let ia = arguments.next() as *mut IaHandle;
+        let ia_mask = arguments.next();
+        let ia_attr = arguments.next() as *mut IaAttr;
+        let provider_mask = arguments.next();
+        let provider_attr = arguments.next() as *mut ProviderAttr;
+        argument::room(2, ia)?;
+        let (handle, made) = ia_calls::make(name.cast())?;
+        let store = || {
+            if ia_mask != 0 {
+                argument::store(4, ia_attr, ia_attr::of_ia(&made))?;
+            }
+            if provider_mask != 0 {
+                argument::store(6, provider_attr, ia_attr::of_provider())?;
+            }
+            argument::store(2, ia, handle)
+        };
+        store().inspect_err(|_| ia_calls::close_all(&made, handle as usize))
+    }
+}
+
+/// `dat_ib_close_query`.
+///
+/// # Safety
+/// No other thread uses the IA.
+unsafe fn close_query(ia: Handle) -> Result {
+    // SAFETY: `find` validates the handle.
+    let object = Arc::clone(unsafe { find::<Ia>(ia)? });
+    ia_calls::close_all(&object, ia as usize);
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! IAs (interface adapters): open devices.
+
+#![allow(unsafe_code)]
+// UNSAFETY: gives addresses of its own to programs.
+
+use crate::address::{Visible, of_parameters};
+use crate::ep::Ep;
+use crate::evd::Evd;
+use crate::event::{asynchronous, notifying};
+use crate::fail::{Fail, Result};
+use crate::hello::{Hello, Purpose};
+use crate::object::Table;
+use crate::registry;
+use crate::srq::Srq;
+use crate::sys::consts::*;
+use crate::sys::{Handle, IbAddrHandle};
+use crate::worker::Worker;
+use parking_lot::{Mutex, RwLock};
+use rkey_device::core::Api;
+use rkey_device::engine::{Completion, CqId, SrqId};
+use rkey_device::{AsyncEvent, Channel, Config, Cq, Device, Listener};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// The most events that an EVD holds without growing.
+pub const MAX_EVD_QLEN: u32 = 1 << 20;
+/// The most requests, or receives, that an EP or SRQ can have.
+pub const MAX_DTOS: u32 = 16_384;
+/// The maximum number of segments of a DTO.
+pub const MAX_IOV: u32 = 32;
+/// How many RDMA reads an EP can have outstanding in each direction.
+pub const MAX_READS: u32 = 16;
+/// The longest message, and the longest RDMA read or write.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+/// The maximum private data of one side of a connection. A rejection carries it as text of twice the length.
+pub const MAX_PRIVATE_DATA: usize = 256;
+/// How many completions without an EVD can wait to be dropped.
+const SINK_DEPTH: u32 = 65_536;
+
+/// An open IA.
+pub struct Ia {
+    /// The table of its provider.
+    pub table: Table,
+    /// Its handle.
+    pub handle: usize,
+    /// The device.
+    pub device: Device,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its address for programs.
+    pub visible: Visible,
+    /// Where completion queues report to the worker.
+    pub channel: Channel,
+    /// An empty completion queue: threads that wait for an EVD without one wait here.
+    pub idle_cq: Cq,
+    /// Takes completions for which the program wants no events.
+    pub sink_cq: Cq,
+    /// Where peers report that they have disconnected.
+    pub control: Listener,
+    worker: OnceLock<Worker>,
+    eps: RwLock<HashMap<u32, Weak<Ep>>>,
+    evds: RwLock<HashMap<CqId, Weak<Evd>>>,
+    srqs: RwLock<HashMap<SrqId, Weak<Srq>>>,
+    async_evd: Mutex<Option<Arc<Evd>>>,
+}
+
+crate::kind!(
+    Ia,
+    HANDLE_TYPE_IA,
+    INVALID_HANDLE_IA,
+    RESOURCE_DEVICE,
+    1 << 12
+);
+
+impl Ia {
+    /// Opens a device with the address that a line of dat.conf names, and starts its worker.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`, `DAT_INTERNAL_ERROR`.
+    pub fn open(table: Table, handle: usize, parameters: &str) -> Result<Arc<Self>> {
+        let mut config = Config::from_env().map_err(|error| {
+            tracing::error!("{error}");
+            Fail::INTERNAL
+        })?;
+        config.api = Api::Udapl;
+        let device = Device::open(config)?;
+        let address = of_parameters(parameters);
+        let channel = device.create_channel()?;
+        let ia = Arc::new(Self {
+            table,
+            handle,
+            address,
+            visible: Visible::new(address, 0),
+            idle_cq: device.create_cq(1, None)?,
+            sink_cq: device.create_cq(SINK_DEPTH, Some(&channel))?,
+            control: device.listen(SocketAddr::new(address, 0))?,
+            channel,
+            device,
+            worker: OnceLock::new(),
+            eps: RwLock::default(),
+            evds: RwLock::default(),
+            srqs: RwLock::default(),
+            async_evd: Mutex::default(),
+        });
+        let worker = Worker::start(&ia)?;
+        let _ = ia.worker.set(worker);
+        Ok(ia)
+    }
+
+    /// Its worker.
+    #[must_use]
+    pub fn worker(&self) -> &Worker {
+        // `open` sets it before anything knows the IA.
+        self.worker.get_or_init(Worker::absent)
+    }
+
+    /// The handle by which the program knows it.
+    #[must_use]
+    pub fn number(&self) -> Handle {
+        registry::number_of(self.handle)
+    }
+
+    /// The part of a message that is about this IA, in front of private data.
+    #[must_use]
+    pub fn hello(&self, purpose: Purpose, qpn: u32, data: &[u8]) -> Hello {
+        let control = self.control.local_address();
+        Hello {
+            purpose,
+            control,
+            address: self.address,
+            port: control.port().into(),
+            qpn,
+            data: data.to_vec(),
+        }
+    }
+
+    /// The EP with this queue pair.
+    #[must_use]
+    pub fn ep(&self, qpn: u32) -> Option<Arc<Ep>> {
+        self.eps.read().get(&qpn)?.upgrade()
+    }
+
+    /// Adds an EP.
+    pub fn add_ep(&self, qpn: u32, ep: &Arc<Ep>) {
+        self.eps.write().insert(qpn, Arc::downgrade(ep));
+    }
+
+    /// Removes an EP.
+    pub fn remove_ep(&self, qpn: u32) {
+        self.eps.write().remove(&qpn);
+    }
+
+    /// Adds an EVD, if it has a completion queue.
+    pub fn add_evd(&self, evd: &Arc<Evd>) {
+        if let Some(cq) = evd.cq() {
+            self.evds.write().insert(cq.id(), Arc::downgrade(evd));
+        }
+    }
+
+    /// Removes an EVD.
+    pub fn forget_cq(&self, cq: CqId) {
+        self.evds.write().remove(&cq);
+    }
+
+    /// Adds an SRQ.
+    pub fn add_srq(&self, srq: &Arc<Srq>) {
+        let id = srq.queue.id();
+        self.srqs.write().insert(id, Arc::downgrade(srq));
+    }
+
+    /// Removes an SRQ.
+    pub fn remove_srq(&self, id: SrqId) {
+        self.srqs.write().remove(&id);
+    }
+
+    /// Whether completions wait that [`Ia::collect`] should take.
+    #[inline]
+    #[must_use]
+    pub fn is_crowded(&self, evd: Option<&Evd>) -> bool {
+        match evd {
+            Some(evd) => evd.is_crowded(),
+            None => self.sink_cq.len() >= self.sink_cq.depth() / 2,
+        }
+    }
+
+    /// Turns the completions of an EVD into events, or drops those without one.
+    pub fn collect(&self, evd: Option<&Evd>) {
+        match evd {
+            Some(evd) => evd.collect(),
+            None => self.empty_sink(),
+        }
+    }
+
+    fn empty_sink(&self) {
+        let mut batch = [Completion::default(); 16];
+        while let Ok(taken @ 1..) = self.sink_cq.poll(&mut batch) {
+            for completion in batch.iter().take(taken) {
+                let Some(ep) = self.ep(completion.qpn) else {
+                    continue;
+                };
+                let _ = crate::completion::translate(&ep, completion);
+                if !completion.status.is_success() && ep.is_in_service() {
+                    ep.request_failed();
+                }
+            }
+        }
+    }
+
+    /// A completion queue has reported something.
+    pub fn cq_event(&self, id: CqId) {
+        let evd = self.evds.read().get(&id).and_then(Weak::upgrade);
+        if let Some(evd) = evd {
+            return evd.look();
+        }
+        if id == self.sink_cq.id() {
+            self.empty_sink();
+            let _ = self.sink_cq.watch(&self.channel);
+        }
+    }
+
+    /// The device has reported something.
+    pub fn device_event(&self, event: AsyncEvent) {
+        match event {
+            AsyncEvent::QpFatal { qpn, .. }
+            | AsyncEvent::AccessError { qpn, .. }
+            | AsyncEvent::RequestError { qpn, .. }
+            | AsyncEvent::PeerGone { qpn, .. } => {
+                if let Some(ep) = self.ep(qpn) {
+                    ep.request_failed();
+                }
+            }
+            // The EP is out of service and takes no more from its SRQ (dtestsrq waits for this).
+            AsyncEvent::LastWqeReached { qpn, .. } => {
+                if let Some(ep) = self.ep(qpn) {
+                    ep.request_failed();
+                    self.tell(ASYNC_ERROR_EP_BROKEN, ep.handle, EP_TRANSFER_TO_ERROR);
+                }
+            }
+            AsyncEvent::SrqLimit(id) => {
+                let srq = self.srqs.read().get(&id).and_then(Weak::upgrade);
+                if let Some(srq) = srq {
+                    self.tell(
+                        ASYNC_ERROR_PROVIDER_INTERNAL_ERROR,
+                        srq.handle,
+                        SRQ_LOW_WATERMARK_EVENT,
+                    );
+                }
+            }
+            AsyncEvent::CqOverrun(id) => {
+                let evd = self.evds.read().get(&id).and_then(Weak::upgrade);
+                if let Some(evd) = evd {
+                    self.tell(ASYNC_ERROR_EVD_OVERFLOW, evd.handle, EVD_OVERFLOW_ERROR);
+                }
+            }
+            other => tracing::debug!(?other, "a device event without consequences"),
+        }
+    }
+
+    /// Reports an asynchronous error.
+    pub fn tell(&self, number: dat_event_number, about: usize, reason: i32) {
+        let evd = self.async_evd.lock().clone();
+        if let Some(evd) = evd {
+            evd.push(notifying(asynchronous(number, about, reason)));
+        }
+    }
+
+    /// Where it reports asynchronous errors.
+    #[must_use]
+    pub fn async_evd(&self) -> Option<Arc<Evd>> {
+        self.async_evd.lock().clone()
+    }
+
+    /// Reports asynchronous errors there.
+    pub fn set_async_evd(&self, evd: Option<Arc<Evd>>) {
+        *self.async_evd.lock() = evd;
+    }
+
+    /// Whether it reports asynchronous errors there.
+    #[must_use]
+    pub fn is_async_evd(&self, evd: &Arc<Evd>) -> bool {
+        let own = self.async_evd.lock();
+        own.as_ref().is_some_and(|own| Arc::ptr_eq(own, evd))
+    }
+
+    /// The address of a datagram EP.
+    #[must_use]
+    pub fn address_handle(&self, qpn: u32) -> IbAddrHandle {
+        // SAFETY: all zeros is a valid value.
+        let mut handle: IbAddrHandle = unsafe { std::mem::zeroed() };
+        handle.qpn = qpn;
+        // SAFETY: the room has the size of the field, and is not written meanwhile.
+        handle.ia_addr = unsafe { *self.visible.pointer().cast::<libc::sockaddr_in6>() };
+        // Any value but null: everything that a send needs is the number.
+        handle.ah = self.handle as Handle;
+        handle
+    }
+}

@@ -1,0 +1,61 @@
+//! A uDAPL 2.0 provider on the rkey software device: what libdat2 loads for an IA of `dat.conf`.
+//!
+//! The library translates: DAT's objects, flags and events on one side, the device's on the other. The device below decides about
+//! accesses and carries requests out.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`sys`] | structures and constants of `dat2/udat.h` |
+//! | `export`, [`provider`], [`registry`] | how libdat2 finds us and we find it; the table of all calls |
+//! | [`object`], [`argument`], [`fail`] | handles and arguments, and how calls fail |
+//! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`] | open devices |
+//! | [`worker`] | the thread of an IA |
+//! | [`pz`], [`lmr`], [`rmr`], [`privileges`] | memory: zones, regions, and binds |
+//! | [`evd`], [`evd_calls`], [`event`], [`completion`], [`cno`] | events |
+//! | [`ep`], [`ep_calls`], [`ep_attr`], [`ep_state`], [`connection`] | endpoints and their connections |
+//! | [`psp`], [`rsp`], [`service`], [`cr`], [`hello`] | how peers request connections |
+//! | [`post`], [`requests`], [`srq`] | DTOs |
+//! | [`ext`], [`va_list`] | the extension for InfiniBand |
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+pub mod address;
+pub mod argument;
+pub mod cno;
+pub mod completion;
+pub mod connection;
+pub mod cr;
+pub mod ep;
+pub mod ep_attr;
+pub mod ep_calls;
+pub mod ep_state;
+pub mod evd;
+pub mod evd_calls;
+pub mod event;
+pub mod ext;
+pub mod fail;
+pub mod hello;
+pub mod ia;
+pub mod ia_attr;
+pub mod ia_calls;
+pub mod lmr;
+pub mod object;
+pub mod post;
+pub mod privileges;
+pub mod provider;
+pub mod psp;
+pub mod pz;
+pub mod registry;
+pub mod requests;
+pub mod rmr;
+pub mod rsp;
+pub mod service;
+pub mod srq;
+pub mod sys;
+pub mod va_list;
+pub mod worker;
+
+#[allow(unsafe_code)]
+// UNSAFETY: the exported symbols.
+mod export;

@@ -1,0 +1,301 @@
+//! LMRs (local memory regions).
+//!
+//! `DAT_MEM_TYPE_SHARED_VIRTUAL` lets LMRs of several processes share the resources of one registration. A registration here
+//! takes none that could be shared, so such an LMR is one of virtual memory.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions; registers memory for a program.
+
+use crate::argument;
+use crate::fail::{Fail, Result, call};
+use crate::ia::Ia;
+use crate::object::{find, insert, remove};
+use crate::privileges::rights;
+use crate::pz::Pz;
+use crate::sys::consts::*;
+use crate::sys::{
+    IaHandle, LmrContext, LmrHandle, LmrParam, LmrTriplet, PzHandle, RegionDescription, Return,
+    RmrContext, Vaddr, Vlen,
+};
+use rkey_device::base::VaRange;
+use rkey_device::core::{Access, Addressing, Region, RegionSpec, Rules};
+use std::sync::Arc;
+
+/// A local memory region.
+pub struct Lmr {
+    /// Its PZ.
+    pub pz: Arc<Pz>,
+    /// The device's region.
+    pub region: Region,
+    /// Its memory, as this process addresses it.
+    pub memory: VaRange,
+    /// The rights that the program asked for.
+    pub access: Access,
+    /// What the program asked for.
+    asked: Asked,
+}
+
+/// How a program describes an LMR.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// `DAT_MEM_TYPE_*`.
+    pub mem_type: dat_mem_type,
+    /// Which memory.
+    pub description: RegionDescription,
+    /// Its length in bytes.
+    pub length: Vlen,
+    /// `DAT_MEM_PRIV_*`.
+    pub privileges: dat_mem_priv_flags,
+    /// `DAT_VA_TYPE_*`.
+    pub va_type: dat_va_type,
+}
+
+// SAFETY: addresses in the description are only returned to the program.
+unsafe impl Send for Asked {}
+// SAFETY: as above.
+unsafe impl Sync for Asked {}
+
+crate::kind!(
+    Lmr,
+    HANDLE_TYPE_LMR,
+    INVALID_HANDLE_LMR,
+    RESOURCE_MEMORY_REGION,
+    1 << 20
+);
+
+impl Lmr {
+    /// The context for local buffers, and for binds.
+    #[must_use]
+    pub fn context(&self) -> LmrContext {
+        self.region.local_key.0
+    }
+
+    /// The context for peers; 0 if it has no right for them.
+    fn remote_context(&self) -> RmrContext {
+        match self.access.intersects(Access::REMOTE) {
+            true => self.region.key.0,
+            false => 0,
+        }
+    }
+
+    /// The address of its first byte, as DTOs and binds name it.
+    #[must_use]
+    pub fn start(&self) -> Vaddr {
+        match self.asked.va_type {
+            VA_TYPE_ZB => 0,
+            _ => self.memory.start(),
+        }
+    }
+
+    /// Ends its registration; when this returns no peer touches the memory.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`: RMRs are bound to it.
+    pub fn close(&self) -> Result {
+        self.pz.ia().device.close_region(self.region)?;
+        self.pz.users.remove();
+        Ok(())
+    }
+}
+
+/// The memory that a description names.
+///
+/// # Safety
+/// The description is of the kind `mem_type`.
+unsafe fn memory(ia: &Arc<Ia>, asked: &Asked) -> Result<VaRange> {
+    // SAFETY: the caller promises which member is there; all are plain addresses.
+    let start = unsafe {
+        match asked.mem_type {
+            MEM_TYPE_VIRTUAL => asked.description.for_va as u64,
+            MEM_TYPE_SHARED_VIRTUAL => asked.description.for_shared_memory.virtual_address as u64,
+            MEM_TYPE_LMR => {
+                let original = find::<Lmr>(asked.description.for_lmr_handle)?;
+                if !Arc::ptr_eq(original.pz.ia(), ia) {
+                    return Err(Fail::handle(INVALID_HANDLE_LMR));
+                }
+                return Ok(original.memory);
+            }
+            _ => return Err(Fail::argument(2)),
+        }
+    };
+    if asked.length == 0 {
+        return Err(Fail::LENGTH);
+    }
+    VaRange::new(start, asked.length).ok_or(Fail::LENGTH)
+}
+
+/// Registers memory.
+///
+/// # Errors
+/// `DAT_LENGTH_ERROR`, `DAT_INVALID_PARAMETER`, `DAT_INVALID_HANDLE`, `DAT_INSUFFICIENT_RESOURCES`.
+///
+/// # Safety
+/// The description is of the kind that it claims, and names memory of the program.
+pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandle, Arc<Lmr>)> {
+    if !Arc::ptr_eq(pz.ia(), ia) {
+        return Err(Fail::handle(INVALID_HANDLE_PZ));
+    }
+    let access = rights(6, asked.privileges)?;
+    let addressing = match asked.va_type {
+        VA_TYPE_VA => Addressing::Virtual,
+        VA_TYPE_ZB => Addressing::Zero,
+        _ => return Err(Fail::argument(7)),
+    };
+    // SAFETY: the caller promises it.
+    let memory = unsafe { memory(ia, &asked)? };
+    // Programs send from LMRs without DAT_MEM_PRIV_LOCAL_READ_FLAG (dtest does): InfiniBand has no such right. For binds it
+    // counts, see `rmr`.
+    let granted = access | Access::LOCAL_READ;
+    let spec = RegionSpec {
+        addressing,
+        rules: Rules::UDAPL,
+        ..RegionSpec::new(pz.domain, std::slice::from_ref(&memory), granted)
+    };
+    // SAFETY: a program registers only its own memory, and lets DTOs have it.
+    let region = unsafe { ia.device.register(&spec)? };
+    let lmr = Arc::new(Lmr {
+        pz: Arc::clone(pz),
+        region,
+        memory,
+        access,
+        asked,
+    });
+    pz.users.add();
+    match insert::<Lmr>(ia.table, |_| Ok(Arc::clone(&lmr))) {
+        Ok(handle) => Ok((handle, lmr)),
+        Err(fail) => {
+            let _ = lmr.close();
+            Err(fail)
+        }
+    }
+}
+
+/// `dat_lmr_create`.
+///
+/// # Safety
+/// As the manual page.
+#[allow(clippy::too_many_arguments)] // of the C function
+pub unsafe extern "C" fn create(
+    ia: IaHandle,
+    mem_type: dat_mem_type,
+    description: RegionDescription,
+    length: Vlen,
+    pz: PzHandle,
+    privileges: dat_mem_priv_flags,
+    va_type: dat_va_type,
+    handle: *mut LmrHandle,
+    context: *mut LmrContext,
+    remote_context: *mut RmrContext,
+    registered_length: *mut Vlen,
+    registered_address: *mut Vaddr,
+) -> Return {
+    call("dat_lmr_create", || {
+        // SAFETY: `find` validates the handles.
+        let (ia, pz) = unsafe { (find::<Ia>(ia)?, find::<Pz>(pz)?) };
+        argument::room(8, handle)?;
+        let asked = Asked {
+            mem_type,
+            description,
+            length,
+            privileges,
+            va_type,
+        };
+        // SAFETY: the caller promises it.
+        let (made, lmr) = unsafe { make(ia, pz, asked)? };
+        // SAFETY: null, or room for each.
+        unsafe {
+            argument::store(8, handle, made)?;
+            argument::store_if(9, context, lmr.context())?;
+            argument::store_if(10, remote_context, lmr.remote_context())?;
+            argument::store_if(11, registered_length, lmr.memory.len())?;
+            argument::store_if(12, registered_address, lmr.start())
+        }
+    })
+}
+
+/// `dat_lmr_query`.
+///
+/// # Safety
+/// As the manual page.
+pub unsafe extern "C" fn query(
+    lmr: LmrHandle,
+    mask: dat_lmr_param_mask,
+    param: *mut LmrParam,
+) -> Return {
+    call("dat_lmr_query", || {
+        // SAFETY: `find` validates the handle.
+        let lmr = unsafe { find::<Lmr>(lmr)? };
+        argument::mask(2, mask.into(), LMR_FIELD_ALL.into())?;
+        let value = LmrParam {
+            ia_handle: lmr.pz.ia().number(),
+            mem_type: lmr.asked.mem_type,
+            region_desc: lmr.asked.description,
+            length: lmr.memory.len(),
+            pz_handle: lmr.pz.handle as PzHandle,
+            mem_priv: lmr.asked.privileges,
+            va_type: lmr.asked.va_type,
+            lmr_context: lmr.context(),
+            rmr_context: lmr.remote_context(),
+            registered_size: lmr.memory.len(),
+            registered_address: lmr.start(),
+        };
+        // SAFETY: the caller promises that there is room.
+        unsafe { argument::store(3, param, value) }
+    })
+}
+
+/// `dat_lmr_free`.
+///
+/// # Safety
+/// As the manual page.
+pub unsafe extern "C" fn free(lmr: LmrHandle) -> Return {
+    call("dat_lmr_free", || {
+        // SAFETY: `find` validates the handle.
+        unsafe { find::<Lmr>(lmr)? }.close()?;
+        // SAFETY: the last use of the handle.
+        unsafe { remove::<Lmr>(lmr as usize) }.map(drop)
+    })
+}
+
+/// `dat_lmr_sync_rdma_read`: the memory of an LMR is always coherent here.
+///
+/// # Safety
+/// As the manual page.
+pub unsafe extern "C" fn sync_rdma_read(
+    ia: IaHandle,
+    segments: *const LmrTriplet,
+    count: Vlen,
+) -> Return {
+    // SAFETY: the caller promises it.
+    call("dat_lmr_sync_rdma_read", || unsafe {
+        check_segments(ia, segments, count)
+    })
+}
+
+/// `dat_lmr_sync_rdma_write`: as [`sync_rdma_read`].
+///
+/// # Safety
+/// As the manual page.
+pub unsafe extern "C" fn sync_rdma_write(
+    ia: IaHandle,
+    segments: *const LmrTriplet,
+    count: Vlen,
+) -> Return {
+    // SAFETY: the caller promises it.
+    call("dat_lmr_sync_rdma_write", || unsafe {
+        check_segments(ia, segments, count)
+    })
+}
+
+/// Checks the arguments of the two calls.
+///
+/// # Safety
+/// As the manual page.
+unsafe fn check_segments(ia: IaHandle, segments: *const LmrTriplet, count: Vlen) -> Result {
+    // SAFETY: `find` validates the handle.
+    unsafe { find::<Ia>(ia)? };
+    match count > 0 && segments.is_null() {
+        true => Err(Fail::argument(2)),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,282 @@
+//! RMRs (remote memory regions): windows of the device, with uDAPL's rules.
+//!
+//! A bind is a request in the queue of an EP. The device reserves the new context when it is posted; the context becomes valid,
+//! and the old one stale, when the bind's turn comes. Requests that were posted later start only then.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::argument;
+use crate::ep::Ep;
+use crate::event::bits;
+use crate::fail::{Fail, Result, call};
+use crate::lmr::Lmr;
+use crate::object::{find, find_or_null, insert, remove};
+use crate::post::Options;
+use crate::privileges::rights;
+use crate::pz::Pz;
+use crate::requests::What;
+use crate::sys::consts::*;
+use crate::sys::{
+    EpHandle, LmrHandle, LmrTriplet, PzHandle, Return, RmrContext, RmrCookie, RmrHandle, RmrParam,
+};
+use parking_lot::Mutex;
+use rkey_device::base::VaRange;
+use rkey_device::core::{Access, LocalKey, Rules, WindowId, WindowKind};
+use rkey_device::engine::Work;
+use std::sync::{Arc, Weak};
+
+/// A remote memory region.
+pub struct Rmr {
+    /// Its PZ.
+    pub pz: Arc<Pz>,
+    /// Its handle.
+    pub handle: usize,
+    window: WindowId,
+    bound: Mutex<Option<Binding>>,
+    /// The EP of the last bind, whose completion may not have been seen.
+    last_ep: Mutex<Weak<Ep>>,
+}
+
+/// What an RMR is bound to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Binding {
+    triplet: LmrTriplet,
+    privileges: dat_mem_priv_flags,
+    context: RmrContext,
+}
+
+crate::kind!(
+    Rmr,
+    HANDLE_TYPE_RMR,
+    INVALID_HANDLE_RMR,
+    RESOURCE_MEMORY_REGION,
+    1 << 15
+);
+
+impl Rmr {
+    /// A bind has succeeded.
+    pub fn set_bound(&self, to: Binding) {
+        let bound = (to.triplet.segment_length > 0).then_some(to);
+        *self.bound.lock() = bound;
+    }
+
+    /// Ends it, and its binding.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn close(&self) -> Result {
+        self.pz.ia().device.close_window(self.window)?;
+        self.pz.users.remove();
+        Ok(())
+    }
+}
+
+/// Checks a bind against the LMR (dat_rmr_bind; DA-028 to DA-030, DA-055).
+fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
+    let asked = VaRange::new(triplet.virtual_address, triplet.segment_length.into())
+        .ok_or(Fail::argument(3))?;
+    if triplet.lmr_context != lmr.context() {
+        return Err(Fail::argument(3));
+    }
+    let end = lmr.start() + lmr.memory.len();
+    if asked.start() < lmr.start() || asked.start() + asked.len() > end {
+        tracing::info!(
+            "the bind of {} B at {:#x} is not inside the LMR, which is {:#x} to {end:#x}",
+            asked.len(),
+            asked.start(),
+            lmr.start(),
+        );
+        return Err(Fail::argument(3));
+    }
+    let needs = [
+        (Access::REMOTE_READ, Access::LOCAL_READ, PRIVILEGES_READ),
+        (Access::REMOTE_WRITE, Access::LOCAL_WRITE, PRIVILEGES_WRITE),
+        (Access::REMOTE_ATOMIC, Access::LOCAL_WRITE, PRIVILEGES_WRITE),
+    ];
+    for (remote, local, subtype) in needs {
+        if access.contains(remote) && !lmr.access.contains(local) {
+            return Err(Fail::new(PRIVILEGES_VIOLATION, subtype));
+        }
+    }
+    Ok(asked)
+}
+
+/// Posts a bind, and returns the new context (undefined for a triplet of length 0, which unbinds).
+///
+/// # Errors
+/// Those of dat_rmr_bind. Nothing was posted.
+pub fn bind(
+    rmr: &Arc<Rmr>,
+    lmr: Option<&Arc<Lmr>>,
+    triplet: &LmrTriplet,
+    privileges: dat_mem_priv_flags,
+    ep: &Arc<Ep>,
+    cookie: u64,
+    flags: dat_completion_flags,
+) -> Result<RmrContext> {
+    let options = Options::of_request(ep, 8, flags)?;
+    let access = rights(4, privileges)? & Access::REMOTE;
+    if !ep.takes_requests() {
+        return Err(Fail::state(ep.state().subtype()));
+    }
+    let same = |pz: &Arc<Pz>| Arc::ptr_eq(pz, &rmr.pz);
+    if !ep.pz().is_some_and(|pz| same(&pz)) {
+        return Err(Fail::PROTECTION);
+    }
+    let device = &rmr.pz.ia().device;
+    let unbind = triplet.segment_length == 0;
+    let (range, region, key) = if unbind {
+        let nothing = VaRange::new(0, 0).ok_or(Fail::INTERNAL)?;
+        (nothing, LocalKey(0), None)
+    } else {
+        let lmr = lmr.ok_or(Fail::handle(INVALID_HANDLE_LMR))?;
+        if !same(&lmr.pz) {
+            return Err(Fail::PROTECTION);
+        }
+        let range = check(lmr, triplet, access)?;
+        let key = device.next_window_key(rmr.window)?;
+        (range, lmr.region.local_key, Some(key))
+    };
+    let context = key.map_or(0, |key| key.0);
+    let work = Work::Bind {
+        window: rmr.window,
+        region,
+        range,
+        access,
+        zero_based: false,
+        key,
+        rules: Rules::UDAPL,
+    };
+    let to = Binding {
+        triplet: *triplet,
+        privileges,
+        context,
+    };
+    let posted = ep.post(work, &[], cookie, options, What::Bind(Arc::clone(rmr), to));
+    if posted.is_err()
+        && let Some(key) = key
+    {
+        device.forfeit_window_key(rmr.window, key);
+    }
+    posted?;
+    *rmr.last_ep.lock() = Arc::downgrade(ep);
+    Ok(context)
+}
+
+/// `dat_rmr_create`.
+///
+/// # Safety
+/// As the manual page.
+pub unsafe extern "C" fn create(pz: PzHandle, rmr: *mut RmrHandle) -> Return {
+    call("dat_rmr_create", || {
+        // SAFETY: `find` validates the handle.
+        let pz = unsafe { find::<Pz>(pz)? };
+        argument::room(2, rmr)?;
+        let ia = pz.ia();
+        let window = ia.device.create_window(pz.domain, WindowKind::Dat)?;
+        let made = insert::<Rmr>(ia.table, |handle| {
+            Ok(Arc::new(Rmr {
+                pz: Arc::clone(pz),
+                handle,
+                window: window.id,
+                bound: Mutex::new(None),
+                last_ep: Mutex::new(Weak::new()),
+            }))
+        });
+        let handle = made.inspect_err(|_| {
+            let _ = ia.device.close_window(window.id);
+        })?;
+        pz.users.add();
+        // SAFETY: room for a handle.
+        unsafe { argument::store(2, rmr, handle) }
+    })
+}
+
+/// `dat_rmr_query`.
+///
+/// # Safety
+/// As the manual page.
+pub unsafe extern "C" fn query(
+    rmr: RmrHandle,
+    mask: dat_rmr_param_mask,
+    param: *mut RmrParam,
+) -> Return {
+    call("dat_rmr_query", || {
+        // SAFETY: `find` validates the handle.
+        let rmr = unsafe { find::<Rmr>(rmr)? };
+        argument::mask(2, mask.into(), RMR_FIELD_ALL.into())?;
+        let last_ep = rmr.last_ep.lock().upgrade();
+        if let Some(ep) = last_ep {
+            ep.collect_requests();
+        }
+        let bound = rmr.bound.lock().unwrap_or_default();
+        let value = RmrParam {
+            ia_handle: rmr.pz.ia().number(),
+            pz_handle: rmr.pz.handle as PzHandle,
+            lmr_triplet: bound.triplet,
+            mem_priv: bound.privileges,
+            rmr_context: bound.context,
+            rmr_scope: RMR_SCOPE_PZ,
+            va_type: VA_TYPE_VA,
+        };
+        // SAFETY: the caller promises that there is room.
+        unsafe { argument::store(3, param, value) }
+    })
+}
+
+/// `dat_rmr_bind`.
+///
+/// # Safety
+/// As the manual page.
+#[allow(clippy::too_many_arguments)] // of the C function
+pub unsafe extern "C" fn bind_call(
+    rmr: RmrHandle,
+    lmr: LmrHandle,
+    triplet: *const LmrTriplet,
+    privileges: dat_mem_priv_flags,
+    va_type: dat_va_type,
+    ep: EpHandle,
+    cookie: RmrCookie,
+    flags: dat_completion_flags,
+    context: *mut RmrContext,
+) -> Return {
+    call("dat_rmr_bind", || {
+        // SAFETY: `find` validates the handles; the caller promises the triplet.
+        let (rmr, triplet, ep) = unsafe {
+            let rmr = find::<Rmr>(rmr)?;
+            (rmr, argument::input(3, triplet)?, find::<Ep>(ep)?)
+        };
+        let unbind = triplet.segment_length == 0;
+        let lmr = match unbind {
+            // It names no LMR (dat.h).
+            true => None,
+            // SAFETY: `find` validates the handle.
+            false => unsafe { find_or_null::<Lmr>(lmr)? },
+        };
+        match va_type {
+            VA_TYPE_VA => {}
+            VA_TYPE_ZB => return Err(Fail::NO_MODEL),
+            _ => return Err(Fail::argument(5)),
+        }
+        if !(unbind && context.is_null()) {
+            argument::room(9, context)?;
+        }
+        let new = bind(rmr, lmr, triplet, privileges, ep, bits(cookie), flags)?;
+        // SAFETY: null, or room for a context.
+        unsafe { argument::store_if(9, context, new) }
+    })
+}
+
+/// `dat_rmr_free`: also unbinds it.
+///
+/// # Safety
+/// As the manual page.
+pub unsafe extern "C" fn free(rmr: RmrHandle) -> Return {
+    call("dat_rmr_free", || {
+        // SAFETY: `find` validates the handle.
+        unsafe { find::<Rmr>(rmr)? }.close()?;
+        // SAFETY: the last use of the handle.
+        unsafe { remove::<Rmr>(rmr as usize) }.map(drop)
+    })
+}

@@ -1,0 +1,235 @@
+//! PSPs and RSPs (public and reserved service points): where peers request connections.
+
+use crate::address::of_qualifier;
+use crate::cr::Cr;
+use crate::ep::{Ep, Parts};
+use crate::ep_state::{State, Step};
+use crate::evd::Evd;
+use crate::event::{notifying, request};
+use crate::fail::{Fail, Result};
+use crate::hello::{Hello, Purpose};
+use crate::ia::Ia;
+use crate::object::insert;
+use crate::sys::consts::*;
+use parking_lot::Mutex;
+use rkey_device::{Incoming, Listener, time};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long the end of a service point waits for the worker.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// The listener of a PSP or RSP.
+pub struct Service {
+    ia: Arc<Ia>,
+    /// The handle of the PSP or RSP.
+    pub handle: usize,
+    listener: Mutex<Option<Arc<Listener>>>,
+    conn_qual: u64,
+    evd: Arc<Evd>,
+    /// Which EP gets a connection.
+    pub target: Target,
+    /// Whether it is an RSP that has had its request.
+    used: AtomicBool,
+    /// Requests that were handed over to it.
+    handed: Mutex<Vec<(Incoming, Hello)>>,
+}
+
+/// Which EP gets the connections of a service point.
+pub enum Target {
+    /// One that the program chooses when it accepts.
+    Consumer,
+    /// A new one for each request.
+    Provider,
+    /// That of the RSP.
+    Reserved(Arc<Ep>),
+}
+
+impl Service {
+    /// Listens at a connection qualifier; `None`: at any free one.
+    ///
+    /// # Errors
+    /// `DAT_CONN_QUAL_IN_USE`, `DAT_CONN_QUAL_UNAVAILABLE`.
+    pub fn listen(
+        ia: &Arc<Ia>,
+        handle: usize,
+        conn_qual: Option<u64>,
+        evd: &Arc<Evd>,
+        target: Target,
+    ) -> Result<Arc<Self>> {
+        let target_address = match conn_qual {
+            None => Some(SocketAddr::new(ia.address, 0)),
+            Some(number) => of_qualifier(ia.address, number),
+        };
+        let target_address = target_address.ok_or_else(|| {
+            tracing::info!("a connection qualifier has 48 bits, of which the last 16 are not 0");
+            Fail::new(CONN_QUAL_UNAVAILABLE, NO_SUBTYPE)
+        })?;
+        let listener = ia.device.listen(target_address)?;
+        let free_port = || listener.local_address().port().into();
+        let conn_qual = conn_qual.unwrap_or_else(free_port);
+        evd.users.add();
+        Ok(Arc::new(Self {
+            ia: Arc::clone(ia),
+            handle,
+            conn_qual,
+            listener: Mutex::new(Some(Arc::new(listener))),
+            evd: Arc::clone(evd),
+            target,
+            used: AtomicBool::new(false),
+            handed: Mutex::default(),
+        }))
+    }
+
+    /// The IA that it belongs to.
+    #[must_use]
+    pub fn ia(&self) -> &Arc<Ia> {
+        &self.ia
+    }
+
+    /// Where it reports requests.
+    #[must_use]
+    pub fn evd(&self) -> &Arc<Evd> {
+        &self.evd
+    }
+
+    /// Its connection qualifier.
+    #[must_use]
+    pub fn conn_qual(&self) -> u64 {
+        self.conn_qual
+    }
+
+    /// Its listener, if it takes requests.
+    fn open_listener(&self) -> Option<Arc<Listener>> {
+        let listener = self.listener.lock().clone();
+        listener.filter(|_| !self.used.load(Ordering::Acquire))
+    }
+
+    /// What the worker waits for: the listener, if the program's EVD has room for a request.
+    #[must_use]
+    pub fn awaited(&self) -> Option<Arc<Listener>> {
+        self.open_listener().filter(|_| self.evd.has_room())
+    }
+
+    /// Whether the worker must look again soon: a peer has not sent its whole request, or the program's EVD is full.
+    #[must_use]
+    pub fn is_impatient(&self) -> bool {
+        let listener = self.open_listener();
+        listener.is_some_and(|listener| listener.has_half_open() || !self.evd.has_room())
+    }
+
+    /// Takes the next connection request. Returns whether there may be another one.
+    pub fn take_request(self: &Arc<Self>) -> bool {
+        let Some(listener) = self.awaited() else {
+            return false;
+        };
+        let handed = self.handed.lock().pop();
+        let (incoming, hello) = match handed {
+            Some(request) => request,
+            None => {
+                let Ok(Some(incoming)) = listener.try_accept() else {
+                    return false;
+                };
+                let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
+                    tracing::warn!(
+                        "process {} requested a connection but is no uDAPL program; refused",
+                        incoming.peer().pid
+                    );
+                    incoming.reject("");
+                    return true;
+                };
+                (incoming, hello)
+            }
+        };
+        self.deliver(incoming, hello);
+        true
+    }
+
+    /// Makes a CR of a request, and tells the program.
+    fn deliver(self: &Arc<Self>, incoming: Incoming, hello: Hello) {
+        let one_queue_pair = incoming.peer().qps.len() == 1;
+        if hello.purpose != Purpose::Request || !one_queue_pair {
+            incoming.reject("");
+            return;
+        }
+        let ep = match self.ep_for_request() {
+            Ok(ep) => ep,
+            Err(fail) => {
+                tracing::info!("no EP for a connection request: {fail}");
+                incoming.reject("");
+                return;
+            }
+        };
+        let made = insert::<Cr>(self.ia.table, |handle| {
+            Ok(Arc::new(Cr::new(handle, self, ep.clone(), incoming, hello)))
+        });
+        match made {
+            Ok(cr) => {
+                let address = self.ia.visible.pointer();
+                let event = request(self.handle, address, self.conn_qual(), cr as usize);
+                self.evd.push(notifying(event));
+            }
+            Err(fail) => {
+                tracing::warn!("a connection request was dropped: {fail}");
+                if let Some(ep) = ep {
+                    let _ = ep.take_step(Step::Reject);
+                }
+            }
+        }
+    }
+
+    fn ep_for_request(&self) -> Result<Option<Arc<Ep>>> {
+        match &self.target {
+            Target::Consumer => Ok(None),
+            Target::Provider => {
+                let mut made = None;
+                insert::<Ep>(self.ia.table, |handle| {
+                    let parts = Parts::default();
+                    let ep = Ep::new(&self.ia, handle, parts, State::UnconfiguredPassive)?;
+                    made = Some(Arc::clone(&ep));
+                    Ok(ep)
+                })?;
+                Ok(made)
+            }
+            Target::Reserved(ep) => {
+                ep.take_step(Step::Request)?;
+                self.used.store(true, Ordering::Release);
+                Ok(Some(Arc::clone(ep)))
+            }
+        }
+    }
+
+    /// Takes over a request from another service point.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`.
+    pub fn hand(&self, incoming: Incoming, hello: Hello) -> Result {
+        if self.open_listener().is_none() {
+            return Err(Fail::new(CONN_QUAL_UNAVAILABLE, NO_SUBTYPE));
+        }
+        self.handed.lock().push((incoming, hello));
+        self.ia.worker().ring();
+        Ok(())
+    }
+
+    /// Takes no more requests. Requests that the program has not answered stay. When this returns, the connection qualifier
+    /// is free.
+    pub fn close(&self) {
+        let Some(listener) = self.listener.lock().take() else {
+            return;
+        };
+        self.handed.lock().clear();
+        self.evd.users.remove();
+        if let Target::Reserved(ep) = &self.target {
+            let _ = ep.take_step(Step::Release);
+        }
+        // The worker may wait for it at the moment.
+        let until = time::now() + CLOSE_TIME;
+        while Arc::strong_count(&listener) > 1 && time::now() < until {
+            self.ia.worker().ring();
+            time::sleep(Duration::from_micros(50));
+        }
+    }
+}

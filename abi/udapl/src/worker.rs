@@ -1,0 +1,452 @@
+//! The worker of an IA: one thread that does what no call of the program waits for.
+//!
+//! It waits for listeners, for the answers of peers, for reports of completion queues and of the device, and calls the agents of
+//! CNOs. It holds no lock while it calls the program.
+
+use crate::cno::Cno;
+use crate::ep::Ep;
+use crate::ep_state::State;
+use crate::fail::{Fail, Result};
+use crate::hello::{Hello, Purpose};
+use crate::ia::Ia;
+use crate::service::Service;
+use crate::sys::consts::*;
+use parking_lot::Mutex;
+use rkey_device::{Accepting, Connecting, DeviceError, Incoming, threads, time};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a connection request waits for a listener at the address.
+const FIND_TIME: Duration = Duration::from_secs(3);
+/// How long a message to a peer that has not read it is kept.
+const FAREWELL_TIME: Duration = Duration::from_secs(5);
+/// How long the end of an IA waits for its last messages to be sent.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+/// The pause between two looks at what has no descriptor.
+const TICK: Duration = Duration::from_millis(1);
+/// The maximum number of connection requests of one listener that one round takes.
+const REQUESTS: usize = 64;
+
+/// What the worker has to do.
+pub enum Job {
+    /// A connection request of an EP.
+    Connect {
+        /// The EP.
+        ep: Arc<Ep>,
+        /// Which attempt of the EP.
+        attempt: u64,
+        /// The device's part.
+        connecting: Connecting,
+        /// When to give up if there is no listener.
+        find: Instant,
+        /// When to give up.
+        until: Option<Instant>,
+    },
+    /// An accepted connection that the peer has not confirmed.
+    Accept {
+        /// The EP.
+        ep: Arc<Ep>,
+        /// Which attempt of the EP.
+        attempt: u64,
+        /// The device's part.
+        accepting: Accepting,
+    },
+    /// A graceful disconnect that waits for requests.
+    Drain {
+        /// The EP.
+        ep: Arc<Ep>,
+        /// Which attempt of the EP.
+        attempt: u64,
+    },
+    /// A message to a peer that its connection has ended.
+    Farewell {
+        /// The message.
+        connecting: Connecting,
+        /// When to give up.
+        until: Instant,
+    },
+    /// A request of the EP has failed.
+    Suspect(Arc<Ep>),
+    /// The agent of a CNO is to be called.
+    Notify {
+        /// The CNO.
+        cno: Arc<Cno>,
+        /// The EVD that triggered it.
+        evd: usize,
+    },
+}
+
+impl Job {
+    /// A connection request.
+    #[must_use]
+    pub fn connect(
+        ep: Arc<Ep>,
+        attempt: u64,
+        connecting: Connecting,
+        until: Option<Instant>,
+    ) -> Self {
+        let find = time::now() + FIND_TIME;
+        Self::Connect {
+            ep,
+            attempt,
+            connecting,
+            find: until.map_or(find, |until| until.min(find)),
+            until,
+        }
+    }
+
+    /// A message to a peer that its connection has ended.
+    #[must_use]
+    pub fn farewell(connecting: Connecting) -> Self {
+        let until = time::now() + FAREWELL_TIME;
+        Self::Farewell { connecting, until }
+    }
+
+    /// The descriptor that it waits for. `None`: it needs a look at every tick.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Connect { connecting, .. } | Self::Farewell { connecting, .. } => {
+                connecting.socket()
+            }
+            Self::Accept { accepting, .. } => Some(accepting.socket()),
+            Self::Drain { .. } | Self::Suspect(_) | Self::Notify { .. } => None,
+        }
+    }
+
+    /// When it is over.
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Connect { until, .. } => *until,
+            Self::Farewell { until, .. } => Some(*until),
+            // `is_ready` has a deadline of its own.
+            Self::Accept { .. } => Some(time::now() + Duration::from_secs(1)),
+            Self::Drain { .. } | Self::Suspect(_) | Self::Notify { .. } => None,
+        }
+    }
+
+    /// Does what can be done now. Returns whether it is finished.
+    fn step(&mut self, now: Instant) -> bool {
+        match self {
+            Self::Connect {
+                ep,
+                attempt,
+                connecting,
+                find,
+                until,
+            } => step_connect(ep, *attempt, connecting, now, *find, *until),
+            Self::Accept {
+                ep,
+                attempt,
+                accepting,
+            } => step_accept(ep, *attempt, accepting),
+            Self::Drain { ep, attempt } => ep.drained(*attempt),
+            Self::Farewell { connecting, until } => {
+                !matches!(connecting.try_finish(), Ok(None)) || now >= *until
+            }
+            Self::Suspect(ep) => {
+                ep.check_service();
+                true
+            }
+            Self::Notify { cno, evd } => {
+                cno.call_agent(*evd);
+                true
+            }
+        }
+    }
+}
+
+fn step_connect(
+    ep: &Arc<Ep>,
+    attempt: u64,
+    connecting: &mut Connecting,
+    now: Instant,
+    find: Instant,
+    until: Option<Instant>,
+) -> bool {
+    if !ep.is_attempt(attempt) {
+        return true;
+    }
+    match connecting.try_finish() {
+        Ok(Some(peer)) => ep.connected(attempt, &peer),
+        Err(DeviceError::NotListening { .. }) if now < find => return false,
+        Ok(None) if until.is_none_or(|until| now < until) => return false,
+        Ok(None) => ep.failed(attempt, CONNECTION_EVENT_TIMED_OUT, &[]),
+        Err(error) => ep.refused(attempt, &error),
+    }
+    true
+}
+
+fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting) -> bool {
+    match accepting.is_ready() {
+        Ok(false) => return !ep.is_attempt(attempt),
+        Ok(true) => ep.accepted(attempt),
+        Err(error) => {
+            tracing::info!(%error, "a peer did not confirm its connection");
+            ep.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
+        }
+    }
+    true
+}
+
+/// The handle of the thread.
+pub struct Worker {
+    inbox: Arc<Inbox>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Inbox {
+    wake: Option<OwnedFd>,
+    jobs: Mutex<Vec<Job>>,
+    services: Mutex<Vec<Weak<Service>>>,
+    stop: AtomicBool,
+}
+
+impl Inbox {
+    fn ring(&self) {
+        if let Some(wake) = &self.wake {
+            // It can fail only if the counter is full, and then the descriptor is readable as intended.
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn services(&self) -> Vec<Arc<Service>> {
+        let mut services = self.services.lock();
+        services.retain(|service| service.strong_count() > 0);
+        services.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Worker {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn start(ia: &Arc<Ia>) -> Result<Self> {
+        let exhausted = |_| Fail::resource(RESOURCE_DEVICE);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = eventfd(0, flags).map_err(|_| Fail::resource(RESOURCE_DEVICE))?;
+        let inbox = Arc::new(Inbox {
+            wake: Some(wake),
+            jobs: Mutex::default(),
+            services: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
+        let round = Round {
+            ia: Arc::clone(ia),
+            inbox: Arc::clone(&inbox),
+            jobs: Vec::new(),
+        };
+        let thread = threads::spawn("rkey-dat", move || round.run()).map_err(exhausted)?;
+        Ok(Self {
+            inbox,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// A worker without a thread, for an IA that has failed to open.
+    #[must_use]
+    pub fn absent() -> Self {
+        Self {
+            inbox: Arc::new(Inbox {
+                wake: None,
+                jobs: Mutex::default(),
+                services: Mutex::default(),
+                stop: AtomicBool::new(true),
+            }),
+            thread: Mutex::new(None),
+        }
+    }
+
+    /// Gives it something to do.
+    pub fn add(&self, job: Job) {
+        if !self.inbox.stop.load(Ordering::Acquire) {
+            self.inbox.jobs.lock().push(job);
+            self.inbox.ring();
+        }
+    }
+
+    /// Makes it look again at what it waits for.
+    pub fn ring(&self) {
+        self.inbox.ring();
+    }
+
+    /// Makes it listen for a PSP or RSP.
+    pub fn serve(&self, service: &Arc<Service>) {
+        self.inbox.services.lock().push(Arc::downgrade(service));
+        self.inbox.ring();
+    }
+
+    /// Ends it, once its last messages are sent.
+    pub fn stop(&self) {
+        self.inbox.stop.store(true, Ordering::Release);
+        self.inbox.ring();
+        let thread = self.thread.lock().take();
+        // An agent that closes the IA runs in the thread itself.
+        if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id())
+            && thread.join().is_err()
+        {
+            tracing::error!("the worker of an IA panicked");
+        }
+    }
+}
+
+/// The state of the thread.
+struct Round {
+    ia: Arc<Ia>,
+    inbox: Arc<Inbox>,
+    jobs: Vec<Job>,
+}
+
+impl Round {
+    fn run(mut self) {
+        if let Err(error) = self.ia.sink_cq.watch(&self.ia.channel) {
+            tracing::debug!(%error, "watching a completion queue");
+        }
+        loop {
+            let services = self.inbox.services();
+            let ready = self.wait(&services);
+            let stop = self.inbox.stop.load(Ordering::Acquire);
+            if stop {
+                return self.finish();
+            }
+            let farewells = self.farewells();
+            self.serve(&services);
+            self.step(&ready);
+            for (incoming, hello) in farewells {
+                self.peer_left(&incoming, &hello);
+            }
+            while let Ok(Some(cq)) = self.ia.channel.try_next_event() {
+                self.ia.cq_event(cq);
+            }
+            while let Ok(Some(event)) = self.ia.device.next_event(Some(Duration::ZERO)) {
+                self.ia.device_event(event);
+            }
+        }
+    }
+
+    /// Waits until there is something to do, and takes new jobs. Returns which of the older ones are ready.
+    fn wait(&mut self, services: &[Arc<Service>]) -> Vec<bool> {
+        let Some(wake) = &self.inbox.wake else {
+            return Vec::new();
+        };
+        let own = [
+            wake.as_fd(),
+            self.ia.device.event_fd(),
+            self.ia.channel.fd(),
+            self.ia.control.socket(),
+        ];
+        let awaited: Vec<_> = services.iter().filter_map(|it| it.awaited()).collect();
+        let listeners = awaited.iter().map(|listener| listener.socket());
+        let jobs = self.jobs.iter().filter_map(Job::socket);
+        let mut set: Vec<PollFd<'_>> = own
+            .into_iter()
+            .chain(listeners)
+            .chain(jobs)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let first_job = own.len() + awaited.len();
+        let timeout = self.patience(services).map(|time| Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        if self.inbox.jobs.lock().is_empty() {
+            let _ = poll(&mut set, timeout.as_ref());
+        }
+        let mut answers = set
+            .iter()
+            .skip(first_job)
+            .map(|fd| !fd.revents().is_empty());
+        let has_socket = self.jobs.iter().map(|job| job.socket().is_some());
+        let ready = has_socket
+            .map(|has| !has || answers.next().unwrap_or(true))
+            .collect();
+        let _ = rustix::io::read(wake, &mut [0u8; 8]);
+        ready
+    }
+
+    /// How long nothing happens by itself.
+    fn patience(&self, services: &[Arc<Service>]) -> Option<Duration> {
+        let half_open = services.iter().any(|service| service.is_impatient())
+            || self.ia.control.has_half_open();
+        if half_open || self.jobs.iter().any(|job| job.socket().is_none()) {
+            return Some(TICK);
+        }
+        let now = time::now();
+        let next = self.jobs.iter().filter_map(Job::deadline).min()?;
+        Some(next.saturating_duration_since(now).max(TICK))
+    }
+
+    /// Does what can be done for the ready jobs, for new ones, and for those that are over.
+    fn step(&mut self, ready: &[bool]) {
+        let now = time::now();
+        let mut index = 0;
+        let mut old = std::mem::take(&mut self.jobs);
+        old.retain_mut(|job| {
+            let is_ready = ready.get(index).copied().unwrap_or(true);
+            index += 1;
+            let over = job.deadline().is_some_and(|end| now >= end);
+            !((is_ready || over || matches!(job, Job::Accept { .. })) && job.step(now))
+        });
+        let mut new = std::mem::take(&mut *self.inbox.jobs.lock());
+        // A new job may be about an EP whose confirmation is among the older ones: they come first.
+        new.retain_mut(|job| !job.step(now));
+        old.append(&mut new);
+        self.jobs = old;
+    }
+
+    /// Messages of peers whose EPs have disconnected.
+    fn farewells(&self) -> Vec<(Incoming, Hello)> {
+        let mut all = Vec::new();
+        for _ in 0..REQUESTS {
+            let Ok(Some(incoming)) = self.ia.control.try_accept() else {
+                break;
+            };
+            if let Some(hello) = Hello::decode(&incoming.peer().private_data) {
+                all.push((incoming, hello));
+            }
+        }
+        all
+    }
+
+    fn peer_left(&self, incoming: &Incoming, hello: &Hello) {
+        if matches!(hello.purpose, Purpose::Disconnect | Purpose::Break)
+            && let Some(ep) = self.ia.ep(hello.qpn)
+            && ep.state() != State::Disconnected
+        {
+            ep.peer_left(incoming.peer().node, hello);
+        }
+    }
+
+    /// Takes connection requests.
+    fn serve(&self, services: &[Arc<Service>]) {
+        for service in services {
+            for _ in 0..REQUESTS {
+                if !service.take_request() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Sends the last messages.
+    fn finish(mut self) {
+        let mut new = std::mem::take(&mut *self.inbox.jobs.lock());
+        self.jobs.append(&mut new);
+        self.jobs.retain(|job| matches!(job, Job::Farewell { .. }));
+        let until = time::now() + LAST_WORDS;
+        loop {
+            let now = time::now();
+            // With a socket, the message is in the kernel's hands.
+            self.jobs
+                .retain_mut(|job| job.socket().is_none() && !job.step(now));
+            if self.jobs.is_empty() || now >= until {
+                return;
+            }
+            time::sleep(TICK);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Connecting without blocking, for front ends that drive many connections from one thread.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use super::packet::{GONE, Packet, Received, read, send};
+use super::socket::{Dialled, Reached, dial_once, not_listening};
+use super::{Peer, REDIALS};
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::objects::qp::Qp;
+use crate::peers::names;
+
+/// A connection request that this side has begun and the peer has not answered yet. Dropping it withdraws the request.
+#[derive(Debug)]
+pub struct Connecting {
+    device: Device,
+    address: SocketAddr,
+    qps: Vec<Qp>,
+    request: Packet,
+    /// The listener, once it is reached and has the request.
+    there: Option<Reached>,
+    /// How often the listener dropped us without reading the request.
+    dropped: u32,
+}
+
+impl Device {
+    /// Begins a connection as [`Device::connect`] does, without waiting. [`Connecting::try_finish`] makes the first attempt to reach
+    /// the listener.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotThisHost`], [`DeviceError::TooLong`].
+    pub fn begin_connect(
+        &self,
+        address: SocketAddr,
+        qps: &[&Qp],
+        private_data: &[u8],
+    ) -> Result<Connecting, DeviceError> {
+        self.check()?;
+        if !names::is_of_this_host(address.ip()) {
+            return Err(DeviceError::NotThisHost { address });
+        }
+        Ok(Connecting {
+            device: self.clone(),
+            address,
+            qps: qps.iter().map(|&qp| qp.clone()).collect(),
+            request: Packet::Request(self.side(qps, private_data)?),
+            there: None,
+            dropped: 0,
+        })
+    }
+}
+
+impl Connecting {
+    /// The descriptor that is readable when the peer has answered. `None`: the listener is not reached yet; call
+    /// [`Connecting::try_finish`] again after a pause.
+    #[must_use]
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.there.as_ref().map(|there| there.socket.as_fd())
+    }
+
+    /// Does what can be done without waiting. Returns the peer once it has accepted; the queue pairs are then in state RTS.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotListening`]: this attempt found no listener, and the caller may try again later. All other errors
+    /// are final, as those of [`Device::connect`].
+    pub fn try_finish(&mut self) -> Result<Option<Peer>, DeviceError> {
+        self.device.check()?;
+        let there = match self.there.take() {
+            Some(there) => there,
+            None => match dial_once(self.device.scope(), self.address)? {
+                Dialled::Reached(there) => match send(&there.socket, &self.request) {
+                    Ok(()) => there,
+                    Err(DeviceError::Handshake(_)) => return self.dropped(),
+                    Err(error) => return Err(error),
+                },
+                Dialled::Busy => return Ok(None),
+                Dialled::NoListener if self.dropped > 0 => return Err(GONE),
+                Dialled::NoListener => return Err(not_listening(self.address, Duration::ZERO)),
+            },
+        };
+        match read(&there.socket)? {
+            Received::Nothing => {
+                self.there = Some(there);
+                Ok(None)
+            }
+            Received::Reset => self.dropped(),
+            Received::Closed => Err(GONE),
+            Received::Packet(packet) => {
+                let qps: Vec<&Qp> = self.qps.iter().collect();
+                self.device
+                    .finish(&qps, &there, packet, |_| Ok(()))
+                    .map(Some)
+            }
+        }
+    }
+
+    /// The listener dropped us without reading the request: too many clients wait there.
+    fn dropped(&mut self) -> Result<Option<Peer>, DeviceError> {
+        self.dropped += 1;
+        if self.dropped > REDIALS {
+            return Err(DeviceError::Handshake(
+                "the listener keeps dropping clients before it reads their requests",
+            ));
+        }
+        Ok(None)
+    }
+}
