@@ -42,7 +42,7 @@ pub fn asks(name: SocketAddr, device: NodeId, port: u16) -> Vec<u8> {
     foreign::asks(name, device, port)
 }
 
-/// The same for a receive context of the peer, from an endpoint that perhaps only sends.
+/// The same for a receive context of the peer, from an endpoint that may only send.
 #[must_use]
 pub fn asks_for(name: SocketAddr, device: NodeId, to: (u16, u8), one_way: bool) -> Vec<u8> {
     foreign::asks_for(name, device, to, one_way)

@@ -28,7 +28,7 @@ pub(crate) trait Counting: Send + Sync {
     /// Drives the endpoints that count here.
     fn progress_endpoints(&self);
 
-    /// Whether endpoints outside `than` can move it.
+    /// Whether endpoints other than `than` can move it.
     fn depends_on_others(&self, than: &Attached) -> bool;
 
     /// A reference that keeps it open.

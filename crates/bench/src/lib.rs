@@ -1,7 +1,7 @@
 //! The benchmark behind `rkey bench`: the cost of an operation, compared with libfabric and UCX in the same run.
 //!
 //! A benchmark is two pinned processes: this one is the initiator, a second copy of this program the target.
-//! The peers are such pairs, too. All take turns, and the distance between the two cores is measured at each turn.
+//! The peers are also such pairs. All take turns, and the distance between the two cores is measured at each turn.
 //! Every figure carries its condition (static or touched buffers), because copies between buffers that no program
 //! touches measure the cache, not the device.
 

@@ -16,7 +16,7 @@ impl std::fmt::Display for Hint {
     }
 }
 
-/// Adds a hint to an error; `report` prints it on a line of its own.
+/// Adds a hint to an error; `report` prints it on a separate line.
 pub(crate) fn hinted(error: impl Into<anyhow::Error>, advice: impl Into<String>) -> anyhow::Error {
     error.into().context(Hint {
         advice: advice.into(),

@@ -59,25 +59,25 @@ const UDAPL: [(Access, &str); 5] = [
 pub struct Words {
     /// Registered memory: "region".
     pub region: &'static str,
-    /// A part of it with a key of its own: "window".
+    /// A part of a region, with its own key: "window".
     pub window: &'static str,
-    /// What memory and connections have to share: "domain".
+    /// The object that memory and connections must share: "domain".
     pub domain: &'static str,
     /// One end of a connection: "queue pair".
     pub queue_pair: &'static str,
-    /// Receives of several of these: "shared receive queue".
+    /// A queue of receives for several queue pairs: "shared receive queue".
     pub srq: &'static str,
-    /// What names memory: "key".
+    /// The number that names registered memory: "key".
     pub key: &'static str,
-    /// What names memory for peers: "rkey".
+    /// The number that names memory in peers' requests: "rkey".
     pub rkey: &'static str,
-    /// What names memory in local requests: "lkey".
+    /// The number that names memory in local requests: "lkey".
     pub lkey: &'static str,
-    /// To register memory: "register".
+    /// The verb for registering memory: "register".
     pub register: &'static str,
-    /// To end that: "deregister".
+    /// The verb for ending a registration: "deregister".
     pub deregister: &'static str,
-    /// That has ended: "deregistered".
+    /// The participle for memory whose registration has ended: "deregistered".
     pub deregistered: &'static str,
 }
 

@@ -30,7 +30,7 @@ fn look_at(arena: &Arena, grant: &Grant<'_>, asked: usize) {
     assert_eq!(arena.used[asked].load(Ordering::Acquire), before);
 }
 
-/// Checks all keys over and over: with pins, or in a section behind a lock.
+/// Checks all keys repeatedly: with pins, or in a section behind a lock.
 fn check_all_the_time(
     table: &Protection,
     arena: &Arena,

@@ -16,7 +16,7 @@ pub fn since(then: Instant) -> Duration {
     then.elapsed()
 }
 
-/// Makes the calling thread sleep for a while.
+/// Makes the calling thread sleep for `time`.
 pub fn sleep(time: Duration) {
     std::thread::sleep(time);
 }

@@ -7,7 +7,7 @@ use rkey_device::{Config, DeviceError, QpOptions};
 use rkey_engine::{SendRequest, Status, Target, Work};
 
 /// Requests of one device are refused by another. The thread that polls the completion finds the explanation in its device at
-/// once, and the owner of the memory has it, too.
+/// once, and the owner of the memory also has it.
 #[test]
 fn an_explanation_is_there_before_its_completion() {
     let (near, far) = (Side::open(), Side::open());

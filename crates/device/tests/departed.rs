@@ -42,7 +42,7 @@ fn a_peer_that_has_exited_is_named() {
     assert_eq!(inspect().departed, []);
 }
 
-/// A peer that dies as soon as it is connected, often before there is a link to it, is named, too.
+/// A peer that dies as soon as it is connected, often before there is a link to it, is also named.
 #[test]
 fn a_peer_that_exits_at_once_is_named() {
     const TEST: &str = "a_peer_that_exits_at_once_is_named";

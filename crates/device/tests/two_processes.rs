@@ -93,7 +93,7 @@ fn every_one_sided_operation(side: &Side, qp: &Qp, remote: Remote) {
     }
 }
 
-/// Writes, reads and atomics complete without calls of the target's program, even if the initiator's program sleeps, too.
+/// Writes, reads and atomics complete without calls of the target's program, even if the initiator's program also sleeps.
 #[test]
 fn one_sided_operations_on_a_sleeping_target() {
     if role().is_some() {

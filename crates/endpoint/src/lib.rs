@@ -55,7 +55,7 @@ pub struct Options<'a> {
     pub name: SocketAddr,
     /// The endpoint's number, for regions that serve one endpoint only.
     pub number: Option<u32>,
-    /// The number by which peers' accesses through it are counted, if another one.
+    /// The number under which peers' accesses through it are counted, if that is not its own number.
     pub counted_as: Option<u32>,
     /// The maximum number of elements of a request.
     pub max_sge: u32,

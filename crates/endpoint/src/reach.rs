@@ -30,19 +30,19 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// The pause before a peer is asked again whether it is ready.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Why there is no endpoint for a receive context that a peer asks for.
+/// The reason why there is no endpoint for a receive context that a peer requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// It is not enabled yet: the peer may ask again.
+    /// The context is not enabled yet; the peer may ask again.
     NotReady,
-    /// There is no such receive context, and there will be none.
+    /// There is no such receive context, and there never will be.
     NoContext,
     /// The endpoint is closed.
     Closed,
 }
 
 impl Absent {
-    /// The reason for the peer.
+    /// The reason that the peer is told.
     const fn reason(self) -> &'static str {
         match self {
             Self::NotReady => "not ready",
@@ -64,7 +64,7 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 impl<F: Front> Driver<F> {
-    /// Takes connections of peers at a listener, in the thread of `listeners`, until the endpoint is closed.
+    /// Accepts connections of peers at a listener, in the thread of `listeners`, until the endpoint is closed.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -109,7 +109,7 @@ impl<F: Front> Driver<F> {
         there.ok_or(DeviceError::Handshake("no answer"))
     }
 
-    /// As [`Driver::ask_at`], and asks again while the receive context there is not ready.
+    /// Like [`Driver::ask_at`], but asks again while the receive context there is not ready.
     fn ask_until_ready(&self, to: Destination, qp: &Qp) -> Result<Hello, DeviceError> {
         let until = time::now() + REACH;
         loop {
@@ -209,8 +209,8 @@ pub fn reach<T: Holder>(holder: Arc<T>, peer: usize, to: Destination) -> Result<
     spawned.map(drop).map_err(|_| Error::NoMemory)
 }
 
-/// Takes connections of peers at a listener for the endpoints behind it, until the result is dropped; `find` returns the
-/// endpoint for a receive context. It runs in the listeners' thread.
+/// Accepts connections of peers at a listener for the endpoints behind it, until the result is dropped. `find` returns
+/// the endpoint for a receive context. It runs in the listeners' thread.
 ///
 /// # Errors
 /// The thread cannot be started.

@@ -180,7 +180,7 @@ impl Link for Loopback {
 
     #[inline]
     fn flush(&mut self) {
-        // Within one process no cache line transfers can be saved: publish everything at once.
+        // Within one process, batching saves no cache line transfers, so everything is published at once.
         self.requester.publish_ack_if_due();
         self.responder.publish_ack_if_due();
         self.responder.tidy();

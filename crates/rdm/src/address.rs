@@ -4,7 +4,7 @@
 use core::fmt;
 use core::net::SocketAddr;
 
-/// Where messages go: an endpoint, and one of its receive contexts.
+/// A destination of messages: an endpoint, and one of its receive contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
     /// The address where the endpoint accepts connections.

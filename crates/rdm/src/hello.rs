@@ -14,7 +14,7 @@ pub struct Hello {
     pub device_keys: bool,
     /// Whether it only sends over the connection: others receive at its address.
     pub one_way: bool,
-    /// The receive context that it asks for.
+    /// The receive context that it requests.
     pub context: u8,
     /// The proof that it has the authorization key.
     pub proof: Proof,
@@ -214,7 +214,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    /// Both sides decide, each on its own.
+    /// Each side decides for itself.
     #[test]
     fn only_endpoints_of_one_type_and_one_key_are_admitted() {
         let ours = admission(3, b"a key", HERE);

@@ -1,5 +1,5 @@
 //! Peers by destination and by the program's number, and the route of messages to each. Each receive context of a scalable
-//! endpoint is a peer of its own.
+//! endpoint is a separate peer.
 
 use crate::address::Destination;
 use crate::connection::NumberHasher;
@@ -14,7 +14,7 @@ pub const REMEMBERED: Duration = Duration::from_secs(10);
 /// A peer. `E` is the reason why it cannot be reached; `C` identifies a caller that must retry.
 #[derive(Debug)]
 pub struct Peer<E, C> {
-    /// Where messages to it go.
+    /// The destination of messages to the peer.
     pub destination: Destination,
     /// The route of messages to it.
     pub route: Route,
@@ -42,9 +42,9 @@ pub struct Peers<E, C> {
     by_destination: HashMap<Destination, usize>,
     /// Index of the peer with each number in the address vector, plus one; 0 is none.
     by_number: Vec<u32>,
-    /// Index of the peer with each number that names a receive context.
+    /// The index of the peer with each number that names a receive context.
     by_context: HashMap<u64, usize, BuildHasherDefault<NumberHasher>>,
-    /// The count of removals from the address vector for which both are valid.
+    /// The count of removals from the address vector at which both maps are valid.
     removals: u64,
     /// Free entries of `list`.
     free: Vec<usize>,

@@ -71,8 +71,8 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Adds without waking waiting threads: the caller starts work that becomes due. Ordered with queued work: either
-    /// the work sees the new value, or this call sees the work.
+    /// Adds without waking waiting threads: the caller starts work that becomes due. The change is ordered with queued
+    /// work: either the work sees the new value, or this call sees the work.
     pub(crate) fn add(&self, more: u64) {
         self.value.fetch_add(more, Ordering::SeqCst);
     }

@@ -18,7 +18,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// The flags of bindings that are about this direction.
+    /// The binding flags that concern this direction.
     const fn bindings(self) -> u64 {
         match self {
             Self::Transmit => FI_SEND | FI_READ | FI_WRITE,
@@ -43,7 +43,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Which context of which scalable endpoint an endpoint is.
+/// Identifies the context of a scalable endpoint that an endpoint is.
 pub(super) struct Context {
     pub(super) sep: Arc<Sep>,
     pub(super) direction: Direction,
@@ -67,7 +67,7 @@ impl Context {
         self.direction == Direction::Transmit
     }
 
-    /// The class of its handle.
+    /// The class of the context's handle.
     pub(super) fn class(&self) -> usize {
         match self.direction {
             Direction::Transmit => FI_CLASS_TX_CTX,
@@ -75,7 +75,7 @@ impl Context {
         }
     }
 
-    /// `FI_EINVAL` for objects that a context cannot be bound to, or not with these flags.
+    /// Returns `FI_EINVAL` for objects that a context cannot be bound to, or cannot be bound to with these flags.
     pub(super) fn check_binding(&self, class: usize, flags: u64) -> Result<()> {
         if !matches!(class, FI_CLASS_CQ | FI_CLASS_CNTR) {
             return Err(FiError::INVAL.because(format_args!(
@@ -101,7 +101,7 @@ impl Context {
         Ok(())
     }
 
-    /// Gives up its slot: peers no longer find it, and its index is free.
+    /// Releases the context's slot: peers no longer find the context, and its index is free.
     pub(super) fn leave(&self) {
         self.sep.leave(self.direction, self.index);
     }
@@ -126,7 +126,7 @@ fn capabilities(has: u64, others: u64, asked: u64) -> Result<u64> {
     })
 }
 
-/// The attributes ask for more than the endpoint has.
+/// The error that the attributes request more than the endpoint has.
 #[cold]
 fn too_much(what: &str) -> FiError {
     FiError::INVAL.because(format_args!(
@@ -134,7 +134,7 @@ fn too_much(what: &str) -> FiError {
     ))
 }
 
-/// Checks a limit that a program asks for.
+/// Checks a limit that a program requests.
 fn at_most(what: &str, asked: usize, most: usize) -> Result<()> {
     if asked > most {
         return Err(too_much(what));
@@ -142,7 +142,8 @@ fn at_most(what: &str, asked: usize, most: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a transmit context is like, by the program's attributes, if it passed any. They become the actual ones.
+/// The settings of a transmit context, from the program's attributes if it passed any. The attributes are set to the
+/// actual values.
 pub(super) fn transmit(ep_type: c_int, has: Choice, attr: Option<&mut TxAttr>) -> Result<Choice> {
     let Some(attr) = attr else { return Ok(has) };
     let inject_size = match ep_type {

@@ -37,7 +37,7 @@ pub(crate) fn asks(name: SocketAddr, device: NodeId, port: u16) -> Vec<u8> {
     asks_for(name, device, (port, 0), false)
 }
 
-/// The same for a receive context of the peer at a port, from an endpoint that perhaps only sends.
+/// The same for a receive context of the peer at a port, from an endpoint that may only send.
 pub(crate) fn asks_for(
     name: SocketAddr,
     device: NodeId,

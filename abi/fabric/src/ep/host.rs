@@ -25,7 +25,7 @@ pub(crate) struct EpHost {
     pub(super) domain: Arc<Domain>,
     pub(super) pd: Arc<ProtectionDomain>,
     pub(super) number: u32,
-    /// The number by which regions that serve one endpoint know it.
+    /// The number that identifies it to regions that serve only one endpoint.
     pub(super) regions: u32,
     pub(super) ep_type: c_int,
     pub(super) caps: u64,

@@ -102,7 +102,7 @@ pub(crate) struct Endpoint {
     shares: bool,
     /// Whether it transmits through a shared context.
     shares_tx: bool,
-    /// What it is, if it is a context of a scalable endpoint.
+    /// Identifies it if it is a context of a scalable endpoint.
     context: Option<Context>,
     pub(crate) caps: u64,
     /// The handle, for events.
@@ -190,7 +190,7 @@ type Rdm = rkey_rdm::endpoint::Endpoint<EpHost>;
 /// A connection of it.
 type Connection = rkey_rdm::endpoint::Connection<EpHost>;
 
-/// What an enabled endpoint has: its driver, and what libfabric adds.
+/// The state of an enabled endpoint: its driver, and the state that libfabric adds.
 struct Live {
     driver: Driver<EpHost>,
     /// Its room to transmit, if that is shared.
@@ -223,7 +223,7 @@ impl Holder for Endpoint {
 type State = rkey_endpoint::State<EpHost>;
 
 impl Endpoint {
-    /// An endpoint with this authorization key; it shares no context and has the address that the kernel chooses.
+    /// An endpoint with this authorization key. It shares no context, and the kernel chooses its address.
     fn new(domain: &Arc<Domain>, pd: Arc<ProtectionDomain>, ep_type: c_int, caps: u64) -> Self {
         Self {
             domain: Arc::clone(domain),
@@ -248,7 +248,8 @@ impl Endpoint {
         }
     }
 
-    /// The number by which regions that serve one endpoint only know it: contexts have that of their endpoint.
+    /// The number that identifies it to regions that serve only one endpoint. Contexts have their scalable endpoint's
+    /// number.
     pub(crate) fn region_number(&self) -> u32 {
         let context = self.context.as_ref();
         context.map_or(self.number, |context| context.sep.number)

@@ -1,9 +1,10 @@
 //! Scalable endpoints: several transmit and receive contexts with one address.
 //!
-//! Each context is an [`Endpoint`] of its own ([`context`](super::context)), with its own queue pairs, matching, credit and completion
-//! queue, so that contexts share no lock of this provider. Messages are ordered between one transmit context and one receive
-//! context. The scalable endpoint has what they have in common: the address, and the listener, which passes a peer on to the
-//! receive context that the peer names when it connects. Transmit contexts only connect; no peer sends to them.
+//! Each context is a separate [`Endpoint`] ([`context`](super::context)) with its own queue pairs, matching, credit and
+//! completion queue, so that contexts share no lock of this provider. Messages are ordered only between one transmit
+//! context and one receive context. The scalable endpoint has what they have in common: the address, and the listener,
+//! which passes a peer on to the receive context that the peer names when it connects. Transmit contexts only connect; no
+//! peer sends to them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: declares a kind of handle.
@@ -27,13 +28,13 @@ object!(SepObject, FidEp, 16384);
 /// A scalable endpoint.
 pub(crate) struct Sep {
     pub(crate) domain: Arc<Domain>,
-    /// The number by which regions that serve one endpoint know it.
+    /// The number that identifies it to regions that serve only one endpoint.
     pub(crate) number: u32,
     pub(super) ep_type: c_int,
     pub(super) pd: Arc<ProtectionDomain>,
-    /// What its transmit contexts have at most.
+    /// The most that its transmit contexts may have.
     pub(super) transmit: Choice,
-    /// What its receive contexts have at most.
+    /// The most that its receive contexts may have.
     pub(super) receive: Choice,
     transmitters: Mutex<Slots>,
     receivers: Mutex<Slots>,
@@ -45,13 +46,13 @@ pub(crate) struct Sep {
 /// The contexts of one direction, by index.
 type Slots = Vec<Option<Weak<Endpoint>>>;
 
-/// What all contexts share.
+/// The state that all contexts share.
 #[derive(Default)]
 struct Shared {
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     local_address: LocalAddress,
-    /// From the time when it or one of its contexts is enabled.
+    /// Set when the endpoint or one of its contexts is enabled.
     serving: Option<Serving>,
 }
 
@@ -63,7 +64,7 @@ impl Shared {
 }
 
 impl Sep {
-    /// A scalable endpoint with so many contexts of each direction.
+    /// A scalable endpoint with this many contexts of each direction.
     pub(super) fn new(
         domain: &Arc<Domain>,
         pd: Arc<ProtectionDomain>,
@@ -126,7 +127,7 @@ impl Sep {
         self.slots(direction).lock()[index] = None;
     }
 
-    /// The receive context that a peer asks for.
+    /// The receive context that a peer requests.
     fn receiver(&self, index: u8) -> std::result::Result<Arc<Endpoint>, Absent> {
         let slots = self.receivers.lock();
         let slot = slots.get(usize::from(index)).ok_or(Absent::NoContext)?;
@@ -151,7 +152,7 @@ impl Sep {
         Ok(shared.local_address.name())
     }
 
-    /// Its address; `FI_EOPBADSTATE` until it has one.
+    /// The endpoint's address; `FI_EOPBADSTATE` until it has one.
     pub(super) fn name(&self) -> Result<SocketAddr> {
         let shared = self.shared.lock();
         if !shared.has_address() {
@@ -160,7 +161,7 @@ impl Sep {
         Ok(shared.local_address.name())
     }
 
-    /// Reserves an address, before it is in service.
+    /// Reserves an address before the endpoint is in service.
     pub(super) fn set_name(&self, address: SocketAddr) -> Result<()> {
         let mut shared = self.shared.lock();
         if shared.serving.is_some() {
@@ -193,7 +194,7 @@ impl Sep {
         Ok(())
     }
 
-    /// Binds an event queue. No event is about contexts of reliable datagrams.
+    /// Binds an event queue. Contexts of reliable datagrams cause no events.
     pub(super) fn bind_eq(&self, eq: &Arc<Eq>) -> Result<()> {
         if !Arc::ptr_eq(&eq.fabric, &self.domain.fabric) {
             return Err(FiError::INVAL);
@@ -207,7 +208,7 @@ impl Sep {
         Ok(())
     }
 
-    /// Ends it, after its contexts: the address is free when this returns.
+    /// Ends the endpoint after its contexts have ended. The address is free when this returns.
     pub(super) fn end(&self) {
         // The listeners' thread may need the lock.
         let Shared {

@@ -50,8 +50,8 @@ impl Descriptors<'_> {
 
 /// Set for the program's inject calls, which never report success.
 pub(super) const QUIET: u64 = 1 << 63;
-/// Set for operations that the work queue starts. It retries them by itself: the thread that happens to start one must not be
-/// told that a call of its own may be retried.
+/// Set for operations that the work queue starts. The queue retries them: the thread that happens to start one must not be
+/// told that one of its calls may be retried.
 pub(super) const QUEUED: u64 = 1 << 62;
 
 /// A payload that a peer reads, under its own key.

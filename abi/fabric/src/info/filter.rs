@@ -196,7 +196,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
     Ok(caps)
 }
 
-/// The capabilities, with both sides for each kind of transfer that is without one (fi_getinfo(3)).
+/// The capabilities, with both sides added for each kind of transfer that names neither (fi_getinfo(3)).
 pub(crate) fn with_sides(mut caps: u64) -> u64 {
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & SIDES_MSG == 0 {
         caps |= SIDES_MSG;
@@ -276,7 +276,7 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("max_order_waw_size", ep.max_order_waw_size, longest)?;
     offer.tx_contexts = contexts("transmit contexts", offer, ep.tx_ctx_cnt)?;
     offer.rx_contexts = contexts("receive contexts", offer, ep.rx_ctx_cnt)?;
-    // Only programs that ask for several contexts get this without naming it: MPICH takes it for advice to use them.
+    // Only programs that request several contexts get this without naming it: MPICH takes it as advice to use several.
     let several = |count: usize| count > 1 && count != FI_SHARED_CONTEXT;
     if hints.caps == 0 && (several(offer.tx_contexts) || several(offer.rx_contexts)) {
         offer.caps |= FI_NAMED_RX_CTX;

@@ -43,7 +43,7 @@ pub(crate) struct Offer {
     pub(crate) msg_order: u64,
     /// How many transmit contexts an endpoint has, or [`FI_SHARED_CONTEXT`].
     pub(crate) tx_contexts: usize,
-    /// The same for receive contexts.
+    /// The settings of receive contexts whose attributes do not request less.
     pub(crate) rx_contexts: usize,
     pub(crate) inject_size: usize,
     pub(crate) tx_size: usize,

@@ -162,7 +162,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
                 check_endpoint(mr, &ep.domain, ep.bound_av())?;
                 bind_endpoint(mr, ep.region_number(), flags)
             }
-            // All contexts of the endpoint may use the region, and peers that reach one of them.
+            // All contexts of the endpoint may use the region, and so may peers that reach one of them.
             FI_CLASS_SEP => {
                 // SAFETY: `find` validates the handle.
                 let sep = &unsafe { find::<SepObject, _>(bound)? }.inner;

@@ -138,7 +138,7 @@ fn unread_completions_are_bounded_and_all_arrive() {
     assert_eq!(mr.close(), 0);
 }
 
-/// A program's own completions need room in its queue, too.
+/// A program's own completions also need room in its queue.
 #[test]
 fn a_full_queue_accepts_no_operations() {
     let (a, b, peer) = open(64);

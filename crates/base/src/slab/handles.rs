@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
 /// A slot that is being prepared. Dropping it frees the slot.
-#[must_use = "dropping it gives the slot back"]
+#[must_use = "dropping it frees the slot"]
 pub struct Claimed<'a, T> {
     pub(super) slab: &'a Slab<T>,
     pub(super) slot: &'a Slot<T>,

@@ -45,7 +45,7 @@ pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     let status = child.wait();
     handle.close();
     let _ = forwarder.join();
-    let status = status.context("the program was lost")?;
+    let status = status.context("waiting for the program failed")?;
     report.print();
     drop(report); // the next line may be the last
     Ok(Ok(end_as(status)))

@@ -33,7 +33,7 @@ use crate::peers::names::{self, Scope};
 use crate::peers::process::{self, Departed};
 use crate::shared::Shared;
 
-/// The request of a client that wants an inspection.
+/// A client's request for an inspection.
 pub(crate) const QUESTION: &[u8] = b"inspect";
 /// The first word of the answer; the second is the length, and a descriptor carries the inspection.
 const ANSWER: &[u8] = b"inspection";
@@ -316,7 +316,7 @@ pub(crate) fn decode(text: &[u8]) -> Option<Inspection> {
     serde_json::from_slice(text).ok()
 }
 
-/// Answers a client that wants an inspection. Never blocks.
+/// Answers a client that requests an inspection. Never blocks.
 pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()> {
     let mut inspection = inspect(shared);
     if stranger.credentials().uid != inspection.uid {

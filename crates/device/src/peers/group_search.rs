@@ -171,7 +171,7 @@ impl GroupSearch {
         searches.len() < before
     }
 
-    /// When [`GroupSearch::end`] gives up a search at the earliest.
+    /// The earliest time at which [`GroupSearch::end`] gives up a search.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.searches.iter().map(|search| search.until).min()
     }

@@ -37,7 +37,7 @@ pub struct Connection<Q, I> {
     pub backlog: Backlog,
     /// Whether the peer's device chooses the keys of its regions.
     pub device_keys: bool,
-    /// Where messages over it go; `None`: to a peer that only sends.
+    /// The destination of messages over it; `None` if the peer only sends.
     pub leads_to: Option<Destination>,
 }
 

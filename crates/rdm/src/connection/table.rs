@@ -122,7 +122,8 @@ impl<Q, I> Connections<Q, I> {
         self.list[index].qp.take()
     }
 
-    /// Frees the slot of an ended connection, unless messages of it are unread; returns where it led, if it did.
+    /// Frees the slot of an ended connection, unless some of its messages are unread. Returns the connection's
+    /// destination, if it had one.
     pub fn release(&mut self, index: usize) -> Option<Destination> {
         let it = &mut self.list[index];
         if it.pending > 0 || !it.state.awaits_teardown() {

@@ -22,8 +22,8 @@ impl<H: Host> Endpoint<H> {
         &self.peers
     }
 
-    /// Adds a connection that is being made, and returns its slot. Nothing is sent over it until it is made, and then only
-    /// messages for this destination.
+    /// Adds a connection that is being made, and returns its slot. Nothing is sent over the connection until it is made,
+    /// and then only messages for this destination.
     pub fn add_connection(
         &mut self,
         host: &H,

@@ -71,7 +71,7 @@ fn a_message_finds_the_receive_with_its_tag() {
     }
 }
 
-/// What is sent to the address of a peer that only sends goes over a connection of its own.
+/// Messages to the address of a peer that only sends go over a separate connection.
 #[test]
 fn a_one_way_connection_is_no_route() {
     let mut world = two();

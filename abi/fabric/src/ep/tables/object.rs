@@ -165,7 +165,7 @@ pub(super) unsafe fn own_pd(domain: &Domain, attr: &EpAttr) -> Result<Arc<Protec
     domain.pd(auth_key)
 }
 
-/// The address that a new endpoint wants.
+/// The address that the program requests for a new endpoint.
 pub(super) fn source_of(domain: &Domain, info: &Hints<'_>) -> SocketAddr {
     let source = info.src_addr.and_then(|bytes| domain.format.decode(bytes));
     source.map_or_else(|| domain.format.loopback(0), |(address, _)| address)

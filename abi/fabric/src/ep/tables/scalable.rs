@@ -1,4 +1,4 @@
-//! The table of a scalable endpoint: making it, its contexts, and what they have in common.
+//! The table of a scalable endpoint: functions that make it, its contexts, and the objects that they share.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -27,7 +27,7 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
-/// Receives are canceled, and options set, at the contexts.
+/// Programs cancel receives and set options at the contexts.
 static OPS: OpsEp = OpsEp {
     cancel: nosys!(isize, *mut Fid, *mut c_void),
     getopt: nosys!(c_int, *mut Fid, c_int, c_int, *mut c_void, *mut usize),
@@ -130,7 +130,7 @@ fn all_caps(ep_type: c_int, info: &Hints<'_>) -> u64 {
     }
 }
 
-/// What transmit contexts have, unless their attributes say less.
+/// The settings of transmit contexts whose attributes do not request less.
 fn transmit_choice(ep_type: c_int, info: &Hints<'_>) -> Choice {
     let caps = all_caps(ep_type, info) & !RX_ONLY;
     let narrowed = info.tx.map_or(0, |tx| tx.caps);
@@ -140,7 +140,7 @@ fn transmit_choice(ep_type: c_int, info: &Hints<'_>) -> Choice {
     }
 }
 
-/// The same for receive contexts.
+/// The settings of receive contexts whose attributes do not request less.
 fn receive_choice(ep_type: c_int, info: &Hints<'_>) -> Choice {
     let caps = all_caps(ep_type, info) & !TX_ONLY;
     let narrowed = info.rx.map_or(0, |rx| rx.caps);
@@ -284,7 +284,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
     })
 }
 
-/// `fi_close`: `-FI_EBUSY` while it has open contexts.
+/// `fi_close`: `-FI_EBUSY` while the endpoint has open contexts.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -300,7 +300,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// `fi_setname`: the address, before the endpoint or one of its contexts is enabled. It is reserved.
+/// `fi_setname`: reserves the address, before the endpoint or one of its contexts is enabled.
 unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle; `len` bytes, as the program says.

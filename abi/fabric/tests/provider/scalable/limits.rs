@@ -1,10 +1,10 @@
-//! What `fi_getinfo` reports about contexts, and that more are not available.
+//! `fi_getinfo` reports the limits of contexts, and more contexts are not available.
 
 use super::*;
 use crate::peer::strictly;
 
-/// The capability is granted to programs that ask for it or for several contexts, and to no others: to some it is advice to use
-/// several contexts (MPICH).
+/// The capability is granted only to programs that request it or several contexts. Some programs, such as MPICH, take it as
+/// advice to use several contexts.
 #[test]
 fn naming_contexts_is_offered_to_those_who_have_some() {
     let wish = Wish::default();
@@ -20,7 +20,8 @@ fn naming_contexts_is_offered_to_those_who_have_some() {
     assert!(has(caps(naming(&wish).info())));
 }
 
-/// `fi_getinfo` with these counts and capabilities: the counts and limits of the first result, or the code.
+/// Calls `fi_getinfo` with these counts and capabilities. Returns the counts and limits of the first result, or the
+/// code.
 fn ask(
     ep_type: c_int,
     caps: u64,
@@ -262,7 +263,7 @@ impl Side {
     }
 }
 
-/// Open MPI names contexts without asking for the capability.
+/// Open MPI names contexts without requesting the capability.
 #[test]
 fn naming_a_context_does_not_need_the_capability() {
     assert_eq!(send_to_unasked_context(), 0);

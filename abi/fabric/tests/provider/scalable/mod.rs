@@ -26,7 +26,8 @@ struct Scalable {
     rx: Vec<Side>,
 }
 
-/// The wish of a program that wants everything, and to name receive contexts, unless it names its capabilities.
+/// The request of a program that wants all capabilities, including named receive contexts, unless it names its
+/// capabilities.
 fn naming(wish: &Wish) -> Wish {
     let all = match wish.ep_type {
         FI_EP_DGRAM => FI_MSG | FI_SOURCE,
@@ -41,13 +42,13 @@ fn naming(wish: &Wish) -> Wish {
     }
 }
 
-/// The `fi_info` for so many contexts.
+/// The `fi_info` for this many contexts.
 fn info_for(wish: &Wish, tx: usize, rx: usize) -> *mut Info {
     let contexts = (tx, rx);
     Wish { contexts, ..*wish }.info()
 }
 
-/// `fi_scalable_ep`: the endpoint, or the code.
+/// Calls `fi_scalable_ep`. Returns the endpoint, or the code.
 fn scalable_ep(domain: *mut FidDomain, info: *mut Info) -> Result<*mut FidEp, c_int> {
     let mut sep = null_mut();
     // SAFETY: a live handle, a complete `fi_info`, and room for a handle.
@@ -57,7 +58,7 @@ fn scalable_ep(domain: *mut FidDomain, info: *mut Info) -> Result<*mut FidEp, c_
     }
 }
 
-/// `fi_tx_context`: the context, or the code.
+/// Calls `fi_tx_context`. Returns the context, or the code.
 fn tx_context(sep: *mut FidEp, index: c_int, attr: *mut TxAttr) -> Result<*mut FidEp, c_int> {
     let mut ep = null_mut();
     // SAFETY: a live handle, null or attributes, and room for a handle.
@@ -67,7 +68,7 @@ fn tx_context(sep: *mut FidEp, index: c_int, attr: *mut TxAttr) -> Result<*mut F
     }
 }
 
-/// `fi_rx_context`: the context, or the code.
+/// Calls `fi_rx_context`. Returns the context, or the code.
 fn rx_context(sep: *mut FidEp, index: c_int, attr: *mut RxAttr) -> Result<*mut FidEp, c_int> {
     let mut ep = null_mut();
     // SAFETY: as above.
@@ -80,7 +81,7 @@ fn rx_context(sep: *mut FidEp, index: c_int, attr: *mut RxAttr) -> Result<*mut F
 /// An address vector whose numbers can name receive contexts.
 fn vector(domain: *mut FidDomain) -> *mut FidAv {
     let mut av = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: a live handle, our own attributes, and room for a handle.
     unsafe {
         let mut attr: AvAttr = std::mem::zeroed();
         attr.rx_ctx_bits = BITS;
@@ -92,7 +93,7 @@ fn vector(domain: *mut FidDomain) -> *mut FidAv {
 
 fn queue(domain: *mut FidDomain) -> *mut FidCq {
     let mut cq = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    // SAFETY: a live handle, our own attributes, and room for a handle.
     unsafe {
         let mut attr: CqAttr = std::mem::zeroed();
         attr.format = FI_CQ_FORMAT_TAGGED;
@@ -159,7 +160,7 @@ impl Scalable {
         self.side(ep, FI_RECV)
     }
 
-    /// A context as a side.
+    /// Converts a context into a side.
     fn side(&self, ep: *mut FidEp, flags: u64) -> Side {
         let cq = queue(self.domain);
         assert_eq!(bind(ep.cast(), cq.cast(), flags), 0);

@@ -40,7 +40,8 @@ fn a_late_context_is_waited_for() {
     b.close();
 }
 
-/// When a receive context is closed, the others keep working. Messages to a new one with the same index arrive there.
+/// When a receive context is closed, the others keep working. Messages to a new context with the same index arrive
+/// there.
 #[test]
 fn a_closed_context_can_be_replaced() {
     let wish = Wish::default();

@@ -77,7 +77,7 @@ fn bindings_go_where_they_belong() {
 }
 
 impl Scalable {
-    /// Closes the endpoint and what it was bound to.
+    /// Closes the endpoint and the objects that it was bound to.
     fn close_all_but(self, eq: *mut Fid) {
         for side in self.tx.iter().chain(&self.rx) {
             assert_eq!(close(side.ep.cast()), 0);
@@ -186,7 +186,7 @@ fn a_region_serves_all_contexts_of_its_endpoint() {
     assert_eq!(mr.close(), 0);
 }
 
-/// Operation flags of one context are not those of another.
+/// Setting the operation flags of one context does not change those of another.
 #[test]
 fn contexts_have_flags_of_their_own() {
     let wish = Wish::default();

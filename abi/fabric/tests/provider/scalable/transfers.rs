@@ -75,7 +75,7 @@ fn contexts_match_apart() {
         assert_eq!(b.rx[index].completion(&sides).unwrap().tag, 5);
     }
     assert!(poll(b.rx[1].cq).is_none());
-    // Receives that still wait there can be canceled only there.
+    // Receives that still wait in a context can be canceled only in that context.
     let cancel = |side: &Side, context: usize| {
         // SAFETY: a live handle.
         unsafe { ((*(*side.ep).ops).cancel)(side.ep.cast(), context as *mut _) }
@@ -88,7 +88,8 @@ fn contexts_match_apart() {
     assert_eq!(into, [[1; 4], [0; 4], [3; 4]]);
 }
 
-/// A receive for one sender gets the messages of all its transmit contexts, and completions have its number.
+/// A receive for one sender gets the messages of all the sender's transmit contexts, and completions carry the sender's
+/// number.
 #[test]
 fn all_contexts_of_a_sender_have_its_address() {
     let wish = Wish::default();
@@ -155,7 +156,7 @@ fn one_sided_operations_name_a_context_too() {
         assert_eq!(add(side, &b.rx[rx], peer, 5, 32, 1), 0);
     }
     assert_eq!(memory[32..36], 15u32.to_ne_bytes());
-    // There is one write and one atomic each; reads do not count.
+    // Each has one write and one atomic; reads do not count.
     assert_eq!(wait_count(counters[0], 2), 2);
     assert_eq!(wait_count(counters[1], 4), 4);
     assert_eq!(wait_count(written, 2), 2, "of that transmit context");
