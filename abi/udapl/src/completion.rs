@@ -110,7 +110,8 @@ fn received(ep: &Ep, completion: &Completion) -> Queued {
 }
 
 /// The data of an extended event.
-fn extension(
+#[must_use]
+pub fn extension(
     kind: dat_ib_ext_type,
     status: dat_dto_completion_status,
     data: u32,

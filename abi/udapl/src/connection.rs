@@ -21,7 +21,7 @@ use crate::worker::Job;
 use parking_lot::MutexGuard;
 use rkey_device::engine::{QpAttributes, QpState};
 use rkey_device::link::NodeId;
-use rkey_device::{DeviceError, Peer};
+use rkey_device::{DeviceError, Peer, QpAddress};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -36,13 +36,15 @@ pub struct Control {
     local_port: u64,
     /// The peer's private data, which an event points to.
     data: Vec<u8>,
+    /// The same of datagram EPs.
+    kept: Vec<Box<[u8]>>,
     visible: Visible,
 }
 
 /// The EP at the other end.
 struct Remote {
     node: NodeId,
-    qpn: u32,
+    qp: QpAddress,
     control: SocketAddr,
 }
 
@@ -66,8 +68,21 @@ impl Control {
             remote: None,
             local_port: 0,
             data: Vec::new(),
+            kept: Vec::new(),
             visible: Visible::new(ia.address, 0),
         }
+    }
+
+    /// The number of the present attempt.
+    #[must_use]
+    pub fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
+    /// Keeps private data as long as the EP, for an event.
+    pub fn keep(&mut self, data: Vec<u8>) -> &[u8] {
+        self.kept.push(data.into_boxed_slice());
+        self.kept.last().map_or(&[], |data| &**data)
     }
 
     fn begin(&mut self, remote: (IpAddr, u64), local_port: u64) -> u64 {
@@ -147,6 +162,10 @@ impl Ep {
         timeout: Timeout,
         data: &[u8],
     ) -> Result {
+        let target = of_qualifier(address, port).ok_or(Fail::argument(3))?;
+        if self.is_datagram() {
+            return self.resolve(target, timeout, data);
+        }
         let ia = self.ia();
         let mut control = self.control.lock();
         if self.state().after(Step::Connect).is_none() {
@@ -155,14 +174,8 @@ impl Ep {
         let qp = self
             .qp()
             .ok_or(Fail::state(INVALID_STATE_EP_UNCONFIGURED))?;
-        let target = of_qualifier(address, port).ok_or(Fail::argument(3))?;
-        let purpose = match self.is_datagram() {
-            true => Purpose::DatagramRequest,
-            false => Purpose::Request,
-        };
-        let hello = ia.hello(purpose, qp.qpn(), data).encode();
-        let qps: &[_] = if self.is_datagram() { &[] } else { &[&qp] };
-        let connecting = ia.device.begin_connect(target, qps, &hello)?;
+        let hello = ia.hello(Purpose::Request, qp.address(), data).encode();
+        let connecting = ia.device.begin_connect(target, &[&qp], &hello)?;
         self.step(&control, Step::Connect)?;
         let attempt = control.begin((address, port), 0);
         drop(control);
@@ -188,6 +201,9 @@ impl Ep {
 
     /// The peer has accepted, and both queue pairs are connected.
     pub fn connected(self: &Arc<Self>, attempt: u64, peer: &Peer) {
+        if self.is_datagram() {
+            return self.resolved(peer);
+        }
         let Some(hello) = Hello::decode(&peer.private_data) else {
             tracing::warn!(
                 "process {} answered a connection request but is no uDAPL program",
@@ -201,7 +217,7 @@ impl Ep {
         }
         control.peer = peer.qps.first().map(|qp| Remote {
             node: peer.node,
-            qpn: qp.qpn,
+            qp: *qp,
             control: hello.control,
         });
         control.data = hello.data;
@@ -210,6 +226,8 @@ impl Ep {
         if let Some(evd) = &self.parts().connect {
             evd.push(notifying(event));
         }
+        // It may have failed since then.
+        self.check_service();
     }
 
     /// Accepts a connection request.
@@ -217,6 +235,12 @@ impl Ep {
     /// # Errors
     /// `DAT_INVALID_STATE`. Later failures are events.
     pub fn accept(self: &Arc<Self>, cr: &Cr, data: &[u8]) -> Result {
+        if self.is_datagram() != (cr.hello.purpose == Purpose::DatagramRequest) {
+            return Err(Fail::handle(INVALID_HANDLE_EP));
+        }
+        if self.is_datagram() {
+            return self.give_address(cr, data);
+        }
         let ia = self.ia();
         let mut control = self.control.lock();
         if self.state().after(Step::Accept).is_none() {
@@ -230,10 +254,10 @@ impl Ep {
         let attempt = control.begin((cr.hello.address, cr.hello.port), cr.conn_qual);
         control.peer = incoming.peer().qps.first().map(|peer| Remote {
             node: incoming.peer().node,
-            qpn: peer.qpn,
+            qp: *peer,
             control: cr.hello.control,
         });
-        let answer = ia.hello(Purpose::Answer, qp.qpn(), data).encode();
+        let answer = ia.hello(Purpose::Answer, qp.address(), data).encode();
         let answered = incoming.answer(&[&qp], &answer);
         drop(control);
         match answered {
@@ -243,6 +267,7 @@ impl Ep {
                     ep,
                     attempt,
                     accepting,
+                    hello: cr.hello.clone(),
                 });
             }
             Err(error) => {
@@ -254,11 +279,15 @@ impl Ep {
     }
 
     /// The peer has confirmed the connection that this side accepted.
-    pub fn accepted(self: &Arc<Self>, attempt: u64) {
+    pub fn accepted(self: &Arc<Self>, attempt: u64, hello: &Hello) {
+        if self.is_datagram() {
+            return self.address_given(hello);
+        }
         let control = self.control.lock();
         if control.attempt == attempt && self.step(&control, Step::Establish).is_ok() {
             drop(control);
             self.tell(CONNECTION_EVENT_ESTABLISHED, &[]);
+            self.check_service();
         }
     }
 
@@ -281,6 +310,9 @@ impl Ep {
 
     /// A connection request failed.
     pub fn refused(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
+        if self.is_datagram() {
+            return self.not_resolved(error);
+        }
         tracing::info!(%error, "connecting");
         let (number, data) = match error {
             DeviceError::Refused { reason } => (CONNECTION_EVENT_PEER_REJECTED, from_text(reason)),
@@ -357,7 +389,9 @@ impl Ep {
     pub fn peer_left(self: &Arc<Self>, node: NodeId, hello: &Hello) {
         {
             let control = self.control.lock();
-            if control.peer.as_ref().is_none_or(|peer| peer.node != node) {
+            let same_peer = control.peer.as_ref().is_some_and(|peer| peer.node == node);
+            let same_qp = self.qp().is_some_and(|qp| qp.address().msn == hello.msn);
+            if !same_peer || !same_qp {
                 return;
             }
         }
@@ -390,7 +424,7 @@ impl Ep {
             _ => Some(Purpose::Disconnect),
         };
         if let (Some(peer), Some(purpose)) = (peer, purpose) {
-            let hello = self.ia().hello(purpose, peer.qpn, &[]).encode();
+            let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
             match self.ia().device.begin_connect(peer.control, &[], &hello) {
                 Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
                 Err(error) => tracing::debug!(%error, "telling the peer of a disconnect"),

@@ -24,9 +24,6 @@ use rkey_device::{Qp, QpOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// The queue key of all datagram EPs.
-pub const QKEY: u32 = 0x0da7_0da7;
-
 /// An endpoint.
 pub struct Ep {
     ia: Arc<Ia>,
@@ -138,15 +135,9 @@ impl Parts {
             ..QpOptions::new(pz.domain, &ia.sink_cq)
         };
         let qp = ia.device.create_qp(&options)?;
-        if datagram {
-            let init = QpAttributes {
-                qkey: Some(QKEY),
-                access: None,
-                ..QpAttributes::init(Access::empty())
-            };
-            qp.modify(&init)?;
-        } else {
-            qp.modify(&QpAttributes::init(Access::REMOTE))?;
+        match datagram {
+            true => crate::datagram::prepare(&qp)?,
+            false => qp.modify(&QpAttributes::init(Access::REMOTE))?,
         }
         Ok(Some(qp))
     }
@@ -205,7 +196,7 @@ impl Ep {
     #[inline]
     #[must_use]
     pub fn takes_requests(&self) -> bool {
-        matches!(self.state(), State::Connected | State::Disconnected)
+        matches!(self.state(), State::Connected | State::Disconnected) || self.datagram
     }
 
     /// Whether it sends datagrams.

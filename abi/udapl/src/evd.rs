@@ -310,16 +310,22 @@ impl Evd {
                 return Err(Fail::state(INVALID_STATE_EVD_WAITER));
             }
         }
-        let result = self.wait_alone(timeout, threshold as usize);
+        let deadline = deadline(timeout);
+        let event = loop {
+            let waited = self.wait_alone(deadline, threshold as usize);
+            // Another thread may have taken the event.
+            match waited.and_then(|()| self.dequeue()) {
+                Err(Fail::EMPTY) => {}
+                result => break result,
+            }
+        };
         self.state.lock().waiting = false;
-        result?;
-        let event = self.dequeue()?;
+        let event = event?;
         let more = self.state.lock().queue.len() + if self.has_cq { self.cq.len() } else { 0 };
         Ok((event, more as u32))
     }
 
-    fn wait_alone(&self, timeout: Timeout, threshold: usize) -> Result {
-        let deadline = deadline(timeout);
+    fn wait_alone(&self, deadline: Option<Instant>, threshold: usize) -> Result {
         let mut before = None;
         loop {
             let seen = self.news.load(Ordering::SeqCst);

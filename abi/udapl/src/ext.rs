@@ -4,6 +4,7 @@
 // UNSAFETY: C functions; reads the arguments of a C function with `...`.
 
 use crate::argument;
+use crate::datagram::QKEY;
 use crate::ep::Ep;
 use crate::fail::{Fail, Result, call};
 use crate::ia::Ia;
@@ -12,12 +13,13 @@ use crate::post::{Options, Segments, segments, target};
 use crate::requests::What;
 use crate::sys::consts::*;
 use crate::sys::{
-    ExtendedOp, Handle, IaAttr, IaHandle, LmrTriplet, ProviderAttr, Return, RmrTriplet, VaListTag,
+    ExtendedOp, Handle, IaAttr, IaHandle, IbAddrHandle, LmrTriplet, ProviderAttr, Return,
+    RmrTriplet, VaListTag,
 };
 use crate::va_list::Arguments;
 use crate::{ia_attr, ia_calls};
 use rkey_device::core::LocalKey;
-use rkey_device::engine::{Sge, Work};
+use rkey_device::engine::{Route, Sge, UdAddress, Work};
 use std::sync::Arc;
 
 /// `dat_extension_op`.
@@ -37,6 +39,9 @@ pub unsafe extern "C" fn call_extension(
                 IB_RDMA_WRITE_IMMED_OP => write_immediate(find(handle)?, &mut arguments),
                 IB_CMP_AND_SWAP_OP => compare_and_swap(find(handle)?, &mut arguments),
                 IB_FETCH_AND_ADD_OP => fetch_and_add(find(handle)?, &mut arguments),
+                IB_UD_SEND_OP => send_datagram(find(handle)?, &mut arguments),
+                // Address handles and requests of datagram EPs take nothing that could be freed.
+                IB_UD_AH_FREE_OP | IB_UD_CM_FREE_OP => find::<Ep>(handle).map(drop),
                 IB_OPEN_QUERY_OP => open_query(handle, &mut arguments),
                 IB_CLOSE_QUERY_OP => close_query(handle),
                 _ => Err(Fail::new(NOT_IMPLEMENTED, NO_SUBTYPE)),
@@ -136,6 +141,35 @@ unsafe fn fetch_and_add(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
         let work = Work::FetchAdd { remote, add };
         ep.post(work, &segments, cookie, options, What::FetchAdd)
     }
+}
+
+/// `dat_ib_post_send_ud`.
+///
+/// # Safety
+/// The arguments are those of the operation.
+unsafe fn send_datagram(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
+    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    let (segments, qpn, cookie, flags) = unsafe {
+        let count = arguments.next() as Count;
+        let (segments, _) = segments(count, arguments.next() as *const LmrTriplet)?;
+        let to = argument::input(4, arguments.next() as *const IbAddrHandle)?;
+        (segments, to.qpn, arguments.next(), arguments.next() as u32)
+    };
+    let options = Options::of_request(ep, 6, flags)?;
+    if !ep.is_datagram() {
+        return Err(Fail::handle(INVALID_HANDLE_EP));
+    }
+    let to = UdAddress {
+        link: None,
+        qpn,
+        qkey: QKEY,
+        route: Route::default(),
+    };
+    let work = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    ep.post_to(work, &segments, cookie, options, What::Datagram, Some(to))
 }
 
 /// `dat_ib_open_query`: the attributes of an IA that the program has not opened. The handle is the name.

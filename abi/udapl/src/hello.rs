@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 const MAGIC: &[u8; 8] = b"rkeyDAT1";
 /// The length of everything but the private data.
-const LEN: usize = 8 + 4 + 2 + 16 + 16 + 8 + 4;
+const LEN: usize = 8 + 4 + 2 + 16 + 16 + 8 + 4 + 4;
 
 /// Why a message was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,11 @@ pub struct Hello {
     pub address: IpAddr,
     /// The connection qualifier that the sender uses.
     pub port: u64,
-    /// The queue pair that the message is about, at the receiver.
+    /// The queue pair that the message is about: at the receiver if it says that a connection has ended, otherwise at the
+    /// sender.
     pub qpn: u32,
+    /// The first message number of that queue pair. Queue pairs reuse numbers; this tells them apart.
+    pub msn: u32,
     /// The program's private data.
     pub data: Vec<u8>,
 }
@@ -51,6 +54,7 @@ impl Hello {
         bytes.extend_from_slice(&wide(self.address).octets());
         bytes.extend_from_slice(&self.port.to_be_bytes());
         bytes.extend_from_slice(&self.qpn.to_be_bytes());
+        bytes.extend_from_slice(&self.msn.to_be_bytes());
         bytes.extend_from_slice(&self.data);
         bytes
     }
@@ -64,7 +68,8 @@ impl Hello {
         let (control_ip, rest) = rest.split_first_chunk::<16>()?;
         let (address, rest) = rest.split_first_chunk::<16>()?;
         let (port, rest) = rest.split_first_chunk::<8>()?;
-        let (qpn, _) = rest.split_first_chunk::<4>()?;
+        let (qpn, rest) = rest.split_first_chunk::<4>()?;
+        let (msn, _) = rest.split_first_chunk::<4>()?;
         let purpose = match purpose[0] {
             1 => Purpose::Request,
             2 => Purpose::Answer,
@@ -80,6 +85,7 @@ impl Hello {
             address: Ipv6Addr::from(*address).to_canonical(),
             port: u64::from_be_bytes(*port),
             qpn: u32::from_be_bytes(*qpn),
+            msn: u32::from_be_bytes(*msn),
             data: data.to_vec(),
         })
     }
@@ -121,6 +127,7 @@ mod tests {
             address: "::1".parse().unwrap(),
             port: u64::MAX - 5,
             qpn: 0x0012_3456,
+            msn: 0x00ab_cdef,
             data: vec![1, 2, 3],
         }
     }

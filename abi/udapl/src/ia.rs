@@ -17,8 +17,8 @@ use crate::sys::{Handle, IbAddrHandle};
 use crate::worker::Worker;
 use parking_lot::{Mutex, RwLock};
 use rkey_device::core::Api;
-use rkey_device::engine::{Completion, CqId, SrqId};
-use rkey_device::{AsyncEvent, Channel, Config, Cq, Device, Listener};
+use rkey_device::engine::{Completion, CqId, QpId, SrqId};
+use rkey_device::{AsyncEvent, Channel, Config, Cq, Device, Listener, QpAddress};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock, Weak};
@@ -123,14 +123,15 @@ impl Ia {
 
     /// The part of a message that is about this IA, in front of private data.
     #[must_use]
-    pub fn hello(&self, purpose: Purpose, qpn: u32, data: &[u8]) -> Hello {
+    pub fn hello(&self, purpose: Purpose, qp: QpAddress, data: &[u8]) -> Hello {
         let control = self.control.local_address();
         Hello {
             purpose,
             control,
             address: self.address,
             port: control.port().into(),
-            qpn,
+            qpn: qp.qpn,
+            msn: qp.msn,
             data: data.to_vec(),
         }
     }
@@ -139,6 +140,12 @@ impl Ia {
     #[must_use]
     pub fn ep(&self, qpn: u32) -> Option<Arc<Ep>> {
         self.eps.read().get(&qpn)?.upgrade()
+    }
+
+    /// The EP with exactly this queue pair, not a later one of the same number.
+    fn ep_with(&self, qp: QpId, qpn: u32) -> Option<Arc<Ep>> {
+        let ep = self.ep(qpn)?;
+        ep.qp().is_some_and(|own| own.id() == qp).then_some(ep)
     }
 
     /// Adds an EP.
@@ -222,17 +229,17 @@ impl Ia {
     /// The device has reported something.
     pub fn device_event(&self, event: AsyncEvent) {
         match event {
-            AsyncEvent::QpFatal { qpn, .. }
-            | AsyncEvent::AccessError { qpn, .. }
-            | AsyncEvent::RequestError { qpn, .. }
-            | AsyncEvent::PeerGone { qpn, .. } => {
-                if let Some(ep) = self.ep(qpn) {
+            AsyncEvent::QpFatal { qp, qpn }
+            | AsyncEvent::AccessError { qp, qpn }
+            | AsyncEvent::RequestError { qp, qpn }
+            | AsyncEvent::PeerGone { qp, qpn } => {
+                if let Some(ep) = self.ep_with(qp, qpn) {
                     ep.request_failed();
                 }
             }
             // The EP is out of service and takes no more from its SRQ (dtestsrq waits for this).
-            AsyncEvent::LastWqeReached { qpn, .. } => {
-                if let Some(ep) = self.ep(qpn) {
+            AsyncEvent::LastWqeReached { qp, qpn } => {
+                if let Some(ep) = self.ep_with(qp, qpn) {
                     ep.request_failed();
                     self.tell(ASYNC_ERROR_EP_BROKEN, ep.handle, EP_TRANSFER_TO_ERROR);
                 }

@@ -29,11 +29,12 @@ const fn named(name: &'static CStr, value: &'static CStr) -> NamedAttr {
 }
 
 /// What the extension for InfiniBand can do here; the last two are what dtest and dtestsrq look for.
-static PROVIDER: Names<6> = Names([
+static PROVIDER: Names<7> = Names([
     named(c"DAT_EXTENSION_INTERFACE", c"TRUE"),
     named(c"DAT_IB_FETCH_AND_ADD", c"TRUE"),
     named(c"DAT_IB_CMP_AND_SWAP", c"TRUE"),
     named(c"DAT_IB_IMMED_DATA", c"TRUE"),
+    named(c"DAT_IB_UD", c"TRUE"),
     named(c"DAT_IB_RDMA_READ", c"TRUE"),
     named(c"DAT_IB_TRANSPORT_MTU", c"4096"),
 ]);

@@ -15,7 +15,7 @@
 //! | [`ep`], [`ep_calls`], [`ep_attr`], [`ep_state`], [`connection`] | endpoints and their connections |
 //! | [`psp`], [`rsp`], [`service`], [`cr`], [`hello`] | how peers request connections |
 //! | [`post`], [`requests`], [`srq`] | DTOs |
-//! | [`ext`], [`va_list`] | the extension for InfiniBand |
+//! | [`ext`], [`va_list`], [`datagram`] | the extension for InfiniBand |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -26,6 +26,7 @@ pub mod cno;
 pub mod completion;
 pub mod connection;
 pub mod cr;
+pub mod datagram;
 pub mod ep;
 pub mod ep_attr;
 pub mod ep_calls;

@@ -7,6 +7,7 @@ use crate::argument;
 use crate::ep::Ep;
 use crate::event::bits;
 use crate::fail::{Fail, Result, call};
+use crate::ia::MAX_IOV;
 use crate::object::find;
 use crate::requests::What;
 use crate::sys::consts::*;
@@ -68,6 +69,9 @@ impl Options {
 /// `iov` is null or has `count` triplets.
 #[inline]
 pub unsafe fn segments(count: Count, iov: *const LmrTriplet) -> Result<(Segments, u64)> {
+    if count > MAX_IOV as Count {
+        return Err(Fail::argument(2));
+    }
     // SAFETY: the caller promises it.
     let list = unsafe { argument::list((2, count), (3, iov))? };
     let mut total = 0;

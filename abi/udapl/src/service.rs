@@ -2,6 +2,7 @@
 
 use crate::address::of_qualifier;
 use crate::cr::Cr;
+use crate::datagram::request_event;
 use crate::ep::{Ep, Parts};
 use crate::ep_state::{State, Step};
 use crate::evd::Evd;
@@ -149,8 +150,14 @@ impl Service {
 
     /// Makes a CR of a request, and tells the program.
     fn deliver(self: &Arc<Self>, incoming: Incoming, hello: Hello) {
-        let one_queue_pair = incoming.peer().qps.len() == 1;
-        if hello.purpose != Purpose::Request || !one_queue_pair {
+        let datagram = hello.purpose == Purpose::DatagramRequest;
+        let queue_pairs = incoming.peer().qps.len();
+        let fits = match hello.purpose {
+            Purpose::Request => queue_pairs == 1,
+            Purpose::DatagramRequest => queue_pairs == 0,
+            _ => false,
+        };
+        if !fits {
             incoming.reject("");
             return;
         }
@@ -169,7 +176,10 @@ impl Service {
             Ok(cr) => {
                 let address = self.ia.visible.pointer();
                 let event = request(self.handle, address, self.conn_qual(), cr as usize);
-                self.evd.push(notifying(event));
+                self.evd.push(match datagram {
+                    true => request_event(event),
+                    false => notifying(event),
+                });
             }
             Err(fail) => {
                 tracing::warn!("a connection request was dropped: {fail}");

@@ -54,6 +54,8 @@ pub enum Job {
         attempt: u64,
         /// The device's part.
         accepting: Accepting,
+        /// What the peer's request said.
+        hello: Hello,
     },
     /// A graceful disconnect that waits for requests.
     Drain {
@@ -79,6 +81,12 @@ pub enum Job {
         evd: usize,
     },
 }
+
+/// A connection request that was not answered in the program's time.
+const TIMED_OUT: DeviceError = DeviceError::TimedOut {
+    what: "the answer to a connection request",
+    after: Duration::ZERO,
+};
 
 impl Job {
     /// A connection request.
@@ -142,7 +150,8 @@ impl Job {
                 ep,
                 attempt,
                 accepting,
-            } => step_accept(ep, *attempt, accepting),
+                hello,
+            } => step_accept(ep, *attempt, accepting, hello),
             Self::Drain { ep, attempt } => ep.drained(*attempt),
             Self::Farewell { connecting, until } => {
                 !matches!(connecting.try_finish(), Ok(None)) || now >= *until
@@ -174,16 +183,17 @@ fn step_connect(
         Ok(Some(peer)) => ep.connected(attempt, &peer),
         Err(DeviceError::NotListening { .. }) if now < find => return false,
         Ok(None) if until.is_none_or(|until| now < until) => return false,
-        Ok(None) => ep.failed(attempt, CONNECTION_EVENT_TIMED_OUT, &[]),
+        Ok(None) => ep.refused(attempt, &TIMED_OUT),
         Err(error) => ep.refused(attempt, &error),
     }
     true
 }
 
-fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting) -> bool {
+fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello) -> bool {
     match accepting.is_ready() {
         Ok(false) => return !ep.is_attempt(attempt),
-        Ok(true) => ep.accepted(attempt),
+        Ok(true) => ep.accepted(attempt, hello),
+        Err(error) if ep.is_datagram() => ep.not_resolved(&error),
         Err(error) => {
             tracing::info!(%error, "a peer did not confirm its connection");
             ep.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
