@@ -1,5 +1,13 @@
 //! Turns the checks in generated layouts into assertions for a C compiler, so that a test without libclang shows
-//! that the layouts are those of the headers that are installed. The tests of both front ends include this file.
+//! that the layouts are those of the headers that are installed. The tests of the front ends include this file.
+
+/// Unions that have a name. Everything else is a structure.
+const UNIONS: &[&str] = &[
+    "dat_context",
+    "dat_event_data",
+    "dat_region_description",
+    "dat_sp_handle",
+];
 
 /// The number of checks, and the checks as `_Static_assert`.
 pub(super) fn static_assertions(layouts: &str) -> (usize, String) {
@@ -12,7 +20,10 @@ fn assertion(check: &str) -> Option<String> {
     let (subject, rest) = check.split_once("\"]")?;
     let (rest, _) = rest.split_once("usize]")?;
     let (_, value) = rest.rsplit_once("- ")?;
-    let of = |name: &str| format!("struct {name}");
+    let of = |name: &str| match UNIONS.contains(&name) {
+        true => format!("union {name}"),
+        false => format!("struct {name}"),
+    };
     let expression = if let Some(name) = subject.strip_prefix("Size of ") {
         format!("sizeof({})", of(name))
     } else if let Some(name) = subject.strip_prefix("Alignment of ") {

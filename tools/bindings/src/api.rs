@@ -6,8 +6,10 @@ pub struct Api {
     pub folder: &'static str,
     /// The source that the files' headers name.
     pub source: &'static str,
-    /// The package's name in pkg-config.
+    /// The package, as the command in `asks` knows it.
     pub package: &'static str,
+    /// The command that says which version of the package is installed.
+    pub asks: &'static [&'static str],
     /// The beginning of its version.
     pub version: &'static str,
     /// The headers.
@@ -22,6 +24,8 @@ pub struct Api {
     pub unwanted: &'static [&'static str],
     /// Prefix of types that our names leave out.
     pub type_prefix: &'static str,
+    /// Prefix of `typedef`s that become names in Rust's spelling; empty if they keep their names.
+    pub alias_prefix: &'static str,
     /// Prefix of constants that our names leave out.
     pub constant_prefix: &'static str,
     /// Types whose name does not follow from the C name. Two types with the same name must be equal, and become one.
@@ -45,6 +49,9 @@ pub struct Api {
     /// The fields that later versions added, in Rust, under their C names: see `shape`.
     pub later: &'static str,
 }
+
+/// Asks pkg-config for a version.
+pub const PKG_CONFIG: &[&str] = &["pkg-config", "--modversion"];
 
 impl Api {
     /// The C file that includes the headers.

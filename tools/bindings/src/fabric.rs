@@ -1,6 +1,6 @@
 //! The parts of libfabric's headers that the libfabric front end needs.
 
-use crate::api::Api;
+use crate::api::{Api, PKG_CONFIG};
 
 /// `abi/fabric/src/sys`.
 pub fn api() -> Api {
@@ -8,6 +8,7 @@ pub fn api() -> Api {
         folder: "abi/fabric/src/sys",
         source: "libfabric's headers",
         package: "libfabric",
+        asks: PKG_CONFIG,
         version: "1.17",
         headers: &[
             "rdma/fabric.h",
@@ -59,6 +60,7 @@ pub fn api() -> Api {
             "fi_ops_(wait|poll)",
         ],
         type_prefix: "fi_",
+        alias_prefix: "",
         constant_prefix: "",
         names: &[
             ("fi_op_msg", "DeferredMsg"),

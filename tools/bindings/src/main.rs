@@ -1,12 +1,13 @@
-//! Generates `src/sys/layouts.rs` and `src/sys/consts.rs` of both C front ends: bindgen reads the installed headers,
+//! Generates `src/sys/layouts.rs` and `src/sys/consts.rs` of the C front ends: bindgen reads the installed headers,
 //! [`shape`] gives the result the form that the front ends use, and rustfmt formats it.
 //!
-//! `cargo xtask bindings` runs it. It needs libclang, and the headers of libibverbs and libfabric in the versions
-//! that [`fabric`] and [`verbs`] name.
+//! `cargo xtask bindings` runs it. It needs libclang, and the headers of libibverbs, libfabric and uDAPL in the
+//! versions that [`verbs`], [`fabric`] and [`udapl`] name.
 
 mod api;
 mod fabric;
 mod shape;
+mod udapl;
 mod verbs;
 
 use anyhow::{Context, Result, bail};
@@ -21,7 +22,7 @@ fn main() -> Result<()> {
         .any(|argument| argument == "--check");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut stale = Vec::new();
-    for api in [verbs::api(), fabric::api()] {
+    for api in [verbs::api(), fabric::api(), udapl::api()] {
         for (path, text) in generate(&api)? {
             let path = root.join(api.folder).join(path);
             let known = std::fs::read_to_string(&path).unwrap_or_default();
@@ -98,7 +99,8 @@ impl bindgen::callbacks::ParseCallbacks for OpaqueTypesAreCopy {
 
 /// The version of the installed headers, which must be the one that the front end is generated from.
 fn version(api: &Api) -> Result<String> {
-    let installed = output(Command::new("pkg-config").args(["--modversion", api.package]))?;
+    let (program, words) = api.asks.split_first().context("no command")?;
+    let installed = output(Command::new(program).args(words).arg(api.package))?;
     let installed = installed.trim().to_owned();
     if !installed.starts_with(api.version) {
         bail!(

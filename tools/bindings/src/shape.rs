@@ -300,12 +300,41 @@ fn names(api: &Api, items: &[Item]) -> BTreeMap<String, String> {
         .opaque
         .iter()
         .map(|(c, ours)| ((*c).to_owned(), (*ours).to_owned()));
-    items
+    let mut names: BTreeMap<String, String> = items
         .iter()
         .filter_map(name)
         .map(ours)
         .chain(opaque)
-        .collect()
+        .collect();
+    let aliases: Vec<_> = items.iter().filter_map(|item| alias(api, item)).collect();
+    names.extend(aliases);
+    names
+}
+
+/// Our name of a `typedef`: that of the enumeration which it names, or its own in our spelling.
+fn alias(api: &Api, item: &Item) -> Option<(String, String)> {
+    if api.alias_prefix.is_empty() {
+        return None;
+    }
+    match item {
+        // `pub use self::dat_qos as DAT_QOS;`: an enumeration.
+        Item::Use(each) => {
+            let syn::UseTree::Path(path) = &each.tree else {
+                return None;
+            };
+            let syn::UseTree::Rename(renamed) = &*path.tree else {
+                return None;
+            };
+            Some((renamed.rename.to_string(), renamed.ident.to_string()))
+        }
+        Item::Type(each) => {
+            let name = each.ident.to_string();
+            let short = name.strip_prefix(api.alias_prefix)?;
+            let ours = camel(api, &short.to_lowercase());
+            Some((name, ours))
+        }
+        _ => None,
+    }
 }
 
 /// `ibv_qp_attr` is `QpAttr`.
@@ -347,6 +376,11 @@ impl VisitMut for Spelling<'_> {
 
     fn visit_item_union_mut(&mut self, item: &mut syn::ItemUnion) {
         visit_mut::visit_item_union_mut(self, item);
+        self.rename(&mut item.ident);
+    }
+
+    fn visit_item_type_mut(&mut self, item: &mut syn::ItemType) {
+        visit_mut::visit_item_type_mut(self, item);
         self.rename(&mut item.ident);
     }
 
@@ -465,6 +499,9 @@ fn split(api: &Api, items: Vec<Item>) -> Result<(Vec<Item>, Vec<Item>)> {
         match &mut item {
             Item::Const(each) if each.ident != "_" => consts.push(item),
             Item::Type(each) if each.ident.to_string().starts_with("_bindgen_ty") => {}
+            // A `typedef` of a structure under its own name.
+            Item::Type(each) if each.ty.to_token_stream().to_string() == each.ident.to_string() => {
+            }
             Item::Type(each) => {
                 let name = each.ident.to_string();
                 if each.ty.to_token_stream().to_string() == "c_uint"

@@ -1,6 +1,6 @@
 //! The parts of rdma-core's headers that the verbs front end needs.
 
-use crate::api::Api;
+use crate::api::{Api, PKG_CONFIG};
 
 /// `abi/verbs/src/sys`.
 pub fn api() -> Api {
@@ -8,6 +8,7 @@ pub fn api() -> Api {
         folder: "abi/verbs/src/sys",
         source: "`infiniband/verbs.h` and the kernel's structures that `infiniband/sa.h` converts",
         package: "libibverbs",
+        asks: PKG_CONFIG,
         version: "1.14.44",
         headers: &[
             "infiniband/verbs.h",
@@ -61,6 +62,7 @@ pub fn api() -> Api {
             "ibv_send_wr__bindgen_ty_1",
         ],
         type_prefix: "ibv_",
+        alias_prefix: "",
         constant_prefix: "IBV_",
         names: &[
             ("_ibv_device_ops", "DeviceOps"),
