@@ -46,7 +46,7 @@ fn run_for(command: Command, limit: Duration, shown: bool) -> Result<Outcome> {
 }
 
 /// Runs `command` until `may_go_on` returns false for its output so far; passes the output through if `shown`.
-fn run_while(
+pub fn run_while(
     mut command: Command,
     shown: bool,
     may_go_on: impl Fn(&str) -> bool + Send + 'static,

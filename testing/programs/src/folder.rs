@@ -1,5 +1,5 @@
-//! Folders that every user of the machine can read, for programs that run as another user. They contain the two front
-//! ends, under the names that other programs look for.
+//! Folders that every user of the machine can read, for programs that run as another user, and what goes into them: the
+//! front ends, under the names that other programs look for.
 
 use anyhow::{Context, Result};
 use rkey_harness::{Session, process, testbin};
@@ -23,7 +23,7 @@ pub(crate) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> 
 }
 
 /// Builds the shared library `built` and copies it into a folder under each of `names`.
-fn library_into(
+pub(crate) fn library_into(
     session: &Session<'_>,
     words: &[&str],
     built: &str,

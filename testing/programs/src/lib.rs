@@ -1,6 +1,6 @@
 //! Other projects' programs, each a stage of `cargo xtask test`. On the device: rdma-core's Python tests, the clauses of
-//! `fi_mr` through an installed libfabric with libfabric's own programs, MPI on four ranks, and the Mooncake transfer
-//! engine. Their results are compared with those recorded in the repository; `--record` updates these. cargo-deny checks
+//! `fi_mr` through an installed libfabric with libfabric's own programs, MPI on four ranks, the Mooncake transfer
+//! engine, and uDAPL's programs. Their results are compared with those recorded in the repository; `--record` renews these. cargo-deny checks
 //! the dependencies.
 
 pub mod deny;
@@ -10,3 +10,4 @@ pub mod mpi;
 mod python;
 pub mod rdma_core;
 pub mod transfer;
+pub mod udapl;

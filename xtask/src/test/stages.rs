@@ -5,7 +5,7 @@ use super::{Report, Session, counts, fresh, fuzz, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use rkey_harness::in_target;
-use rkey_programs::{deny, fabric, mpi, rdma_core, transfer};
+use rkey_programs::{deny, fabric, mpi, rdma_core, transfer, udapl};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -96,6 +96,11 @@ pub(super) const ALL: &[Stage] = &[
         "transfer",
         "the Mooncake transfer engine over our libibverbs.so.1",
         transfer::tests,
+    ),
+    stage(
+        "udapl",
+        "dtest, dapltest and their kin over our uDAPL provider",
+        udapl::tests,
     ),
     stage("demo", "the demo, as this user and as uid 65534", demo),
     stage("examples", "every example succeeds", examples),

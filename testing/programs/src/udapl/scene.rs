@@ -1,0 +1,144 @@
+//! Runs a server and its clients, one after the other.
+
+use super::cases::{Case, Scene};
+use super::{IA, LIMIT};
+use crate::folder::run_as;
+use anyhow::{Context, Result};
+use rkey_harness::process::{self, Outcome};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a server may live after its last client.
+const GRACE: Duration = Duration::from_secs(20);
+/// How long a server that does not say so needs to become ready.
+const START: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the programs of a case printed.
+pub(super) struct Said {
+    pub(super) client: String,
+    pub(super) server: String,
+    /// None of them had to be killed.
+    pub(super) in_time: bool,
+}
+
+/// The folder with the provider, and the user.
+pub(super) struct Place {
+    folder: PathBuf,
+    user: Option<u32>,
+}
+
+/// A server that runs beside us.
+struct Server {
+    thread: JoinHandle<Result<Outcome>>,
+    /// When its clients were done.
+    over: Arc<OnceLock<Instant>>,
+}
+
+impl Place {
+    pub(super) fn new(folder: &Path, user: Option<u32>) -> Self {
+        let folder = folder.to_owned();
+        Self { folder, user }
+    }
+
+    /// A command that finds the provider. Its output comes line by line, as a reader of it needs.
+    fn command(&self, program: &str, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new("stdbuf");
+        command.args(["-oL", "-eL", program]).args(words);
+        run_as(&mut command, self.user, &self.folder)?;
+        command
+            .env("DAT_OVERRIDE", self.folder.join("dat.conf"))
+            .env("RKEY_LOG", "warn");
+        Ok(command)
+    }
+
+    /// Plays a scene; each case with what was printed.
+    pub(super) fn play(&self, scene: &'static Scene) -> Result<Vec<(&'static Case, Said)>> {
+        let mut all = Vec::new();
+        let server = self.serve(scene)?;
+        let mut in_time = true;
+        for case in scene.clients {
+            let words: Vec<&str> = scene.both.iter().chain(case.words).copied().collect();
+            let client = process::run_unseen(self.command(case.program, &words)?, LIMIT)?;
+            in_time &= !client.timed_out;
+            all.push((case, client));
+        }
+        let server = server.end()?;
+        let whole = |(case, client): (&'static Case, Outcome)| {
+            let said = Said {
+                client: client.output,
+                server: server.output.clone(),
+                in_time: in_time && !server.timed_out,
+            };
+            (case, said)
+        };
+        Ok(all.into_iter().map(whole).collect())
+    }
+
+    /// Runs a program that needs no server.
+    pub(super) fn alone(&self, case: &'static Case) -> Result<Said> {
+        let outcome = process::run_unseen(self.command(case.program, case.words)?, LIMIT)?;
+        Ok(Said {
+            client: outcome.output,
+            server: String::new(),
+            in_time: !outcome.timed_out,
+        })
+    }
+
+    /// Starts a server and waits until it can be reached.
+    fn serve(&self, scene: &Scene) -> Result<Server> {
+        let words: Vec<&str> = scene.both.iter().chain(scene.server).copied().collect();
+        let command = self.command(scene.program, &words)?;
+        let over = Arc::new(OnceLock::<Instant>::new());
+        let ready = Arc::new(AtomicBool::new(false));
+        let thread = thread::spawn({
+            let (over, ready, sign) = (Arc::clone(&over), Arc::clone(&ready), scene.ready);
+            let end = Instant::now() + 10 * LIMIT;
+            move || {
+                process::run_while(command, false, move |said| {
+                    if !sign.is_empty() && said.contains(sign) {
+                        ready.store(true, Ordering::Release);
+                    }
+                    let goes_on = |over: &Instant| over.elapsed() < GRACE;
+                    over.get().is_none_or(goes_on) && Instant::now() < end
+                })
+            }
+        });
+        let begun = Instant::now();
+        let is_ready = || match scene.port {
+            Some(port) => listens(port),
+            None if scene.ready.is_empty() => begun.elapsed() > START,
+            None => ready.load(Ordering::Acquire),
+        };
+        while !is_ready() && !thread.is_finished() && begun.elapsed() < LIMIT {
+            thread::sleep(PAUSE);
+        }
+        Ok(Server { thread, over })
+    }
+}
+
+impl Server {
+    /// Waits for its end, and ends it if it does not come.
+    fn end(self) -> Result<Outcome> {
+        let _ = self.over.set(Instant::now());
+        let outcome = self.thread.join().ok().context("a server was lost")?;
+        outcome.with_context(|| format!("a server on {IA}"))
+    }
+}
+
+/// Whether a program listens on a TCP port. Does not connect, which the program would take for its peer.
+fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let local = format!(":{port:04X}");
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    let mut lines = tables.iter().flatten().flat_map(|table| table.lines());
+    lines.any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let address = words.next().unwrap_or_default();
+        address.ends_with(&local) && words.nth(1) == Some(LISTEN)
+    })
+}
