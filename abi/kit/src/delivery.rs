@@ -4,8 +4,9 @@
 //! for programs linked with a library and those that load it by name later. A library that must also precede
 //! the C library comes first in `LD_PRELOAD`. Libfabric searches the folders of `FI_PROVIDER_PATH` for
 //! providers; if `FI_PROVIDER` is not set, programs that name no provider get ours instead of one of
-//! libfabric's own.
+//! libfabric's own. uDAPL's library looks providers up in a file (see [`registry`]).
 
+use crate::registry;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::symlink;
@@ -41,6 +42,22 @@ pub const FABRIC: FrontEnd = FrontEnd {
     preload: false,
 };
 
+/// uDAPL's provider, which `libdat2.so.2` loads.
+pub const UDAPL: FrontEnd = FrontEnd {
+    built: "libdaplrkey.so",
+    file: "libdaplrkey.so.2",
+    links: &[],
+    preload: false,
+};
+
+/// uDAPL 1.2, for programs that are linked with its own library.
+pub const DAT1: FrontEnd = FrontEnd {
+    built: "libdat.so",
+    file: "libdat.so.1",
+    links: &["libdat.so"],
+    preload: false,
+};
+
 /// The defaults for libfabric, unless the user has set others: it offers only this provider, and its layer over
 /// connected endpoints to programs that request that by name. The limit concerns messages of medium length (16 to 128
 /// KiB) of `ofi_rxm`, which it sends in segments; version 1.17 then never completes a message that is peeked at and
@@ -52,7 +69,7 @@ const UNLESS_SET: &[(&str, &str)] = &[
 ];
 
 /// All front ends.
-pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC];
+pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC, UDAPL, DAT1];
 
 /// The folders that may contain the libraries, relative to the `rkey` program's, in search order: cargo's folder for
 /// what it has just built, its folder for requested targets, the program's own folder, and the folder of an installed
@@ -102,6 +119,10 @@ pub fn environment(
     all.extend(preload.map(|value| ("LD_PRELOAD", value)));
     let unset = UNLESS_SET.iter().filter(|(name, _)| now(name).is_none());
     all.extend(unset.map(|&(name, value)| (name, value.into())));
+    if now(registry::VARIABLE).is_none() {
+        let file = folder.join(registry::REGISTRY);
+        all.push((registry::VARIABLE, file.into()));
+    }
     all
 }
 
@@ -134,12 +155,16 @@ mod tests {
                 ("FI_PROVIDER_PATH", "/opt/rkey".into()),
                 ("LD_PRELOAD", preload.into()),
                 ("FI_OFI_RXM_SAR_LIMIT", "0".into()),
+                ("DAT_OVERRIDE", "/opt/rkey/dat.conf".into()),
             ]
         );
         let variables = environment(Path::new("/opt/rkey"), |_| None);
         for &(name, value) in UNLESS_SET {
             assert!(variables.contains(&(name, value.into())), "{variables:?}");
         }
+        let other = |name: &str| (name == "DAT_OVERRIDE").then(|| OsString::from("/etc/mine"));
+        let variables = environment(Path::new("/opt/rkey"), other);
+        assert!(variables.iter().all(|(name, _)| *name != "DAT_OVERRIDE"));
     }
 
     #[test]

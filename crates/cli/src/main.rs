@@ -44,7 +44,7 @@ enum Command {
     Ls(ls::LsArgs),
     /// Explain why accesses were denied, and what to do about it.
     Explain(explain::ExplainArgs),
-    /// Run a program that uses verbs or libfabric, unmodified, on the device.
+    /// Run a program that uses verbs, libfabric or uDAPL, unmodified, on the device.
     Run(run::RunArgs),
     /// Measure latency, message rate, bandwidth and the cost of registration.
     Bench(Box<rkey_bench::BenchArgs>),

@@ -33,6 +33,7 @@ const HELP: &str = "\
 Examples (put `--` before a program that has options of its own):
   rkey run -- ib_write_bw & sleep 1; rkey run -- ib_write_bw 127.0.0.1
   rkey run -- fi_info -p rkey
+  rkey run -- dtest -P rkey-lo -s -b 64 & sleep 1; rkey run -- dtest -P rkey-lo -h 127.0.0.1 -b 64
   rkey run --explain -- mpirun --mca pml cm --mca mtl ofi -n 4 ./program     (Open MPI)
   rkey run --explain -- mpiexec -n 4 ./program                               (MPICH with ch4:ofi)
 
@@ -41,6 +42,7 @@ The program and its children get these variables:
   FI_PROVIDER_PATH              the provider for libfabric, librkey-fi.so
   FI_PROVIDER=rkey,ofi_rxm      unless it is set: libfabric offers only these
   FI_OFI_RXM_SAR_LIMIT=0        unless it is set: ofi_rxm of libfabric 1.17 hangs with matched probes otherwise
+  DAT_OVERRIDE                  unless it is set: the file with uDAPL's adapters, rkey-lo and one for each interface
 
 RKEY_LOG=info also shows why calls failed, RKEY_LOG=off silences refusals; `rkey info` lists more variables.";
 

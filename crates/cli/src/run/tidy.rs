@@ -5,6 +5,7 @@
 //! its watcher; if the watcher was killed, the file has no lock any more.
 
 use rkey_kit::delivery::FRONT_ENDS;
+use rkey_kit::registry::REGISTRY;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -42,13 +43,22 @@ pub(super) fn tidy(private: &Path) {
     }
 }
 
-/// Removes a folder with front ends if their build folder is gone. It removes only our own links.
+/// Removes a folder with front ends if their build folder is gone. It removes only our own links and the file of adapters.
 fn remove_without_libraries(folder: &Path) -> io::Result<()> {
+    let mut gone = false;
     for front_end in FRONT_ENDS {
-        let library = fs::read_link(folder.join(front_end.file))?;
+        let library = match fs::read_link(folder.join(front_end.file)) {
+            // Earlier versions had fewer front ends.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
         if library.parent().is_none_or(Path::exists) {
             return Ok(());
         }
+        gone = true;
+    }
+    if !gone {
+        return Ok(());
     }
     let names = FRONT_ENDS
         .iter()
@@ -58,6 +68,10 @@ fn remove_without_libraries(folder: &Path) -> io::Result<()> {
         if link.is_symlink() {
             fs::remove_file(link)?;
         }
+    }
+    match fs::remove_file(folder.join(REGISTRY)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
     fs::remove_dir(folder)
 }
@@ -100,6 +114,7 @@ mod tests {
                 let library = libraries.join(front_end.built);
                 front_end.put_into(&folder, &library).unwrap();
             }
+            fs::write(folder.join(REGISTRY), "").unwrap();
             folder
         };
         fs::create_dir(&libraries).unwrap();
@@ -108,9 +123,13 @@ mod tests {
         let left = make("run-left", Path::new("/no/such/folder"));
         let mixed = make("run-mixed", Path::new("/no/such/folder"));
         fs::write(mixed.join("of another program"), "").unwrap();
+        let earlier = make("run-earlier", Path::new("/no/such/folder"));
+        fs::remove_file(earlier.join(FRONT_ENDS[1].file)).unwrap();
+        fs::create_dir(base.join("run-begun")).unwrap();
         let other = make("other", Path::new("/no/such/folder"));
         tidy(&base);
-        assert!(used.exists() && !left.exists() && other.exists());
+        assert!(used.exists() && !left.exists() && !earlier.exists() && other.exists());
+        assert!(base.join("run-begun").exists(), "another run fills it");
         assert!(mixed.join("of another program").exists());
         fs::remove_dir(&libraries).unwrap();
         tidy(&base);

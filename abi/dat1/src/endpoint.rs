@@ -1,0 +1,243 @@
+//! EPs: their attributes and parameters.
+
+#![allow(unsafe_code)]
+// UNSAFETY: functions of C.
+
+use crate::code::{bad_argument, down};
+use crate::layouts::{EpAttr, EpParam};
+use crate::table::ask;
+use daplrkey::sys::{
+    self, EpHandle, EpParamMask, EvdHandle, IaHandle, PzHandle, Return, SUCCESS, SrqHandle,
+};
+use rkey_kit::argument;
+
+/// The first two parameters have the same bits in both versions, then DAT 2.0 inserted one.
+const FIRST: EpParamMask = 0x3;
+const SHIFTED: EpParamMask = 0x7fc;
+
+/// A mask of DAT 2.0. `None`: a bit that DAT 1.2 lacks.
+fn fields(mask: EpParamMask) -> Option<EpParamMask> {
+    let known = FIRST | SHIFTED | sys::EP_FIELD_EP_ATTR_ALL;
+    (mask & !known == 0).then_some(mask & !SHIFTED | (mask & SHIFTED) << 1)
+}
+
+/// Attributes of DAT 2.0. Lengths beyond 32 bits become the longest one, which the provider refuses.
+fn attributes(attr: &EpAttr) -> sys::EpAttr {
+    let length = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
+    sys::EpAttr {
+        service_type: attr.service_type,
+        max_message_size: length(attr.max_message_size),
+        max_rdma_size: length(attr.max_rdma_size),
+        qos: attr.qos,
+        recv_completion_flags: attr.recv_completion_flags,
+        request_completion_flags: attr.request_completion_flags,
+        max_recv_dtos: attr.max_recv_dtos,
+        max_request_dtos: attr.max_request_dtos,
+        max_recv_iov: attr.max_recv_iov,
+        max_request_iov: attr.max_request_iov,
+        max_rdma_read_in: attr.max_rdma_read_in,
+        max_rdma_read_out: attr.max_rdma_read_out,
+        srq_soft_hw: attr.srq_soft_hw,
+        max_rdma_read_iov: attr.max_rdma_read_iov,
+        max_rdma_write_iov: attr.max_rdma_write_iov,
+        ep_transport_specific_count: attr.ep_transport_specific_count,
+        ep_transport_specific: attr.ep_transport_specific,
+        ep_provider_specific_count: attr.ep_provider_specific_count,
+        ep_provider_specific: attr.ep_provider_specific,
+    }
+}
+
+/// The same of DAT 1.2.
+fn attributes_back(attr: &sys::EpAttr) -> EpAttr {
+    EpAttr {
+        service_type: attr.service_type,
+        max_message_size: attr.max_message_size.into(),
+        max_rdma_size: attr.max_rdma_size.into(),
+        qos: attr.qos,
+        recv_completion_flags: attr.recv_completion_flags,
+        request_completion_flags: attr.request_completion_flags,
+        max_recv_dtos: attr.max_recv_dtos,
+        max_request_dtos: attr.max_request_dtos,
+        max_recv_iov: attr.max_recv_iov,
+        max_request_iov: attr.max_request_iov,
+        max_rdma_read_in: attr.max_rdma_read_in,
+        max_rdma_read_out: attr.max_rdma_read_out,
+        srq_soft_hw: attr.srq_soft_hw,
+        max_rdma_read_iov: attr.max_rdma_read_iov,
+        max_rdma_write_iov: attr.max_rdma_write_iov,
+        ep_transport_specific_count: attr.ep_transport_specific_count,
+        ep_transport_specific: attr.ep_transport_specific,
+        ep_provider_specific_count: attr.ep_provider_specific_count,
+        ep_provider_specific: attr.ep_provider_specific,
+    }
+}
+
+/// Attributes that a program passes, or none.
+///
+/// # Safety
+/// If the pointer is not null, it points to attributes.
+unsafe fn given(attr: *const EpAttr) -> Option<sys::EpAttr> {
+    // SAFETY: as the caller promises.
+    unsafe { argument::input(attr) }.ok().map(attributes)
+}
+
+/// The address of attributes, null for none.
+fn address(attr: Option<&sys::EpAttr>) -> *const sys::EpAttr {
+    attr.map_or(std::ptr::null(), |attr| &raw const *attr)
+}
+
+/// `dat_ep_create`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_create(
+    ia: IaHandle,
+    pz: PzHandle,
+    recv: EvdHandle,
+    request: EvdHandle,
+    connect: EvdHandle,
+    attr: *const EpAttr,
+    ep: *mut EpHandle,
+) -> Return {
+    // SAFETY: as the caller promises.
+    let attr = unsafe { given(attr) };
+    let attr = address(attr.as_ref());
+    down(ask!(
+        ep_create_func,
+        INVALID_HANDLE_IA,
+        ia,
+        pz,
+        recv,
+        request,
+        connect,
+        attr,
+        ep
+    ))
+}
+
+/// `dat_ep_create_with_srq`.
+///
+/// # Safety
+/// As the manual page.
+#[allow(clippy::too_many_arguments)] // of the C function
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_create_with_srq(
+    ia: IaHandle,
+    pz: PzHandle,
+    recv: EvdHandle,
+    request: EvdHandle,
+    connect: EvdHandle,
+    srq: SrqHandle,
+    attr: *const EpAttr,
+    ep: *mut EpHandle,
+) -> Return {
+    // SAFETY: as the caller promises.
+    let attr = unsafe { given(attr) };
+    let attr = address(attr.as_ref());
+    down(ask!(
+        ep_create_with_srq_func,
+        INVALID_HANDLE_IA,
+        ia,
+        pz,
+        recv,
+        request,
+        connect,
+        srq,
+        attr,
+        ep
+    ))
+}
+
+/// `dat_ep_query`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_query(
+    ep: EpHandle,
+    mask: EpParamMask,
+    param: *mut EpParam,
+) -> Return {
+    let Some(mask) = fields(mask) else {
+        return bad_argument(2);
+    };
+    // SAFETY: all zeros is a value of this structure, which has no references.
+    let mut found: sys::EpParam = unsafe { std::mem::zeroed() };
+    let code = ask!(ep_query_func, INVALID_HANDLE_EP, ep, mask, &raw mut found);
+    if code != SUCCESS {
+        return down(code);
+    }
+    let value = EpParam {
+        ia_handle: found.ia_handle,
+        ep_state: found.ep_state,
+        local_ia_address_ptr: found.local_ia_address_ptr,
+        local_port_qual: found.local_port_qual,
+        remote_ia_address_ptr: found.remote_ia_address_ptr,
+        remote_port_qual: found.remote_port_qual,
+        pz_handle: found.pz_handle,
+        recv_evd_handle: found.recv_evd_handle,
+        request_evd_handle: found.request_evd_handle,
+        connect_evd_handle: found.connect_evd_handle,
+        srq_handle: found.srq_handle,
+        ep_attr: attributes_back(&found.ep_attr),
+    };
+    // SAFETY: the caller promises that there is room.
+    match unsafe { argument::store(param, value) } {
+        Ok(()) => SUCCESS,
+        Err(_) => bad_argument(3),
+    }
+}
+
+/// `dat_ep_modify`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_modify(
+    ep: EpHandle,
+    mask: EpParamMask,
+    param: *const EpParam,
+) -> Return {
+    let Some(mask) = fields(mask) else {
+        return bad_argument(2);
+    };
+    // SAFETY: the caller promises parameters.
+    let Ok(param) = (unsafe { argument::input(param) }) else {
+        return bad_argument(3);
+    };
+    // SAFETY: all zeros is a value of this structure, which has no references.
+    let mut to: sys::EpParam = unsafe { std::mem::zeroed() };
+    to.ia_handle = param.ia_handle;
+    to.ep_state = param.ep_state;
+    to.pz_handle = param.pz_handle;
+    to.recv_evd_handle = param.recv_evd_handle;
+    to.request_evd_handle = param.request_evd_handle;
+    to.connect_evd_handle = param.connect_evd_handle;
+    to.srq_handle = param.srq_handle;
+    to.ep_attr = attributes(&param.ep_attr);
+    down(ask!(
+        ep_modify_func,
+        INVALID_HANDLE_EP,
+        ep,
+        mask,
+        &raw const to
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_name_the_same_parameters() {
+        assert_eq!(fields(0x2), Some(sys::EP_FIELD_EP_STATE));
+        assert_eq!(fields(0x4), Some(sys::EP_FIELD_LOCAL_IA_ADDRESS_PTR));
+        assert_eq!(fields(0x40), Some(sys::EP_FIELD_PZ_HANDLE));
+        assert_eq!(fields(0x400), Some(sys::EP_FIELD_SRQ_HANDLE));
+        assert_eq!(fields(0x1000), Some(sys::EP_FIELD_EP_ATTR_SERVICE_TYPE));
+        let all = sys::EP_FIELD_ALL & !sys::EP_FIELD_COMM;
+        assert_eq!(fields(0x7fff_f7ff), Some(all));
+        assert_eq!(fields(0x800), None);
+    }
+}

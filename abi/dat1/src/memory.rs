@@ -1,0 +1,331 @@
+//! LMRs and RMRs.
+//!
+//! A bind of DAT 1.2 names its LMR by context only, one of DAT 2.0 by handle as well. So the library remembers the handle of each
+//! context.
+
+#![allow(unsafe_code)]
+// UNSAFETY: functions of C.
+
+use crate::code::{bad_argument, down, renumbered};
+use crate::layouts::{LmrParam, LmrTriplet, NULL, RmrParam};
+use crate::table::ask;
+use daplrkey::sys::{
+    self, Context, Handle, IaHandle, LmrContext, LmrHandle, PzHandle, RegionDescription, Return,
+    RmrContext, RmrHandle, SUCCESS, Vaddr, Vlen, dat_completion_flags, dat_lmr_param_mask,
+    dat_mem_priv_flags, dat_mem_type, dat_rmr_param_mask,
+};
+use parking_lot::Mutex;
+use rkey_kit::argument;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// A privilege of Solaris that says nothing about access: the memory need not be written in relaxed order.
+const RO_DISABLE: dat_mem_priv_flags = 0x100;
+/// Every field of an LMR of DAT 1.2, and the fields in front of the one that DAT 2.0 inserted.
+const LMR_FIELDS: dat_lmr_param_mask = 0x3ff;
+const BEFORE_VA_TYPE: dat_lmr_param_mask = 0x3f;
+/// Every field of an RMR of DAT 1.2.
+const RMR_FIELDS: dat_rmr_param_mask = 0x1f;
+
+/// LMRs by their IA and context.
+static LMRS: LazyLock<Mutex<HashMap<(usize, LmrContext), usize>>> = LazyLock::new(Mutex::default);
+
+/// The IA has ended, and its LMRs with it.
+pub(crate) fn forget_all(ia: IaHandle) {
+    LMRS.lock().retain(|(of, _), _| *of != ia as usize);
+}
+
+/// A local segment of DAT 2.0. `None`: longer than any.
+pub(crate) fn local(triplet: &LmrTriplet) -> Option<sys::LmrTriplet> {
+    Some(sys::LmrTriplet {
+        virtual_address: triplet.virtual_address,
+        segment_length: u32::try_from(triplet.segment_length).ok()?,
+        lmr_context: triplet.lmr_context,
+    })
+}
+
+/// The same of DAT 1.2.
+fn local_back(triplet: &sys::LmrTriplet) -> LmrTriplet {
+    LmrTriplet {
+        lmr_context: triplet.lmr_context,
+        pad: 0,
+        virtual_address: triplet.virtual_address,
+        segment_length: triplet.segment_length.into(),
+    }
+}
+
+/// What DAT 2.0 tells of an LMR.
+fn lmr_param(lmr: LmrHandle, mask: dat_lmr_param_mask) -> Result<sys::LmrParam, Return> {
+    // SAFETY: all zeros is a value of this structure, which has no references.
+    let mut param: sys::LmrParam = unsafe { std::mem::zeroed() };
+    match ask!(
+        lmr_query_func,
+        INVALID_HANDLE_LMR,
+        lmr,
+        mask,
+        &raw mut param
+    ) {
+        SUCCESS => Ok(param),
+        code => Err(code),
+    }
+}
+
+/// `dat_lmr_create`: without an address type.
+///
+/// # Safety
+/// As the manual page.
+#[allow(clippy::too_many_arguments)] // of the C function
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_create(
+    ia: IaHandle,
+    mem_type: dat_mem_type,
+    region: RegionDescription,
+    len: Vlen,
+    pz: PzHandle,
+    privileges: dat_mem_priv_flags,
+    lmr: *mut LmrHandle,
+    lmr_context: *mut LmrContext,
+    rmr_context: *mut RmrContext,
+    registered_len: *mut Vlen,
+    registered_address: *mut Vaddr,
+) -> Return {
+    if lmr.is_null() || !lmr.is_aligned() {
+        return bad_argument(7);
+    }
+    let (mut made, mut context) = (NULL, 0);
+    let code = ask!(
+        lmr_create_func,
+        INVALID_HANDLE_IA,
+        ia,
+        mem_type,
+        region,
+        len,
+        pz,
+        privileges & !RO_DISABLE,
+        sys::VA_TYPE_VA,
+        &raw mut made,
+        &raw mut context,
+        rmr_context,
+        registered_len,
+        registered_address
+    );
+    if code != SUCCESS {
+        return renumbered(code, |number| if number > 7 { number - 1 } else { number });
+    }
+    LMRS.lock().insert((ia as usize, context), made as usize);
+    // SAFETY: checked above; the caller promises room for a context, or passes null.
+    unsafe {
+        lmr.write(made);
+        let _ = argument::store(lmr_context, context);
+    }
+    SUCCESS
+}
+
+/// `dat_lmr_free`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
+    let known = lmr_param(lmr, sys::LMR_FIELD_ALL);
+    let code = ask!(lmr_free_func, INVALID_HANDLE_LMR, lmr);
+    if code == SUCCESS
+        && let Ok(param) = known
+    {
+        let name = (param.ia_handle as usize, param.lmr_context);
+        let mut lmrs = LMRS.lock();
+        // Another LMR may have the context already.
+        if lmrs.get(&name) == Some(&(lmr as usize)) {
+            lmrs.remove(&name);
+        }
+    }
+    down(code)
+}
+
+/// `dat_lmr_query`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_query(
+    lmr: LmrHandle,
+    mask: dat_lmr_param_mask,
+    param: *mut LmrParam,
+) -> Return {
+    if mask & !LMR_FIELDS != 0 {
+        return bad_argument(2);
+    }
+    let mask = mask & BEFORE_VA_TYPE | (mask & !BEFORE_VA_TYPE) << 1;
+    let found = match lmr_param(lmr, mask) {
+        Ok(found) => found,
+        Err(code) => return down(code),
+    };
+    let value = LmrParam {
+        ia_handle: found.ia_handle,
+        mem_type: found.mem_type,
+        region_desc: found.region_desc,
+        length: found.length,
+        pz_handle: found.pz_handle,
+        mem_priv: found.mem_priv,
+        lmr_context: found.lmr_context,
+        rmr_context: found.rmr_context,
+        registered_size: found.registered_size,
+        registered_address: found.registered_address,
+    };
+    // SAFETY: the caller promises that there is room.
+    match unsafe { argument::store(param, value) } {
+        Ok(()) => SUCCESS,
+        Err(_) => bad_argument(3),
+    }
+}
+
+/// `dat_lmr_sync_rdma_read`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
+    ia: IaHandle,
+    segments: *const LmrTriplet,
+    count: Vlen,
+) -> Return {
+    // SAFETY: as the caller promises.
+    match unsafe { crate::post::segments(segments, count) } {
+        Some(segments) => down(ask!(
+            lmr_sync_rdma_read_func,
+            INVALID_HANDLE_IA,
+            ia,
+            segments.as_ptr(),
+            count
+        )),
+        None => bad_argument(2),
+    }
+}
+
+/// `dat_lmr_sync_rdma_write`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
+    ia: IaHandle,
+    segments: *const LmrTriplet,
+    count: Vlen,
+) -> Return {
+    // SAFETY: as the caller promises.
+    match unsafe { crate::post::segments(segments, count) } {
+        Some(segments) => down(ask!(
+            lmr_sync_rdma_write_func,
+            INVALID_HANDLE_IA,
+            ia,
+            segments.as_ptr(),
+            count
+        )),
+        None => bad_argument(2),
+    }
+}
+
+/// What DAT 2.0 tells of an RMR.
+fn rmr_param(rmr: RmrHandle, mask: dat_rmr_param_mask) -> Result<sys::RmrParam, Return> {
+    // SAFETY: all zeros is a value of this structure, which has no references.
+    let mut param: sys::RmrParam = unsafe { std::mem::zeroed() };
+    match ask!(
+        rmr_query_func,
+        INVALID_HANDLE_RMR,
+        rmr,
+        mask,
+        &raw mut param
+    ) {
+        SUCCESS => Ok(param),
+        code => Err(code),
+    }
+}
+
+/// `dat_rmr_query`.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_rmr_query(
+    rmr: RmrHandle,
+    mask: dat_rmr_param_mask,
+    param: *mut RmrParam,
+) -> Return {
+    if mask & !RMR_FIELDS != 0 {
+        return bad_argument(2);
+    }
+    let found = match rmr_param(rmr, mask) {
+        Ok(found) => found,
+        Err(code) => return down(code),
+    };
+    let value = RmrParam {
+        ia_handle: found.ia_handle,
+        pz_handle: found.pz_handle,
+        lmr_triplet: local_back(&found.lmr_triplet),
+        mem_priv: found.mem_priv,
+        rmr_context: found.rmr_context,
+    };
+    // SAFETY: the caller promises that there is room.
+    match unsafe { argument::store(param, value) } {
+        Ok(()) => SUCCESS,
+        Err(_) => bad_argument(3),
+    }
+}
+
+/// The LMR that a bind names. A triplet of length 0 names none.
+fn lmr_of(rmr: RmrHandle, triplet: &sys::LmrTriplet) -> Result<Handle, Return> {
+    if triplet.segment_length == 0 {
+        return Ok(NULL);
+    }
+    let ia = rmr_param(rmr, sys::RMR_FIELD_IA_HANDLE)
+        .map_err(down)?
+        .ia_handle;
+    let lmr = LMRS
+        .lock()
+        .get(&(ia as usize, triplet.lmr_context))
+        .copied();
+    lmr.map(|lmr| lmr as Handle).ok_or_else(|| bad_argument(2))
+}
+
+/// `dat_rmr_bind`, with the seven arguments of its page.
+///
+/// # Safety
+/// As the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_rmr_bind(
+    rmr: RmrHandle,
+    triplet: *const LmrTriplet,
+    privileges: dat_mem_priv_flags,
+    ep: Handle,
+    cookie: Context,
+    flags: dat_completion_flags,
+    context: *mut RmrContext,
+) -> Return {
+    // SAFETY: the caller promises a triplet.
+    let Some(triplet) = unsafe { argument::input(triplet) }.ok().and_then(local) else {
+        return bad_argument(2);
+    };
+    let lmr = match lmr_of(rmr, &triplet) {
+        Ok(lmr) => lmr,
+        Err(code) => return code,
+    };
+    let code = ask!(
+        rmr_bind_func,
+        INVALID_HANDLE_RMR,
+        rmr,
+        lmr,
+        &raw const triplet,
+        privileges,
+        sys::VA_TYPE_VA,
+        ep,
+        cookie,
+        flags,
+        context
+    );
+    // DAT 2.0 has the LMR before the triplet, and the address type before the EP.
+    renumbered(code, |number| match number {
+        0..=1 => number,
+        2..=5 => number - 1,
+        _ => number - 2,
+    })
+}

@@ -1,0 +1,60 @@
+//! Programs that are compiled and linked for DAT 1.2.
+
+use rkey_kit::delivery::DAT1;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder, removed at the end.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Compiles the program against our library, as a linker finds it.
+fn compile(folder: &Path) -> PathBuf {
+    let own = std::env::current_exe().expect("a test has a path");
+    let beside = own.parent().expect("it lies in a folder");
+    let library = DAT1
+        .find(beside)
+        .expect("cargo builds the library for its tests");
+    DAT1.put_into(folder, &library).expect("links can be made");
+    std::fs::write(folder.join("dat1.h"), include_str!("programs/dat1.h")).expect("room");
+    let source = folder.join("window.c");
+    std::fs::write(&source, include_str!("programs/window.c")).expect("room");
+    let program = folder.join("window");
+    let mut compiler = Command::new("gcc");
+    compiler
+        .args(["-std=gnu11", "-O1", "-Wall", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .arg("-L")
+        .arg(folder)
+        .arg("-ldat");
+    let output = compiler.output().expect("gcc is installed");
+    assert!(output.status.success(), "{output:?}");
+    program
+}
+
+/// Proves: DA-001, DA-016, DA-061
+#[test]
+fn a_program_for_dat_1_2_binds_with_seven_arguments() {
+    let folder = std::env::temp_dir().join(format!("rkey-dat1-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
+    let folder = Folder(folder);
+    let program = compile(&folder.0);
+    let mut command = Command::new("timeout");
+    command
+        .arg("60")
+        .arg(program)
+        .env("LD_LIBRARY_PATH", &folder.0);
+    let output = command.output().expect("it can be started");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.ends_with("done\n"),
+        "{output:?}"
+    );
+}
