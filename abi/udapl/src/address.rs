@@ -1,7 +1,7 @@
 //! Addresses of IAs, in Rust and as a program sees them.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads socket addresses that C passes, and gives out addresses of ours.
+// UNSAFETY: reads socket addresses that C passes, and returns our own addresses.
 
 use crate::fail::{Fail, Result};
 use crate::sys::IaAddressPtr;
@@ -59,13 +59,13 @@ impl Visible {
     }
 }
 
-/// The address that a program passes.
+/// Reads the address that a program passes.
 ///
 /// # Errors
 /// `DAT_INVALID_ADDRESS`: another family. `DAT_INVALID_PARAMETER`: null.
 ///
 /// # Safety
-/// Null, or a socket address of the length of its family.
+/// The argument is null, or a socket address of the length of its family.
 pub unsafe fn read(number: u32, pointer: *const libc::sockaddr) -> Result<IpAddr> {
     if pointer.is_null() {
         return Err(Fail::argument(number));
@@ -86,14 +86,15 @@ pub unsafe fn read(number: u32, pointer: *const libc::sockaddr) -> Result<IpAddr
     }
 }
 
-/// Where the device listens for a connection qualifier. A port has 16 bits; the next 32 bits of a qualifier go where an IPv6
-/// address has its scope, which is part of the name under which listeners are found. `None`: 0, or more bits.
+/// The address at which the device listens for a connection qualifier. A port has 16 bits; the next 32 bits of a qualifier
+/// go where an IPv6 address has its scope, which is part of the name under which listeners are found. `None`: 0, or more
+/// bits.
 #[must_use]
 pub fn of_qualifier(address: IpAddr, conn_qual: u64) -> Option<SocketAddr> {
     let (port, scope) = (conn_qual as u16, u32::try_from(conn_qual >> 16).ok()?);
     match scope {
         0 => (port > 0).then(|| SocketAddr::new(address, port)),
-        // Port 0 would be any free one.
+        // Port 0 would mean any free port.
         _ if port == 0 => None,
         _ => {
             let address = match address {

@@ -7,13 +7,13 @@ use crate::fail::{Fail, Result};
 use crate::sys::Count;
 use rkey_kit::argument;
 
-/// A structure that a program passes for us to read.
+/// Reads a structure that a program passes.
 ///
 /// # Errors
 /// `DAT_INVALID_PARAMETER`: null or misaligned.
 ///
 /// # Safety
-/// As [`argument::input`].
+/// Same as [`argument::input`].
 #[inline]
 pub unsafe fn input<'a, T>(number: u32, pointer: *const T) -> Result<&'a T> {
     // SAFETY: the caller promises it.
@@ -38,20 +38,20 @@ pub fn room<T>(number: u32, pointer: *mut T) -> Result {
 /// `DAT_INVALID_PARAMETER`: null or misaligned.
 ///
 /// # Safety
-/// As [`argument::store`].
+/// Same as [`argument::store`].
 #[inline]
 pub unsafe fn store<T>(number: u32, pointer: *mut T, value: T) -> Result {
     // SAFETY: the caller promises it.
     unsafe { argument::store(pointer, value) }.map_err(|_| Fail::argument(number))
 }
 
-/// Writes a result that the program may leave out.
+/// Writes a result that the program may omit.
 ///
 /// # Errors
 /// `DAT_INVALID_PARAMETER`: misaligned.
 ///
 /// # Safety
-/// As [`argument::store`].
+/// Same as [`argument::store`].
 pub unsafe fn store_if<T>(number: u32, pointer: *mut T, value: T) -> Result {
     if pointer.is_null() {
         return Ok(());
@@ -60,13 +60,13 @@ pub unsafe fn store_if<T>(number: u32, pointer: *mut T, value: T) -> Result {
     unsafe { store(number, pointer, value) }
 }
 
-/// A list that a program passes; one without elements may have any address.
+/// Reads a list that a program passes. An empty list may have any address.
 ///
 /// # Errors
 /// `DAT_INVALID_PARAMETER`: a negative count, or null or misaligned.
 ///
 /// # Safety
-/// As [`argument::list`].
+/// Same as [`argument::list`].
 #[inline]
 pub unsafe fn list<'a, T>(
     (count_number, count): (u32, Count),

@@ -26,13 +26,13 @@ pub struct Cno {
     pub handle: usize,
     state: Mutex<State>,
     triggered: Condvar,
-    /// EVDs that notify it.
+    /// The EVDs that notify the CNO.
     pub users: Users,
 }
 
 struct State {
     agent: Agent,
-    /// EVDs that have triggered it, oldest first, each once.
+    /// The EVDs that have triggered the CNO, oldest first, each once.
     evds: VecDeque<usize>,
     waiters: u32,
     freed: bool,
@@ -53,13 +53,13 @@ crate::kind!(
 );
 
 impl Cno {
-    /// The IA that it belongs to.
+    /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
         &self.ia
     }
 
-    /// An EVD has a notification. Wakes a waiter, and has the worker call the agent.
+    /// Records that an EVD has a notification. Wakes a waiter, and has the worker call the agent.
     pub fn trigger(self: &Arc<Self>, evd: usize) {
         let mut state = self.state.lock();
         if !state.evds.contains(&evd) {
@@ -84,7 +84,7 @@ impl Cno {
         }
     }
 
-    /// An EVD is freed, or notifies another CNO from now on.
+    /// Records that an EVD is freed, or will notify another CNO.
     pub fn forget(&self, evd: usize) {
         self.state.lock().evds.retain(|&other| other != evd);
     }
@@ -116,7 +116,7 @@ impl Cno {
         result
     }
 
-    /// Ends it, and the waits for it.
+    /// Ends the CNO and the waits for it.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.freed = true;

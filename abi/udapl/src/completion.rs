@@ -1,4 +1,4 @@
-//! From completions of the device to events.
+//! Converts completions of the device into events.
 
 use crate::ep::Ep;
 use crate::event::{Queued, bind, dto, extended};

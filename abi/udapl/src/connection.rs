@@ -4,7 +4,7 @@
 //! the peer's queue pair; the receiver checks that it comes from the device that the EP is connected with. If a process ends
 //! without a message, the device reports that.
 //!
-//! Every attempt to connect has a number, so that what the worker still has to do for an earlier one is recognised.
+//! Every attempt to connect has a number, which identifies the worker's remaining jobs for earlier attempts.
 
 use crate::address::{Visible, of_qualifier};
 use crate::cr::Cr;
@@ -30,7 +30,7 @@ pub struct Control {
     /// Counts attempts to connect, and their ends.
     attempt: u64,
     peer: Option<Remote>,
-    /// Whether it is (or was) connected, or tries to be.
+    /// Whether the EP is (or was) connected, or is trying to connect.
     remote: Option<(IpAddr, u64)>,
     /// The qualifier on this side: of the PSP or RSP, if it was passive.
     local_port: u64,
@@ -187,7 +187,7 @@ impl Ep {
     /// Requests a connection with the same PSP or RSP that another EP has connected to.
     ///
     /// # Errors
-    /// As [`Ep::connect`].
+    /// Same as [`Ep::connect`].
     pub fn connect_like(self: &Arc<Self>, other: &Ep, timeout: Timeout, data: &[u8]) -> Result {
         if other.state() != State::Connected {
             return Err(other.not_now());
@@ -405,7 +405,7 @@ impl Ep {
         }
     }
 
-    /// Ends the connection, if `step` can be taken: flushes what is posted, tells the peer and the program.
+    /// Ends the connection if `step` can be taken: flushes the posted requests, and tells the peer and the program.
     pub fn end(self: &Arc<Self>, step: Step, event: Option<dat_event_number>) {
         let mut control = self.control.lock();
         if self.step(&control, step).is_err() {
@@ -435,7 +435,7 @@ impl Ep {
         }
     }
 
-    /// Flushes what is posted, so that its events come before that of the disconnect.
+    /// Flushes the posted requests, so that their events come before that of the disconnect.
     fn flush(&self) {
         let parts = self.parts();
         if let Some(qp) = &parts.qp
@@ -448,7 +448,7 @@ impl Ep {
         }
     }
 
-    /// Makes it as new.
+    /// Resets the connection to its initial state.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`, `DAT_INSUFFICIENT_RESOURCES`.
@@ -466,7 +466,7 @@ impl Ep {
         Ok(())
     }
 
-    /// Ends it, with its connection.
+    /// Ends the EP and its connection.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`: it belongs to an RSP or to a connection request.

@@ -1,4 +1,4 @@
-//! CRs (connection requests): what a peer asks, until the program answers.
+//! CRs (connection requests): a peer's requests that the program has not answered yet.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; programs write to the private data.
@@ -79,7 +79,7 @@ impl Cr {
         }
     }
 
-    /// The IA that it belongs to.
+    /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
         &self.ia
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn query(
     })
 }
 
-/// Answers a request with an EP, or with its own one.
+/// Answers a request with the given EP, or with the request's own EP.
 ///
 /// # Errors
 /// `DAT_INVALID_HANDLE`, `DAT_INVALID_STATE`, `DAT_INVALID_PARAMETER`.

@@ -1,7 +1,7 @@
 //! EPs (endpoints): queue pairs of the device, with DAT's states.
 //!
-//! [`Ep`] is the object: what it is made of and how it posts. The rest of `impl Ep`, what happens to its connection, is in
-//! `connection.rs`. The queue pair exists as long as the EP has its PZ and EVDs; a reset replaces it by a new one.
+//! [`Ep`] is the object: its parts, and how it posts. The rest of `impl Ep`, which handles its connection, is in
+//! `connection.rs`. The queue pair exists as long as the EP has its PZ and EVDs; a reset replaces it with a new one.
 
 use crate::connection::Control;
 use crate::ep_attr::Attr;
@@ -42,18 +42,18 @@ pub struct Ep {
     pub recvs: Mutex<Requests>,
 }
 
-/// What an EP is made of.
+/// The parts of an EP.
 #[derive(Clone, Default)]
 pub struct Parts {
     /// Its PZ.
     pub pz: Option<Arc<Pz>>,
-    /// Where receives complete; `None`: the program wants no events.
+    /// The EVD for receives; `None` if the program wants no events.
     pub recv: Option<Arc<Evd>>,
     /// Where requests complete.
     pub request: Option<Arc<Evd>>,
-    /// Where its connection is reported.
+    /// The EVD for events of its connection.
     pub connect: Option<Arc<Evd>>,
-    /// Where its receives come from, if it has none of its own.
+    /// The SRQ that its receives come from, if it has no receive queue.
     pub srq: Option<Arc<Srq>>,
     /// Its attributes.
     pub attr: Attr,
@@ -169,7 +169,7 @@ impl Ep {
         Ok(ep)
     }
 
-    /// The IA that it belongs to.
+    /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
         &self.ia
@@ -212,7 +212,7 @@ impl Ep {
         self.flags[0].load(Ordering::Relaxed) & COMPLETION_UNSIGNALLED_FLAG != 0
     }
 
-    /// Whether only messages that ask for it notify.
+    /// Whether only messages that request a notification cause one.
     #[inline]
     #[must_use]
     pub fn waits_for_solicited(&self) -> bool {
@@ -265,10 +265,10 @@ impl Ep {
         self.post_to(work, sges, cookie, options, what, None)
     }
 
-    /// As [`Ep::post`], for a datagram.
+    /// Like [`Ep::post`], for a datagram.
     ///
     /// # Errors
-    /// As [`Ep::post`].
+    /// Same as [`Ep::post`].
     #[inline]
     pub fn post_to(
         &self,
@@ -321,8 +321,8 @@ impl Ep {
         }
     }
 
-    /// Takes the completions of its requests. Suppressed requests that are no longer in the queue pair then have
-    /// succeeded, because failed ones have a completion.
+    /// Takes the completions of its requests. Suppressed requests that are no longer in the queue pair have then
+    /// succeeded, because failed requests have a completion.
     pub fn collect_requests(&self) {
         let Some(qp) = self.qp() else { return };
         let complete = {
@@ -338,7 +338,7 @@ impl Ep {
     /// Posts a receive.
     ///
     /// # Errors
-    /// As [`Ep::post`].
+    /// Same as [`Ep::post`].
     pub fn post_recv(&self, sges: &[Sge], cookie: u64, notify: bool) -> Result {
         let crowded = self.ia.is_crowded(self.parts.read().recv.as_deref());
         if crowded {
@@ -359,13 +359,13 @@ impl Ep {
         Ok(())
     }
 
-    /// The error of a call that its state does not allow.
+    /// The error of a call that the EP's state does not allow.
     #[must_use]
     pub fn not_now(&self) -> Fail {
         Fail::state(self.state().subtype())
     }
 
-    /// Gives it other parts, and a new queue pair. The caller holds `control`.
+    /// Gives the EP other parts and a new queue pair. The caller holds `control`.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`: it has the old ones.
@@ -390,7 +390,7 @@ impl Ep {
         Ok(())
     }
 
-    /// Turns what its queue pair has completed into events, and takes it out of the IA's list.
+    /// Turns the completions of its queue pair into events, and removes it from the IA's list.
     fn leave_qp(&self) {
         let parts = self.parts();
         let Some(qp) = parts.qp else { return };
@@ -403,7 +403,7 @@ impl Ep {
         self.ia.remove_ep(qp.qpn());
     }
 
-    /// Ends it: its queue pair, and its use of other objects.
+    /// Ends the EP: its queue pair, and its use of other objects.
     pub(crate) fn close(&self) {
         self.leave_qp();
         let old = std::mem::take(&mut *self.parts.write());

@@ -26,7 +26,7 @@ pub struct Attr {
     pub qos: dat_qos,
     /// How receives notify.
     pub recv_completion_flags: dat_completion_flags,
-    /// Which flags requests may have.
+    /// The flags that requests may have.
     pub request_completion_flags: dat_completion_flags,
     /// How many receives may be posted.
     pub max_recv_dtos: u32,

@@ -192,7 +192,7 @@ pub unsafe extern "C" fn query(ep: EpHandle, mask: EpParamMask, param: *mut EpPa
     })
 }
 
-/// What of an EP can be changed.
+/// The parts of an EP that can be changed.
 const MODIFIABLE: EpParamMask = EP_FIELD_PZ_HANDLE
     | EP_FIELD_RECV_EVD_HANDLE
     | EP_FIELD_REQUEST_EVD_HANDLE
@@ -278,7 +278,7 @@ unsafe fn changed(ep: &Arc<Ep>, mask: EpParamMask, param: &EpParam) -> Result<Pa
 }
 
 impl Ep {
-    /// Gives it other parts.
+    /// Gives the EP other parts.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`: it is (or was) connected, or receives are posted.
@@ -426,8 +426,8 @@ pub unsafe extern "C" fn recv_query(
         let ep = unsafe { find::<Ep>(ep)? };
         let info = ep.qp().and_then(|qp| qp.query().ok());
         let posted = info.map_or(0, |info| info.receives) as Count;
-        // Messages arrive in order and fill the oldest receive, so what is allocated is what is spanned.
-        // SAFETY: null, or room for each.
+        // Messages arrive in order and fill the oldest receive, so the allocated receives are the spanned ones. SAFETY:
+        // null, or room for each.
         unsafe {
             argument::store_if(2, allocated, posted)?;
             argument::store_if(3, span, posted)

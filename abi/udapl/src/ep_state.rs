@@ -1,4 +1,4 @@
-//! The states of an EP, and the table of what moves it from one to another (uDAPL 2.0, 6.6.1; numbers of dat.h).
+//! The states of an EP, and the table of the steps between them (uDAPL 2.0, 6.6.1; numbers of dat.h).
 
 use crate::sys::consts::*;
 
@@ -8,13 +8,13 @@ use crate::sys::consts::*;
 pub enum State {
     /// New or reset.
     Unconnected = EP_STATE_UNCONNECTED,
-    /// Without the objects that it needs, and no connection.
+    /// It has neither the objects that it needs nor a connection.
     Unconfigured = EP_STATE_UNCONFIGURED_UNCONNECTED,
     /// Belongs to an RSP.
     Reserved = EP_STATE_RESERVED,
     /// A connection request waits for the program's answer.
     PassivePending = EP_STATE_PASSIVE_CONNECTION_PENDING,
-    /// As [`State::PassivePending`], made by a PSP; the program has not given it its objects yet.
+    /// Like [`State::PassivePending`], made by a PSP; the program has not given it its objects yet.
     UnconfiguredPassive = EP_STATE_UNCONFIGURED_PASSIVE,
     /// Its connection request waits for the peer's answer.
     ActivePending = EP_STATE_ACTIVE_CONNECTION_PENDING,
@@ -28,14 +28,14 @@ pub enum State {
     CompletionPending = EP_STATE_COMPLETION_PENDING,
 }
 
-/// What happens to an EP.
+/// A step that changes the state of an EP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The program requests a connection.
     Connect,
     /// The connection is ready on both sides.
     Establish,
-    /// It cannot be established.
+    /// The connection cannot be established.
     Fail,
     /// An RSP takes the EP.
     Reserve,
@@ -128,7 +128,7 @@ impl State {
         found.unwrap_or(Disconnected)
     }
 
-    /// What a call that it does not allow returns with `DAT_INVALID_STATE`.
+    /// The subtype that a call returns with `DAT_INVALID_STATE` if this state does not allow it.
     #[must_use]
     pub const fn subtype(self) -> dat_return_subtype {
         match self {

@@ -1,8 +1,9 @@
 //! EVDs (event dispatchers): the queues from which a program takes all its events.
 //!
-//! An EVD has a queue of its own, for events of connections and of the program, and may have a completion queue of the device,
-//! for DTOs and binds. Completions become events when the program (or the IA's worker) looks: [`Evd::collect`] moves them from
-//! the one to the other. An EVD never loses an event: its queue grows beyond the length that the program asked for.
+//! An EVD has its own queue, for events of connections and of the program, and may have a completion queue of the device,
+//! for DTOs and binds. Completions become events when the program (or the IA's worker) checks the EVD: [`Evd::collect`]
+//! moves them from the completion queue to the EVD's queue. An EVD never loses an event: its queue grows beyond the
+//! length that the program requested.
 //!
 //! Lock order: the state of an EP, then that of an EVD, then the lists of posted requests.
 
@@ -39,7 +40,7 @@ pub struct Evd {
     cq: Cq,
     has_cq: bool,
     state: Mutex<State>,
-    /// Counts what a waiter must look at.
+    /// Counts the events that a waiter must check.
     news: AtomicU32,
     /// How many requests the EPs that complete here may post, in total.
     demand: Mutex<u32>,
@@ -115,7 +116,7 @@ impl Evd {
         })
     }
 
-    /// The IA that it belongs to.
+    /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
         &self.ia
@@ -142,7 +143,7 @@ impl Evd {
         Ok(())
     }
 
-    /// An EP that could post this many requests is gone.
+    /// Releases the room of an EP that could post this many requests.
     pub fn expect_less(&self, fewer: u32) {
         let mut demand = self.demand.lock();
         *demand = demand.saturating_sub(fewer);
@@ -191,14 +192,14 @@ impl Evd {
         Ok(())
     }
 
-    /// Whether another event fits the length that the program asked for.
+    /// Whether another event fits within the length that the program requested.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let state = self.state.lock();
         state.queue.len() < state.qlen as usize
     }
 
-    /// Turns all completions into events. EPs that they show to be broken are dealt with.
+    /// Turns all completions into events. EPs that the completions show to be broken are handled.
     pub fn collect(&self) {
         let mut broken = Broken::new();
         let cno = {
@@ -242,7 +243,7 @@ impl Evd {
     fn translate(&self, state: &mut State, completion: &Completion, broken: &mut Broken) {
         let known = state.last.as_ref();
         if known.is_none_or(|(qpn, _)| *qpn != completion.qpn) {
-            // The completion of an EP that is gone: its events went with it.
+            // This completion is of an EP that no longer exists, so it causes no event.
             let Some(ep) = self.ia.ep(completion.qpn) else {
                 return;
             };
@@ -259,14 +260,14 @@ impl Evd {
         }
     }
 
-    /// Deals with EPs that have failed requests.
+    /// Handles EPs that have failed requests.
     fn settle(&self, broken: Broken) {
         for ep in broken {
             ep.request_failed();
         }
     }
 
-    /// An EP is about to lose its queue pair: turns its completions into events while they still find it.
+    /// Turns the completions of an EP that is about to lose its queue pair into events while they still find the EP.
     pub fn forget_ep(&self, qpn: u32) {
         self.collect();
         let mut state = self.state.lock();
@@ -358,7 +359,7 @@ impl Evd {
         }
     }
 
-    /// Looks at an EVD whose completion queue has reported something to the IA's worker, and asks for the next report.
+    /// Checks an EVD whose completion queue has sent a report to the IA's worker, and requests the next report.
     pub fn look(&self) {
         loop {
             self.collect();
@@ -400,7 +401,7 @@ impl Evd {
         }
     }
 
-    /// Notifies another CNO from now on, or none.
+    /// Sets the CNO to notify, if any.
     pub fn set_cno(&self, cno: Option<Arc<Cno>>) {
         if let Some(cno) = &cno {
             cno.users.add();

@@ -118,7 +118,7 @@ where
 /// `DAT_INVALID_HANDLE`.
 ///
 /// # Safety
-/// As [`find`].
+/// Same as [`find`].
 pub unsafe fn find_or_null<'a, T: Kind>(handle: Handle) -> Result<Option<&'a Arc<T>>>
 where
     Held<T>: Object,

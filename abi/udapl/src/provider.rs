@@ -81,7 +81,7 @@ pub unsafe fn init(info: *const ProviderInfo, parameters: *const c_char) {
 }
 
 /// # Safety
-/// As [`init`].
+/// Same as [`init`].
 unsafe fn try_init(info: *const ProviderInfo, parameters: *const c_char) -> Result {
     // SAFETY: the caller promises it.
     let name = unsafe { name_of(info)? };
@@ -114,7 +114,7 @@ pub unsafe fn fini(info: *const ProviderInfo) {
 }
 
 /// # Safety
-/// As [`init`].
+/// Same as [`init`].
 unsafe fn name_of(info: *const ProviderInfo) -> Result<CString> {
     // SAFETY: the caller promises it.
     let info = unsafe { crate::argument::input(1, info)? };

@@ -33,7 +33,7 @@ crate::kind!(
 );
 
 impl Pz {
-    /// The IA that it belongs to.
+    /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
         &self.ia

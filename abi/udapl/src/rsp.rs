@@ -30,7 +30,7 @@ crate::kind!(
 );
 
 impl Rsp {
-    /// The IA that it belongs to.
+    /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
         self.service.ia()

@@ -1,4 +1,4 @@
-//! PSPs and RSPs (public and reserved service points): where peers request connections.
+//! PSPs and RSPs (public and reserved service points): peers request connections from them.
 
 use crate::address::of_qualifier;
 use crate::cr::Cr;
@@ -30,7 +30,7 @@ pub struct Service {
     listener: Mutex<Option<Arc<Listener>>>,
     conn_qual: u64,
     evd: Arc<Evd>,
-    /// Which EP gets a connection.
+    /// The EP that gets a connection.
     pub target: Target,
     /// Whether it is an RSP that has had its request.
     used: AtomicBool,
@@ -38,13 +38,13 @@ pub struct Service {
     handed: Mutex<Vec<(Incoming, Hello)>>,
 }
 
-/// Which EP gets the connections of a service point.
+/// The EP that gets the connections of a service point.
 pub enum Target {
-    /// One that the program chooses when it accepts.
+    /// The EP that the program chooses when it accepts.
     Consumer,
-    /// A new one for each request.
+    /// A new EP for each request.
     Provider,
-    /// That of the RSP.
+    /// The EP of the RSP.
     Reserved(Arc<Ep>),
 }
 
@@ -84,13 +84,13 @@ impl Service {
         }))
     }
 
-    /// The IA that it belongs to.
+    /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
         &self.ia
     }
 
-    /// Where it reports requests.
+    /// The EVD to which it reports requests.
     #[must_use]
     pub fn evd(&self) -> &Arc<Evd> {
         &self.evd
@@ -108,13 +108,14 @@ impl Service {
         listener.filter(|_| !self.used.load(Ordering::Acquire))
     }
 
-    /// What the worker waits for: the listener, if the program's EVD has room for a request.
+    /// The listener that the worker waits for; `None` unless the program's EVD has room for a request.
     #[must_use]
     pub fn awaited(&self) -> Option<Arc<Listener>> {
         self.open_listener().filter(|_| self.evd.has_room())
     }
 
-    /// Whether the worker must look again soon: a peer has not sent its whole request, or the program's EVD is full.
+    /// Whether the worker must check again soon, because a peer has not sent its whole request, or the program's EVD is
+    /// full.
     #[must_use]
     pub fn is_impatient(&self) -> bool {
         let listener = self.open_listener();
@@ -224,7 +225,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes no more requests. Requests that the program has not answered stay. When this returns, the connection qualifier
+    /// Stops taking requests. Requests that the program has not answered stay. When this returns, the connection qualifier
     /// is free.
     pub fn close(&self) {
         let Some(listener) = self.listener.lock().take() else {
@@ -235,7 +236,7 @@ impl Service {
         if let Target::Reserved(ep) = &self.target {
             let _ = ep.take_step(Step::Release);
         }
-        // The worker may wait for it at the moment.
+        // The worker may be waiting for it.
         let until = time::now() + CLOSE_TIME;
         while Arc::strong_count(&listener) > 1 && time::now() < until {
             self.ia.worker().ring();

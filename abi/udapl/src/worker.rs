@@ -1,4 +1,4 @@
-//! The worker of an IA: one thread that does what no call of the program waits for.
+//! The worker of an IA: one thread for the work that no call of the program waits for.
 //!
 //! It waits for listeners, for the answers of peers, for reports of completion queues and of the device, and calls the agents of
 //! CNOs. It holds no lock while it calls the program.
@@ -26,31 +26,31 @@ const FIND_TIME: Duration = Duration::from_secs(3);
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
 /// How long the end of an IA waits for its last messages to be sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// The pause between two looks at what has no descriptor.
+/// The pause between two checks of jobs without a descriptor.
 const TICK: Duration = Duration::from_millis(1);
 /// The maximum number of connection requests of one listener that one round takes.
 const REQUESTS: usize = 64;
 
-/// What the worker has to do.
+/// A job of the worker.
 pub enum Job {
     /// A connection request of an EP.
     Connect {
         /// The EP.
         ep: Arc<Ep>,
-        /// Which attempt of the EP.
+        /// The number of the EP's attempt.
         attempt: u64,
         /// The device's part.
         connecting: Connecting,
-        /// When to give up if there is no listener.
+        /// The time to give up if there is no listener.
         find: Instant,
-        /// When to give up.
+        /// The time to give up.
         until: Option<Instant>,
     },
     /// An accepted connection that the peer has not confirmed.
     Accept {
         /// The EP.
         ep: Arc<Ep>,
-        /// Which attempt of the EP.
+        /// The number of the EP's attempt.
         attempt: u64,
         /// The device's part.
         accepting: Accepting,
@@ -61,14 +61,14 @@ pub enum Job {
     Drain {
         /// The EP.
         ep: Arc<Ep>,
-        /// Which attempt of the EP.
+        /// The number of the EP's attempt.
         attempt: u64,
     },
     /// A message to a peer that its connection has ended.
     Farewell {
         /// The message.
         connecting: Connecting,
-        /// When to give up.
+        /// The time to give up.
         until: Instant,
     },
     /// A request of the EP has failed.
@@ -114,7 +114,7 @@ impl Job {
         Self::Farewell { connecting, until }
     }
 
-    /// The descriptor that it waits for. `None`: it needs a look at every tick.
+    /// The descriptor that the job waits for. `None`: it needs a check at every tick.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Connect { connecting, .. } | Self::Farewell { connecting, .. } => {
@@ -125,18 +125,18 @@ impl Job {
         }
     }
 
-    /// When it is over.
+    /// The time at which the job ends.
     fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Connect { until, .. } => *until,
             Self::Farewell { until, .. } => Some(*until),
-            // `is_ready` has a deadline of its own.
+            // `is_ready` has its own deadline.
             Self::Accept { .. } => Some(time::now() + Duration::from_secs(1)),
             Self::Drain { .. } | Self::Suspect(_) | Self::Notify { .. } => None,
         }
     }
 
-    /// Does what can be done now. Returns whether it is finished.
+    /// Does the part of the job that is possible now. Returns whether the job is finished.
     fn step(&mut self, now: Instant) -> bool {
         match self {
             Self::Connect {
@@ -271,7 +271,7 @@ impl Worker {
         }
     }
 
-    /// Gives it something to do.
+    /// Gives the worker a job.
     pub fn add(&self, job: Job) {
         if !self.inbox.stop.load(Ordering::Acquire) {
             self.inbox.jobs.lock().push(job);
@@ -279,18 +279,18 @@ impl Worker {
         }
     }
 
-    /// Makes it look again at what it waits for.
+    /// Makes the worker check again what it waits for.
     pub fn ring(&self) {
         self.inbox.ring();
     }
 
-    /// Makes it listen for a PSP or RSP.
+    /// Makes the worker listen for a PSP or RSP.
     pub fn serve(&self, service: &Arc<Service>) {
         self.inbox.services.lock().push(Arc::downgrade(service));
         self.inbox.ring();
     }
 
-    /// Ends it, once its last messages are sent.
+    /// Ends the worker once its last messages are sent.
     pub fn stop(&self) {
         self.inbox.stop.store(true, Ordering::Release);
         self.inbox.ring();
@@ -338,7 +338,7 @@ impl Round {
         }
     }
 
-    /// Waits until there is something to do, and takes new jobs. Returns which of the older ones are ready.
+    /// Waits until a job is ready or new, and takes new jobs. Returns which of the older ones are ready.
     fn wait(&mut self, services: &[Arc<Service>]) -> Vec<bool> {
         let Some(wake) = &self.inbox.wake else {
             return Vec::new();
@@ -378,7 +378,7 @@ impl Round {
         ready
     }
 
-    /// How long nothing happens by itself.
+    /// The time until the next deadline or tick.
     fn patience(&self, services: &[Arc<Service>]) -> Option<Duration> {
         let half_open = services.iter().any(|service| service.is_impatient())
             || self.ia.control.has_half_open();
@@ -390,7 +390,7 @@ impl Round {
         Some(next.saturating_duration_since(now).max(TICK))
     }
 
-    /// Does what can be done for the ready jobs, for new ones, and for those that are over.
+    /// Works on the jobs that are ready, new or past their end.
     fn step(&mut self, ready: &[bool]) {
         let now = time::now();
         let mut index = 0;
@@ -402,7 +402,7 @@ impl Round {
             !((is_ready || over || matches!(job, Job::Accept { .. })) && job.step(now))
         });
         let mut new = std::mem::take(&mut *self.inbox.jobs.lock());
-        // A new job may be about an EP whose confirmation is among the older ones: they come first.
+        // A new job may concern an EP whose confirmation is among the older jobs, so those come first.
         new.retain_mut(|job| !job.step(now));
         old.append(&mut new);
         self.jobs = old;
@@ -450,7 +450,7 @@ impl Round {
         let until = time::now() + LAST_WORDS;
         loop {
             let now = time::now();
-            // With a socket, the message is in the kernel's hands.
+            // Once there is a socket, the kernel has the message.
             self.jobs
                 .retain_mut(|job| job.socket().is_none() && !job.step(now));
             if self.jobs.is_empty() || now >= until {

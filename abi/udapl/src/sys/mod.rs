@@ -36,9 +36,9 @@ pub const HW_DEFAULT: Count = WATERMARK_INFINITE;
 pub const SRQ_LW_DEFAULT: Count = 0;
 /// An attribute whose value the provider does not know.
 pub const VALUE_UNKNOWN: Count = -2;
-/// In place of an async EVD: another open instance of the IA has it.
+/// The handle in place of an async EVD that another open instance of the IA has.
 pub const EVD_ASYNC_EXISTS: usize = 1;
-/// What a query says then.
+/// The handle that a query then returns.
 pub const EVD_OUT_OF_SCOPE: usize = 2;
 /// The state of an EP after an error.
 pub const EP_STATE_ERROR: dat_ep_state = EP_STATE_DISCONNECTED;

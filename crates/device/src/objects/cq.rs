@@ -213,11 +213,11 @@ impl Cq {
         self.wait_or(timeout, || false)
     }
 
-    /// As [`Cq::wait`], but it also returns `true` when `other` is true. A thread that makes it true calls [`Cq::wake`]
+    /// Like [`Cq::wait`], but also returns `true` when `other` is true. A thread that makes it true calls [`Cq::wake`]
     /// afterwards.
     ///
     /// # Errors
-    /// As [`Cq::wait`].
+    /// Same as [`Cq::wait`].
     pub fn wait_or(
         &self,
         timeout: Option<Duration>,
