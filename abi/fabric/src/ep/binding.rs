@@ -42,53 +42,19 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
             FI_CLASS_AV => {
                 // SAFETY: `find` validates the handle.
                 let av = &unsafe { find::<AvObject, _>(bound)? }.inner;
-                if !Arc::ptr_eq(&av.domain, &ep.domain) || ep.ep_type == FI_EP_MSG || flags != 0 {
-                    return Err(FiError::INVAL);
-                }
-                if setup.av.is_some() {
-                    return Err(FiError::BUSY);
-                }
-                av.users.add();
-                setup.av = Some(Arc::clone(av));
-                Ok(())
+                bind_av(ep, &mut setup, av, flags)
             }
             FI_CLASS_SRX_CTX => {
                 // SAFETY: `find` validates the handle.
                 let srx = &unsafe { find::<SrxObject, _>(bound)? }.inner;
-                if flags != 0 {
-                    return Err(FiError::BADFLAGS);
-                }
-                if !ep.shares {
-                    tracing::warn!(
-                        "an endpoint takes a shared receive context if its rx_ctx_cnt is FI_SHARED_CONTEXT"
-                    );
-                    return Err(FiError::INVAL);
-                }
-                if setup.srx.is_some() {
-                    return Err(FiError::BUSY);
-                }
-                srx.join(ep)?;
-                setup.srx = Some(Arc::clone(srx));
-                Ok(())
+                accepts_shared(ep.shares, flags, "receive context", "rx_ctx_cnt")?;
+                place(&mut setup.srx, srx, |srx| srx.join(ep))
             }
             FI_CLASS_STX_CTX => {
                 // SAFETY: `find` validates the handle.
                 let stx = &unsafe { find::<StxObject, _>(bound)? }.inner;
-                if flags != 0 {
-                    return Err(FiError::BADFLAGS);
-                }
-                if !ep.shares_tx {
-                    tracing::warn!(
-                        "an endpoint takes a shared transmit context if its tx_ctx_cnt is FI_SHARED_CONTEXT"
-                    );
-                    return Err(FiError::INVAL);
-                }
-                if setup.stx.is_some() {
-                    return Err(FiError::BUSY);
-                }
-                stx.join(ep)?;
-                setup.stx = Some(Arc::clone(stx));
-                Ok(())
+                accepts_shared(ep.shares_tx, flags, "transmit context", "tx_ctx_cnt")?;
+                place(&mut setup.stx, stx, |stx| stx.join(ep))
             }
             FI_CLASS_EQ => {
                 // SAFETY: `find` validates the handle.
@@ -96,15 +62,49 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                 if !Arc::ptr_eq(&eq.fabric, &ep.domain.fabric) {
                     return Err(FiError::INVAL);
                 }
-                if setup.eq.is_some() {
-                    return Err(FiError::BUSY);
-                }
-                eq.users.add();
-                setup.eq = Some(Arc::clone(eq));
-                Ok(())
+                place(&mut setup.eq, eq, |eq| {
+                    eq.users.add();
+                    Ok(())
+                })
             }
             _ => Err(FiError::INVAL),
         }
+    })
+}
+
+/// Binds an object that an endpoint has one of, unless it has one already.
+fn place<T>(
+    place: &mut Option<Arc<T>>,
+    object: &Arc<T>,
+    join: impl FnOnce(&Arc<T>) -> Result<()>,
+) -> Result<()> {
+    if place.is_some() {
+        return Err(FiError::BUSY);
+    }
+    join(object)?;
+    *place = Some(Arc::clone(object));
+    Ok(())
+}
+
+/// Whether an endpoint takes a shared context; `count` is the attribute that says so.
+fn accepts_shared(shares: bool, flags: u64, context: &str, count: &str) -> Result<()> {
+    if flags != 0 {
+        return Err(FiError::BADFLAGS);
+    }
+    if !shares {
+        tracing::warn!("an endpoint takes a shared {context} if its {count} is FI_SHARED_CONTEXT");
+        return Err(FiError::INVAL);
+    }
+    Ok(())
+}
+
+fn bind_av(ep: &Endpoint, setup: &mut Setup, av: &Arc<Av>, flags: u64) -> Result<()> {
+    if !Arc::ptr_eq(&av.domain, &ep.domain) || ep.ep_type == FI_EP_MSG || flags != 0 {
+        return Err(FiError::INVAL);
+    }
+    place(&mut setup.av, av, |av| {
+        av.users.add();
+        Ok(())
     })
 }
 

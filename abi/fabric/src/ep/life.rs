@@ -41,15 +41,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes the endpoint usable. A second call has no effect.
-    pub(super) fn enable(self: &Arc<Self>) -> Result<()> {
-        let mut setup = self.setup.lock();
-        if setup.enabled {
-            return Ok(());
-        }
-        if let Some(context) = &self.context {
-            context.inherit(&mut setup)?;
-        }
+    /// Whether everything is bound that the endpoint needs.
+    fn check_bindings(&self, setup: &Setup) -> Result<()> {
         let transmits = self.caps & (FI_SEND | FI_READ | FI_WRITE | FI_COLLECTIVE) != 0;
         let counted =
             |places: &[usize]| places.iter().any(|&place| setup.counters[place].is_some());
@@ -73,6 +66,40 @@ impl Endpoint {
             tracing::warn!("the endpoint must be bound to its shared receive context");
             return Err(FiError::NORX);
         }
+        Ok(())
+    }
+
+    /// What the state machine of the endpoint calls.
+    fn host(self: &Arc<Self>, setup: &Setup) -> EpHost {
+        EpHost {
+            this: Arc::downgrade(self),
+            domain: Arc::clone(&self.domain),
+            pd: Arc::clone(self.pd.current()),
+            number: self.number,
+            regions: self.region_number(),
+            ep_type: self.ep_type,
+            caps: self.caps,
+            tx: setup.tx.clone(),
+            rx: setup.rx.clone(),
+            srx: setup.srx.clone(),
+            av: setup.av.clone(),
+            eq: setup.eq.clone(),
+            counters: setup.counters.clone().map(settled),
+            remote: setup.remote.clone().map(settled),
+            min_multi_recv: Arc::clone(&self.min_multi_recv),
+        }
+    }
+
+    /// Makes the endpoint usable. A second call has no effect.
+    pub(super) fn enable(self: &Arc<Self>) -> Result<()> {
+        let mut setup = self.setup.lock();
+        if setup.enabled {
+            return Ok(());
+        }
+        if let Some(context) = &self.context {
+            context.inherit(&mut setup)?;
+        }
+        self.check_bindings(&setup)?;
         let auth_key = self.take_auth_key(&setup)?;
         let device = &self.domain.device;
         let waits = [&setup.tx, &setup.rx]
@@ -90,23 +117,6 @@ impl Endpoint {
             (None, FI_EP_MSG) => self.name_before(&mut setup)?,
             (None, _) => setup.local_address.name(),
         };
-        let host = EpHost {
-            this: Arc::downgrade(self),
-            domain: Arc::clone(&self.domain),
-            pd: Arc::clone(self.pd.current()),
-            number: self.number,
-            regions: self.region_number(),
-            ep_type: self.ep_type,
-            caps: self.caps,
-            tx: setup.tx.clone(),
-            rx: setup.rx.clone(),
-            srx: setup.srx.clone(),
-            av: setup.av.clone(),
-            eq: setup.eq.clone(),
-            counters: setup.counters.clone().map(settled),
-            remote: setup.remote.clone().map(settled),
-            min_multi_recv: Arc::clone(&self.min_multi_recv),
-        };
         let options = Options {
             service: service(self.ep_type),
             admission: self.admission(),
@@ -117,7 +127,7 @@ impl Endpoint {
             channel: channel.as_ref(),
         };
         let live = Live {
-            driver: Driver::new(device, host, options)?,
+            driver: Driver::new(device, self.host(&setup), options)?,
             stx: setup.stx.clone().map(SharedSlots::new),
             channel,
             ends,
