@@ -24,7 +24,7 @@ const FILES: &[(&str, &str)] = &[
         "wait objects are descriptors; one is a timer",
     ),
     (
-        "abi/verbs/src/polling.rs",
+        "abi/verbs/src/cq_cursor.rs",
         "timestamps of completions, in the clocks that verbs names",
     ),
     (
