@@ -1,0 +1,277 @@
+//! EVDs and CNOs: waiting, thresholds, notification, agents.
+
+use crate::world::*;
+use daplrkey::sys::*;
+use std::ffi::c_void;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn software(number: usize) -> Event {
+    let mut event = blank();
+    event.event_number = SOFTWARE_EVENT;
+    event.event_data.software_event_data = SoftwareEventData {
+        pointer: number as *mut c_void,
+    };
+    event
+}
+
+fn post(evd: EvdHandle, number: usize) -> dat_return_type {
+    kind(dat!(evd_post_se_func(evd, &software(number))))
+}
+
+fn number_of(event: &Event) -> usize {
+    assert_eq!(event.event_number, SOFTWARE_EVENT);
+    // SAFETY: the event number says which member is there.
+    unsafe { event.event_data.software_event_data }.pointer as usize
+}
+
+fn wait_for(evd: EvdHandle, timeout: Timeout, threshold: Count) -> (dat_return_type, usize, Count) {
+    let (mut event, mut more) = (blank(), -1);
+    let code = dat!(evd_wait_func(
+        evd,
+        timeout,
+        threshold,
+        &raw mut event,
+        &raw mut more
+    ));
+    let number = if code == SUCCESS {
+        number_of(&event)
+    } else {
+        0
+    };
+    (kind(code), number, more)
+}
+
+/// A handle that another thread may use.
+#[derive(Clone, Copy)]
+struct Shared(Handle);
+// SAFETY: the provider's calls are safe in any thread.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn get(self) -> Handle {
+        self.0
+    }
+}
+
+#[test]
+fn software_events_come_in_order_up_to_the_length_of_the_evd() {
+    let world = World::open();
+    let evd = world.evd(3, EVD_SOFTWARE_FLAG);
+    assert!(empty(evd));
+    for number in 1..=3 {
+        assert_eq!(post(evd, number), SUCCESS);
+    }
+    assert_eq!(post(evd, 4), QUEUE_FULL);
+    ok!(evd_resize_func(evd, 4));
+    assert_eq!(post(evd, 4), SUCCESS);
+    assert_eq!(kind(dat!(evd_resize_func(evd, 3))), INVALID_STATE);
+    assert_eq!(wait_for(evd, 0, 3), (SUCCESS, 1, 3));
+    for number in 2..=4 {
+        let mut event = blank();
+        ok!(evd_dequeue_func(evd, &raw mut event));
+        assert_eq!(number_of(&event), number);
+    }
+    let other = world.evd(3, EVD_CONNECTION_FLAG);
+    assert_eq!(post(other, 1), INVALID_PARAMETER);
+}
+
+#[test]
+fn a_waiter_waits_for_as_many_events_as_it_says() {
+    let world = World::open();
+    let evd = Shared(world.evd(8, EVD_SOFTWARE_FLAG));
+    assert_eq!(wait_for(evd.get(), SHORT, 1).0, TIMEOUT_EXPIRED);
+    assert_eq!(wait_for(evd.get(), 0, 1).0, TIMEOUT_EXPIRED);
+    for bad in [0, -1, 9] {
+        assert_eq!(wait_for(evd.get(), SHORT, bad).0, INVALID_PARAMETER);
+    }
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || wait_for(evd.get(), PATIENCE, 3));
+        for number in 1..=3 {
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(!waiter.is_finished());
+            assert_eq!(post(evd.get(), number), SUCCESS);
+        }
+        assert_eq!(waiter.join().unwrap(), (SUCCESS, 1, 2));
+    });
+}
+
+#[test]
+fn one_thread_waits_and_an_unwaitable_evd_lets_it_go() {
+    let world = World::open();
+    let evd = Shared(world.evd(8, EVD_SOFTWARE_FLAG));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || wait_for(evd.get(), PATIENCE, 1));
+        while wait_for(evd.get(), 0, 1).0 != INVALID_STATE {}
+        assert_eq!(kind(dat!(evd_free_func(evd.get()))), INVALID_STATE);
+        ok!(evd_set_unwaitable_func(evd.get()));
+        assert_eq!(waiter.join().unwrap().0, INVALID_STATE);
+    });
+    assert_eq!(post(evd.get(), 1), SUCCESS);
+    assert_eq!(wait_for(evd.get(), 0, 1).0, INVALID_STATE);
+    ok!(evd_clear_unwaitable_func(evd.get()));
+    assert_eq!(wait_for(evd.get(), 0, 1), (SUCCESS, 1, 0));
+    ok!(evd_free_func(evd.get()));
+}
+
+/// An agent counts its calls, and remembers the EVD of the last one.
+#[derive(Default)]
+struct Calls {
+    count: AtomicUsize,
+    evd: AtomicUsize,
+}
+
+unsafe extern "C" fn agent(calls: Pvoid, evd: EvdHandle) {
+    // SAFETY: the test passes a `Calls` that it keeps.
+    let calls = unsafe { &*calls.cast::<Calls>() };
+    calls.evd.store(evd as usize, Ordering::SeqCst);
+    calls.count.fetch_add(1, Ordering::SeqCst);
+}
+
+fn cno(world: &World, agent: OsWaitProxyAgent) -> CnoHandle {
+    let mut cno = null_mut();
+    ok!(cno_create_func(world.ia, agent, &raw mut cno));
+    cno
+}
+
+const NO_AGENT: OsWaitProxyAgent = OsWaitProxyAgent {
+    instance_data: null_mut(),
+    proxy_agent_func: None,
+};
+
+fn wait_for_cno(cno: CnoHandle, timeout: Timeout) -> (dat_return_type, EvdHandle) {
+    let mut evd = null_mut();
+    let code = dat!(cno_wait_func(cno, timeout, &raw mut evd));
+    (kind(code), evd)
+}
+
+#[test]
+fn a_cno_tells_which_evd_has_events() {
+    let world = World::open();
+    let cno = cno(&world, NO_AGENT);
+    let [first, second] = [1, 2].map(|_| world.evd(8, EVD_SOFTWARE_FLAG));
+    for evd in [first, second] {
+        ok!(evd_modify_cno_func(evd, cno));
+    }
+    assert_eq!(kind(dat!(cno_free_func(cno))), INVALID_STATE);
+    assert_eq!(wait_for_cno(cno, SHORT).0, TIMEOUT_EXPIRED);
+    for number in 0..2 {
+        assert_eq!(post(second, number), SUCCESS);
+    }
+    assert_eq!(post(first, 0), SUCCESS);
+    assert_eq!(wait_for_cno(cno, PATIENCE), (SUCCESS, second));
+    assert_eq!(wait_for_cno(cno, PATIENCE), (SUCCESS, first));
+    assert_eq!(wait_for_cno(cno, 0).0, TIMEOUT_EXPIRED);
+    // A disabled EVD triggers when it is enabled again.
+    while !empty(first) {}
+    ok!(evd_disable_func(first));
+    assert_eq!(post(first, 1), SUCCESS);
+    assert_eq!(wait_for_cno(cno, SHORT).0, TIMEOUT_EXPIRED);
+    ok!(evd_enable_func(first));
+    assert_eq!(wait_for_cno(cno, PATIENCE), (SUCCESS, first));
+    for evd in [first, second] {
+        ok!(evd_modify_cno_func(evd, null_mut()));
+    }
+    ok!(cno_free_func(cno));
+    assert_eq!(wait_for_cno(cno, 0).0, INVALID_HANDLE);
+}
+
+#[test]
+fn an_agent_is_called_for_completions_that_are_not_polled() {
+    let (one, two) = (World::open(), World::open());
+    let (active, passive) = (one.end(), two.end());
+    one.connect_to(&active, &two, &passive);
+    let calls = Calls::default();
+    let agent = OsWaitProxyAgent {
+        instance_data: (&raw const calls).cast_mut().cast(),
+        proxy_agent_func: Some(agent),
+    };
+    let cno = cno(&two, agent);
+    ok!(evd_modify_cno_func(passive.recv, cno));
+    let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
+    for round in 1..=20 {
+        assert_eq!(passive.recv(theirs.local(0, 8), 7, 0), SUCCESS);
+        assert_eq!(active.send(mine.local(0, 8), 8, 0), SUCCESS);
+        while calls.count.load(Ordering::SeqCst) < round {
+            std::thread::yield_now();
+        }
+        assert_eq!(calls.evd.load(Ordering::SeqCst), passive.recv as usize);
+        assert_eq!(completion(passive.recv, 7), (DTO_SUCCESS, 8));
+        assert_eq!(completion(active.request, 8), (DTO_SUCCESS, 8));
+    }
+    drop((one, two));
+}
+
+#[test]
+fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
+    let (one, two) = (World::open(), World::open());
+    let quiet = EpAttr {
+        request_completion_flags: COMPLETION_UNSIGNALLED_FLAG,
+        recv_completion_flags: COMPLETION_UNSIGNALLED_FLAG,
+        ..attr()
+    };
+    let (active, passive) = (one.end_with(&quiet), two.end_with(&quiet));
+    one.connect_to(&active, &two, &passive);
+    let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
+    let remote = theirs.remote(0, 8);
+    let write = |number, flags| active.write(mine.local(0, 8), &remote, number, flags);
+    // A waiter that is there before: it stays until a completion notifies.
+    let evd = Shared(active.request);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            let (mut event, mut more) = (blank(), 0);
+            ok!(evd_wait_func(
+                evd.get(),
+                PATIENCE,
+                1,
+                &raw mut event,
+                &raw mut more
+            ));
+            // SAFETY: the EVD has only completions.
+            unsafe { event.event_data.dto_completion_event_data.user_cookie.as_64 }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(write(1, COMPLETION_UNSIGNALLED_FLAG), SUCCESS);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        assert_eq!(write(2, 0), SUCCESS);
+        assert_eq!(waiter.join().unwrap(), 1);
+    });
+    assert_eq!(completion(active.request, 2), (DTO_SUCCESS, 8));
+    for (number, flags) in [(3, COMPLETION_UNSIGNALLED_FLAG), (4, 0)] {
+        assert_eq!(passive.recv(theirs.local(0, 8), number, flags), SUCCESS);
+        assert_eq!(active.send(mine.local(0, 8), number, 0), SUCCESS);
+    }
+    assert_eq!(completion(passive.recv, 3), (DTO_SUCCESS, 8));
+    assert_eq!(completion(passive.recv, 4), (DTO_SUCCESS, 8));
+}
+
+#[test]
+fn contexts_and_types_belong_to_handles() {
+    let world = World::open();
+    let evd = world.evd(8, EVD_SOFTWARE_FLAG);
+    for (handle, expected) in [
+        (world.ia, HANDLE_TYPE_IA),
+        (world.pz, HANDLE_TYPE_PZ),
+        (evd, HANDLE_TYPE_EVD),
+    ] {
+        let mut found = -1;
+        ok!(get_handle_type_func(handle, &raw mut found));
+        assert_eq!(found, expected);
+        ok!(set_consumer_context_func(handle, cookie(handle as u64 + 1)));
+    }
+    // SAFETY: all zeros is a valid value.
+    let mut context: Context = unsafe { zeroed() };
+    ok!(get_consumer_context_func(evd, &raw mut context));
+    // SAFETY: plain bits.
+    assert_eq!(unsafe { context.as_64 }, evd as u64 + 1);
+    ok!(evd_free_func(evd));
+    assert_eq!(
+        kind(dat!(get_consumer_context_func(evd, &raw mut context))),
+        INVALID_HANDLE
+    );
+}

@@ -1,0 +1,308 @@
+//! DTOs, binds and shared receive queues.
+
+use crate::world::*;
+use daplrkey::sys::*;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+
+/// A connected pair, with memory for everything on both sides.
+struct Pair {
+    one: World,
+    two: World,
+    active: End,
+    passive: End,
+    mine: Memory,
+    theirs: Memory,
+}
+
+fn pair_with(attr: &EpAttr) -> Pair {
+    let (one, two) = (World::open(), World::open());
+    let (active, passive) = (one.end_with(attr), two.end_with(attr));
+    one.connect_to(&active, &two, &passive);
+    let [mine, theirs] = [&one, &two].map(|it| it.memory(4096, MEM_PRIV_ALL_FLAG));
+    Pair {
+        one,
+        two,
+        active,
+        passive,
+        mine,
+        theirs,
+    }
+}
+
+fn pair() -> Pair {
+    pair_with(&attr())
+}
+
+fn query(rmr: RmrHandle) -> RmrParam {
+    // SAFETY: all zeros is a valid value.
+    let mut param: RmrParam = unsafe { zeroed() };
+    ok!(rmr_query_func(rmr, RMR_FIELD_ALL, &raw mut param));
+    param
+}
+
+#[test]
+fn lengths_are_checked_before_anything_is_posted() {
+    let pair = pair();
+    let (local, remote) = (pair.mine.local(0, 16), pair.theirs.remote(0, 8));
+    assert_eq!(kind(pair.active.write(local, &remote, 1, 0)), LENGTH_ERROR);
+    let read = |len: usize, remote: &RmrTriplet| {
+        let mut to = pair.mine.local(0, len);
+        kind(dat!(ep_post_rdma_read_func(
+            pair.active.ep,
+            1,
+            &raw mut to,
+            cookie(2),
+            remote,
+            0
+        )))
+    };
+    assert_eq!(read(4, &remote), LENGTH_ERROR);
+    // A longer buffer is filled as far as the remote segment goes.
+    assert_eq!(read(16, &remote), SUCCESS);
+    assert_eq!(completion(pair.active.request, 2), (DTO_SUCCESS, 8));
+    let mut many = [pair.mine.local(0, 1); 3];
+    for count in [3, 33, 1 << 24, Count::MAX, -1] {
+        let iov = many.as_mut_ptr();
+        let code = dat!(ep_post_send_func(pair.active.ep, count, iov, cookie(3), 0));
+        assert_eq!(kind(code), INVALID_PARAMETER, "{count}");
+    }
+    assert!(empty(pair.active.request));
+}
+
+#[test]
+fn suppressed_requests_complete_without_events_for_ever() {
+    let pair = pair();
+    let remote = pair.theirs.remote(0, 8);
+    let mut refused = 0;
+    for number in 0..10_000 {
+        let local = pair.mine.local(0, 8);
+        let code = pair
+            .active
+            .write(local, &remote, number, COMPLETION_SUPPRESS_FLAG);
+        if kind(code) == INSUFFICIENT_RESOURCES {
+            refused += 1;
+            std::thread::yield_now();
+        } else {
+            assert_eq!(code, SUCCESS);
+        }
+    }
+    assert!(refused < 9_000, "{refused}");
+    while pair.active.write(pair.mine.local(0, 8), &remote, 77, 0) != SUCCESS {}
+    assert_eq!(completion(pair.active.request, 77), (DTO_SUCCESS, 8));
+    assert!(empty(pair.active.request));
+}
+
+#[test]
+fn an_ep_without_evds_works_and_breaks_like_others() {
+    let (one, two) = (World::open(), World::open());
+    let mut mute = one.end();
+    let connect = mute.connect;
+    ok!(ep_free_func(mute.ep));
+    let none = null_mut();
+    ok!(ep_create_func(
+        one.ia,
+        one.pz,
+        none,
+        none,
+        connect,
+        &attr(),
+        &raw mut mute.ep
+    ));
+    let passive = two.end();
+    one.connect_to(&mute, &two, &passive);
+    let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
+    for number in 0..1000 {
+        let write = || mute.write(mine.local(0, 8), &theirs.remote(8, 8), number, 0);
+        while write() != SUCCESS {}
+    }
+    let refused = RmrTriplet {
+        rmr_context: theirs.remote ^ 1,
+        ..theirs.remote(0, 8)
+    };
+    while mute.write(mine.local(0, 8), &refused, 0, 0) != SUCCESS {}
+    expect(mute.connect, CONNECTION_EVENT_BROKEN);
+    expect(passive.connect, CONNECTION_EVENT_BROKEN);
+}
+
+/// Proves: DA-018, DA-I07
+#[test]
+fn a_query_sees_the_last_bind_even_a_suppressed_one() {
+    let pair = pair();
+    let mut rmr = null_mut();
+    ok!(rmr_create_func(pair.one.pz, &raw mut rmr));
+    assert_eq!(query(rmr).lmr_triplet.segment_length, 0);
+    let mut contexts = Vec::new();
+    for flags in [COMPLETION_SUPPRESS_FLAG, 0, COMPLETION_SUPPRESS_FLAG] {
+        let part = pair.mine.local(8 * contexts.len() + 8, 8);
+        let mut context = 0;
+        ok!(rmr_bind_func(
+            rmr,
+            pair.mine.lmr,
+            &raw const part,
+            MEM_PRIV_REMOTE_WRITE_FLAG,
+            VA_TYPE_VA,
+            pair.active.ep,
+            cookie(5),
+            flags,
+            &raw mut context
+        ));
+        assert!(!contexts.contains(&context));
+        contexts.push(context);
+        let param = query(rmr);
+        assert_eq!((param.lmr_triplet, param.rmr_context), (part, context));
+        assert_eq!(param.mem_priv, MEM_PRIV_REMOTE_WRITE_FLAG);
+    }
+    let event = expect(pair.active.request, RMR_BIND_COMPLETION_EVENT);
+    // SAFETY: the event number says which member is there.
+    let data = unsafe { event.event_data.rmr_completion_event_data };
+    assert_eq!((data.rmr_handle, data.status), (rmr, DTO_SUCCESS));
+    assert!(empty(pair.active.request));
+    // The other side writes through the last context only.
+    for (context, status) in [
+        (contexts[2], DTO_SUCCESS),
+        (contexts[1], DTO_ERR_REMOTE_ACCESS),
+    ] {
+        let to = RmrTriplet {
+            rmr_context: context,
+            ..pair.mine.remote(24, 8)
+        };
+        assert_eq!(
+            pair.passive.write(pair.theirs.local(0, 8), &to, 9, 0),
+            SUCCESS
+        );
+        assert_eq!(completion(pair.passive.request, 9).0, status);
+    }
+    ok!(rmr_free_func(rmr));
+}
+
+/// Proves: DA-054
+#[test]
+fn a_full_request_queue_takes_no_bind() {
+    let pair = pair();
+    let mut rmr = null_mut();
+    ok!(rmr_create_func(pair.one.pz, &raw mut rmr));
+    // Without a receive there, sends stay in the queue.
+    let mut posted = 0;
+    while pair.active.send(pair.mine.local(0, 8), posted, 0) == SUCCESS {
+        posted += 1;
+    }
+    assert_eq!(posted, 16);
+    let part = pair.mine.local(0, 8);
+    let mut context = 0;
+    let code = dat!(rmr_bind_func(
+        rmr,
+        pair.mine.lmr,
+        &raw const part,
+        MEM_PRIV_ALL_FLAG,
+        VA_TYPE_VA,
+        pair.active.ep,
+        cookie(0),
+        0,
+        &raw mut context
+    ));
+    assert_eq!(kind(code), INSUFFICIENT_RESOURCES);
+    ok!(lmr_free_func(pair.mine.lmr));
+}
+
+#[test]
+fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
+    let (one, two) = (World::open(), World::open());
+    let mut srq_attr = SrqAttr {
+        max_recv_dtos: 8,
+        max_recv_iov: 1,
+        low_watermark: 3,
+    };
+    let mut srq = null_mut();
+    ok!(srq_create_func(
+        two.ia,
+        two.pz,
+        &raw mut srq_attr,
+        &raw mut srq
+    ));
+    let parts = two.end();
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let mut ep = null_mut();
+        ok!(ep_create_with_srq_func(
+            two.ia,
+            two.pz,
+            parts.recv,
+            parts.request,
+            parts.connect,
+            srq,
+            &attr(),
+            &raw mut ep
+        ));
+        let active = one.end();
+        let passive = End { ep, ..parts };
+        one.connect_to(&active, &two, &passive);
+        ends.push((active, passive));
+    }
+    let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
+    let post = |number| {
+        let mut to = theirs.local(0, 8);
+        kind(dat!(srq_post_recv_func(
+            srq,
+            1,
+            &raw mut to,
+            cookie(number)
+        )))
+    };
+    for number in 0..8 {
+        assert_eq!(post(number), SUCCESS);
+    }
+    assert_eq!(post(8), INSUFFICIENT_RESOURCES);
+    assert_eq!(kind(dat!(srq_free_func(srq))), INVALID_STATE);
+    for number in 0..6 {
+        let (active, _) = &ends[number as usize % 2];
+        assert_eq!(active.send(mine.local(0, 8), number, 0), SUCCESS);
+        let event = expect(parts.recv, DTO_COMPLETION_EVENT);
+        // SAFETY: the event number says which member is there.
+        let data = unsafe { event.event_data.dto_completion_event_data };
+        assert_eq!(data.ep_handle, ends[number as usize % 2].1.ep);
+        // SAFETY: plain bits.
+        assert_eq!(unsafe { data.user_cookie.as_64 }, number);
+    }
+    let about = |event: &Event| {
+        // SAFETY: the EVD has only asynchronous errors.
+        let data = unsafe { event.event_data.asynch_error_event_data };
+        (data.dat_handle, data.reason)
+    };
+    let low = wait(two.async_evd);
+    assert_eq!(about(&low), (srq, SRQ_LOW_WATERMARK_EVENT));
+    // Each EP that leaves service says so (dtestsrq counts them).
+    for (active, passive) in &ends {
+        ok!(ep_disconnect_func(active.ep, CLOSE_ABRUPT_FLAG));
+        let event = expect(two.async_evd, ASYNC_ERROR_EP_BROKEN);
+        assert_eq!(about(&event), (passive.ep, EP_TRANSFER_TO_ERROR));
+        expect(parts.connect, CONNECTION_EVENT_DISCONNECTED);
+        ok!(ep_free_func(passive.ep));
+    }
+    ok!(srq_free_func(srq));
+}
+
+#[test]
+fn objects_that_are_used_stay() {
+    let pair = pair();
+    let free_pz = || kind(dat!(pz_free_func(pair.two.pz)));
+    assert_eq!(free_pz(), INVALID_STATE);
+    for evd in [
+        pair.passive.recv,
+        pair.passive.request,
+        pair.passive.connect,
+    ] {
+        assert_eq!(kind(dat!(evd_free_func(evd))), INVALID_STATE);
+    }
+    assert_eq!(kind(dat!(evd_free_func(pair.two.async_evd))), INVALID_STATE);
+    ok!(ep_free_func(pair.passive.ep));
+    ok!(lmr_free_func(pair.theirs.lmr));
+    for evd in [
+        pair.passive.recv,
+        pair.passive.request,
+        pair.passive.connect,
+    ] {
+        ok!(evd_free_func(evd));
+    }
+    assert_eq!(free_pz(), SUCCESS);
+}
