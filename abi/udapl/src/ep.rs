@@ -23,6 +23,10 @@ use rkey_device::engine::{
 use rkey_device::{Qp, QpOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long a peer may take to answer requests of an EP that ends, before it loses its link.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An endpoint.
 pub struct Ep {
@@ -379,7 +383,7 @@ impl Ep {
         self.leave_qp();
         let qpn = new.qp.as_ref().map(Qp::qpn);
         let old = std::mem::replace(&mut *self.parts.write(), new);
-        old.release();
+        self.retire(old);
         self.flags[0].store(recv, Ordering::Relaxed);
         self.flags[1].store(request, Ordering::Relaxed);
         *self.sends.lock() = Requests::default();
@@ -407,6 +411,15 @@ impl Ep {
     pub(crate) fn close(&self) {
         self.leave_qp();
         let old = std::mem::take(&mut *self.parts.write());
+        self.retire(old);
+    }
+
+    /// Ends parts that it does not use any more. When this returns, no peer touches memory that requests of their queue pair
+    /// named: the program may reuse it.
+    fn retire(&self, mut old: Parts) {
         old.release();
+        if let Some(qpn) = old.qp.take().map(|qp| qp.qpn()) {
+            self.ia.device.wait_until_quiet(qpn, PATIENCE);
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! moves them from the completion queue to the EVD's queue. An EVD never loses an event: its queue grows beyond the
 //! length that the program requested.
 //!
-//! Lock order: the state of an EP, then that of an EVD, then the lists of posted requests.
+//! Lock order: the state of an EP, then that of an EVD, then the lists of posted requests and the state of a CNO.
 
 use crate::cno::Cno;
 use crate::completion;
@@ -159,21 +159,11 @@ impl Evd {
 
     /// Adds an event, and notifies the program.
     pub fn push(&self, queued: Queued) {
-        let cno = {
-            let mut state = self.state.lock();
-            state.queue.push_back(queued);
-            if !queued.notify {
-                return;
-            }
+        let mut state = self.state.lock();
+        state.queue.push_back(queued);
+        if queued.notify {
             state.notified += 1;
-            self.news.fetch_add(1, Ordering::SeqCst);
-            if state.waiting {
-                self.cq.wake();
-            }
-            state.cno_to_trigger()
-        };
-        if let Some(cno) = cno {
-            cno.trigger(self.handle);
+            self.announce(&state);
         }
     }
 
@@ -202,28 +192,26 @@ impl Evd {
     /// Turns all completions into events. EPs that the completions show to be broken are handled.
     pub fn collect(&self) {
         let mut broken = Broken::new();
-        let cno = {
+        {
             let mut state = self.state.lock();
             let before = state.notified;
             while self.take_completions(&mut state, &mut broken) > 0 {}
-            match state.notified == before {
-                true => None,
-                false => self.announce(&state),
+            if state.notified != before {
+                self.announce(&state);
             }
-        };
-        self.settle(broken);
-        if let Some(cno) = cno {
-            cno.trigger(self.handle);
         }
+        self.settle(broken);
     }
 
-    /// Notifies a waiter; returns the CNO to trigger.
-    fn announce(&self, state: &State) -> Option<Arc<Cno>> {
+    /// Notifies a waiter and the CNO. Under the lock, so that a CNO does not report events that were taken before.
+    fn announce(&self, state: &State) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if state.waiting {
             self.cq.wake();
         }
-        state.cno_to_trigger()
+        if let Some(cno) = state.active_cno() {
+            cno.trigger(self.handle);
+        }
     }
 
     /// Moves some completions to the queue; returns how many there were.
@@ -287,7 +275,13 @@ impl Evd {
             if state.queue.is_empty() {
                 self.take_completions(&mut state, &mut broken);
             }
-            state.queue.pop_front()
+            let taken = state.queue.pop_front();
+            if let Some(cno) = state.active_cno()
+                && state.queue.is_empty()
+            {
+                cno.forget(self.handle);
+            }
+            taken
         };
         if !broken.is_empty() {
             self.settle(broken);
@@ -375,10 +369,7 @@ impl Evd {
         if !self.has_cq {
             return;
         }
-        let has_cno = {
-            let state = self.state.lock();
-            state.cno_to_trigger().is_some()
-        };
+        let has_cno = self.state.lock().active_cno().is_some();
         let armed = match has_cno {
             true => self.cq.req_notify(false),
             false => Ok(()),
@@ -391,12 +382,10 @@ impl Evd {
     /// Triggers the CNO for events that are there already.
     fn trigger_for_old(&self) {
         self.look();
-        let cno = {
-            let state = self.state.lock();
-            let any = state.queue.iter().any(|queued| queued.notify);
-            state.cno_to_trigger().filter(|_| any)
-        };
-        if let Some(cno) = cno {
+        let state = self.state.lock();
+        if let Some(cno) = state.active_cno()
+            && state.queue.iter().any(|queued| queued.notify)
+        {
             cno.trigger(self.handle);
         }
     }
@@ -480,8 +469,9 @@ impl Evd {
 }
 
 impl State {
-    fn cno_to_trigger(&self) -> Option<Arc<Cno>> {
-        self.cno.as_ref().filter(|_| self.enabled).cloned()
+    /// The CNO, if events trigger it.
+    fn active_cno(&self) -> Option<&Arc<Cno>> {
+        self.cno.as_ref().filter(|_| self.enabled)
     }
 }
 

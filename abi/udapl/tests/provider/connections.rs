@@ -374,3 +374,23 @@ fn the_defaults_make_an_ep() {
     ok!(ep_free_func(ep));
     assert_eq!(kind(dat!(ep_free_func(ep))), INVALID_HANDLE);
 }
+
+/// How many threads and descriptors the process has.
+fn resources() -> [usize; 2] {
+    ["/proc/self/task", "/proc/self/fd"].map(|it| std::fs::read_dir(it).unwrap().count())
+}
+
+#[test]
+fn a_closed_ia_leaves_no_threads_and_no_descriptors() {
+    drop(pair());
+    let before = resources();
+    for _ in 0..20 {
+        let (one, active, two, passive) = pair();
+        let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
+        let write = active.write(mine.local(0, 8), &theirs.remote(0, 8), 1, 0);
+        assert_eq!(write, SUCCESS);
+        assert_eq!(completion(active.request, 1), (DTO_SUCCESS, 8));
+        assert_eq!(passive.recv(theirs.local(0, 8), 2, 0), SUCCESS);
+    }
+    assert_eq!(resources(), before);
+}
