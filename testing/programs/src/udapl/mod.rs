@@ -1,7 +1,7 @@
 //! Debian's uDAPL programs over our provider, which the unmodified `libdat2.so.2` loads: `dtest` and its kin, and `dapltest`, each in
 //! two processes, as root and as an ordinary user.
 //!
-//! Their exit codes do not say whether they succeeded, so [`judge`] reads what they print. They use fixed TCP ports, so only one
+//! Their exit codes do not say whether they succeeded, so [`judge`] reads what they print. They use fixed ports, so only one
 //! pair runs at a time.
 
 mod cases;
@@ -11,7 +11,7 @@ use crate::folder::{library_into, open_up};
 use anyhow::Result;
 use cases::{ALONE, Case, SCENES};
 use rkey_harness::{Report, Session, UID, process};
-use scene::{Place, Said};
+use scene::{Place, Said, Turn};
 use std::fs;
 use std::time::Duration;
 
@@ -42,6 +42,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     fs::write(folder.join("dat.conf"), entry)?;
     open_up(&session.scratch)?;
     open_up(&folder)?;
+    let _turn = Turn::take()?;
     let mut users = vec![None];
     if process::is_root() {
         users.push(Some(UID));
@@ -84,6 +85,13 @@ fn judge(case: &Case, said: &Said) -> Result<(), String> {
         if !said.server.contains(wanted) {
             return Err(format!("its server does not print \"{wanted}\"\n{all}"));
         }
+    }
+    let passes = said.client.matches(cases::PASS).count();
+    if passes != case.passes {
+        let wanted = case.passes;
+        return Err(format!(
+            "{passes} of its cases succeed, not {wanted}\n{all}"
+        ));
     }
     let bad = |line: &&str| {
         cases::COMPLAINTS.iter().any(|word| line.contains(word))

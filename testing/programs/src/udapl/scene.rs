@@ -1,10 +1,12 @@
 //! Runs a server and its clients, one after the other.
 
-use super::cases::{Case, Scene};
+use super::cases::{Case, PORT, Scene};
 use super::{IA, LIMIT};
 use crate::folder::run_as;
 use anyhow::{Context, Result};
 use rkey_harness::process::{self, Outcome};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +32,27 @@ pub(super) struct Said {
 pub(super) struct Place {
     folder: PathBuf,
     user: Option<u32>,
+}
+
+/// The exclusive use of the fixed ports on this host: suites take turns. It is an abstract socket name, which disappears with its
+/// process.
+pub(super) struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
+
+impl Turn {
+    /// Waits for it.
+    pub(super) fn take() -> Result<Self> {
+        let name = SocketAddr::from_abstract_name(format!("rkey-test/turn/{PORT}"))?;
+        let begun = Instant::now();
+        loop {
+            match UnixListener::bind_addr(&name) {
+                Ok(held) => return Ok(Self(held)),
+                Err(error) if begun.elapsed() > 2 * LIMIT => {
+                    return Err(error).context("another process uses the ports of dtest");
+                }
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+    }
 }
 
 /// A server that runs beside us.
