@@ -10,11 +10,6 @@ const SECTIONS: &[(&str, &str)] = &[
         "FI 17.",
         "device memory is not built yet, so all is one domain",
     ),
-    ("DA", "the uDAPL front end is not built yet"),
-    (
-        "X",
-        "they compare three front ends, of which that of uDAPL is not built yet",
-    ),
 ];
 
 const HEADER: &str = "a function of libfabric's own header, in which the provider has no part";
@@ -40,6 +35,15 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
         "a permission that is not used: pages that are replaced are found, which \
         `with_allocated_pages_that_are_replaced_all_the_same_are_found` shows",
     ),
+    (
+        "DA-031",
+        "a permission that is not used: privileges must match, which `needs_local_privileges` shows",
+    ),
+    (
+        "DA-037",
+        "a permission: `may_be_sent_behind_its_fence` shows the result",
+    ),
+    ("DA-038", "promises nothing about other endpoints"),
     ("FI-103", EXACT),
     ("FI-107", "what a descriptor holds cannot be seen"),
     ("FI-125", RUNTIME),
@@ -76,6 +80,10 @@ const CACHE: &str = "is about the registration cache, which is not built yet";
 
 /// Clauses that are open, and what is missing where only a part is shown.
 const OPEN: &[(&str, &str)] = &[
+    (
+        "DA-I12",
+        "the source of a send or RDMA write needs no local read: `dtest` sends from memory without it",
+    ),
     ("FI-067", DEVICE),
     (
         "FI-084",

@@ -9,6 +9,21 @@ fn check(name: &str) {
     stage.check(&program, name);
 }
 
+/// The benchmark that docs/api-udapl.md cites, with few binds.
+#[test]
+fn the_benchmark_of_binds_runs() {
+    let stage = Stage::with_all("bind-benchmark");
+    let source = include_str!("../../../../benches/peers/bind.c");
+    let program = stage.compile("benchmark", source, &["-ldat2", "-libverbs"]);
+    let mut command = stage.command(&program);
+    command.arg("1000");
+    let text = stage.run(command);
+    assert!(
+        text.contains("ibv_bind_mw") && text.contains("dat_rmr_bind"),
+        "{text}"
+    );
+}
+
 /// Proves: X-01
 #[test]
 fn remote_write_without_local_write() {
