@@ -311,7 +311,10 @@ fn two_processes_use_all_pairs_of_contexts() {
     for environment in [
         &[][..],
         &[("FI_RKEY_MR_MODE", "LOCAL,ENDPOINT")],
-        &[("FI_RKEY_STRICT", "1")],
+        &[
+            ("FI_RKEY_MR_MODE", "LOCAL,ENDPOINT"),
+            ("FI_RKEY_STRICT", "1"),
+        ],
     ] {
         if let Some(mut sides) = built("contexts", source, &[], environment) {
             assert!(sides.wait(), "{environment:?}");

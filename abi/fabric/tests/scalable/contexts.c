@@ -247,13 +247,13 @@ static void cancels(void)
 static void close_all(void)
 {
 	meet(&table->done);
-	for (int i = 0; i < 4; i++) CHECK(fi_close(&regions[i]->fid));
 	for (int i = 0; i < CONTEXTS; i++) {
 		ASSERT(fi_close(&sep->fid) == -FI_EBUSY);
 		CHECK(fi_close(&tx[i]->fid));
 		CHECK(fi_close(&rx[i]->fid));
 	}
 	CHECK(fi_close(&sep->fid));
+	for (int i = 0; i < 4; i++) CHECK(fi_close(&regions[i]->fid));
 	for (int i = 0; i < CONTEXTS; i++) {
 		CHECK(fi_close(&tx_cq[i]->fid));
 		CHECK(fi_close(&rx_cq[i]->fid));
