@@ -1,6 +1,7 @@
 //! Every reader of a peer's bytes. Each entry accepts any bytes and must return: no panic, no hang. Where it
 //! accepts bytes, it checks that the result means the same when encoded again.
 
+use daplrkey::hello::{Hello, Purpose};
 use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
 
 /// One reader of foreign bytes.
@@ -86,6 +87,12 @@ pub const ALL: &[Entry] = &[
         run: fabric,
         samples: fabric_samples,
         seeds: include_str!("../../../fuzz/seeds/fabric.hex"),
+    },
+    Entry {
+        name: "udapl",
+        run: udapl,
+        samples: udapl_samples,
+        seeds: include_str!("../../../fuzz/seeds/udapl.hex"),
     },
 ];
 
@@ -226,6 +233,37 @@ pub fn fabric(bytes: &[u8]) {
 
 fn fabric_samples() -> Vec<Vec<u8>> {
     [rkey_fi::fuzzing::hellos(), rkey_fi::fuzzing::messages()].concat()
+}
+
+/// What uDAPL providers tell each other when they connect and disconnect.
+pub fn udapl(bytes: &[u8]) {
+    if let Some(hello) = Hello::decode(bytes) {
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let data = daplrkey::hello::from_text(&text);
+    assert!(data.len() <= bytes.len() / 2);
+}
+
+fn udapl_samples() -> Vec<Vec<u8>> {
+    let hello = |purpose| {
+        let hello = Hello {
+            purpose,
+            control: ([127, 0, 0, 1], 4791).into(),
+            address: [127, 0, 0, 1].into(),
+            port: 45_248,
+            qpn: 0x0012_3456,
+            msn: 7,
+            data: b"private data".to_vec(),
+        };
+        hello.encode()
+    };
+    vec![
+        hello(Purpose::Request),
+        hello(Purpose::Answer),
+        hello(Purpose::Disconnect),
+        b"00ff".to_vec(),
+    ]
 }
 
 #[cfg(test)]

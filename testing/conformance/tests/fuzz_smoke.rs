@@ -88,6 +88,11 @@ fn messages_of_libfabric() {
 }
 
 #[test]
+fn messages_of_udapl() {
+    soak("udapl");
+}
+
+#[test]
 fn every_entry_has_a_fuzz_target() {
     let manifest = include_str!("../../../fuzz/Cargo.toml");
     for entry in entries::ALL {

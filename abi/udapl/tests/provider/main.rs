@@ -9,4 +9,5 @@ mod connections;
 mod datagrams;
 mod events;
 mod posting;
+mod strangers;
 mod world;

@@ -1,0 +1,184 @@
+//! Peers that are no uDAPL program, or claim what is not theirs: they are refused, and harm no other.
+
+use crate::world::*;
+use daplrkey::hello::{Hello, Purpose};
+use daplrkey::sys::*;
+use rkey_device::core::{Access, DomainId};
+use rkey_device::engine::{QpAttributes, QpState, SendRequest, Work};
+use rkey_device::{Config, Device, DeviceError, Peer, Qp, QpAddress, QpOptions};
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+const TIME: Duration = Duration::from_secs(30);
+
+/// A device of our own, without a provider.
+struct Stranger {
+    device: Device,
+    domain: DomainId,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let device = Device::open(Config::default()).unwrap();
+        let domain = device.create_domain().unwrap();
+        Self { device, domain }
+    }
+
+    fn qp(&self) -> Qp {
+        let cq = self.device.create_cq(64, None).unwrap();
+        let qp = self
+            .device
+            .create_qp(&QpOptions::new(self.domain, &cq))
+            .unwrap();
+        qp.modify(&QpAttributes::init(Access::REMOTE)).unwrap();
+        qp
+    }
+
+    fn hello(purpose: Purpose, qp: QpAddress, data: &[u8]) -> Vec<u8> {
+        let hello = Hello {
+            purpose,
+            control: "127.0.0.1:9".parse().unwrap(),
+            address: [127, 0, 0, 1].into(),
+            port: 1,
+            qpn: qp.qpn,
+            msn: qp.msn,
+            data: data.to_vec(),
+        };
+        hello.encode()
+    }
+
+    fn connect(&self, port: u64, qps: &[&Qp], data: &[u8]) -> Result<Peer, DeviceError> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port as u16));
+        self.device.connect(address, qps, data, TIME)
+    }
+
+    /// Connects as a uDAPL program would; returns the answer as well.
+    fn connect_properly(&self, world: &World, end: &End, qp: &Qp) -> (Peer, Hello) {
+        let (psp, evd, conn_qual) = world.psp();
+        let hello = Self::hello(Purpose::Request, qp.address(), b"x");
+        let connected = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| self.connect(conn_qual, &[qp], &hello).unwrap());
+            let cr = world.request(evd);
+            ok!(cr_accept_func(cr, end.ep, 0, null_mut()));
+            connecting.join().unwrap()
+        });
+        expect(end.connect, CONNECTION_EVENT_ESTABLISHED);
+        ok!(psp_free_func(psp));
+        let answer = Hello::decode(&connected.private_data).unwrap();
+        (connected, answer)
+    }
+
+    /// Says that a connection has ended, and waits until the message is read.
+    fn say_farewell(&self, control: SocketAddr, purpose: Purpose, qp: QpAddress) {
+        let hello = Self::hello(purpose, qp, &[]);
+        let mut farewell = self.device.begin_connect(control, &[], &hello).unwrap();
+        let end = Instant::now() + TIME;
+        while let Ok(None) = farewell.try_finish() {
+            assert!(Instant::now() < end);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn requests_that_are_no_requests_are_refused_and_others_are_served() {
+    let (world, stranger) = (World::open(), Stranger::new());
+    let (_, evd, conn_qual) = world.psp();
+    let (first, second) = (stranger.qp(), stranger.qp());
+    let hello = |purpose| Stranger::hello(purpose, first.address(), b"data");
+    let garbage = [&b""[..], b"rkeyDAT1", &[0xff; 4096]];
+    let mut bad: Vec<(Vec<&Qp>, Vec<u8>)> = Vec::new();
+    bad.extend(garbage.map(|data| (vec![&first], data.to_vec())));
+    bad.push((vec![], hello(Purpose::Request)));
+    bad.push((vec![&first, &second], hello(Purpose::Request)));
+    bad.push((vec![&first], hello(Purpose::DatagramRequest)));
+    bad.push((vec![&first], hello(Purpose::Answer)));
+    bad.push((vec![], hello(Purpose::Disconnect)));
+    for (qps, data) in bad {
+        let refused = stranger.connect(conn_qual, &qps, &data);
+        assert!(
+            matches!(refused, Err(DeviceError::Refused { .. })),
+            "{refused:?}"
+        );
+    }
+    assert!(empty(evd));
+    // More data than a program can have is cut.
+    let long = Stranger::hello(Purpose::Request, first.address(), &[7; 4000]);
+    let mut last = stranger
+        .device
+        .begin_connect(([127, 0, 0, 1], conn_qual as u16).into(), &[&first], &long)
+        .unwrap();
+    assert!(last.try_finish().unwrap().is_none());
+    let cr = world.request(evd);
+    // SAFETY: all zeros is a valid value.
+    let mut param: CrParam = unsafe { std::mem::zeroed() };
+    ok!(cr_query_func(cr, CR_FIELD_ALL, &raw mut param));
+    assert_eq!(param.private_data_size, 256);
+    ok!(cr_reject_func(cr, 0, null_mut()));
+}
+
+#[test]
+fn a_disconnect_counts_only_from_the_peer_and_for_its_connection() {
+    let (world, peer, other) = (World::open(), Stranger::new(), Stranger::new());
+    let (end, qp) = (world.end(), peer.qp());
+    let (connected, answer) = peer.connect_properly(&world, &end, &qp);
+    let ours = connected.qps[0];
+    assert_eq!((answer.qpn, answer.msn), (ours.qpn, ours.msn));
+    let wrong = QpAddress {
+        msn: ours.msn ^ 1,
+        ..ours
+    };
+    other.say_farewell(answer.control, Purpose::Disconnect, ours);
+    other.say_farewell(answer.control, Purpose::Break, ours);
+    peer.say_farewell(answer.control, Purpose::Disconnect, wrong);
+    peer.say_farewell(answer.control, Purpose::Request, ours);
+    assert!(empty(end.connect));
+    assert_eq!(world.state(&end), EP_STATE_CONNECTED);
+    peer.say_farewell(answer.control, Purpose::Disconnect, ours);
+    expect(end.connect, CONNECTION_EVENT_DISCONNECTED);
+    assert_eq!(world.state(&end), EP_STATE_DISCONNECTED);
+}
+
+#[test]
+fn a_peer_that_ends_without_a_word_breaks_the_connection() {
+    let (world, peer) = (World::open(), Stranger::new());
+    let (end, qp) = (world.end(), peer.qp());
+    let memory = world.memory(64, MEM_PRIV_ALL_FLAG);
+    peer.connect_properly(&world, &end, &qp);
+    // The link comes up with the first message.
+    assert_eq!(end.recv(memory.local(0, 8), 1, 0), SUCCESS);
+    let remote = RmrTriplet {
+        rmr_context: 1,
+        ..memory.remote(0, 8)
+    };
+    drop((qp, peer));
+    let _ = end.write(memory.local(0, 8), &remote, 2, 0);
+    expect(end.connect, CONNECTION_EVENT_BROKEN);
+    assert_ne!(completion(end.request, 2).0, DTO_SUCCESS);
+    assert_eq!(completion(end.recv, 1).0, DTO_ERR_FLUSHED);
+}
+
+#[test]
+fn a_peer_that_is_denied_cannot_keep_the_ep() {
+    let (world, peer) = (World::open(), Stranger::new());
+    let (end, qp) = (world.end(), peer.qp());
+    peer.connect_properly(&world, &end, &qp);
+    let region = RmrTriplet {
+        virtual_address: 0,
+        segment_length: 8,
+        rmr_context: 0x1234_5678,
+    };
+    let remote = daplrkey::post::target(&region);
+    let request = SendRequest {
+        inline: Some(&[7; 8]),
+        ..SendRequest::new(1, Work::Write { remote, imm: None }, &[])
+    };
+    qp.post_send(&request).unwrap();
+    expect(end.connect, CONNECTION_EVENT_BROKEN);
+    let end_time = Instant::now() + TIME;
+    while qp.query().unwrap().state != QpState::Error {
+        assert!(Instant::now() < end_time);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
