@@ -200,7 +200,8 @@ impl Ep {
     #[inline]
     #[must_use]
     pub fn takes_requests(&self) -> bool {
-        matches!(self.state(), State::Connected | State::Disconnected) || self.datagram
+        let state = self.state.load(Ordering::Acquire);
+        matches!(state, EP_STATE_CONNECTED | EP_STATE_DISCONNECTED) || self.datagram
     }
 
     /// Whether it sends datagrams.
@@ -236,10 +237,11 @@ impl Ep {
         self.parts.read().clone()
     }
 
-    /// Its PZ.
+    /// Whether it is in a PZ.
     #[must_use]
-    pub fn pz(&self) -> Option<Arc<Pz>> {
-        self.parts.read().pz.clone()
+    pub fn is_in(&self, pz: &Arc<Pz>) -> bool {
+        let parts = self.parts.read();
+        parts.pz.as_ref().is_some_and(|own| Arc::ptr_eq(own, pz))
     }
 
     /// Its queue pair.
@@ -283,10 +285,17 @@ impl Ep {
         what: What,
         ud: Option<UdAddress>,
     ) -> Result {
-        self.make_room();
-        let parts = self.parts.read();
-        let qp = parts.qp.as_ref().ok_or(self.not_now())?;
         let mut flags = options.flags;
+        let mut parts = self.parts.read();
+        let mut sends = self.sends.lock();
+        let most = parts.attr.max_request_dtos.max(1) as usize * 2;
+        if sends.len() >= most || self.ia.is_crowded(parts.request.as_deref()) {
+            drop((sends, parts));
+            self.collect_requests();
+            parts = self.parts.read();
+            sends = self.sends.lock();
+        }
+        let qp = parts.qp.as_ref().ok_or_else(|| self.not_now())?;
         if parts.request.is_none() {
             flags.remove(SendFlags::SIGNALED);
         }
@@ -296,7 +305,6 @@ impl Ep {
             what,
         };
         // Under the lock, so that the completion finds the request in the list.
-        let mut sends = self.sends.lock();
         sends.post(posted, |id| {
             let request = SendRequest {
                 flags,
@@ -306,23 +314,6 @@ impl Ep {
             qp.post_send(&request)
         })?;
         Ok(())
-    }
-
-    /// Before a post: takes completions if there are many, so that lists stay short even if the program takes no
-    /// events.
-    #[inline]
-    fn make_room(&self) {
-        let (crowded, most) = {
-            let parts = self.parts.read();
-            let crowded = self.ia.is_crowded(parts.request.as_deref());
-            (crowded, parts.attr.max_request_dtos.max(1) as usize * 2)
-        };
-        if crowded {
-            self.ia.collect(self.parts().request.as_deref());
-        }
-        if self.sends.lock().len() >= most {
-            self.collect_requests();
-        }
     }
 
     /// Takes the completions of its requests. Suppressed requests that are no longer in the queue pair have then
@@ -349,7 +340,7 @@ impl Ep {
             self.ia.collect(self.parts().recv.as_deref());
         }
         let parts = self.parts.read();
-        let qp = parts.qp.as_ref().ok_or(self.not_now())?;
+        let qp = parts.qp.as_ref().ok_or_else(|| self.not_now())?;
         if !self.quiet_receives() {
             return Ok(qp.post_recv(&RecvRequest { id: cookie, sges })?);
         }

@@ -222,30 +222,47 @@ impl Evd {
             false => 0,
         };
         for completion in batch.iter().take(taken) {
-            self.translate(state, completion, broken);
+            if let Some(queued) = self.translate(state, completion, broken) {
+                state.queue.push_back(queued);
+            }
         }
         taken
     }
 
+    /// Takes one event straight from the completion queue: the queue of events is empty.
     #[inline]
-    fn translate(&self, state: &mut State, completion: &Completion, broken: &mut Broken) {
+    fn take_one(&self, state: &mut State, broken: &mut Broken) -> Option<Queued> {
+        let mut completion = [Completion::default()];
+        while self.has_cq && self.cq.poll(&mut completion).unwrap_or(0) > 0 {
+            let found = self.translate(state, &completion[0], broken);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// The event for a completion. `None`: the program wants none, or the EP no longer exists.
+    #[inline]
+    fn translate(
+        &self,
+        state: &mut State,
+        completion: &Completion,
+        broken: &mut Broken,
+    ) -> Option<Queued> {
         let known = state.last.as_ref();
         if known.is_none_or(|(qpn, _)| *qpn != completion.qpn) {
-            // This completion is of an EP that no longer exists, so it causes no event.
-            let Some(ep) = self.ia.ep(completion.qpn) else {
-                return;
-            };
-            state.last = Some((completion.qpn, ep));
+            state.last = Some((completion.qpn, self.ia.ep(completion.qpn)?));
         }
-        let Some((_, ep)) = &state.last else { return };
+        let (_, ep) = state.last.as_ref()?;
         let found = completion::translate(ep, completion);
         if !completion.status.is_success() && ep.is_in_service() {
             broken.push(Arc::clone(ep));
         }
-        if let Some(queued) = found {
+        if let Some(queued) = &found {
             state.notified += u64::from(queued.notify);
-            state.queue.push_back(queued);
         }
+        found
     }
 
     /// Handles EPs that have failed requests.
@@ -272,10 +289,10 @@ impl Evd {
         let mut broken = Broken::new();
         let taken = {
             let mut state = self.state.lock();
-            if state.queue.is_empty() {
-                self.take_completions(&mut state, &mut broken);
-            }
-            let taken = state.queue.pop_front();
+            let taken = match state.queue.pop_front() {
+                Some(queued) => Some(queued),
+                None => self.take_one(&mut state, &mut broken),
+            };
             if let Some(cno) = state.active_cno()
                 && state.queue.is_empty()
             {

@@ -120,8 +120,7 @@ pub fn bind(
     if !ep.takes_requests() {
         return Err(Fail::state(ep.state().subtype()));
     }
-    let same = |pz: &Arc<Pz>| Arc::ptr_eq(pz, &rmr.pz);
-    if !ep.pz().is_some_and(|pz| same(&pz)) {
+    if !ep.is_in(&rmr.pz) {
         return Err(Fail::PROTECTION);
     }
     let device = &rmr.pz.ia().device;
@@ -131,7 +130,7 @@ pub fn bind(
         (nothing, LocalKey(0), None)
     } else {
         let lmr = lmr.ok_or(Fail::handle(INVALID_HANDLE_LMR))?;
-        if !same(&lmr.pz) {
+        if !Arc::ptr_eq(&lmr.pz, &rmr.pz) {
             return Err(Fail::PROTECTION);
         }
         let range = check(lmr, triplet, access)?;
@@ -160,7 +159,11 @@ pub fn bind(
         device.forfeit_window_key(rmr.window, key);
     }
     posted?;
-    *rmr.last_ep.lock() = Arc::downgrade(ep);
+    let mut last_ep = rmr.last_ep.lock();
+    if last_ep.as_ptr() != Arc::as_ptr(ep) {
+        *last_ep = Arc::downgrade(ep);
+    }
+    drop(last_ep);
     Ok(context)
 }
 
