@@ -135,6 +135,52 @@ fn the_peer_never_appears() {
     assert_eq!(qp.query().unwrap().state, QpState::Error);
 }
 
+/// The owner of the number exists, but closes every connection before it answers, while a thread of its process waits for a
+/// processor: it is excused, also between two attempts. When it closes, it is gone.
+#[test]
+fn an_owner_that_cannot_answer_is_waited_for() {
+    let side = Side::hasty();
+    let qp = side.qp();
+    let number = (qp.qpn() ^ 0x33_3300) & 0xff_ffff;
+    let name = format!(
+        "rkey/1/{}/qp/{:04x}",
+        rustix::process::geteuid().as_raw(),
+        number >> 8
+    );
+    let address = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let (family, kind) = (
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+    );
+    let owner = rustix::net::socket(family, kind, None).unwrap();
+    rustix::net::bind(&owner, &address).unwrap();
+    rustix::net::listen(&owner, 8).unwrap();
+    let dials = std::sync::atomic::AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        // The thread that judges the owner belongs to the same process here, and it runs.
+        let answers = scope.spawn(|| {
+            while let Ok(client) = rustix::net::accept(&owner) {
+                dials.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                drop(client);
+            }
+        });
+        bring_up(&qp, number);
+        let remote = common::Remote::from(&side.invitation()[..]);
+        let write = Work::Write {
+            remote: remote.at(0),
+            imm: None,
+        };
+        qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
+            .unwrap();
+        assert!(side.next_within(Duration::from_secs(4)).is_none());
+        assert!(dials.load(std::sync::atomic::Ordering::Relaxed) > 1);
+        rustix::net::shutdown(&owner, rustix::net::Shutdown::Both).unwrap();
+        answers.join().unwrap();
+    });
+    drop(owner);
+    assert_eq!(side.next_asleep().status, Status::RetryExceeded);
+}
+
 /// Two queue pairs of one device, and of two devices of one process.
 #[test]
 fn peers_in_one_process() {

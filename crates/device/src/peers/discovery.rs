@@ -51,6 +51,8 @@ struct Attempt {
     pause: Duration,
     /// Whether the block is known to have an owner.
     exists: bool,
+    /// The owner's process, once it was dialled, if it has a number in our namespace.
+    process: Option<u32>,
     /// Whether the owner was searched for in other scopes, and logged if found.
     owner_logged: bool,
 }
@@ -98,10 +100,7 @@ impl Discovery {
 
     /// The process that owns a block and has not answered yet, if it has a number in our namespace.
     pub(crate) fn dialled_process(&self, block: u16) -> Option<u32> {
-        match &self.attempts.get(&block)?.state {
-            State::Dialled(connector, ..) => unresponsive::listener(connector.socket()?),
-            State::Idle(_) => None,
-        }
+        self.attempts.get(&block)?.process
     }
 
     /// Whether there is an attempt to reach the owner of a block.
@@ -154,6 +153,7 @@ impl Discovery {
             state: State::Idle(waiting.since),
             pause: PAUSES.0,
             exists: false,
+            process: None,
             owner_logged: false,
         });
         attempt.qps.push(waiting);
@@ -189,6 +189,7 @@ impl Discovery {
                 let token = shared.reactor.new_token();
                 let watched = connector.socket().map(|fd| shared.reactor.add(fd, token));
                 attempt.exists = true;
+                attempt.process = connector.socket().and_then(unresponsive::listener);
                 if matches!(watched, Some(Ok(()))) {
                     attempt.state = State::Dialled(Box::new(connector), token, now + ANSWER_TIME);
                 } else {
@@ -271,6 +272,7 @@ impl Discovery {
             HandshakeError::Io(e) => {
                 if e.kind() == ErrorKind::ConnectionRefused {
                     attempt.exists = false;
+                    attempt.process = None;
                     attempt.give_up_known_devices(shared);
                 }
                 !matches!(
