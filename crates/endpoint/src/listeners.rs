@@ -181,6 +181,13 @@ impl Drop for Listeners {
     }
 }
 
+impl Serving {
+    /// Waits until the handler is not running. From then on it sees what the caller has changed before.
+    pub fn wait_for_handler(&self) {
+        drop(self.entry.open.lock());
+    }
+}
+
 impl Drop for Serving {
     fn drop(&mut self) {
         *self.entry.open.lock() = false;

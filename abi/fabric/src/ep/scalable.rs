@@ -122,9 +122,13 @@ impl Sep {
         Ok(())
     }
 
-    /// Removes a context that is being closed; it still counts as a user.
+    /// Removes a context that is being closed; it still counts as a user. When this returns, no new peer connects to it.
     pub(super) fn leave(&self, direction: Direction, index: usize) {
         self.slots(direction).lock()[index] = None;
+        // The listeners' thread, which may have found it just before, does not need this lock.
+        if let Some(serving) = &self.shared.lock().serving {
+            serving.wait_for_handler();
+        }
     }
 
     /// The receive context that a peer requests.

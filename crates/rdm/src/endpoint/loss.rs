@@ -238,9 +238,12 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Notifies one peer, if its connection is open.
+    /// Notifies one peer, if its connection can send. The peer may be about to use a connection that is still being made: it gets
+    /// the message as soon as it is ready.
     pub fn say_bye(&mut self, host: &H, connection: usize) {
-        if self.connections[connection].state().is_open() {
+        let it = &self.connections[connection];
+        let can_send = it.qp.as_ref().is_some_and(|qp| host.is_ready(qp));
+        if !it.state().is_lost() && can_send {
             self.say(host, connection, &Header::new(Kind::Bye), &[]);
         }
     }

@@ -125,6 +125,19 @@ fn a_farewell_ends_the_connection_at_once() {
     remains.withdraw(&world.nodes[0].host);
 }
 
+/// The endpoint that is closing does not know yet that the peer uses the connection.
+#[test]
+fn a_peer_that_has_just_connected_hears_the_farewell() {
+    let mut world = two();
+    assert_eq!(world.try_send(0, 1, 8, How::default()), Err(Error::Again));
+    assert!(world.act(0), "the connection is made");
+    let Node { ep, host, .. } = &mut world.nodes[1];
+    assert!(ep.connections()[0].state().is_connecting());
+    ep.say_goodbye(host);
+    world.settle();
+    assert_eq!(world.nodes[0].ep.connections().count(), 0);
+}
+
 #[test]
 fn an_endpoint_that_is_closed_leaves_no_key() {
     let mut world = two();

@@ -4,6 +4,7 @@ use super::*;
 use crate::outsider::Outsider;
 use crate::peer::{Peer, hear, is_peer, name_in, say, until, word_of};
 use crate::shared::{recv, send};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn try_send(side: &Side, to: u64) -> isize {
@@ -89,6 +90,56 @@ fn through_other(b: &Scalable, tx: &Side, to: u64, a: &Scalable) {
     assert_eq!(recv(b.rx[1].ep, &mut into, 0), 0);
     assert_eq!(again(|| try_send(tx, rx_addr(to, 1))), 0);
     assert_eq!(b.rx[1].completion(&all(&[a])).unwrap().len, 4);
+}
+
+/// A context is opened and closed again and again while a peer tries to send to it: the peer gets errors or succeeds, and in
+/// the end the last context hears it.
+#[test]
+fn a_context_comes_and_goes_while_a_peer_connects() {
+    const ROUNDS: u32 = 60;
+    /// A side for a thread.
+    struct Own<'a>(&'a Side);
+    // SAFETY: handles may be used in any thread (FI_THREAD_SAFE).
+    unsafe impl Send for Own<'_> {}
+    let wish = Wish::default();
+    let (a, b) = (Scalable::open(&wish, 1, 1), Scalable::open(&wish, 1, 0));
+    let to = a.peer(&b);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let tx = Own(&a.tx[0]);
+        let over = &over;
+        scope.spawn(move || {
+            let Own(tx) = { tx };
+            while !over.load(Ordering::Relaxed) {
+                let code = try_send(tx, to);
+                assert!(code <= 0);
+                poll(tx.cq);
+                std::thread::yield_now();
+            }
+        });
+        for round in 0..ROUNDS {
+            let rx = b.receiver(0);
+            assert_eq!(rx.enable(), 0);
+            let mut into = [0u8; 4];
+            assert_eq!(recv(rx.ep, &mut into, 0), 0);
+            let until = Instant::now() + Duration::from_millis(u64::from(round % 5));
+            while poll(rx.cq).is_none() && Instant::now() < until {}
+            assert_eq!([close(rx.ep.cast()), close(rx.cq.cast())], [0; 2]);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let rx = b.receiver(0);
+    assert_eq!(rx.enable(), 0);
+    until("a message arrives", || {
+        poll(a.tx[0].cq);
+        try_send(&a.tx[0], to) == 0
+    });
+    let mut into = [0u8; 4];
+    assert_eq!(recv(rx.ep, &mut into, 0), 0);
+    assert_eq!(rx.completion(&all(&[&a])).unwrap().len, 4);
+    assert_eq!([close(rx.ep.cast()), close(rx.cq.cast())], [0; 2]);
+    a.close();
+    b.close();
 }
 
 /// Two processes: each context of one sends to each of the other, which sends it back through its own contexts.
