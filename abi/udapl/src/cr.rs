@@ -9,8 +9,8 @@ use crate::connection::check_data;
 use crate::ep::Ep;
 use crate::ep_state::Step;
 use crate::fail::{Fail, Result, call};
-use crate::hello::{Hello, to_text};
-use crate::ia::{Ia, MAX_PRIVATE_DATA};
+use crate::hello::{Hello, MAX_PRIVATE_DATA, to_text};
+use crate::ia::Ia;
 use crate::object::{all, find, find_or_null, remove};
 use crate::psp::Psp;
 use crate::service::Service;
@@ -60,10 +60,9 @@ impl Cr {
         service: &Service,
         ep: Option<Arc<Ep>>,
         incoming: Incoming,
-        mut hello: Hello,
+        hello: Hello,
     ) -> Self {
         let mut data = [0; MAX_PRIVATE_DATA];
-        hello.data.truncate(MAX_PRIVATE_DATA);
         for (to, from) in data.iter_mut().zip(&hello.data) {
             *to = *from;
         }

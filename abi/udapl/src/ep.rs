@@ -70,15 +70,16 @@ crate::kind!(Ep, HANDLE_TYPE_EP, INVALID_HANDLE_EP, RESOURCE_TEP, 1 << 16);
 impl Parts {
     /// Counts the EP in the objects that it uses.
     fn hold(&self) -> Result {
-        let recvs = match self.srq {
-            Some(_) => self.attr.max_recv_dtos.max(1024),
-            None => self.attr.max_recv_dtos,
-        };
         if let Some(evd) = &self.recv {
-            evd.expect(recvs)?;
+            evd.expect(self.receives())?;
         }
-        if let Some(evd) = &self.request {
-            evd.expect(self.attr.max_request_dtos)?;
+        if let Some(evd) = &self.request
+            && let Err(fail) = evd.expect(self.attr.max_request_dtos)
+        {
+            if let Some(evd) = &self.recv {
+                evd.expect_less(self.receives());
+            }
+            return Err(fail);
         }
         for evd in [&self.recv, &self.request, &self.connect]
             .into_iter()
@@ -95,6 +96,12 @@ impl Parts {
         Ok(())
     }
 
+    /// How many receives may complete without a new one being posted.
+    fn receives(&self) -> u32 {
+        let srq = self.srq.as_ref();
+        srq.map_or(self.attr.max_recv_dtos, |srq| srq.max_recv_dtos)
+    }
+
     /// Undoes `hold`.
     fn release(&self) {
         for evd in [&self.recv, &self.request, &self.connect]
@@ -107,7 +114,7 @@ impl Parts {
             evd.expect_less(self.attr.max_request_dtos);
         }
         if let Some(evd) = &self.recv {
-            evd.expect_less(self.attr.max_recv_dtos);
+            evd.expect_less(self.receives());
         }
         if let Some(pz) = &self.pz {
             pz.users.remove();

@@ -135,7 +135,8 @@ impl Evd {
     pub fn expect(&self, more: u32) -> Result {
         let mut demand = self.demand.lock();
         let wanted = demand.saturating_add(more);
-        let depth = wanted.saturating_mul(2).max(MIN_DEPTH);
+        let most = self.ia.device.config().max_cq_depth;
+        let depth = wanted.saturating_mul(2).clamp(MIN_DEPTH.min(most), most);
         if self.cq.depth() < depth as usize {
             self.cq.resize(depth)?;
         }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+/// The maximum private data of one side of a connection. A rejection carries it as text of twice the length.
+pub const MAX_PRIVATE_DATA: usize = 256;
 const MAGIC: &[u8; 8] = b"rkeyDAT1";
 /// The length of everything but the private data.
 const LEN: usize = 8 + 4 + 2 + 16 + 16 + 8 + 4 + 4;
@@ -59,7 +61,7 @@ impl Hello {
         bytes
     }
 
-    /// From the wire. `None`: it is no such message.
+    /// From the wire. More private data than a program can send is cut off. `None`: it is no such message.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (fixed, data) = bytes.strip_prefix(MAGIC)?.split_at_checked(LEN - 8)?;
@@ -86,7 +88,7 @@ impl Hello {
             port: u64::from_be_bytes(*port),
             qpn: u32::from_be_bytes(*qpn),
             msn: u32::from_be_bytes(*msn),
-            data: data.to_vec(),
+            data: data.iter().copied().take(MAX_PRIVATE_DATA).collect(),
         })
     }
 }

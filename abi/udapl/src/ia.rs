@@ -33,8 +33,6 @@ pub const MAX_IOV: u32 = 32;
 pub const MAX_READS: u32 = 16;
 /// The longest message, and the longest RDMA read or write.
 pub const MAX_MESSAGE: u32 = 1 << 31;
-/// The maximum private data of one side of a connection. A rejection carries it as text of twice the length.
-pub const MAX_PRIVATE_DATA: usize = 256;
 /// How many completions without an EVD can wait to be dropped.
 const SINK_DEPTH: u32 = 65_536;
 

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: the structures contain addresses of constants.
 
+use crate::hello::MAX_PRIVATE_DATA;
 use crate::ia::*;
 use crate::sys::consts::*;
 use crate::sys::{IaAttr, NamedAttr, ProviderAttr, VALUE_UNKNOWN};

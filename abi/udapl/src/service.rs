@@ -13,7 +13,7 @@ use crate::ia::Ia;
 use crate::object::insert;
 use crate::sys::consts::*;
 use parking_lot::Mutex;
-use rkey_device::{Incoming, Listener, time};
+use rkey_device::{DeviceError, Incoming, Listener, time};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,30 +123,33 @@ impl Service {
     }
 
     /// Takes the next connection request. Returns whether there may be another one.
-    pub fn take_request(self: &Arc<Self>) -> bool {
+    ///
+    /// # Errors
+    /// The listener failed: no descriptor is left, for example.
+    pub fn take_request(self: &Arc<Self>) -> std::result::Result<bool, DeviceError> {
         let Some(listener) = self.awaited() else {
-            return false;
+            return Ok(false);
         };
         let handed = self.handed.lock().pop();
         let (incoming, hello) = match handed {
             Some(request) => request,
             None => {
-                let Ok(Some(incoming)) = listener.try_accept() else {
-                    return false;
+                let Some(incoming) = listener.try_accept()? else {
+                    return Ok(false);
                 };
                 let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
-                    tracing::warn!(
+                    tracing::info!(
                         "process {} requested a connection but is no uDAPL program; refused",
                         incoming.peer().pid
                     );
                     incoming.reject("");
-                    return true;
+                    return Ok(true);
                 };
                 (incoming, hello)
             }
         };
         self.deliver(incoming, hello);
-        true
+        Ok(true)
     }
 
     /// Makes a CR of a request, and tells the program.

@@ -26,6 +26,8 @@ pub struct Srq {
     /// The device's queue.
     pub queue: Queue,
     max_recv_iov: u32,
+    /// How many receives it was created for.
+    pub max_recv_dtos: u32,
     /// EPs that take receives from it.
     pub users: Users,
 }
@@ -88,6 +90,7 @@ pub unsafe extern "C" fn create(
                 handle,
                 queue,
                 max_recv_iov: segments.max(1),
+                max_recv_dtos: depth,
                 users: Users::default(),
             });
             made = Some(Arc::clone(&srq));

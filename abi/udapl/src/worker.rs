@@ -28,6 +28,8 @@ const FAREWELL_TIME: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The pause between two checks of jobs without a descriptor.
 const TICK: Duration = Duration::from_millis(1);
+/// The pause after a listener failed.
+const PAUSE: Duration = Duration::from_millis(10);
 /// The maximum number of connection requests of one listener that one round takes.
 const REQUESTS: usize = 64;
 
@@ -249,6 +251,7 @@ impl Worker {
             ia: Arc::clone(ia),
             inbox: Arc::clone(&inbox),
             jobs: Vec::new(),
+            pause: false,
         };
         let thread = threads::spawn("rkey-dat", move || round.run()).map_err(exhausted)?;
         Ok(Self {
@@ -309,6 +312,8 @@ struct Round {
     ia: Arc<Ia>,
     inbox: Arc<Inbox>,
     jobs: Vec<Job>,
+    /// Whether to pause after this round.
+    pause: bool,
 }
 
 impl Round {
@@ -332,10 +337,31 @@ impl Round {
             while let Ok(Some(cq)) = self.ia.channel.try_next_event() {
                 self.ia.cq_event(cq);
             }
-            while let Ok(Some(event)) = self.ia.device.next_event(Some(Duration::ZERO)) {
-                self.ia.device_event(event);
+            if let Err(error) = self.device_events() {
+                // Its descriptors stay readable.
+                tracing::error!(%error, "an IA ends");
+                let ia = self.ia.handle;
+                let number = ASYNC_ERROR_IA_CATASTROPHIC;
+                return self.ia.tell(number, ia, IA_CATASTROPHIC_ERROR);
+            }
+            if std::mem::take(&mut self.pause) {
+                time::sleep(PAUSE);
             }
         }
+    }
+
+    /// Takes what the device has reported.
+    fn device_events(&self) -> std::result::Result<(), DeviceError> {
+        while let Some(event) = self.ia.device.next_event(Some(Duration::ZERO))? {
+            self.ia.device_event(event);
+        }
+        Ok(())
+    }
+
+    /// A listener failed, and may stay readable: pauses after this round.
+    fn pause_after(&mut self, error: &DeviceError) {
+        tracing::debug!(%error, "taking connection requests");
+        self.pause = true;
     }
 
     /// Waits until a job is ready or new, and takes new jobs. Returns which of the older ones are ready.
@@ -409,14 +435,20 @@ impl Round {
     }
 
     /// Messages of peers whose EPs have disconnected.
-    fn farewells(&self) -> Vec<(Incoming, Hello)> {
+    fn farewells(&mut self) -> Vec<(Incoming, Hello)> {
         let mut all = Vec::new();
         for _ in 0..REQUESTS {
-            let Ok(Some(incoming)) = self.ia.control.try_accept() else {
-                break;
-            };
-            if let Some(hello) = Hello::decode(&incoming.peer().private_data) {
-                all.push((incoming, hello));
+            match self.ia.control.try_accept() {
+                Ok(Some(incoming)) => {
+                    if let Some(hello) = Hello::decode(&incoming.peer().private_data) {
+                        all.push((incoming, hello));
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.pause_after(&error);
+                    break;
+                }
             }
         }
         all
@@ -432,11 +464,16 @@ impl Round {
     }
 
     /// Takes connection requests.
-    fn serve(&self, services: &[Arc<Service>]) {
+    fn serve(&mut self, services: &[Arc<Service>]) {
         for service in services {
             for _ in 0..REQUESTS {
-                if !service.take_request() {
-                    break;
+                match service.take_request() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        self.pause_after(&error);
+                        break;
+                    }
                 }
             }
         }
