@@ -43,6 +43,26 @@ fn libfabric_finds_the_provider() {
     }
 }
 
+/// The adapters are in the registry that `DAT_OVERRIDE` names, unless the user has set it.
+#[test]
+fn udapl_finds_the_adapters() {
+    let query = &["dtestx", "-q", "-P", "rkey-lo"];
+    let output = run(query);
+    if output.status.code() == Some(127) {
+        println!("skipped: dtestx is not installed");
+        return;
+    }
+    let said = text(&output.stdout);
+    assert!(said.contains("DAT_IB_FETCH_AND_ADD"), "{output:?}");
+    let mut command = program();
+    command
+        .env("DAT_OVERRIDE", "/dev/null")
+        .arg("run")
+        .args(query);
+    let said = text(&command.output().unwrap().stdout);
+    assert!(!said.contains("DAT_IB_FETCH_AND_ADD"), "{said}");
+}
+
 /// Libfabric's own verbs provider also opens the device, and probes how much inline data a queue pair takes. That is logged
 /// once.
 #[test]
