@@ -309,9 +309,9 @@ pub type fi_op_type = c_int;
 pub const FI_MR_DMABUF: u64 = 1 << 40;
 pub const FI_MR_SINGLE_USE: u64 = 1 << 41;
 pub const FI_AV_USER_ID: u64 = 1 << 41;
-/// With numbers of authorization keys.
+/// The vector also has numbers of authorization keys.
 pub const FI_AUTH_KEY: u64 = 1 << 57;
-/// In `auth_key_size`: the keys are in the address vector.
+/// A value of `auth_key_size`: the keys are in the address vector.
 pub const FI_AV_AUTH_KEY: usize = usize::MAX;
 pub const FI_PROGRESS_CONTROL_UNIFIED: fi_progress = 3;
 pub const FI_OPT_CUDA_API_PERMITTED: c_int = 10;
@@ -327,7 +327,7 @@ pub const FI_OPT_INJECT_ATOMIC_SIZE: c_int = 19;
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
-/// In `tx_ctx_cnt` and `rx_ctx_cnt`: the context is shared.
+/// A value of `tx_ctx_cnt` and `rx_ctx_cnt`: the context is shared.
 pub const FI_SHARED_CONTEXT: usize = usize::MAX;
-/// Of libfabric's own layers, and in no public header: the region is not to be cached.
+/// A flag of libfabric's own layers, in no public header: the region must not be cached.
 pub const OFI_MR_NOCACHE: u64 = 1 << 60;

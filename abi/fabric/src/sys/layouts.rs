@@ -2563,7 +2563,7 @@ pub struct LongMrAttr {
     pub sub_mr_cnt: usize,
 }
 const _: () = assert!(size_of::<LongMrAttr>() == 112);
-/// 1.20: what `mr_iov` points to with `FI_MR_DMABUF`.
+/// 1.20: the type that `mr_iov` points to with `FI_MR_DMABUF`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct MrDmabuf {

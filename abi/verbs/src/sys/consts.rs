@@ -373,11 +373,11 @@ pub const REG_MR_MASK_FD: u64 = 1 << 2;
 pub const REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
 pub const REG_MR_MASK_DMAH: u64 = 1 << 4;
 pub const REG_MR_MASK_BUF: u64 = 1 << 5;
-/// Flushing of persistent memory, which came after 44.
+/// Flushing of persistent memory, which is newer than 44.
 pub const ACCESS_FLUSH_GLOBAL: ibv_access_flags = 1 << 8;
 pub const ACCESS_FLUSH_PERSISTENT: ibv_access_flags = 1 << 9;
 pub const QPF_GRH_REQUIRED: u8 = 1;
-/// Bits of access flags that a device without them ignores.
+/// Bits of access flags that a device without these features ignores.
 pub const ACCESS_OPTIONAL_RANGE: ibv_access_flags = 0x3ff0_0000;
 pub const NODE_TYPES: &[(ibv_node_type, &str)] = &[
     (NODE_UNKNOWN, "NODE_UNKNOWN"),

@@ -2511,7 +2511,7 @@ const _: () = assert!(::std::mem::offset_of!(VerbsContext, query_device_ex) == 2
 const _: () = assert!(::std::mem::offset_of!(VerbsContext, close_xrcd) == 344);
 const _: () = assert!(::std::mem::offset_of!(VerbsContext, sz) == 360);
 const _: () = assert!(::std::mem::offset_of!(VerbsContext, context) == 368);
-/// `struct ibv_mr_init_attr` of rdma-core 61: without its last field, which is there only when the mask says so.
+/// `struct ibv_mr_init_attr` of rdma-core 61: without its last field, which exists only if the mask says so.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct MrInitAttr {
@@ -2538,8 +2538,8 @@ const _: () = assert!(size_of::<MrInitAttrBuf>() == 72);
 pub struct Buf {
     pub private: [u64; 0],
 }
-/// The head of rdma-core's private `struct verbs_device`: vendor libraries compare its `ops` with their own
-/// to see whether a device is theirs.
+/// The beginning of rdma-core's private `struct verbs_device`: vendor libraries compare its `ops` with their own to see
+/// whether a device is theirs.
 #[repr(C)]
 pub struct VerbsDevice {
     pub device: Device,
