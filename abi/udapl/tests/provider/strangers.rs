@@ -3,8 +3,9 @@
 use crate::world::*;
 use daplrkey::hello::{Hello, Purpose};
 use daplrkey::sys::*;
-use rkey_device::core::{Access, DomainId};
-use rkey_device::engine::{QpAttributes, QpState, SendRequest, Work};
+use rkey_device::base::VaRange;
+use rkey_device::core::{Access, DomainId, RegionSpec};
+use rkey_device::engine::{Completion, QpAttributes, QpState, SendRequest, Status, Work};
 use rkey_device::{Config, Device, DeviceError, Peer, Qp, QpAddress, QpOptions};
 use std::net::SocketAddr;
 use std::ptr::null_mut;
@@ -181,4 +182,69 @@ fn a_peer_that_is_denied_cannot_keep_the_ep() {
         assert!(Instant::now() < end_time);
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A queue pair of the device, as verbs and the Rust API have them, and an EP: each uses the other's keys.
+#[test]
+fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
+    let (world, peer) = (World::open(), Stranger::new());
+    let (end, qp) = (world.end(), peer.qp());
+    peer.connect_properly(&world, &end, &qp);
+    let mut memory = world.memory(4096, MEM_PRIV_LOCAL_READ_FLAG | MEM_PRIV_LOCAL_WRITE_FLAG);
+    let mut rmr = null_mut();
+    ok!(rmr_create_func(world.pz, &raw mut rmr));
+    let part = memory.local(64, 8);
+    let mut context = 0;
+    ok!(rmr_bind_func(
+        rmr,
+        memory.lmr,
+        &raw const part,
+        MEM_PRIV_REMOTE_WRITE_FLAG,
+        VA_TYPE_VA,
+        end.ep,
+        cookie(1),
+        0,
+        &raw mut context
+    ));
+    expect(end.request, RMR_BIND_COMPLETION_EVENT);
+    // The other side's region, and a write of the EP by its key.
+    let mut theirs = vec![0u8; 64];
+    let range = VaRange::new(theirs.as_mut_ptr() as u64, 64).unwrap();
+    let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
+    let ranges = [range];
+    let spec = RegionSpec::new(peer.domain, &ranges, access);
+    // SAFETY: the test reads the bytes only after the writes have completed.
+    let region = unsafe { peer.device.register(&spec) }.unwrap();
+    memory.bytes[..8].copy_from_slice(b"from DAT");
+    let to = RmrTriplet {
+        virtual_address: range.start() + 8,
+        segment_length: 8,
+        rmr_context: region.key.0,
+    };
+    assert_eq!(end.write(memory.local(0, 8), &to, 2, 0), SUCCESS);
+    assert_eq!(completion(end.request, 2), (DTO_SUCCESS, 8));
+    assert_eq!(theirs[8..16], *b"from DAT");
+    // A write of the queue pair through the RMR, and one beside it.
+    let write = |address: u64| {
+        let triplet = RmrTriplet {
+            virtual_address: address,
+            segment_length: 8,
+            rmr_context: context,
+        };
+        let remote = daplrkey::post::target(&triplet);
+        let request = SendRequest {
+            inline: Some(b"to DAT!!"),
+            ..SendRequest::new(3, Work::Write { remote, imm: None }, &[])
+        };
+        qp.post_send(&request).unwrap();
+        let mut done = [Completion::default()];
+        let cq = &qp.options().send_cq;
+        while cq.poll(&mut done).unwrap() == 0 {}
+        done[0].status
+    };
+    assert_eq!(write(part.virtual_address), Status::Success);
+    assert_eq!(memory.bytes[64..72], *b"to DAT!!");
+    assert_eq!(write(part.virtual_address + 1), Status::RemoteAccess);
+    expect(end.connect, CONNECTION_EVENT_BROKEN);
+    peer.device.close_region(region).unwrap();
 }
