@@ -15,7 +15,7 @@ use daplrkey::sys::{
 };
 use rkey_kit::argument;
 use rkey_kit::interfaces::addresses;
-use rkey_kit::registry::adapter;
+use rkey_kit::registry::{adapter, interfaces};
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
 
@@ -25,17 +25,6 @@ const MINORS: std::ops::RangeInclusive<u32> = 1..=2;
 /// Every attribute of an IA, and of a provider, in DAT 1.2.
 const IA_FIELDS: IaAttrMask = 0x7_ffff_ffff;
 const PROVIDER_FIELDS: ProviderAttrMask = 0x3ff_ffff;
-
-/// The interfaces with an IPv4 address.
-fn interfaces() -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for address in addresses() {
-        if address.ip.is_ipv4() && !names.contains(&address.name) {
-            names.push(address.name);
-        }
-    }
-    names
-}
 
 /// `dat_ia_openv`, which the macro `dat_ia_open` calls.
 ///
@@ -63,12 +52,12 @@ pub unsafe extern "C" fn dat_ia_openv(
     }
     // SAFETY: the caller promises a C string.
     let wanted = unsafe { CStr::from_ptr(name) };
-    let known = interfaces();
-    let is_wanted = |interface: &&String| adapter(interface).as_bytes() == wanted.to_bytes();
-    let Some(interface) = known.iter().find(is_wanted) else {
+    let addresses = addresses();
+    let is_wanted = |interface: &&str| adapter(interface).as_bytes() == wanted.to_bytes();
+    let Some(interface) = interfaces(&addresses).into_iter().find(is_wanted) else {
         return missing(sys::NAME_NOT_REGISTERED);
     };
-    let table = daplrkey::provider::entry(wanted, interface.clone()).table();
+    let table = daplrkey::provider::entry(wanted, interface.to_owned()).table();
     match table.ia_open_func {
         // SAFETY: the same arguments; the caller promises what they point to.
         Some(open) => down(unsafe { open(name, async_len, async_evd, ia) }),
@@ -233,7 +222,8 @@ pub unsafe extern "C" fn dat_registry_list_providers(
     let Ok(room) = usize::try_from(room) else {
         return bad_argument(1);
     };
-    let names = interfaces();
+    let addresses = addresses();
+    let names = interfaces(&addresses);
     let count = names.len().min(room);
     // SAFETY: the caller promises so many addresses, each with room for a structure.
     let Ok(places) = (unsafe { argument::list(list, count) }) else {

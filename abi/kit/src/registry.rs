@@ -40,17 +40,23 @@ pub fn adapter(interface: &str) -> String {
     format!("rkey-{interface}")
 }
 
+/// The interfaces with an IPv4 address, each once. Each is an IA.
+#[must_use]
+pub fn interfaces(addresses: &[Address]) -> Vec<&str> {
+    let mut names = Vec::new();
+    for Address { name, .. } in addresses.iter().filter(|address| address.ip.is_ipv4()) {
+        if !names.contains(&name.as_str()) {
+            names.push(name.as_str());
+        }
+    }
+    names
+}
+
 /// Our entries, and those of the system.
 fn entries(folder: &Path, addresses: &[Address], system: &str) -> String {
     let library = folder.join(UDAPL.file);
     let mut text = String::new();
-    let mut named = Vec::new();
-    for Address { name, .. } in addresses.iter().filter(|address| address.ip.is_ipv4()) {
-        // An interface with several addresses is one IA.
-        if named.contains(&name) {
-            continue;
-        }
-        named.push(name);
+    for name in interfaces(addresses) {
         let (ia, library) = (adapter(name), library.display());
         // Versions and thread safety are part of the key under which programs ask: those of Debian's headers.
         let _ = writeln!(

@@ -6,6 +6,8 @@ use clap::Args;
 use comfy_table::{Cell, Color};
 use rkey_device::config::VARIABLES;
 use rkey_device::{CopyPaths, copy_paths};
+use rkey_kit::interfaces::addresses;
+use rkey_kit::registry;
 use rkey_kit::settings::SETTINGS;
 use serde::Serialize;
 
@@ -36,6 +38,8 @@ struct Identity {
     user: u32,
     /// The processes that can reach it.
     reachable_by: String,
+    /// The names of the adapters that uDAPL programs open.
+    adapters: Vec<String>,
     kernel: String,
     processors: usize,
     page_bytes: usize,
@@ -150,6 +154,10 @@ fn gather() -> anyhow::Result<Info> {
             node: inspection.node.to_string(),
             user: inspection.uid,
             reachable_by: reachable_by.to_owned(),
+            adapters: registry::interfaces(&addresses())
+                .into_iter()
+                .map(registry::adapter)
+                .collect(),
             kernel: kernel(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             page_bytes: rustix::param::page_size(),
@@ -184,6 +192,7 @@ fn print(info: &Info) {
     );
     println!("user        {}", identity.user);
     println!("reachable   by {}", identity.reachable_by);
+    println!("adapters    {} (uDAPL)", identity.adapters.join(", "));
     println!(
         "machine     {}, {} processors, pages of {}",
         identity.kernel,

@@ -165,6 +165,25 @@ int main(void) {
   OK(dat_ep_create(owner.ia, owner.pz, owner.recv, owner.request, owner.connect, NULL, &fresh));
   FAILS(INVALID_STATE, dat_rmr_bind(rmr, &part, R, fresh, cookie(1), 0, &context));
 
+  int more;
+  DAT_EVENT unread;
+  FAILS(INVALID_PARAMETER, dat_evd_wait(owner.recv, 0, 1, NULL, &more));
+  FAILS(INVALID_PARAMETER, dat_evd_dequeue(owner.recv, NULL));
+  FAILS(0xf0000, dat_evd_wait(owner.recv, 1000, 1, &unread, &more));
+  FAILS(INVALID_PARAMETER, dat_evd_post_se(owner.recv, NULL));
+  FAILS(INVALID_PARAMETER, dat_ep_query(owner.ep, 0x1, NULL));
+  FAILS(INVALID_PARAMETER, dat_rmr_query(rmr, 0x1, NULL));
+  FAILS(INVALID_PARAMETER, dat_lmr_query(lmr, 0x1, NULL));
+  FAILS(INVALID_PARAMETER, dat_ep_post_send(owner.ep, 1, NULL, cookie(1), 0));
+  FAILS(INVALID_PARAMETER, dat_ep_post_send(owner.ep, -1, &bad, cookie(1), 0));
+  FAILS(INVALID_PARAMETER, dat_ep_post_recv(owner.ep, 0x7fffffff, &bad, cookie(1), 0));
+  FAILS(INVALID_PARAMETER, dat_ep_post_rdma_read(peer.ep, 1, &part, cookie(1), NULL, 0));
+  FAILS(INVALID_PARAMETER, dat_lmr_create(owner.ia, 0, (DAT_REGION_DESCRIPTION){.for_va = memory}, 64, owner.pz, LOCAL, NULL, NULL, NULL, NULL, NULL));
+  FAILS(0x80000, dat_lmr_create(owner.ia, 0, (DAT_REGION_DESCRIPTION){.for_va = memory}, 0, owner.pz, LOCAL, &none, NULL, NULL, NULL, NULL));
+  FAILS(INVALID_PARAMETER, dat_ia_query(owner.ia, NULL, 0x1, NULL, 0, NULL));
+  FAILS(INVALID_HANDLE, dat_ia_query(rmr, NULL, 0, NULL, 0, NULL));
+  FAILS(INVALID_PARAMETER, dat_ia_openv(NULL, 8, &none, &none, 1, 2, 0));
+
   /* Rebind, unbind. */
   old = context;
   OK(dat_rmr_bind(rmr, &part, W, owner.ep, cookie(2), 1, &context));
