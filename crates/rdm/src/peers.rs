@@ -20,7 +20,7 @@ pub struct Peer<E, C> {
     pub route: Route,
     /// The reason why it could not be reached, until this is reported to the program.
     pub failed: Option<(E, Instant)>,
-    /// Callers that got [`Error::Again`], and for which the result of the connection attempt is not known yet.
+    /// Callers that got [`Error::Again`](crate::error::Error::Again), and for which the result of the connection attempt is not known yet.
     pub retrying: Vec<C>,
 }
 
@@ -174,7 +174,7 @@ impl<E, C> IndexMut<usize> for Peers<E, C> {
     }
 }
 
-/// Callers that got [`Error::Again`], and for which the result of the connection attempt is known now. They have neither
+/// Callers that got [`Error::Again`](crate::error::Error::Again), and for which the result of the connection attempt is known now. They have neither
 /// retried nor been woken yet.
 #[derive(Debug)]
 pub struct Callers<C> {

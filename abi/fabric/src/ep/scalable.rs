@@ -1,6 +1,6 @@
 //! Scalable endpoints: several transmit and receive contexts with one address.
 //!
-//! Each context is a separate [`Endpoint`] ([`context`](super::context)) with its own queue pairs, matching, credit and
+//! Each context is a separate [`Endpoint`] ([`context`]) with its own queue pairs, matching, credit and
 //! completion queue, so that contexts share no lock of this provider. Messages are ordered only between one transmit
 //! context and one receive context. The scalable endpoint has what they have in common: the address, and the listener,
 //! which passes a peer on to the receive context that the peer names when it connects. Transmit contexts only connect; no
