@@ -1,24 +1,38 @@
 //! `rkey bench --count`: how many instructions, loads and stores the short paths take, on each side.
 //!
 //! A time depends on the machine and on what else runs there; these counts depend only on the code and the compiler.
-//! Valgrind's callgrind runs this program again for each path and side. There [`paths`] plays both sides in turns, in one
-//! thread, and callgrind collects only inside [`paths::initiator`] or [`paths::target`].
+//! Valgrind's callgrind runs this program again for each path. There [`paths`] plays both sides in turns, in one thread, and
+//! callgrind collects only inside [`paths::initiator`] and [`paths::target`]. `benches/peers/count.c` does the same through
+//! libfabric.
 
 pub(crate) mod paths;
 
+use super::peers::compile;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use paths::Path;
 use serde::Serialize;
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-/// How often a path runs. The median counts because a thread of the device takes part in some runs.
-const RUNS: usize = 3;
+/// How often a path may run: a run fails if a thread of the device took part in it.
+const ATTEMPTS: usize = 3;
 /// The sides of a path.
 const SIDES: [&str; 2] = ["initiator", "target"];
+/// The functions that callgrind counts, by side.
+const FUNCTIONS: [&str; 2] = [
+    "rkey_bench::count::paths::initiator",
+    "rkey_bench::count::paths::target",
+];
+
+/// The paths through libfabric, with the word by which the program knows each; and its functions that callgrind counts.
+const FABRIC: [(&str, &str); 2] = [("fi_tsend-8", "tagged"), ("fi_write-8", "write")];
+const FABRIC_FUNCTIONS: [&str; 2] = ["count_initiator", "count_target"];
+const FABRIC_PROGRAM: &str = include_str!("../../../benches/peers/count.c");
 
 /// The cost of one side of a path: the mean of [`paths::ROUNDS`] operations.
 #[derive(Debug, Clone, Serialize)]
@@ -45,24 +59,52 @@ impl FromStr for Counted {
     }
 }
 
-/// Counts every path.
+/// A path as callgrind runs it.
+struct Subject {
+    name: &'static str,
+    /// The functions to count, by side.
+    functions: &'static [&'static str],
+    program: PathBuf,
+    words: Vec<String>,
+    environment: Vec<(&'static str, OsString)>,
+}
+
+/// Counts every path that runs here. The second list says what does not, and why. `front_ends` makes a folder with our
+/// libfabric provider.
 ///
 /// # Errors
 /// valgrind is missing, or a path fails under it.
-pub(crate) fn all(mut progress: impl FnMut(&Path)) -> Result<Vec<Count>> {
+pub(crate) fn all(
+    mut progress: impl FnMut(&'static str),
+    front_ends: fn() -> Result<PathBuf>,
+) -> Result<(Vec<Count>, Vec<String>)> {
     let folder = Folder::new()?;
+    let program = std::env::current_exe().context("the path of this program")?;
+    let mut subjects: Vec<Subject> = Path::ALL
+        .into_iter()
+        .map(|path| Subject {
+            name: path.name(),
+            functions: &FUNCTIONS[..path.sides()],
+            program: program.clone(),
+            words: ["bench", "--counted", path.name()].map(String::from).into(),
+            environment: Vec::new(),
+        })
+        .collect();
+    let mut missing = Vec::new();
+    match through_fabric(&folder, front_ends) {
+        Ok(more) => subjects.extend(more),
+        Err(error) => missing.push(format!(
+            "the paths through libfabric: {error:#} (Debian packages: gcc libfabric-dev)"
+        )),
+    }
     let mut counts = Vec::new();
-    for path in Path::ALL {
-        progress(&path);
-        for side in SIDES.into_iter().take(path.sides()) {
-            let mut runs = Vec::new();
-            for run in 0..RUNS {
-                runs.push(one_run(path, side, &folder.0.join(format!("{run}")))?);
-            }
-            runs.sort_by(|a, b| a[0].total_cmp(&b[0]));
-            let [instructions, loads, stores] = runs[RUNS / 2];
+    for subject in subjects {
+        progress(subject.name);
+        let text = profile(&subject, &folder.0.join("counts"))?;
+        for (side, function) in SIDES.into_iter().zip(subject.functions) {
+            let [instructions, loads, stores] = each(&text, function)?;
             counts.push(Count {
-                path: path.name().to_owned(),
+                path: subject.name.to_owned(),
                 side,
                 instructions,
                 loads,
@@ -70,7 +112,28 @@ pub(crate) fn all(mut progress: impl FnMut(&Path)) -> Result<Vec<Count>> {
             });
         }
     }
-    Ok(counts)
+    Ok((counts, missing))
+}
+
+/// The paths through libfabric, if the program for them can be compiled.
+fn through_fabric(folder: &Folder, front_ends: fn() -> Result<PathBuf>) -> Result<Vec<Subject>> {
+    compile(&folder.0, "count", FABRIC_PROGRAM, &["-lfabric"])?;
+    let provider = front_ends()?;
+    let rounds = [paths::WARM_UP, paths::ROUNDS].map(|count| count.to_string());
+    let subjects = FABRIC.map(|(name, word)| Subject {
+        name,
+        functions: &FABRIC_FUNCTIONS,
+        program: folder.0.join("count"),
+        words: [&[word.to_owned()][..], &rounds].concat(),
+        environment: vec![
+            ("FI_PROVIDER_PATH", provider.clone().into()),
+            ("FI_PROVIDER", "rkey".into()),
+            // It rewrites the functions of the C library that map memory.
+            ("FI_MR_CACHE_MONITOR", "disabled".into()),
+            ("RKEY_TICK_MS", "1000".into()),
+        ],
+    });
+    Ok(subjects.into())
 }
 
 /// The file that callgrind writes; removed when dropped.
@@ -91,9 +154,23 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a path under callgrind, which writes to `file`. Returns instructions, loads and stores.
-fn one_run(path: Path, side: &str, file: &std::path::Path) -> Result<[f64; 3]> {
-    let program = std::env::current_exe().context("the path of this program")?;
+/// Runs a path under callgrind, which writes to `file`. Returns what it wrote about the first thread; the others are those of
+/// the devices.
+fn profile(subject: &Subject, file: &std::path::Path) -> Result<String> {
+    let mut run = one_run(subject, file);
+    for _ in 1..ATTEMPTS {
+        if run.is_ok() {
+            break;
+        }
+        run = one_run(subject, file);
+    }
+    run?;
+    let file = format!("{}-01", file.display());
+    std::fs::read_to_string(&file).with_context(|| format!("reading {file}"))
+}
+
+fn one_run(subject: &Subject, file: &std::path::Path) -> Result<()> {
+    let functions = subject.functions.iter();
     let mut command = Command::new("valgrind");
     command
         .args([
@@ -103,10 +180,16 @@ fn one_run(path: Path, side: &str, file: &std::path::Path) -> Result<[f64; 3]> {
             // Otherwise a polling thread may keep the devices' threads from running.
             "--fair-sched=yes",
         ])
-        .arg(format!("--toggle-collect=rkey_bench::count::paths::{side}"))
+        .args(functions.map(|function| format!("--toggle-collect={function}")))
         .arg(format!("--callgrind-out-file={}", file.display()))
-        .arg(program)
-        .args(["bench", "--counted", path.name()])
+        .arg(&subject.program)
+        .args(&subject.words)
+        .envs(
+            subject
+                .environment
+                .iter()
+                .map(|(name, value)| (name, value)),
+        )
         .stdin(Stdio::null());
     let output = match command.output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -117,38 +200,66 @@ fn one_run(path: Path, side: &str, file: &std::path::Path) -> Result<[f64; 3]> {
     ensure!(
         output.status.success(),
         "{} failed under valgrind ({}): {}",
-        path.name(),
+        subject.name,
         output.status,
         String::from_utf8_lossy(&output.stderr).trim_end()
     );
-    // The first thread; the others are those of the devices.
-    let file = format!("{}-01", file.display());
-    let text = std::fs::read_to_string(&file).with_context(|| format!("reading {file}"))?;
-    totals(&text)
+    Ok(())
 }
 
-/// Instructions, loads and stores of an operation, from callgrind's output.
-fn totals(text: &str) -> Result<[f64; 3]> {
-    let line = |name: &str| {
-        let found = text.lines().find_map(|line| line.strip_prefix(name));
-        found.with_context(|| format!("callgrind wrote no line '{name}'"))
-    };
-    let events: Vec<&str> = line("events: ")?.split_whitespace().collect();
-    let sums: Vec<&str> = line("totals: ")?.split_whitespace().collect();
+/// Instructions, loads and stores of an operation in a function and all that it calls, from callgrind's output.
+fn each(text: &str, function: &str) -> Result<[f64; 3]> {
+    let events = text.lines().find_map(|line| line.strip_prefix("events: "));
+    let events: Vec<&str> = events
+        .context("callgrind wrote no line 'events: '")?
+        .split_whitespace()
+        .collect();
+    let sums = costs_in(text, function)?;
     let mut result = [0.0; 3];
     for (value, event) in result.iter_mut().zip(["Ir", "Dr", "Dw"]) {
         let place = events.iter().position(|name| *name == event);
-        let sum = place.and_then(|place| sums.get(place));
-        let sum: u64 = sum
-            .with_context(|| format!("callgrind did not count {event}"))?
-            .parse()?;
+        let place = place.with_context(|| format!("callgrind did not count {event}"))?;
+        // Zeros at the end of a line are left out.
+        let sum = sums.get(place).copied().unwrap_or(0);
         *value = sum as f64 / f64::from(paths::ROUNDS);
     }
     ensure!(
         result[0] > 0.0,
-        "callgrind collected nothing: is this program stripped of its symbols?"
+        "callgrind collected nothing in {function}: is this program stripped of its symbols?"
     );
     Ok(result)
+}
+
+/// The sum of all cost lines of a function, which has a line for its own costs and one for those of each call.
+///
+/// The names of functions are numbered, and written out where a number first occurs.
+fn costs_in(text: &str, function: &str) -> Result<Vec<u64>> {
+    let (mut names, mut sums) = (HashMap::new(), Vec::<u64>::new());
+    let mut inside = false;
+    for line in text.lines() {
+        let named = ["fn=", "cfn="].into_iter().find_map(|key| {
+            let (number, name) = line.strip_prefix(key)?.split_once(')')?;
+            Some((key, number, name.trim_start()))
+        });
+        if let Some((key, number, name)) = named {
+            if !name.is_empty() {
+                names.insert(number, name);
+            }
+            if key == "fn=" {
+                inside = names.get(number) == Some(&function);
+            }
+        } else if inside && line.starts_with(|first: char| "+-*0123456789".contains(first)) {
+            // The first word is a position.
+            for (at, word) in line.split_whitespace().skip(1).enumerate() {
+                let cost: u64 = word
+                    .parse()
+                    .with_context(|| format!("a cost in '{line}'"))?;
+                sums.resize(sums.len().max(at + 1), 0);
+                sums[at] += cost;
+            }
+        }
+    }
+    Ok(sums)
 }
 
 /// The counts as a table.
@@ -179,17 +290,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_found_by_the_names_of_events() {
+    fn costs_include_those_of_calls() {
         let rounds = u64::from(paths::ROUNDS);
         let text = format!(
-            "version: 1\nevents: Ir Dr Dw I1mr\nfn=a\n1 2 3 4\ntotals: {} {} {} 9\n",
-            500 * rounds,
-            100 * rounds,
-            50 * rounds
+            "version: 1\nevents: Ir Dr Dw I1mr\n\nfn=(1) main\n5 70 70 70\ncfi=(2) x.rs\ncfn=(2) side\ncalls=1 9\n\
+             * 999 999 999 9\n\nfn=(2)\n10 {0} {0} {1}\n+3 {1}\ncfn=(3) other\ncalls=2 1\n* {1} {0} {0} 3\n\
+             fi=(4) y.rs\n-2 {0}\n\nfn=(3)\n1 77 77\n",
+            10 * rounds,
+            5 * rounds
         );
-        assert_eq!(totals(&text).unwrap(), [500.0, 100.0, 50.0]);
-        assert!(totals("events: Ir\ntotals: 5\n").is_err(), "no loads");
-        assert!(totals("events: Ir Dr Dw\ntotals: 0 0 0\n").is_err());
+        assert_eq!(each(&text, "side").unwrap(), [30.0, 20.0, 15.0]);
+        assert!(each(&text, "nobody").is_err());
+        let without_loads = text.replace("Ir Dr Dw", "Ir Bc Dw");
+        assert!(each(&without_loads, "side").is_err());
     }
 
     #[test]

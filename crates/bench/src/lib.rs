@@ -183,7 +183,7 @@ pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
         return path.run().map(|()| ExitCode::SUCCESS);
     }
     if args.count {
-        return counts(host.results, Target::open(&args.json)?);
+        return counts(host, Target::open(&args.json)?);
     }
     let request = Request::from_args(args)?;
     let (json, svg) = (Target::open(&args.json)?, Target::open(&args.svg)?);
@@ -225,12 +225,16 @@ pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
 }
 
 /// Counts what the short paths take, and shows it.
-fn counts(results: &mut dyn Write, json: Option<Target>) -> Result<ExitCode> {
+fn counts(host: &mut Host<'_>, json: Option<Target>) -> Result<ExitCode> {
     let bar = progress();
-    let counts = count::all(|path| bar.set_message(path.name()));
+    let counted = count::all(|path| bar.set_message(path), host.front_ends);
     bar.finish_and_clear();
-    let counts = counts?;
+    let (counts, missing) = counted?;
+    let results = &mut host.results;
     let _ = writeln!(results, "{}", count::Shown(&counts));
+    for line in missing {
+        let _ = writeln!(results, "not counted: {line}");
+    }
     if let Some(file) = json {
         file.write(&serde_json::to_string_pretty(&counts)?)?;
         let _ = writeln!(results, "counts: {}", file.path.display());

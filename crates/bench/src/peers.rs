@@ -229,7 +229,13 @@ fn list(sizes: &[u64]) -> String {
         .join(",")
 }
 
-fn compile(directory: &Path, name: &str, source: &str, libraries: &[&str]) -> Result<()> {
+/// Compiles a program, or says why that is not possible here.
+pub(crate) fn compile(
+    directory: &Path,
+    name: &str,
+    source: &str,
+    libraries: &[&str],
+) -> Result<()> {
     let file = directory.join(format!("{name}.c"));
     std::fs::write(&file, source)?;
     let output = Command::new("cc")

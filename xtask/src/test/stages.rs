@@ -123,7 +123,7 @@ pub(super) const ALL: &[Stage] = &[
 
 /// Stages that run only by name, because they are too slow for every run, need root, or have results that change without
 /// us.
-pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "counts", "fresh"];
+pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(Ok(()), packages::ensure(session.install)?))

@@ -1,4 +1,7 @@
 //! The short paths, both sides in turns in one thread.
+//!
+//! A round is one operation. In a counted round each side polls once, the target first, and finds what it waits for: so a
+//! count does not depend on the time. A round in which a poll finds nothing fails the run.
 
 use anyhow::{Context, Result, bail, ensure};
 use rkey::{
@@ -7,14 +10,14 @@ use rkey::{
 };
 use std::time::{Duration, Instant};
 
-/// How many operations are counted.
-pub(crate) const ROUNDS: u32 = 1000;
+/// How many operations are counted. A multiple of the periods in which a poller reads the clock and an endpoint returns credit.
+pub(crate) const ROUNDS: u32 = 1024;
 /// How many operations precede them, while the connection is made and everything grows to its size.
-const WARM_UP: u32 = 300;
+pub(crate) const WARM_UP: u32 = 300;
 /// How long an operation may take, so that a lost one is an error.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the device's thread checks whether the program still polls: hardly ever, because valgrind makes us slow.
-const TICK: Duration = Duration::from_secs(1);
+/// How often the device's thread checks whether the program still polls: not during a run, because valgrind makes us slow.
+const TICK: Duration = Duration::from_secs(3600);
 /// The tag of messages.
 const TAG: u64 = 7;
 
@@ -102,20 +105,27 @@ fn runners(round: u32) -> (Runner, Runner) {
     }
 }
 
-/// Lets both sides take turns until both are done.
+/// Lets the target poll, then the initiator, until both are done. In a counted round they are done after one poll each.
 fn take_turns(
-    (ours, theirs): (Runner, Runner),
+    round: u32,
     us: &mut dyn FnMut() -> Result<bool>,
     them: &mut dyn FnMut() -> Result<bool>,
 ) -> Result<()> {
+    let (ours, theirs) = runners(round);
     let started = Instant::now();
     let mut done = (false, false);
     while started.elapsed() < PATIENCE {
         // Both continue: a side that has its completion may still have to serve the other.
-        done = (done.0 | ours(us)?, done.1 | theirs(them)?);
+        done.1 |= theirs(them)?;
+        done.0 |= ours(us)?;
         if done == (true, true) {
             return Ok(());
         }
+        ensure!(
+            round < WARM_UP,
+            "a poll found nothing in counted round {}",
+            round - WARM_UP
+        );
     }
     bail!("an operation does not complete")
 }
@@ -190,6 +200,9 @@ fn operations(path: Path) -> Result<()> {
     let key = them.region.key(..)?;
     us.pair.connect(&them.pair.address())?;
     them.pair.connect(&us.pair.address())?;
+    // The way back exists before anything is counted.
+    them.post(Path::Write, &us.region.key(..)?)?;
+    take_turns(0, &mut || us.poll().map(|_| true), &mut || them.poll())?;
     for round in 0..WARM_UP + ROUNDS {
         let (ours, theirs) = runners(round);
         let receives = path == Path::Send;
@@ -205,7 +218,7 @@ fn operations(path: Path) -> Result<()> {
             Ok(true)
         })?;
         // The target of a one-sided operation sees no completion, but must serve it.
-        take_turns((ours, theirs), &mut || us.poll(), &mut || {
+        take_turns(round, &mut || us.poll(), &mut || {
             Ok(them.poll()? || !receives)
         })?;
     }
@@ -217,6 +230,14 @@ fn messages() -> Result<()> {
     let open = || -> Result<Endpoint> { Ok(device()?.endpoint()?) };
     let (us, them) = (open()?, open()?);
     let mut buffer = vec![0; 8];
+    // The way back exists before anything is counted.
+    let receiving = us.receive_tagged(TAG, None, vec![0; 8])?;
+    let sending = them.send_tagged(us.address(), TAG, vec![1; 8])?;
+    take_turns(0, &mut || Ok(receiving.is_done()), &mut || {
+        Ok(sending.is_done())
+    })?;
+    receiving.wait()?;
+    sending.wait()?;
     for round in 0..WARM_UP + ROUNDS {
         let (ours, theirs) = runners(round);
         let mut receiving = None;
@@ -232,11 +253,12 @@ fn messages() -> Result<()> {
             Ok(true)
         })?;
         let sending = sending.context("a send")?;
-        take_turns((ours, theirs), &mut || Ok(sending.is_done()), &mut || {
+        take_turns(round, &mut || Ok(sending.is_done()), &mut || {
             Ok(receiving.is_done())
         })?;
-        sending.wait()?;
-        buffer = receiving.wait()?.bytes;
+        // Both are done: these polls nothing.
+        sending.try_wait().ok().context("a send")??;
+        buffer = receiving.try_wait().ok().context("a receive")??.bytes;
         ensure!(buffer.len() == 8, "a message of another length");
     }
     Ok(())
