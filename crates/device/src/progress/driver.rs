@@ -15,7 +15,7 @@ use rkey_base::memory::ProcessMemory;
 use rkey_core::{Denial, Pending, SectionLock};
 use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
 use rkey_link::loopback::Loopback;
-use rkey_link::{AnyLink, Link, NodeId};
+use rkey_link::{AnyLink, Link, LinkRole, NodeId};
 
 use super::event_router::EventRouter;
 use super::idle::IdleTime;
@@ -387,14 +387,18 @@ impl EngineDriver {
             || self.schedule.poll_set.check() != PollResult::Nothing
     }
 
-    /// Replaces the poll set after a link came up or went down. For the engine thread.
+    /// Replaces the poll set after a link came up or went down. For the engine thread. Links with requests of peers come
+    /// first: a message is found sooner than an acknowledgement.
     pub(crate) fn rebuild_poll_set(&self) {
-        let list = {
+        let mut list: Vec<_> = {
             let engine = self.engine.lock();
             let links = engine.links();
-            links.filter_map(|(_, link)| link.poll_handle()).collect()
+            let handles = links.filter_map(|(_, link)| Some((link.role(), link.poll_handle()?)));
+            handles.collect()
         };
-        self.schedule.poll_set.replace(list);
+        list.sort_by_key(|(role, _)| *role == LinkRole::Requester);
+        let handles = list.into_iter().map(|(_, handle)| handle);
+        self.schedule.poll_set.replace(handles.collect());
     }
 
     /// The device's link to itself, for a queue pair or group that will post over it.
