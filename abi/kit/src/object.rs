@@ -117,6 +117,25 @@ pub fn vacant<T: Object>(
         .ok_or(Errno::NOMEM)
 }
 
+/// As [`remove`], for an object of a kind that uses [`vacant`].
+///
+/// # Errors
+/// As [`remove`].
+///
+/// # Safety
+/// As [`remove`].
+#[inline]
+pub unsafe fn remove_sparing<T: Object>(
+    spares: &'static LocalKey<Spares<T>>,
+    handle: *const T::C,
+) -> Result<T, Errno> {
+    let object = object_address(handle);
+    // SAFETY: the caller promises it.
+    let take = |spares: Option<&Spares<T>>| unsafe { T::pool().take_sparing(spares, object) };
+    let taken = spares.try_with(|spares| take(Some(spares)));
+    taken.unwrap_or_else(|_| take(None)).ok_or(Errno::INVAL)
+}
+
 /// Destroys an object of a kind that uses [`vacant`].
 ///
 /// # Errors

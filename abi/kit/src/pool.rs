@@ -22,12 +22,58 @@ const STEP: usize = 256 * 1024;
 
 const FREE: u32 = 0;
 const LIVE: u32 = 0x6b65_7921;
+/// Live, and a search is looking at the object: it stays until the search is over.
+const LOOKED_AT: u32 = LIVE ^ 1;
+
+/// Whether a slot in this state holds an object.
+#[inline]
+const fn is_live(state: u32) -> bool {
+    state | 1 == LIVE | 1
+}
 
 /// A slot. The object comes first, so that its address is the address of the slot.
 #[repr(C, align(64))]
 struct Slot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
     state: AtomicU32,
+}
+
+impl<T> Slot<T> {
+    /// Makes a live slot free, if no search looks at its object; otherwise returns its state. One caller succeeds.
+    #[inline]
+    fn release(&self) -> Result<(), u32> {
+        let state = &self.state;
+        let changed = state.compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        changed.map(drop)
+    }
+
+    /// The object of a slot.
+    ///
+    /// # Safety
+    /// The caller has released the slot, calls this once, and has put the slot into no list yet.
+    #[inline]
+    unsafe fn value(&self) -> T {
+        // SAFETY: the slot was live until the caller released it, and nobody claims it before it is in a list.
+        unsafe { (*self.value.get()).assume_init_read() }
+    }
+
+    /// Keeps the object of a live slot until the result is dropped. For the holder of the lock, so that two searches do not
+    /// look at the same object.
+    fn look_at(&self) -> Option<LookedAt<'_, T>> {
+        let state = &self.state;
+        let changed = state.compare_exchange(LIVE, LOOKED_AT, Ordering::Acquire, Ordering::Relaxed);
+        changed.is_ok().then(|| LookedAt(self))
+    }
+}
+
+/// A slot that a search is looking at.
+struct LookedAt<'a, T>(&'a Slot<T>);
+
+impl<T> Drop for LookedAt<'_, T> {
+    fn drop(&mut self) {
+        // Nothing else changes this state.
+        self.0.state.store(LIVE, Ordering::Release);
+    }
 }
 
 /// Slots for objects of type `T`.
@@ -47,8 +93,8 @@ struct FreeList {
     reserved: u32,
 }
 
-// SAFETY: only the thread that claimed a slot under the lock stores an object in it, and objects are removed under the
-// lock; shared access to them is as for a plain `&T`.
+// SAFETY: only the thread that claimed a slot stores an object in it, and only one thread removes the object: the one that
+// changes the state from `LIVE` to `FREE`. Shared access to objects is as for a plain `&T`.
 unsafe impl<T: Send + Sync> Sync for Pool<T> {}
 
 impl<T: 'static> Pool<T> {
@@ -161,7 +207,7 @@ impl<T: 'static> Pool<T> {
     #[must_use]
     pub unsafe fn get<'a>(&self, address: *const T) -> Option<&'a T> {
         let (slot, _) = self.at(address)?;
-        if slot.state.load(Ordering::Acquire) != LIVE {
+        if !is_live(slot.state.load(Ordering::Acquire)) {
             return None;
         }
         // SAFETY: a live slot holds an object, and the caller promises that it stays.
@@ -172,7 +218,7 @@ impl<T: 'static> Pool<T> {
     #[must_use]
     pub fn contains(&self, address: *const T) -> bool {
         self.at(address)
-            .is_some_and(|(slot, _)| slot.state.load(Ordering::Acquire) == LIVE)
+            .is_some_and(|(slot, _)| is_live(slot.state.load(Ordering::Acquire)))
     }
 
     /// Removes the object at an address; if several threads try, exactly one gets it.
@@ -181,15 +227,39 @@ impl<T: 'static> Pool<T> {
     /// No reference to the object is used afterwards.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;
-        // A thread that searches the objects also holds the lock, so none is removed meanwhile.
+        // A search holds the lock, so it looks at no object now.
         let mut free_list = self.free_list.lock();
-        slot.state
-            .compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
-        // SAFETY: the slot was live until now, and only we took it; it is not in the free list yet.
-        let value = unsafe { (*slot.value.get()).assume_init_read() };
+        slot.release().ok()?;
+        // SAFETY: only we have released the slot, and it is not in the free list yet.
+        let value = unsafe { slot.value() };
         free_list.free.push(index as u32);
         Some(value)
+    }
+
+    /// As [`Pool::take`], without a lock if no search looks at the object and the spare slots have room for its slot.
+    ///
+    /// # Safety
+    /// As [`Pool::take`].
+    #[inline]
+    pub unsafe fn take_sparing(&self, spares: Option<&Spares<T>>, address: *const T) -> Option<T> {
+        let (slot, index) = self.at(address)?;
+        match slot.release() {
+            // SAFETY: the caller promises it.
+            Err(LOOKED_AT) => return unsafe { self.take(address) },
+            released => released.ok()?,
+        }
+        // SAFETY: only we have released the slot, and it is in no list yet.
+        let value = unsafe { slot.value() };
+        self.put_back(spares, index as u32);
+        Some(value)
+    }
+
+    /// Makes a slot available again that is not live and in no list.
+    #[inline]
+    fn put_back(&self, spares: Option<&Spares<T>>, index: u32) {
+        if !spares.is_some_and(|spares| spares.push(index)) {
+            self.free_list.lock().free.push(index);
+        }
     }
 
     /// Destroys the object at an address, without a lock if the spare slots have room for its slot. Returns `false` if
@@ -209,19 +279,19 @@ impl<T: 'static> Pool<T> {
         slot.state.store(FREE, Ordering::Release);
         // SAFETY: the slot was live until now, and the caller promises that only we destroy the object.
         unsafe { (*slot.value.get()).assume_init_drop() };
-        if !spares.is_some_and(|spares| spares.push(index as u32)) {
-            self.free_list.lock().free.push(index as u32);
-        }
+        self.put_back(spares, index as u32);
         true
     }
 
-    /// Passes the live objects to `look`, one after the other, until it returns a value. Other threads that free objects
-    /// meanwhile wait until this is done. `look` must not add or remove objects of this pool.
+    /// Passes the live objects to `look`, one after the other, until it returns a value. A thread that removes the object
+    /// that is looked at waits until this is done. `look` must not add or remove objects of this pool.
     pub fn find_map<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> Option<R> {
         let free_list = self.free_list.lock();
         (0..free_list.fresh).find_map(|index| {
-            // SAFETY: objects are freed under the lock that is held.
-            look(unsafe { self.get(self.slot(index).cast())? })
+            // SAFETY: a slot that was fresh once is usable, and the space of a pool is never released.
+            let seen = unsafe { &*self.slot(index) }.look_at()?;
+            // SAFETY: the slot is live, and nothing removes its object before `seen` is dropped.
+            look(unsafe { &*seen.0.value.get().cast::<T>() })
         })
     }
 
@@ -373,134 +443,4 @@ mod space {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    static STRINGS: Pool<String> = Pool::new(4);
-
-    #[test]
-    fn only_live_objects_are_found() {
-        let a = STRINGS.put("a".to_owned()).unwrap().as_ptr().cast_const();
-        let b = STRINGS.put("b".to_owned()).unwrap().as_ptr().cast_const();
-        // SAFETY: nothing is freed while the references live.
-        unsafe {
-            assert_eq!(STRINGS.get(a).unwrap(), "a");
-            assert_eq!(STRINGS.live(|s| s == "b"), vec![b]);
-            assert_eq!(
-                STRINGS
-                    .find_map(|s| (s == "b").then(|| s.clone()))
-                    .as_deref(),
-                Some("b")
-            );
-            assert_eq!(STRINGS.find_map(|s| (s == "c").then_some(())), None);
-            assert_eq!(STRINGS.take(a).as_deref(), Some("a"));
-            assert!(STRINGS.get(a).is_none() && STRINGS.take(a).is_none());
-            for wild in [
-                0usize,
-                1,
-                64,
-                a as usize + 8,
-                usize::MAX,
-                &raw const STRINGS as usize,
-            ] {
-                assert!(STRINGS.get(wild as *const String).is_none(), "{wild:#x}");
-                assert!(STRINGS.take(wild as *const String).is_none(), "{wild:#x}");
-            }
-            assert_eq!(STRINGS.get(b).unwrap(), "b");
-        }
-    }
-
-    /// An object that a search passes to its closure stays until the closure returns.
-    #[test]
-    fn nothing_is_freed_under_the_eyes_of_a_search() {
-        static WORDS: Pool<String> = Pool::new(4);
-        let word = WORDS.put("word".to_owned()).unwrap().as_ptr() as usize;
-        let taken = &AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            let found = WORDS.find_map(|s| {
-                scope.spawn(move || {
-                    // SAFETY: no reference is in use, except by the search.
-                    drop(unsafe { WORDS.take(word as *const String) });
-                    taken.store(1, Ordering::Release);
-                });
-                // Gives the other thread time to fail; a correct one passes however long this is.
-                std::thread::sleep(std::time::Duration::from_millis(50));
-                assert_eq!(taken.load(Ordering::Acquire), 0);
-                Some(s.clone())
-            });
-            assert_eq!(found.as_deref(), Some("word"));
-        });
-        assert_eq!(taken.load(Ordering::Acquire), 1);
-        assert!(!WORDS.contains(word as *const String));
-    }
-
-    #[test]
-    fn a_full_pool_says_so_and_has_room_again_later() {
-        static NUMBERS: Pool<u64> = Pool::new(2);
-        let first = NUMBERS.put(1).unwrap().as_ptr().cast_const();
-        assert!(NUMBERS.put(2).is_some());
-        assert!(NUMBERS.put(3).is_none());
-        // SAFETY: no reference is in use.
-        assert_eq!(unsafe { NUMBERS.take(first) }, Some(1));
-        assert!(NUMBERS.put(4).is_some());
-    }
-
-    /// Slots that a thread keeps are not lost: the thread reuses them, and once it has ended, other threads do.
-    #[test]
-    fn spare_slots_are_used_and_returned() {
-        const MANY: u32 = 3 * SPARES as u32;
-        static WORDS: Pool<String> = Pool::new(MANY);
-        fn words() -> &'static Pool<String> {
-            &WORDS
-        }
-        let put = |spares: Option<&Spares<String>>| {
-            let vacant = WORDS.vacant(spares)?;
-            let address = vacant.address();
-            vacant.fill(format!("{address:p}"));
-            Some(address)
-        };
-        let end = |spares: Option<&Spares<String>>, address: NonNull<String>| {
-            // SAFETY: no reference is in use, and one thread has the pool.
-            unsafe { WORDS.end(spares, address.as_ptr()) }
-        };
-        let spares = Some(&Spares::new(words));
-        for turn in 0..3 {
-            let all: Vec<_> = std::iter::from_fn(|| put(spares)).collect();
-            // Slots that another thread (or an earlier round) keeps are not available.
-            assert_eq!(all.len(), MANY as usize, "{turn}");
-            for address in all {
-                // SAFETY: it is live, and no other thread destroys it meanwhile.
-                let word = unsafe { WORDS.get(address.as_ptr()) }.unwrap();
-                assert_eq!(*word, format!("{address:p}"));
-                assert!(end(spares, address));
-                assert!(!end(spares, address) && !WORDS.contains(address.as_ptr()));
-            }
-        }
-        let mine = Spares::new(words);
-        for address in [(); SPARES].map(|()| put(spares).unwrap()) {
-            assert!(end(Some(&mine), address));
-        }
-        let rest = std::iter::from_fn(|| put(spares)).count();
-        assert_eq!(rest, MANY as usize - SPARES);
-        drop(mine);
-        let mut unused: Vec<_> = std::iter::from_fn(|| WORDS.vacant(None)).collect();
-        assert_eq!(unused.len(), SPARES);
-        assert!(!WORDS.contains(unused[0].address().as_ptr()));
-        unused.truncate(5);
-        assert_eq!(std::iter::from_fn(|| put(None)).count(), SPARES - 5);
-    }
-
-    #[test]
-    fn many_objects_cross_the_steps() {
-        static BLOCKS: Pool<[u64; 16]> = Pool::new(10_000);
-        let all: Vec<_> = (0..10_000)
-            .map(|n| BLOCKS.put([n; 16]).unwrap().as_ptr())
-            .collect();
-        for (n, block) in all.iter().enumerate() {
-            // SAFETY: nothing is freed.
-            let found = unsafe { BLOCKS.get(block.cast_const()) }.unwrap();
-            assert_eq!(found[7], n as u64);
-        }
-        assert!(BLOCKS.put([0; 16]).is_none());
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@
 
 use crate::context::ContextObject;
 use crate::dm::DmRef;
-use crate::object::{Object, find, insert, remove};
+use crate::object::{Object, find, handle_of, insert, remove, remove_sparing, vacant};
 use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Mr, Pd};
@@ -13,7 +13,7 @@ use crate::{errno, flags};
 use rkey_device::Device;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Addressing, Region, RegionSpec, Rules};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, Spares, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -52,6 +52,10 @@ unsafe impl Sync for MrObject {}
 unsafe impl Send for MrObject {}
 
 rkey_kit::object!(MrObject, c: Mr, 1 << 20);
+
+thread_local! {
+    static SPARES: Spares<MrObject> = const { Spares::new(<MrObject as Object>::pool) };
+}
 
 impl MrObject {
     /// The device's region.
@@ -181,6 +185,7 @@ unsafe fn register_with(
         rules: Rules::VERBS,
         ..RegionSpec::new(pd.domain, &ranges, asked.access)
     };
+    let vacant = vacant::<MrObject>(&SPARES)?;
     // SAFETY: the program that registers memory promises what `register` requires.
     let region = unsafe { device.register(&spec) }
         .map_err(|error| errno::of_registration("ibv_reg_mr", &error))?;
@@ -191,21 +196,16 @@ unsafe fn register_with(
         Addressing::Zero => 0,
         Addressing::Iova(iova) => iova,
     };
-    let object = MrObject {
+    let object = vacant.fill(MrObject {
         c: UnsafeCell::new(c),
         region: UnsafeCell::new(region),
         base: UnsafeCell::new((base, wanted.flags)),
-        backing: OnceLock::new(),
+        backing: backing
+            .map(Box::new)
+            .map_or_else(OnceLock::new, OnceLock::from),
         imported: false,
-    };
-    let handle = insert(object).inspect_err(|_| close(device, &region))?;
-    if let Some(backing) = backing {
-        // This comes last: without a handle, the region must end before its memory does. SAFETY: a live region.
-        let _empty = unsafe { find::<MrObject>(handle)? }
-            .backing
-            .set(Box::new(backing));
-    }
-    Ok(handle)
+    });
+    Ok(handle_of(object))
 }
 
 /// Deregisters a region for which there is no handle.
@@ -371,7 +371,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
             .close_region(object.region())
             .map_err(errno::from)?;
         // SAFETY: unused, as the caller promises.
-        drop(unsafe { remove::<MrObject>(mr)? });
+        drop(unsafe { remove_sparing(&SPARES, mr)? });
         Ok(0)
     })
 }

@@ -10,4 +10,6 @@
 //! * The call that destroys an object is its last use.
 
 pub use rkey_kit::argument::{input, output};
-pub use rkey_kit::object::{Object, Users, find, find_or_null, handle_of, insert, remove};
+pub use rkey_kit::object::{
+    Object, Users, find, find_or_null, handle_of, insert, remove, remove_sparing, vacant,
+};
