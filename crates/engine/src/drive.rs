@@ -11,9 +11,10 @@ use crate::requester::response::{on_acked, on_response};
 use crate::requester::{drop_datagram, pump};
 use crate::responder::{Reply, Stepped, on_request, step};
 use crate::silence::{Next, Silence};
+use crate::timer::Scan;
 use crate::{AsyncEvent, CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
-use rkey_link::{DownReason, Link, Malformed, SendError};
+use rkey_link::{DownReason, Link, LinkRole, Malformed, SendError};
 
 /// Both exceed what any link holds: fragments per call, and calls.
 const LAST_BUDGET: u32 = 256;
@@ -53,15 +54,24 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         self.x.timers.let_go();
         let mut inbox = inbox.and_then(|(cq, inbox)| OpenInbox::open(cq, inbox, &self.x));
-        for index in 0..self.links.bound() {
-            if self.links.at(index).is_some_and(LinkState::has_work) {
-                self.drive_link(index, budget, &mut progress, &mut inbox);
-            }
+        let mut next = 0;
+        while let Some(index) = self.link_with_work(next) {
+            self.drive_link(index, budget, &mut progress, &mut inbox);
+            next = index + 1;
         }
-        self.run_timers(now_ns, &mut progress);
+        if self.x.timers.may_be_due(now_ns) {
+            self.run_timers(now_ns, &mut progress);
+        }
         self.send_ready(&mut progress);
         progress.next_deadline = self.x.timers.next_deadline();
         progress
+    }
+
+    /// The first link with work, from this index on.
+    #[inline(never)]
+    fn link_with_work(&self, from: u32) -> Option<u32> {
+        let has_work = |&index: &u32| self.links.at(index).is_some_and(LinkState::has_work);
+        (from..self.links.bound()).find(has_work)
     }
 
     #[inline]
@@ -104,7 +114,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         };
         link_state.link.flush();
         // An acknowledgement that waits to be combined with others also counts as work.
-        progress.did |= !link_state.meta.stuck && link_state.link.pending();
+        progress.did = progress.did || (!link_state.meta.stuck && link_state.link.pending());
         let down = link_state
             .meta
             .down
@@ -154,6 +164,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
+    #[cold]
     fn run_timers(&mut self, now: u64, progress: &mut Progress) {
         while let Some((deadline, (index, life))) = self.x.timers.due(now) {
             let Some(qp) = self.qps.at_mut(index) else {
@@ -171,15 +182,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 self.x.ready.push(index);
             }
         }
-        if let Some(watching) = self.x.timers.scan_due(now) {
-            self.look_for_silence(watching, progress);
+        if let Some(scan) = self.x.timers.scan_due(now) {
+            self.look_for_silence(scan, progress);
         }
+        self.x.timers.have_run();
     }
 
     /// Fails the queue pairs whose peers have been silent for too long, by the time of [`Timers::scan_due`].
     ///
     /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
-    fn look_for_silence(&mut self, now: u64, progress: &mut Progress) {
+    fn look_for_silence(&mut self, scan: Scan, progress: &mut Progress) {
+        let now = scan.watching;
         let mut watched = std::mem::take(&mut self.x.timers.watched);
         watched.retain(|&id| {
             let Some(qp) = self.qps.get_mut(id) else {
@@ -189,8 +202,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 || !matches!(qp.state, QpState::Rts | QpState::Sqd)
                 || (qp.state == QpState::Sqd && qp.sq.head == qp.sq.next);
             if idle {
-                qp.req.watched = false;
-                return false;
+                qp.req.seen = None;
+                qp.req.watched = scan.is_first;
+                return scan.is_first;
             }
             let link = qp.out.and_then(|id| self.links.get_mut(id));
             let moved = link
@@ -342,12 +356,27 @@ fn take<L: Link, M: Memory>(
     budget: u32,
     inbox: &mut Option<OpenInbox<'_, M>>,
 ) -> Result<u32, Malformed> {
-    let mut fragments = 0;
     link_state.meta.stuck = false;
-    if link_state.meta.since == u64::MAX {
-        link_state.meta.since = x.now;
+    let mut fragments = 0;
+    if link_state.meta.role != LinkRole::Responder {
+        fragments = take_responses(x, qps, numbers, link_state, budget)?;
     }
-    x.serving = link_state.meta.origin;
+    if link_state.meta.role != LinkRole::Requester {
+        fragments = take_requests(x, qps, numbers, link_state, (fragments, budget), inbox)?;
+    }
+    Ok(fragments)
+}
+
+/// Takes responses, then the acknowledgement; returns how many.
+#[inline]
+fn take_responses<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    numbers: &Numbers,
+    link_state: &mut LinkState<L>,
+    budget: u32,
+) -> Result<u32, Malformed> {
+    let mut fragments = 0;
     while fragments < budget {
         match &link_state.link.response() {
             Ok(Some(incoming)) => on_response(x, qps, numbers, &mut link_state.meta, incoming),
@@ -364,6 +393,24 @@ fn take<L: Link, M: Memory>(
             on_acked(x, qps, &mut link_state.meta, ticket);
         }
     }
+    Ok(fragments)
+}
+
+/// Takes requests as long as there are fewer than `budget` fragments, of which there have been some; returns how many there
+/// are then.
+#[inline]
+fn take_requests<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    numbers: &Numbers,
+    link_state: &mut LinkState<L>,
+    (mut fragments, budget): (u32, u32),
+    inbox: &mut Option<OpenInbox<'_, M>>,
+) -> Result<u32, Malformed> {
+    if link_state.meta.since == u64::MAX {
+        link_state.meta.since = x.now;
+    }
+    x.serving = link_state.meta.origin;
     while fragments < budget {
         if link_state.meta.unsent.is_some() || link_state.meta.bulk.is_some() {
             match resume(x, qps, link_state) {
@@ -378,29 +425,24 @@ fn take<L: Link, M: Memory>(
             fragments += 1;
             continue;
         }
-        if !link_state.link.room_to_respond() {
-            link_state.meta.stuck = link_state.link.incoming()?.is_some();
-            break;
-        }
-        if let Some(until) = x
-            .guesses
-            .held(&link_state.meta.origin, link_state.meta.since, x.now)
-        {
-            link_state.meta.stuck = link_state.link.incoming()?.is_some();
-            if link_state.meta.stuck {
-                x.timers.hold(until);
-            }
-            break;
-        }
         // The fragment is handled in place: moving it costs as much as executing it.
         let next = link_state.link.incoming();
-        let reply = match &next {
-            Ok(Some(incoming)) => {
-                on_request(x, qps, numbers, &mut link_state.meta, incoming, inbox)
-            }
+        let incoming = match &next {
+            Ok(Some(incoming)) => incoming,
             Ok(None) => break,
             Err(malformed) => return Err(*malformed),
         };
+        let meta = &mut link_state.meta;
+        if !link_state.link.room_to_respond() {
+            meta.stuck = true;
+            break;
+        }
+        if let Some(until) = x.guesses.held(&meta.origin, meta.since, x.now) {
+            meta.stuck = true;
+            x.timers.hold(until);
+            break;
+        }
+        let reply = on_request(x, qps, numbers, meta, incoming, inbox);
         conclude(link_state, reply);
         if link_state.meta.stuck {
             break;

@@ -12,6 +12,15 @@ use std::collections::BinaryHeap;
 const SCAN_MIN_NS: u64 = 1_000_000;
 const SCAN_MAX_NS: u64 = 100_000_000;
 
+/// A scan of the coarse list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// The time by which silence is measured.
+    pub(crate) watching: u64,
+    /// It is the first after a pause. Queue pairs that are idle stay on the list: most likely they are between two requests.
+    pub(crate) is_first: bool,
+}
+
 /// A queue pair by index, with its life at that time.
 pub(crate) type Who = (u32, u32);
 
@@ -26,6 +35,8 @@ pub(crate) struct Timers {
     held: Option<u64>,
     /// The time that measures silence: only scans of the list advance it.
     watching: u64,
+    /// The earliest time at which one of the others may be due.
+    next_run: u64,
 }
 
 impl Timers {
@@ -38,7 +49,26 @@ impl Timers {
             last_scan: 0,
             held: None,
             watching: 0,
+            next_run: u64::MAX,
         }
+    }
+
+    /// Whether a deadline may have passed, or a scan is due. If not, there is nothing to run.
+    #[inline]
+    pub(crate) fn may_be_due(&self, now: u64) -> bool {
+        now >= self.next_run
+    }
+
+    /// Everything that was due has been handled.
+    pub(crate) fn have_run(&mut self) {
+        let exact = self.exact.peek();
+        let exact = exact.map_or(u64::MAX, |Reverse((deadline, _))| *deadline);
+        // Without a time for the next scan, that is the next run.
+        let scan = match self.watched.is_empty() {
+            true => u64::MAX,
+            false => self.next_scan.unwrap_or(0),
+        };
+        self.next_run = exact.min(scan);
     }
 
     /// No request is known to wait yet.
@@ -53,6 +83,7 @@ impl Timers {
     }
 
     pub(crate) fn at(&mut self, deadline: u64, who: Who) {
+        self.next_run = self.next_run.min(deadline);
         self.exact.push(Reverse((deadline, who)));
     }
 
@@ -71,21 +102,23 @@ impl Timers {
         if self.watched.is_empty() || every < self.scan_every {
             self.scan_every = every;
             self.next_scan = None;
+            self.next_run = 0;
         }
         self.watched.push(qp);
     }
 
-    /// If a scan of the coarse list is due, the time that measures silence.
+    /// The scan of the coarse list that is due.
     ///
     /// A scan advances it by no more than the interval between two scans. If the last one was longer ago, this process
     /// or the machine was stopped, and perhaps the peer with it, and this process has not seen yet what the peer did
     /// meanwhile.
     #[inline]
-    pub(crate) fn scan_due(&mut self, now: u64) -> Option<u64> {
+    pub(crate) fn scan_due(&mut self, now: u64) -> Option<Scan> {
         if self.watched.is_empty() {
             return None;
         }
         // The first scan after a pause only reads the clock: the time was not known when the list became non-empty.
+        let is_first = self.next_scan.is_none();
         if let Some(at) = self.next_scan {
             if now < at {
                 return None;
@@ -95,23 +128,33 @@ impl Timers {
         }
         self.last_scan = now;
         self.next_scan = Some(now + self.scan_every);
-        Some(self.watching)
+        Some(Scan {
+            watching: self.watching,
+            is_first,
+        })
     }
 
+    /// When to run next at the latest.
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let exact = self.exact.peek().map(|Reverse((deadline, _))| *deadline);
-        let scan = if self.watched.is_empty() {
-            None
-        } else {
-            self.next_scan
-        };
-        [exact, scan, self.held].into_iter().flatten().min()
+        let mut first = self.held.unwrap_or(u64::MAX);
+        if let Some(Reverse((deadline, _))) = self.exact.peek() {
+            first = first.min(*deadline);
+        }
+        if let (false, Some(scan)) = (self.watched.is_empty(), self.next_scan) {
+            first = first.min(scan);
+        }
+        (first != u64::MAX).then_some(first)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn scan(watching: u64, is_first: bool) -> Scan {
+        Scan { watching, is_first }
+    }
 
     #[test]
     fn exact_deadlines_come_in_order_and_not_early() {
@@ -125,15 +168,38 @@ mod tests {
     }
 
     #[test]
+    fn a_run_is_due_when_one_of_its_parts_is() {
+        let mut timers = Timers::new();
+        assert!(!timers.may_be_due(u64::MAX - 1));
+        timers.at(30, (3, 1));
+        timers.at(40, (4, 1));
+        assert!(!timers.may_be_due(29) && timers.may_be_due(30));
+        assert!(timers.due(30).is_some() && timers.due(30).is_none());
+        timers.have_run();
+        assert!(!timers.may_be_due(39) && timers.may_be_due(40));
+        // The first scan reads the clock, so it is due at once.
+        timers.watch_silence(QpId::from((1, 1)), 40_000_000);
+        assert!(timers.may_be_due(0));
+        assert_eq!(timers.scan_due(5), Some(scan(0, true)));
+        timers.have_run();
+        assert!(timers.may_be_due(40) && timers.due(40).is_some());
+        timers.have_run();
+        assert!(!timers.may_be_due(10_000_004) && timers.may_be_due(10_000_005));
+        timers.watched.clear();
+        timers.have_run();
+        assert!(!timers.may_be_due(u64::MAX - 1));
+    }
+
+    #[test]
     fn an_idle_engine_has_no_deadline() {
         let mut timers = Timers::new();
         assert!(timers.scan_due(5).is_none() && timers.next_deadline().is_none());
         timers.watch_silence(QpId::from((1, 1)), 40_000_000);
-        assert_eq!(timers.scan_due(5), Some(0));
+        assert_eq!(timers.scan_due(5), Some(scan(0, true)));
         assert_eq!(timers.next_deadline(), Some(10_000_005));
         assert_eq!(timers.scan_due(6), None);
-        assert_eq!(timers.scan_due(10_000_005), Some(10_000_000));
-        assert_eq!(timers.scan_due(20_000_005), Some(20_000_000));
+        assert_eq!(timers.scan_due(10_000_005), Some(scan(10_000_000, false)));
+        assert_eq!(timers.scan_due(20_000_005), Some(scan(20_000_000, false)));
         timers.watched.clear();
         assert_eq!(timers.next_deadline(), None);
     }
@@ -142,7 +208,8 @@ mod tests {
     fn a_pause_of_this_process_is_no_silence_of_the_peer() {
         let mut timers = Timers::new();
         timers.watch_silence(QpId::from((1, 1)), 40_000_000);
-        assert_eq!(timers.scan_due(0), Some(0));
-        assert_eq!(timers.scan_due(3_600_000_000_000), Some(10_000_000));
+        assert_eq!(timers.scan_due(0), Some(scan(0, true)));
+        let later = timers.scan_due(3_600_000_000_000);
+        assert_eq!(later, Some(scan(10_000_000, false)));
     }
 }

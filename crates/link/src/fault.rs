@@ -274,7 +274,7 @@ impl<L: Link> Link for Faulty<L> {
     }
 
     fn pending(&self) -> bool {
-        self.inner.pending()
+        self.down.is_some() || self.inner.pending()
     }
 
     fn flush(&mut self) {

@@ -95,8 +95,8 @@ pub struct Incoming<'a> {
 ///
 /// Order of calls. A requester calls [`request`](Self::request) any number of times, then [`flush`](Self::flush); it takes
 /// [`response`](Self::response)s, each followed by [`response_done`](Self::response_done), until none is left, and then
-/// reads [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when
-/// [`room_to_respond`](Self::room_to_respond), executes it, sends its responses, and then calls
+/// reads [`acked`](Self::acked). A responder executes [`incoming`](Self::incoming) only when
+/// [`room_to_respond`](Self::room_to_respond), sends its responses, and then calls
 /// [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and `response` may be called again without
 /// `..._done`: they return the same fragment.
 pub trait Link {
@@ -210,8 +210,8 @@ pub trait Link {
     /// is detached.
     fn end_remote_iovec(&mut self) {}
 
-    /// Whether there is something to take or to publish, including a doorbell to ring. If not, no other call has
-    /// anything to do. Takes a few nanoseconds.
+    /// Whether there is something to take or to publish, including a doorbell to ring, or the link is down. If not, no other
+    /// call has anything to do. Takes a few nanoseconds.
     fn pending(&self) -> bool;
 
     /// Publishes due acknowledgements and wakes the peer if it sleeps. Call it after each burst of requests or

@@ -25,6 +25,8 @@ pub struct Loopback {
     node: NodeId,
     requester: End,
     responder: End,
+    /// A request was sent; before that nothing can arrive.
+    used: bool,
     down: Option<DownReason>,
 }
 
@@ -44,6 +46,7 @@ impl Loopback {
             node,
             requester: End::new(Role::Requester, a, b, keep.clone()),
             responder: End::new(Role::Responder, b, a, keep),
+            used: false,
             down: None,
         }
     }
@@ -98,6 +101,7 @@ impl Link for Loopback {
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
+        self.used = true;
         self.requester
             .send(header, fill)
             .map_err(|e| self.full_or_down(e))
@@ -108,6 +112,7 @@ impl Link for Loopback {
         header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
+        self.used = true;
         self.requester
             .send_remote_iovec(header, refs)
             .map_err(|e| self.full_or_down(e))
@@ -175,7 +180,7 @@ impl Link for Loopback {
 
     #[inline]
     fn pending(&self) -> bool {
-        self.requester.pending() || self.responder.pending()
+        self.used && (self.requester.pending() || self.responder.pending()) || self.down.is_some()
     }
 
     #[inline]
@@ -219,6 +224,7 @@ mod tests {
     #[test]
     fn nothing_is_pending_once_all_is_done() {
         let mut link = Loopback::new(NodeId::default());
+        assert!(!link.pending());
         let peeks = link.peek();
         for round in 0..40 {
             let read = Header {

@@ -4,7 +4,7 @@ mod bulk;
 
 use crate::{LinkId, Origin};
 use rkey_core::WIRE_LEN;
-use rkey_link::{Capabilities, DownReason, Header, Link, NodeId, Ticket};
+use rkey_link::{Capabilities, DownReason, Header, Link, LinkRole, NodeId, Ticket};
 use std::collections::VecDeque;
 
 pub(crate) use bulk::Bulk;
@@ -92,6 +92,7 @@ pub(crate) struct Answer {
 pub(crate) struct Meta {
     pub(crate) id: LinkId,
     pub(crate) node: NodeId,
+    pub(crate) role: LinkRole,
     /// The process at the other end.
     pub(crate) origin: Origin,
     /// When the link was first served; `u64::MAX` means not yet.
@@ -146,6 +147,7 @@ impl<L: Link> LinkState<L> {
         let meta = Meta {
             id,
             node: link.node(),
+            role: link.role(),
             origin,
             since: u64::MAX,
             caps: link.capabilities(),
@@ -173,7 +175,6 @@ impl<L: Link> LinkState<L> {
             || meta.bulk.is_some()
             || meta.unsent.is_some()
             || meta.down.is_some()
-            || self.link.is_up().is_err()
     }
 }
 

@@ -286,8 +286,8 @@ impl End {
 
     // ---- polling and sleeping
 
-    /// Whether there is anything to take or to report.
-    #[inline]
+    /// Whether there is anything to take or to report, also that the peer broke the protocol.
+    #[inline(always)]
     pub(crate) fn pending(&self) -> bool {
         self.receiver.is_ready()
             || self.receiver.is_unreported()
@@ -297,6 +297,7 @@ impl End {
                 .waiting
                 .get()
                 .is_some_and(|(_, responses)| responses <= self.receiver.consumed())
+            || self.broken.get().is_some()
     }
 
     /// Called at the end of each step. It counts as a poll that found nothing (and publishes the acknowledgement if it

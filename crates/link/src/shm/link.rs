@@ -303,6 +303,7 @@ impl Link for ShmLink {
         self.capabilities
     }
 
+    #[inline]
     fn is_up(&self) -> Result<(), DownReason> {
         match self.end.broken() {
             Some(malformed) => Err(DownReason::Malformed(malformed)),
@@ -422,7 +423,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn pending(&self) -> bool {
-        self.end.pending() || self.end.is_dirty()
+        self.end.pending() || self.end.is_dirty() || self.down.get().is_some()
     }
 
     #[inline]

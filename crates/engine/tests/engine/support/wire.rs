@@ -249,7 +249,8 @@ impl Link for WireEnd {
     }
 
     fn pending(&self) -> bool {
-        !self.inbox.is_empty() || (!self.requester && self.done > self.told)
+        let owes = !self.requester && self.done > self.told;
+        !self.inbox.is_empty() || owes || self.down.is_some()
     }
 
     fn flush(&mut self) {
