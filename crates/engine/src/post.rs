@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
 use crate::qp::pair::Qp;
-use crate::requester::{pump, pump_connected};
+use crate::requester::{cut_through, pump, pump_connected};
 use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
 use crate::work::MESSAGE_MAX;
 use crate::{
@@ -28,6 +28,25 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// # Errors
     /// [`PostError`]; nothing was posted. In the error states, posts are accepted and complete as flushed.
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
+        if let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link))
+            && cut_through(&self.x, link_state, qp, request)
+        {
+            if !qp.req.watched {
+                start_timeout(&mut self.x, qp);
+            }
+            if !request.flags.contains(SendFlags::MORE) {
+                link_state.link.flush();
+            }
+            return Ok(());
+        }
+        let id = qp.id;
+        self.post_any(id, request)
+    }
+
+    /// As [`Self::post_send`], for any request.
+    #[inline(never)]
+    fn post_any(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
         enqueue(qp, request)?;
         if !qp.req.watched {

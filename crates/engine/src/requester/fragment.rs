@@ -358,7 +358,7 @@ fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
 /// Copies the leading bytes to the slot of a fragment that begins at `offset` of its message; returns the rest of the
 /// slot, and the offset in the memory that follows them.
 #[inline]
-fn put_front<'a>(front: &[u8], offset: u64, place: OwnBytes<'a>) -> (OwnBytes<'a>, u64) {
+pub(super) fn put_front<'a>(front: &[u8], offset: u64, place: OwnBytes<'a>) -> (OwnBytes<'a>, u64) {
     let before = offset.min(front.len() as u64);
     let front = &front[before as usize..];
     if front.is_empty() {

@@ -2,8 +2,10 @@
 //!
 //! A queue pair is pumped when a request is posted, when its link has room again, when a delay ends, and when a
 //! response unblocks a request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
-//! does so for datagrams; `response.rs` handles responses.
+//! does so for datagrams; `response.rs` handles responses. `cut_through.rs` sends a
+//! short request that nothing keeps waiting before it enters it into the queue.
 
+mod cut_through;
 mod datagram;
 mod fragment;
 mod multicast;
@@ -20,6 +22,7 @@ use crate::{CompletionOp, Event, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, SendError};
 
+pub(crate) use cut_through::cut_through;
 pub(crate) use datagram::drop_datagram;
 use datagram::pump_datagrams;
 use fragment::{record, send_fragment};

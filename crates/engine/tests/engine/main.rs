@@ -8,6 +8,7 @@ mod bare;
 mod basics;
 mod completion_queues;
 mod counters;
+mod cut_through;
 mod datagrams;
 mod exactly_once;
 mod faults;

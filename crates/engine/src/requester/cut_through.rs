@@ -1,0 +1,168 @@
+//! Cut-through: a short send or write goes from the program's request straight to its slot in the link.
+//!
+//! Usually nothing waits in a queue pair that a program posts to, and the link has room. Then the slot is written from the
+//! request itself, and the entry in the send queue comes after it, as `post.rs` and `fragment.rs` would have written it.
+//! Everything else takes the long way, the only one on which requests are refused, wait or fail: a request that cannot cut
+//! through has changed nothing.
+
+use super::fragment::{put_front, record};
+use crate::context::Context;
+use crate::link_state::LinkState;
+use crate::qp::pair::{MSN_MASK, Qp};
+use crate::send_queue::WqeFlags;
+use crate::{CompletionOp, QpState, SendFlags, SendRequest, Status, Work};
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_core::{LocalUse, WireKey};
+use rkey_link::{Header, HeaderFlags, Link, Op};
+
+/// The maximum length of a message that cuts through. A constant lets the compiler see that it fits into a slot.
+const SHORT: usize = 208;
+
+/// What a send or a write without extras says about the peer's memory.
+struct Aim {
+    op: CompletionOp,
+    addr: u64,
+    key: u64,
+    requested: bool,
+}
+
+impl Aim {
+    /// `None`: the work is something else, or has extras.
+    #[inline(always)]
+    fn of(work: &Work) -> Option<Self> {
+        let aim = |op, addr, key, requested| Self {
+            op,
+            addr,
+            key,
+            requested,
+        };
+        match *work {
+            Work::Write { remote, imm: None } => Some(match remote.key {
+                WireKey::Device(key) => {
+                    aim(CompletionOp::Write, remote.addr, u64::from(key.0), false)
+                }
+                WireKey::Requested(key) => aim(CompletionOp::Write, remote.addr, key, true),
+            }),
+            Work::Send {
+                imm: None,
+                invalidate: None,
+            } => Some(aim(CompletionOp::Send, 0, 0, false)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a request to this queue pair would start at once.
+#[inline(always)]
+fn is_clear(qp: &Qp) -> bool {
+    qp.state == QpState::Rts
+        && qp.config.qp_type.is_plain_connection()
+        && qp.sq.next == qp.sq.tail
+        && qp.may_send()
+        && !qp.sq.is_full()
+}
+
+/// The length of a short message in one piece; `None` for others, and if the queue pair does not accept it.
+#[inline(always)]
+fn length(qp: &Qp, request: &SendRequest<'_>, op: CompletionOp) -> Option<usize> {
+    let (len, copied) = match (request.inline, request.sges) {
+        (Some(bytes), []) if request.front.is_empty() => (bytes.len(), bytes.len()),
+        (None, [one]) => (
+            request.front.len().checked_add(one.len as usize)?,
+            request.front.len(),
+        ),
+        _ => return None,
+    };
+    let fits = (1..=SHORT).contains(&len) && copied <= qp.config.max_inline as usize;
+    let plain = request.front.is_empty() || op == CompletionOp::Send;
+    let elements = request.inline.is_some() || qp.config.max_send_sge > 0;
+    (fits && plain && elements).then_some(len)
+}
+
+/// Sends a request at once, and enters it into the send queue. False: nothing has happened, the request must be posted.
+#[inline(always)]
+pub(crate) fn cut_through<L: Link, M: Memory>(
+    x: &Context<M>,
+    link_state: &mut LinkState<L>,
+    qp: &mut Qp,
+    request: &SendRequest<'_>,
+) -> bool {
+    const PLAIN: SendFlags = SendFlags::SIGNALED.union(SendFlags::MORE);
+    let Some(aim) = Aim::of(&request.work) else {
+        return false;
+    };
+    if !PLAIN.contains(request.flags) || !is_clear(qp) || link_state.meta.down.is_some() {
+        return false;
+    }
+    let len = match length(qp, request, aim.op) {
+        Some(len) if len as u64 <= u64::from(link_state.meta.caps.inline_max) => len,
+        _ => return false,
+    };
+    let write = aim.op == CompletionOp::Write;
+    let mut flags = HeaderFlags::FIRST.union(HeaderFlags::LAST);
+    flags.set(HeaderFlags::REQUESTED_KEY, aim.requested);
+    // With nothing else outstanding, the program is waiting for this one.
+    flags.set(HeaderFlags::ACK_NOW, qp.sq.next == qp.sq.head);
+    let header = Header {
+        op: if write { Op::Write } else { Op::Send },
+        flags,
+        dst_qp: qp.peer_qpn(),
+        src_qp: qp.qpn,
+        msn: qp.req.msn,
+        len: len as u32,
+        total: len as u32,
+        addr: aim.addr,
+        key: aim.key,
+        imm: 0,
+        operands: [0; 2],
+    };
+    let usage = if write {
+        LocalUse::WriteSource
+    } else {
+        LocalUse::Send
+    };
+    let domain = qp.config.domain;
+    // A link that is full, or memory that must not be read, is found again on the long way.
+    let sent = link_state.link.request(&header, |mut place| {
+        if let Some(bytes) = request.inline {
+            place.put(0, bytes);
+            return Ok(());
+        }
+        let (place, _) = put_front(request.front, 0, place);
+        let gathered = x.checked.gather(domain, request.sges, 0, place, usage);
+        gathered.map_err(|_| Fault::at(0))
+    });
+    if sent.is_err() {
+        return false;
+    }
+    enter(link_state, qp, request, &aim, len as u32);
+    true
+}
+
+/// Enters a request that has been sent into the send queue.
+#[inline(always)]
+fn enter<L: Link>(
+    link_state: &mut LinkState<L>,
+    qp: &mut Qp,
+    request: &SendRequest<'_>,
+    aim: &Aim,
+    len: u32,
+) {
+    let seq = qp.sq.tail;
+    // The first three flags are the same in both.
+    let mut flags = WqeFlags::from_bits_truncate(u16::from(request.flags.bits() & 7));
+    flags.set(WqeFlags::INLINE, request.inline.is_some());
+    flags.set(WqeFlags::REQUESTED_KEY, aim.requested);
+    let msn = qp.req.msn;
+    let wqe = qp.sq.tail_mut();
+    (wqe.op, wqe.addr, wqe.key, wqe.imm) = (aim.op, aim.addr, aim.key, 0);
+    (wqe.id, wqe.status, wqe.flags) = (request.id, Status::Success, flags);
+    (wqe.total, wqe.vendor, wqe.msn) = (len, 0, msn);
+    wqe.front = request.front.len() as u32;
+    wqe.sges = u32::from(request.inline.is_none());
+    qp.sq.push(request.sges, request.inline, request.front);
+    record(link_state, qp, seq, true);
+    qp.req.msn = (msn + 1) & MSN_MASK;
+    qp.sq.next = seq + 1;
+}
