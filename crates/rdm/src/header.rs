@@ -173,6 +173,20 @@ impl Header {
             Kind::ChunkRts { signature, key } => (11, chunk(into, signature, key)),
             Kind::Leave => (12, 0),
         };
+        into[..LEN].copy_from_slice(&self.encode_fields(number));
+        LEN + more
+    }
+
+    /// Encodes it if it is the header of an eager message.
+    #[inline]
+    #[must_use]
+    pub fn encode_message(&self) -> Option<[u8; LEN]> {
+        matches!(self.kind, Kind::Message).then(|| self.encode_fields(1))
+    }
+
+    /// Encodes the fields of all kinds behind the number of the kind.
+    #[inline]
+    fn encode_fields(&self, number: u8) -> [u8; LEN] {
         let mut flags = 0;
         for (set, flag) in [
             (self.tagged, TAGGED),
@@ -181,12 +195,13 @@ impl Header {
         ] {
             flags |= if set { flag } else { 0 };
         }
+        let mut into = [0; LEN];
         into[..4].copy_from_slice(&[number, flags, 0, 0]);
         into[4..8].copy_from_slice(&self.len.to_le_bytes());
         into[8..16].copy_from_slice(&self.id.to_le_bytes());
         into[16..24].copy_from_slice(&self.tag.to_le_bytes());
-        into[24..32].copy_from_slice(&self.data.to_le_bytes());
-        LEN + more
+        into[24..].copy_from_slice(&self.data.to_le_bytes());
+        into
     }
 
     /// Parses the header of an eager message with a payload of this length; `None` for anything else.
@@ -322,6 +337,9 @@ mod tests {
             let len = header.encode(&mut bytes);
             let mut message = bytes[..len].to_vec();
             assert_eq!(is_last(&message), kind == Kind::Bye);
+            let short = header.encode_message();
+            assert_eq!(short.is_some(), kind == Kind::Message);
+            assert!(short.is_none_or(|short| message == short));
             message.extend([1, 2, 3]);
             assert_eq!(Header::decode(&message), Some((header, &[1u8, 2, 3][..])));
         }

@@ -63,6 +63,22 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         Some(result)
     }
 
+    /// Takes the oldest receive that accepts a message if `suits` is true for it; otherwise nothing changes.
+    #[inline]
+    pub fn take_for(&mut self, source: &P, tag: u64, suits: impl FnOnce(&R) -> bool) -> Option<R> {
+        let accepts = |(pattern, _): &(Pattern<P>, R)| pattern.accepts(source, tag);
+        // Usually it is the first one.
+        if self.posted.front().is_some_and(accepts) {
+            self.posted.front().filter(|(_, receive)| suits(receive))?;
+            return self.posted.pop_front().map(|(_, receive)| receive);
+        }
+        let index = self.posted.iter().position(accepts)?;
+        self.posted
+            .get(index)
+            .filter(|(_, receive)| suits(receive))?;
+        self.posted.remove(index).map(|(_, receive)| receive)
+    }
+
     /// Keeps a message until a receive accepts it.
     pub fn push_unexpected(&mut self, source: P, tag: u64, message: M) {
         self.unexpected.push_back((source, tag, message));
@@ -103,6 +119,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
     }
 
     /// Appends a receive.
+    #[inline]
     pub fn post(&mut self, pattern: Pattern<P>, receive: R) {
         self.posted.push_back((pattern, receive));
     }
@@ -123,6 +140,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
     }
 
     /// How many unexpected messages are kept.
+    #[inline]
     #[must_use]
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
@@ -194,6 +212,22 @@ mod tests {
         assert_eq!(take(&mut queue, 7), Some("any"));
         assert_eq!(take(&mut queue, 7), None);
         assert_eq!(take(&mut queue, 1), Some("second"));
+        assert_eq!(queue.posted(), 0);
+    }
+
+    #[test]
+    fn only_the_oldest_receive_that_accepts_a_message_may_suit() {
+        let mut queue = Queue::default();
+        for (number, name) in [(1, "first"), (2, "second"), (2, "third")] {
+            queue.post(tag(number), name);
+        }
+        assert_eq!(queue.take_for(&9, 3, |_| true), None);
+        assert_eq!(queue.take_for(&9, 2, |it| *it == "third"), None);
+        assert_eq!(queue.posted(), 3);
+        assert_eq!(queue.take_for(&9, 2, |it| *it == "second"), Some("second"));
+        assert_eq!(queue.take_for(&9, 1, |_| false), None);
+        assert_eq!(queue.take_for(&9, 1, |_| true), Some("first"));
+        assert_eq!(queue.take_for(&9, 2, |_| true), Some("third"));
         assert_eq!(queue.posted(), 0);
     }
 

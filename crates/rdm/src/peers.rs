@@ -48,6 +48,8 @@ pub struct Peers<E, C> {
     removals: u64,
     /// Free entries of `list`.
     free: Vec<usize>,
+    /// The peer that [`Peers::at`] returned last, if it has not been forgotten since.
+    last: Option<usize>,
 }
 
 impl<E, C> Default for Peers<E, C> {
@@ -59,17 +61,32 @@ impl<E, C> Default for Peers<E, C> {
             by_context: HashMap::default(),
             removals: 0,
             free: Vec::new(),
+            last: None,
         }
     }
 }
 
 impl<E, C> Peers<E, C> {
     /// The peer at a destination, which is added if it is new.
+    #[inline]
     pub fn at(&mut self, destination: impl Into<Destination>) -> usize {
         let destination = destination.into();
-        if let Some(peer) = self.find(destination) {
-            return peer;
+        match self.last {
+            Some(last) if self.list[last].destination == destination => last,
+            _ => self.find_or_add(destination),
         }
+    }
+
+    fn find_or_add(&mut self, destination: Destination) -> usize {
+        let peer = match self.find(destination) {
+            Some(peer) => peer,
+            None => self.add(destination),
+        };
+        self.last = Some(peer);
+        peer
+    }
+
+    fn add(&mut self, destination: Destination) -> usize {
         let new = Peer {
             destination,
             route: Route::None,
@@ -140,6 +157,7 @@ impl<E, C> Peers<E, C> {
             for known in self.by_number.iter_mut().filter(|known| **known == number) {
                 *known = 0;
             }
+            self.last = self.last.filter(|&last| last != peer);
             self.free.push(peer);
         }
     }
@@ -293,6 +311,12 @@ mod tests {
         assert_eq!((peers.find(address(1)), peers.numbered(0)), (None, None));
         assert_eq!(peers.at(address(2)), it, "its place is used again");
         assert_eq!(peers.iter().count(), 1);
+        let back = peers.at(address(1));
+        assert_ne!(back, it, "the place is taken");
+        peers.forget(address(1));
+        assert_eq!(peers.at(address(1)), back);
+        let known: Vec<_> = peers.iter().map(|peer| peer.destination).collect();
+        assert_eq!(known.len(), 2, "it was added anew: {known:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{Change, Connection, Event};
 use crate::address::Destination;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Index, IndexMut};
@@ -21,6 +22,8 @@ pub struct Connections<Q, I> {
     /// Free slots.
     free: Vec<usize>,
     by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
+    /// The queue pair number that was looked up last, and its slot. `None` after a change.
+    last: Cell<Option<(u32, usize)>>,
     /// How many ended connections still have their slot.
     over: usize,
     look: Option<Instant>,
@@ -32,6 +35,7 @@ impl<Q, I> Default for Connections<Q, I> {
             list: Vec::new(),
             free: Vec::new(),
             by_qpn: HashMap::default(),
+            last: Cell::new(None),
             over: 0,
             look: None,
         }
@@ -52,13 +56,23 @@ impl<Q, I> Connections<Q, I> {
             }
         };
         self.by_qpn.insert(qpn, index);
+        self.last.set(None);
         index
     }
 
     /// The slot of the connection whose queue pair has this number.
     #[inline]
     pub fn find(&self, qpn: u32) -> Option<usize> {
-        self.by_qpn.get(&qpn).copied()
+        match self.last.get() {
+            Some((last, index)) if last == qpn => Some(index),
+            _ => self.look_up(qpn),
+        }
+    }
+
+    fn look_up(&self, qpn: u32) -> Option<usize> {
+        let index = self.by_qpn.get(&qpn).copied();
+        self.last.set(index.map(|index| (qpn, index)));
+        index
     }
 
     /// How many slots are in use.
@@ -119,6 +133,7 @@ impl<Q, I> Connections<Q, I> {
     /// Takes the queue pair with this number out of an ended connection.
     pub fn take_qp(&mut self, index: usize, qpn: u32) -> Option<Q> {
         self.by_qpn.remove(&qpn);
+        self.last.set(None);
         self.list[index].qp.take()
     }
 

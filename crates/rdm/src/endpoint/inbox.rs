@@ -3,7 +3,7 @@
 //!
 //! This code runs while the device is locked, so it neither posts to the device nor calls it.
 
-use super::{Endpoint, Host};
+use super::{Endpoint, Host, Receive};
 use crate::error::Error;
 use crate::header::{self, Header};
 use crate::limits::DATAGRAMS_MAX;
@@ -88,17 +88,36 @@ impl<H: Host> Endpoint<H> {
         let mut head = [0; header::LEN];
         bytes.slice(0, header::LEN)?.get(0, &mut head);
         let header = Header::of_message(&head, payload.len())?;
-        let limited = self.is_limited();
-        let it = &mut self.connections[connection];
+        let (limited, ordered) = (self.is_limited(), self.is_ordered());
+        let it = &self.connections[connection];
         if !it.state().hears() {
             return None;
         }
         // An answer would have to be posted, and a peer without credit would lose its connection.
-        if header.confirm || limited && !it.window.has_room(header.len) {
+        let mut window = it.window;
+        if header.confirm || limited && !window.charge(header.len) {
             return None;
         }
         let source = it.peer;
         let queue = self.queue(header.tagged);
+        let suits = |receive: &Receive<H>| !ordered && receive.takes_whole(payload.len());
+        if let Some(mut receive) = queue.take_for(&source, header.tag, suits) {
+            match place(receive.sges(), payload) {
+                Ok(()) => receive.complete_whole(host, &source, &header),
+                Err(error) => {
+                    let (mut landing, _) = receive.landing(host, &source, &header);
+                    landing.len = payload.len();
+                    self.received(host, landing, Some(error));
+                }
+            }
+            if limited {
+                window.release(header.len);
+                self.connections[connection].window = window;
+                // The credit is returned when the device can be used again.
+                self.owing |= window.is_due();
+            }
+            return Some(());
+        }
         let landing = queue.receive_for(&source, header.tag, |receive| {
             receive.landing(host, &source, &header)
         });
@@ -106,7 +125,7 @@ impl<H: Host> Endpoint<H> {
             return None;
         }
         if limited {
-            self.connections[connection].window.charge(header.len);
+            self.connections[connection].window = window;
         }
         let Some(landing) = landing else {
             self.keep_unexpected(connection, header, payload.to_vec());

@@ -8,6 +8,7 @@ use crate::limits::{DATAGRAMS_MAX, RENDEZVOUS_MAX};
 use crate::matching::{AfterMatch, Pattern};
 use crate::sges::{Sges, part};
 use core::net::SocketAddr;
+use rkey_engine::Sge;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -31,6 +32,31 @@ impl<H: Host> Receive<H> {
             attached,
             multi: several.then(Default::default),
         }
+    }
+
+    /// Whether it is for one message, and a message of this length fits.
+    #[inline]
+    pub(super) fn takes_whole(&self, len: usize) -> bool {
+        self.multi.is_none() && len <= self.room
+    }
+
+    /// Its memory.
+    #[inline]
+    pub(super) fn sges(&self) -> &[Sge] {
+        &self.sges
+    }
+
+    /// Completes it with a whole message, which is in its memory.
+    #[inline]
+    pub(super) fn complete_whole(mut self, host: &H, source: &SocketAddr, header: &Header) {
+        let landing = host.landing(&mut self.attached, 0, false, source, header);
+        let how = Arrived {
+            len: header.len as usize,
+            overflow: 0,
+            error: None,
+            last: false,
+        };
+        host.received(landing, how);
     }
 
     /// Cancels it and reports that to the program.
@@ -143,7 +169,24 @@ impl Unexpected {
 
 impl<H: Host> Endpoint<H> {
     /// Posts a receive: first gives it the messages that wait for it.
+    #[inline]
     pub fn receive(
+        &mut self,
+        host: &H,
+        tagged: bool,
+        pattern: Pattern<SocketAddr>,
+        receive: Receive<H>,
+    ) {
+        let shut = self.shut;
+        let queue = self.queue(tagged);
+        match queue.unexpected() == 0 && !shut {
+            true => queue.post(pattern, receive),
+            false => self.receive_waiting(host, tagged, pattern, receive),
+        }
+    }
+
+    /// Posts a receive for which messages may wait.
+    fn receive_waiting(
         &mut self,
         host: &H,
         tagged: bool,

@@ -146,13 +146,15 @@ impl<H: Host> Endpoint<H> {
     /// Posts a header and the memory after it.
     #[inline]
     fn post_behind(&mut self, host: &H, it: &Outgoing, sges: &[Sge], id: u64) -> Result<()> {
+        let request = SendRequest::new(id, SEND, sges);
+        if let Some(front) = &it.header.encode_message() {
+            let request = SendRequest { front, ..request };
+            return self.post(host, it.connection, &request);
+        }
         let mut head = [0; MAX_LEN];
-        let head_len = it.header.encode(&mut head);
-        let request = SendRequest {
-            front: &head[..head_len],
-            ..SendRequest::new(id, SEND, sges)
-        };
-        self.post(host, it.connection, &request)
+        let len = it.header.encode(&mut head);
+        let front = &head[..len];
+        self.post(host, it.connection, &SendRequest { front, ..request })
     }
 
     /// Posts a short message that is copied now.

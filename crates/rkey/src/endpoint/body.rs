@@ -18,10 +18,13 @@ pub(super) struct Bytes<'a> {
 
 impl<'a> Bytes<'a> {
     pub(super) fn of(memory: &'a LocalMemory, buffer: Lent) -> Self {
-        let element = memory.element(&buffer);
+        let sges = match buffer.len() {
+            0 => Sges::new(),
+            _ => Sges::from_buf([memory.element(&buffer)]),
+        };
         Self {
             memory,
-            sges: Some(element).into_iter().filter(|it| it.len > 0).collect(),
+            sges,
             slot: Arc::new(Slot::new(buffer)),
         }
     }
