@@ -36,8 +36,41 @@ pub(crate) fn element(
             key: pd.everything(),
         });
     }
+    if let Some(sge) = usual(domain, pd, addr, len32, desc, usage) {
+        return Ok(sge);
+    }
     let needs = domain.has(FI_MR_LOCAL).then_some("FI_MR_LOCAL");
     described(domain, pd, addr, len32, desc, usage, needs)
+}
+
+/// The entry by a descriptor with which everything is as usual; the result of [`described`] would be the same.
+#[inline]
+fn usual(
+    domain: &Domain,
+    pd: &ProtectionDomain,
+    addr: u64,
+    len: u32,
+    desc: *mut c_void,
+    usage: LocalUse,
+) -> Option<Sge> {
+    // SAFETY: `find` validates the handle.
+    let mr = &unsafe { find::<MrObject, _>(desc) }.ok()?.inner;
+    let [range] = &mr.ranges[..] else { return None };
+    let offset = addr.wrapping_sub(range.start());
+    let inside = offset <= range.len() && u64::from(len) <= range.len() - offset;
+    let ours = std::ptr::eq(&raw const *mr.domain, domain) && mr.pd == pd.id && !domain.av_keys;
+    if !inside || !ours {
+        return None;
+    }
+    let addr = mr.base + offset;
+    // SAFETY: registers and deregisters nothing.
+    let table = unsafe { domain.device.protection() };
+    let allowed = table.allows(mr.pd, mr.region.id, addr, len.into(), usage);
+    allowed.ok().map(|()| Sge {
+        addr,
+        len,
+        key: mr.region.local_key,
+    })
 }
 
 /// The scatter/gather entry for a local buffer of a collective operation.
