@@ -5,7 +5,7 @@ use daplrkey::sys::*;
 use std::ffi::c_void;
 use std::mem::zeroed;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn software(number: usize) -> Event {
@@ -104,10 +104,20 @@ fn a_waiter_waits_for_as_many_events_as_it_says() {
 fn one_thread_waits_and_an_unwaitable_evd_lets_it_go() {
     let world = World::open();
     let evd = Shared(world.evd(8, EVD_SOFTWARE_FLAG));
+    let ending = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(move || wait_for(evd.get(), PATIENCE, 1));
+        let waiter = scope.spawn(|| {
+            loop {
+                let got = wait_for(evd.get(), PATIENCE, 1);
+                // Before that, the other thread was the one that waits, for a moment.
+                if got.0 != INVALID_STATE || ending.load(Ordering::SeqCst) {
+                    return got;
+                }
+            }
+        });
         while wait_for(evd.get(), 0, 1).0 != INVALID_STATE {}
         assert_eq!(kind(dat!(evd_free_func(evd.get()))), INVALID_STATE);
+        ending.store(true, Ordering::SeqCst);
         ok!(evd_set_unwaitable_func(evd.get()));
         assert_eq!(waiter.join().unwrap().0, INVALID_STATE);
     });
