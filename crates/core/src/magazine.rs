@@ -35,7 +35,7 @@ const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 const BYTES: u64 = 1 << 30;
 
 /// What one thread needs to register and deregister without the table's lock ([`Protection::register_from`],
-/// [`Protection::close_region_into`]). Dropping it returns everything to its table.
+/// [`Protection::close_region_into`], [`Protection::revoke_region_into`]). Dropping it returns everything to its table.
 pub struct Magazine {
     stock: Owner<Stock>,
     table: Weak<Protection>,
@@ -246,6 +246,23 @@ impl Protection {
         match self.end_idle(magazine, region) {
             Some(closing) => Ok(closing),
             None => self.close_region(region),
+        }
+    }
+
+    /// As [`Self::revoke_region`], usually without the table's lock.
+    ///
+    /// # Errors
+    /// As [`Self::revoke_region`].
+    #[inline]
+    pub fn revoke_region_into(
+        &self,
+        magazine: &Magazine,
+        region: RegionId,
+    ) -> Result<Closing<'_>, CoreError> {
+        // A region with windows or bindings is held.
+        match self.end_idle(magazine, region) {
+            Some(closing) => Ok(closing),
+            None => self.revoke_region(region),
         }
     }
 

@@ -179,6 +179,27 @@ fn a_region_with_bindings_does_not_end_into_a_magazine() {
     assert_eq!(gone, CoreError::NoSuchRegion(region.id));
 }
 
+#[test]
+fn revoking_ends_what_is_bound_with_a_magazine_too() {
+    let (table, domain) = table(Limits::default());
+    let magazine = table.magazine();
+    for bound in [false, true, false] {
+        let region = register(&table, &magazine, domain, range(0x1000, 64)).unwrap();
+        if bound {
+            table.bind_counter(region.id, 5).unwrap();
+            table.bind_endpoint(region.id, 1).unwrap();
+        }
+        let closing = table.revoke_region_into(&magazine, region.id).unwrap();
+        closing.finish().unwrap();
+        let stale = reason(&table, domain, WireKey::Device(region.key));
+        assert!(matches!(stale, Some(Reason::StaleKey { .. })), "{stale:?}");
+        assert_eq!(table.forget_endpoint(1), 0, "nothing is bound to it");
+        let gone = table.revoke_region_into(&magazine, region.id).unwrap_err();
+        assert_eq!(gone, CoreError::NoSuchRegion(region.id));
+        assert_eq!(table.regions_of_program(domain).unwrap(), 0);
+    }
+}
+
 /// Over more than all generations of a slot, keys are new, and the old ones are stale.
 #[test]
 fn keys_of_regions_that_came_and_went_are_stale() {

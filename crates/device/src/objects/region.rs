@@ -131,7 +131,10 @@ impl Device {
         if self.is_forked() {
             return Err(DeviceError::Forked);
         }
-        let closing = self.table().revoke_region(region.id)?;
+        let closing = match self.magazine() {
+            Some(magazine) => self.table().revoke_region_into(&magazine, region.id),
+            None => self.table().revoke_region(region.id),
+        }?;
         let leased = closing.was_shared();
         self.wait_until_unused(region, leased, closing);
         Ok(())

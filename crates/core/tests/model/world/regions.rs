@@ -157,10 +157,11 @@ impl World {
         };
         let (id, revoke) = (self.regions[number].id, self.random.one_in(5));
         let magazine = self.magazines.get(self.random.below(3) as usize);
-        let core = match magazine {
-            _ if revoke => self.core.revoke_region(id),
-            Some(magazine) => self.core.close_region_into(magazine, id),
-            None => self.core.close_region(id),
+        let core = match (magazine, revoke) {
+            (Some(magazine), true) => self.core.revoke_region_into(magazine, id),
+            (None, true) => self.core.revoke_region(id),
+            (Some(magazine), false) => self.core.close_region_into(magazine, id),
+            (None, false) => self.core.close_region(id),
         };
         let core = core.map(|mut closing| {
             self.section.pass(&mut closing);
