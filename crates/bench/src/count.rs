@@ -300,7 +300,7 @@ mod tests {
             5 * rounds
         );
         assert_eq!(each(&text, "side").unwrap(), [30.0, 20.0, 15.0]);
-        assert!(each(&text, "nobody").is_err());
+        assert!(each(&text, "missing").is_err());
         let without_loads = text.replace("Ir Dr Dw", "Ir Bc Dw");
         assert!(each(&without_loads, "side").is_err());
     }
