@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::Instant;
 
 use super::packet::{GONE, Packet, Received, read, send};
 use super::socket::{Dialled, Reached, dial_once, not_listening};
@@ -23,6 +23,7 @@ pub struct Connecting {
     there: Option<Reached>,
     /// How often the listener dropped us without reading the request.
     dropped: u32,
+    since: Instant,
 }
 
 impl Device {
@@ -48,6 +49,7 @@ impl Device {
             request: Packet::Request(self.side(qps, private_data)?),
             there: None,
             dropped: 0,
+            since: Instant::now(),
         })
     }
 }
@@ -77,7 +79,9 @@ impl Connecting {
                 },
                 Dialled::Busy => return Ok(None),
                 Dialled::NoListener if self.dropped > 0 => return Err(GONE),
-                Dialled::NoListener => return Err(not_listening(self.address, Duration::ZERO)),
+                Dialled::NoListener => {
+                    return Err(not_listening(self.address, self.since.elapsed()));
+                }
             },
         };
         match read(&there.socket)? {
