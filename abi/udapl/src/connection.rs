@@ -21,9 +21,13 @@ use crate::worker::Job;
 use parking_lot::MutexGuard;
 use rkey_device::engine::{QpAttributes, QpState};
 use rkey_device::link::NodeId;
-use rkey_device::{DeviceError, Peer, QpAddress};
+use rkey_device::{DeviceError, Peer, QpAddress, time};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long the end of an EP waits for the worker to withdraw its connection request.
+const WITHDRAW_TIME: Duration = Duration::from_secs(1);
 
 /// The connection of an EP.
 pub struct Control {
@@ -39,6 +43,8 @@ pub struct Control {
     /// The same of datagram EPs.
     kept: Vec<Box<[u8]>>,
     visible: Visible,
+    /// The worker's job for a connection request of this side, and its attempt.
+    requested: (u64, Weak<()>),
 }
 
 /// The EP at the other end.
@@ -70,6 +76,7 @@ impl Control {
             data: Vec::new(),
             kept: Vec::new(),
             visible: Visible::new(ia.address, 0),
+            requested: (0, Weak::new()),
         }
     }
 
@@ -81,6 +88,9 @@ impl Control {
 
     /// Keeps private data as long as the EP, for an event.
     pub fn keep(&mut self, data: Vec<u8>) -> &[u8] {
+        if data.is_empty() {
+            return &[];
+        }
         self.kept.push(data.into_boxed_slice());
         self.kept.last().map_or(&[], |data| &**data)
     }
@@ -111,7 +121,8 @@ pub fn check_data(number: u32, data: &[u8]) -> Result {
 }
 
 impl Ep {
-    fn step(&self, _control: &MutexGuard<'_, Control>, step: Step) -> Result {
+    /// Takes a step, if the state allows it.
+    pub(crate) fn step(&self, _control: &MutexGuard<'_, Control>, step: Step) -> Result {
         let next = self.state().after(step).ok_or(self.not_now())?;
         self.set_state(next);
         Ok(())
@@ -178,8 +189,11 @@ impl Ep {
         let connecting = ia.device.begin_connect(target, &[&qp], &hello)?;
         self.step(&control, Step::Connect)?;
         let attempt = control.begin((address, port), 0);
+        let exists = Arc::new(());
+        control.requested = (attempt, Arc::downgrade(&exists));
         drop(control);
-        let job = Job::connect(Arc::clone(self), attempt, connecting, deadline(timeout));
+        let ep = Arc::clone(self);
+        let job = Job::connect(ep, attempt, connecting, exists, deadline(timeout));
         ia.worker().add(job);
         Ok(())
     }
@@ -202,7 +216,7 @@ impl Ep {
     /// The peer has accepted, and both queue pairs are connected.
     pub fn connected(self: &Arc<Self>, attempt: u64, peer: &Peer) {
         if self.is_datagram() {
-            return self.resolved(peer);
+            return self.resolved(attempt, peer);
         }
         let Some(hello) = Hello::decode(&peer.private_data) else {
             tracing::warn!(
@@ -211,15 +225,29 @@ impl Ep {
             );
             return self.failed(attempt, CONNECTION_EVENT_NON_PEER_REJECTED, &[]);
         };
-        let mut control = self.control.lock();
-        if control.attempt != attempt || self.step(&control, Step::Establish).is_err() {
-            return;
+        if !self.ia().device.is_listener(peer, hello.control) {
+            tracing::warn!(
+                "process {} claims to listen at {}, but does not; not connected",
+                peer.pid,
+                hello.control
+            );
+            return self.failed(attempt, CONNECTION_EVENT_NON_PEER_REJECTED, &[]);
         }
-        control.peer = peer.qps.first().map(|qp| Remote {
+        let remote = peer.qps.first().map(|qp| Remote {
             node: peer.node,
             qp: *qp,
             control: hello.control,
         });
+        let mut control = self.control.lock();
+        if control.attempt != attempt || self.step(&control, Step::Establish).is_err() {
+            drop(control);
+            // The program has disconnected meanwhile, but the peer takes the connection for established.
+            if let Some(remote) = remote {
+                self.say_farewell(&remote, Purpose::Disconnect);
+            }
+            return;
+        }
+        control.peer = remote;
         control.data = hello.data;
         let event = connection(CONNECTION_EVENT_ESTABLISHED, self.handle, &control.data);
         drop(control);
@@ -281,7 +309,7 @@ impl Ep {
     /// The peer has confirmed the connection that this side accepted.
     pub fn accepted(self: &Arc<Self>, attempt: u64, hello: &Hello) {
         if self.is_datagram() {
-            return self.address_given(hello);
+            return self.address_given(attempt, hello);
         }
         let control = self.control.lock();
         if control.attempt == attempt && self.step(&control, Step::Establish).is_ok() {
@@ -311,7 +339,7 @@ impl Ep {
     /// A connection request failed.
     pub fn refused(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
         if self.is_datagram() {
-            return self.not_resolved(error);
+            return self.not_resolved(attempt, error);
         }
         tracing::info!(%error, "connecting");
         let (number, data) = match error {
@@ -414,6 +442,8 @@ impl Ep {
         control.attempt += 1;
         let peer = control.peer.take();
         drop(control);
+        // It withdraws a connection request.
+        self.ia().worker().ring();
         if let Err(error) = self.ia().device.settle() {
             tracing::debug!(%error, "acknowledging what was received");
         }
@@ -424,14 +454,38 @@ impl Ep {
             _ => Some(Purpose::Disconnect),
         };
         if let (Some(peer), Some(purpose)) = (peer, purpose) {
-            let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
-            match self.ia().device.begin_connect(peer.control, &[], &hello) {
-                Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
-                Err(error) => tracing::debug!(%error, "telling the peer of a disconnect"),
-            }
+            self.say_farewell(&peer, purpose);
         }
         if let Some(number) = event {
             self.tell(number, &[]);
+        }
+    }
+
+    /// Tells a peer that its connection has ended.
+    fn say_farewell(&self, peer: &Remote, purpose: Purpose) {
+        let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
+        match self.ia().device.begin_connect(peer.control, &[], &hello) {
+            Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
+            Err(error) => tracing::debug!(%error, "telling the peer of a disconnect"),
+        }
+    }
+
+    /// Waits until the worker has withdrawn a connection request of an earlier attempt, which uses the queue pair and so the
+    /// PZ.
+    pub(crate) fn withdraw(&self) {
+        let job = {
+            let control = self.control.lock();
+            let (attempt, job) = &control.requested;
+            match *attempt == control.attempt {
+                true => return,
+                false => job.clone(),
+            }
+        };
+        let worker = self.ia().worker();
+        let until = time::now() + WITHDRAW_TIME;
+        while job.strong_count() > 0 && !worker.is_here() && time::now() < until {
+            worker.ring();
+            time::sleep(Duration::from_micros(50));
         }
     }
 
@@ -453,6 +507,7 @@ impl Ep {
     /// # Errors
     /// `DAT_INVALID_STATE`, `DAT_INSUFFICIENT_RESOURCES`.
     pub fn reset(self: &Arc<Self>) -> Result {
+        self.withdraw();
         let mut control = self.control.lock();
         let before = self.state();
         let after = before.after(Step::Reset).ok_or(self.not_now())?;
@@ -481,6 +536,7 @@ impl Ep {
         }
         self.end(Step::DisconnectAbruptly, None);
         self.control.lock().attempt += 1;
+        self.ia().worker().ring();
         self.close();
         Ok(())
     }

@@ -7,13 +7,14 @@ use crate::address::Visible;
 use crate::argument;
 use crate::connection::check_data;
 use crate::ep::Ep;
+use crate::ep_calls::discard;
 use crate::ep_state::Step;
 use crate::fail::{Fail, Result, call};
 use crate::hello::{Hello, MAX_PRIVATE_DATA, to_text};
 use crate::ia::Ia;
 use crate::object::{all, find, find_or_null, remove};
 use crate::psp::Psp;
-use crate::service::Service;
+use crate::service::{Service, Target};
 use crate::sys::consts::*;
 use crate::sys::{ConnQual, CrHandle, CrParam, EpHandle, Pvoid, Return};
 use parking_lot::Mutex;
@@ -32,9 +33,13 @@ pub struct Cr {
     pub conn_qual: u64,
     /// The EP of the RSP, or the one that the PSP made.
     ep: Option<Arc<Ep>>,
+    /// Whether the PSP made that EP.
+    made: bool,
     incoming: Mutex<Option<Incoming>>,
     visible: Visible,
     data: Data,
+    /// Counts it among the unanswered requests of its service point.
+    _unanswered: Arc<()>,
 }
 
 /// The peer's private data, which the program may also write to.
@@ -74,7 +79,9 @@ impl Cr {
             hello,
             conn_qual: service.conn_qual(),
             ep,
+            made: matches!(service.target, Target::Provider),
             incoming: Mutex::new(Some(incoming)),
+            _unanswered: service.unanswered(),
         }
     }
 
@@ -91,11 +98,13 @@ impl Cr {
 
     /// Refuses it.
     pub fn reject(&self, data: &[u8]) {
-        if let Some(incoming) = self.take() {
-            incoming.reject(&to_text(data));
-        }
-        if let Some(ep) = &self.ep {
-            let _ = ep.take_step(Step::Reject);
+        // Otherwise another thread accepts it.
+        let Some(incoming) = self.take() else { return };
+        incoming.reject(&to_text(data));
+        match &self.ep {
+            Some(ep) if self.made => discard(ep),
+            Some(ep) => drop(ep.take_step(Step::Reject)),
+            None => {}
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::completion::extension;
 use crate::cr::Cr;
 use crate::ep::Ep;
-use crate::ep_state::State;
+use crate::ep_state::{State, Step};
 use crate::evd::deadline;
 use crate::event::{Queued, connection, notifying, set_extension};
 use crate::fail::{Fail, Result};
@@ -64,30 +64,41 @@ impl Ep {
             .qp()
             .ok_or(Fail::state(INVALID_STATE_EP_UNCONFIGURED))?;
         let ia = self.ia();
+        let attempt = {
+            let control = self.control.lock();
+            if !matches!(self.state(), State::Unconnected | State::Connected) {
+                return Err(self.not_now());
+            }
+            control.attempt()
+        };
         let hello = ia.hello(Purpose::DatagramRequest, qp.address(), data);
         let connecting = ia.device.begin_connect(target, &[], &hello.encode())?;
-        let attempt = self.control.lock().attempt();
-        let ep = Arc::clone(self);
-        ia.worker()
-            .add(Job::connect(ep, attempt, connecting, deadline(timeout)));
+        let (ep, exists) = (Arc::clone(self), Arc::new(()));
+        let job = Job::connect(ep, attempt, connecting, exists, deadline(timeout));
+        ia.worker().add(job);
         Ok(())
     }
 
     /// Another EP has given its address.
-    pub fn resolved(self: &Arc<Self>, peer: &Peer) {
+    pub fn resolved(self: &Arc<Self>, attempt: u64, peer: &Peer) {
         match Hello::decode(&peer.private_data) {
-            Some(hello) => self.reached(IB_UD_REMOTE_AH, &hello),
-            None => self.not_resolved(&DeviceError::Handshake("it is no uDAPL program")),
+            Some(hello) => self.reached(attempt, IB_UD_REMOTE_AH, hello.qpn, hello.data),
+            None => {
+                let error = DeviceError::Handshake("it is no uDAPL program");
+                self.not_resolved(attempt, &error);
+            }
         }
     }
 
-    fn reached(self: &Arc<Self>, kind: dat_ib_ext_type, hello: &Hello) {
+    fn reached(self: &Arc<Self>, attempt: u64, kind: dat_ib_ext_type, qpn: u32, data: Vec<u8>) {
         let mut details = extension(kind, DTO_SUCCESS, 0);
-        details.subject.remote_ah = self.ia().address_handle(hello.qpn);
+        details.subject.remote_ah = self.ia().address_handle(qpn);
         let event = {
             let mut control = self.control.lock();
-            self.set_state(State::Connected);
-            let data = control.keep(hello.data.clone());
+            if control.attempt() != attempt || self.step(&control, Step::Resolve).is_err() {
+                return;
+            }
+            let data = control.keep(data);
             let mut event = connection(CONNECTION_EVENT_ESTABLISHED, self.handle, data);
             event.event_number = IB_UD_CONNECTION_EVENT_ESTABLISHED;
             set_extension(&mut event, &details);
@@ -99,7 +110,7 @@ impl Ep {
     }
 
     /// The address of another EP cannot be had.
-    pub fn not_resolved(self: &Arc<Self>, error: &DeviceError) {
+    pub fn not_resolved(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
         tracing::info!(%error, "asking for the address of a datagram EP");
         let (number, kind, data) = match error {
             DeviceError::Refused { reason } => (
@@ -115,6 +126,11 @@ impl Ep {
         };
         let event = {
             let mut control = self.control.lock();
+            if control.attempt() != attempt {
+                return;
+            }
+            // The request to its RSP has failed.
+            let _ = self.step(&control, Step::Reject);
             let mut event = connection(number, self.handle, control.keep(data));
             set_extension(&mut event, &extension(kind, DTO_ERR_TRANSPORT, 0));
             event
@@ -132,11 +148,17 @@ impl Ep {
         let qp = self
             .qp()
             .ok_or(Fail::state(INVALID_STATE_EP_UNCONFIGURED))?;
+        let attempt = {
+            let control = self.control.lock();
+            if self.state().after(Step::Resolve).is_none() {
+                return Err(self.not_now());
+            }
+            control.attempt()
+        };
         let incoming = cr.take().ok_or(Fail::handle(INVALID_HANDLE_CR))?;
         let answer = self.ia().hello(Purpose::Answer, qp.address(), data);
         match incoming.answer(&[], &answer.encode()) {
             Ok(accepting) => {
-                let attempt = self.control.lock().attempt();
                 self.ia().worker().add(Job::Accept {
                     ep: Arc::clone(self),
                     attempt,
@@ -144,13 +166,14 @@ impl Ep {
                     hello: cr.hello.clone(),
                 });
             }
-            Err(error) => self.not_resolved(&error),
+            Err(error) => self.not_resolved(attempt, &error),
         }
         Ok(())
     }
 
     /// The EP that asked has this EP's address.
-    pub fn address_given(self: &Arc<Self>, hello: &Hello) {
-        self.reached(IB_UD_PASSIVE_REMOTE_AH, hello);
+    pub fn address_given(self: &Arc<Self>, attempt: u64, hello: &Hello) {
+        // The program has the private data from the CR.
+        self.reached(attempt, IB_UD_PASSIVE_REMOTE_AH, hello.qpn, Vec::new());
     }
 }

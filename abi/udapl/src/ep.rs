@@ -407,6 +407,7 @@ impl Ep {
 
     /// Ends the EP: its queue pair, and its use of other objects.
     pub(crate) fn close(&self) {
+        self.withdraw();
         self.leave_qp();
         let old = std::mem::take(&mut *self.parts.write());
         self.retire(old);

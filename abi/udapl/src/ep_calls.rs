@@ -283,6 +283,8 @@ impl Ep {
     /// # Errors
     /// `DAT_INVALID_STATE`: it is (or was) connected, or receives are posted.
     pub fn modify(self: &Arc<Self>, parts: Parts) -> Result {
+        // No other thread connects or accepts with the old queue pair meanwhile.
+        let control = self.control.lock();
         let posted = match self.qp() {
             Some(qp) => qp.query()?.receives > 0,
             None => false,
@@ -305,7 +307,7 @@ impl Ep {
             State::Unconfigured | State::UnconfiguredPassive
         );
         match waits && configured {
-            true => self.take_step(Step::Configure),
+            true => self.step(&control, Step::Configure),
             false => Ok(()),
         }
     }
@@ -465,6 +467,13 @@ pub unsafe extern "C" fn reset(ep: EpHandle) -> Return {
         // SAFETY: `find` validates the handle.
         unsafe { find::<Ep>(ep)? }.reset()
     })
+}
+
+/// Ends an EP that a PSP made for a request that is refused.
+pub fn discard(ep: &Arc<Ep>) {
+    ep.close();
+    // SAFETY: the program knows the EP only through the request, and does not use it after it has refused that.
+    drop(unsafe { remove::<Ep>(ep.handle) });
 }
 
 /// `dat_ep_free`.

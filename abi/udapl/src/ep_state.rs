@@ -61,6 +61,8 @@ pub enum Step {
     Break,
     /// The program resets the EP.
     Reset,
+    /// A datagram EP and another one know each other's address.
+    Resolve,
 }
 
 use State::*;
@@ -88,6 +90,7 @@ const TABLE: &[(State, Step, State)] = &[
     (CompletionPending, DisconnectGracefully, Disconnected),
     (CompletionPending, DisconnectAbruptly, Disconnected),
     (CompletionPending, PeerDisconnect, Disconnected),
+    (CompletionPending, Break, Disconnected),
     (Connected, DisconnectGracefully, DisconnectPending),
     (Connected, DisconnectAbruptly, Disconnected),
     (Connected, PeerDisconnect, Disconnected),
@@ -97,6 +100,9 @@ const TABLE: &[(State, Step, State)] = &[
     (DisconnectPending, PeerDisconnect, Disconnected),
     (DisconnectPending, Break, Disconnected),
     (Disconnected, Reset, Unconnected),
+    (Unconnected, Resolve, Connected),
+    (PassivePending, Resolve, Connected),
+    (Connected, Resolve, Connected),
 ];
 
 impl State {

@@ -4,13 +4,14 @@ use crate::address::of_qualifier;
 use crate::cr::Cr;
 use crate::datagram::request_event;
 use crate::ep::{Ep, Parts};
+use crate::ep_calls::discard;
 use crate::ep_state::{State, Step};
 use crate::evd::Evd;
 use crate::event::{notifying, request};
 use crate::fail::{Fail, Result};
 use crate::hello::{Hello, Purpose};
 use crate::ia::Ia;
-use crate::object::insert;
+use crate::object::{any, insert};
 use crate::sys::consts::*;
 use parking_lot::Mutex;
 use rkey_device::{DeviceError, Incoming, Listener, time};
@@ -21,6 +22,14 @@ use std::time::Duration;
 
 /// How long the end of a service point waits for the worker.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// How many requests of a service point the program may leave unanswered; more wait in its listener. Each has a descriptor:
+/// half of those that the process may have.
+fn most_unanswered() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = limit.current.unwrap_or(u64::MAX) / 2;
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
 
 /// The listener of a PSP or RSP.
 pub struct Service {
@@ -36,6 +45,9 @@ pub struct Service {
     used: AtomicBool,
     /// Requests that were handed over to it.
     handed: Mutex<Vec<(Incoming, Hello)>>,
+    /// Each CR has a clone.
+    unanswered: Arc<()>,
+    most_unanswered: usize,
 }
 
 /// The EP that gets the connections of a service point.
@@ -81,6 +93,8 @@ impl Service {
             target,
             used: AtomicBool::new(false),
             handed: Mutex::default(),
+            unanswered: Arc::default(),
+            most_unanswered: most_unanswered(),
         }))
     }
 
@@ -102,24 +116,35 @@ impl Service {
         self.conn_qual
     }
 
+    /// What a CR holds until it is answered.
+    #[must_use]
+    pub fn unanswered(&self) -> Arc<()> {
+        Arc::clone(&self.unanswered)
+    }
+
+    /// Whether the program can have another request.
+    fn has_room(&self) -> bool {
+        self.evd.has_room() && Arc::strong_count(&self.unanswered) <= self.most_unanswered
+    }
+
     /// Its listener, if it takes requests.
     fn open_listener(&self) -> Option<Arc<Listener>> {
         let listener = self.listener.lock().clone();
         listener.filter(|_| !self.used.load(Ordering::Acquire))
     }
 
-    /// The listener that the worker waits for; `None` unless the program's EVD has room for a request.
+    /// The listener that the worker waits for; `None` unless the program has room for a request.
     #[must_use]
     pub fn awaited(&self) -> Option<Arc<Listener>> {
-        self.open_listener().filter(|_| self.evd.has_room())
+        self.open_listener().filter(|_| self.has_room())
     }
 
-    /// Whether the worker must check again soon, because a peer has not sent its whole request, or the program's EVD is
-    /// full.
+    /// Whether the worker must check again soon, because a peer has not sent its whole request, or the program has no
+    /// room.
     #[must_use]
     pub fn is_impatient(&self) -> bool {
         let listener = self.open_listener();
-        listener.is_some_and(|listener| listener.has_half_open() || !self.evd.has_room())
+        listener.is_some_and(|listener| listener.has_half_open() || !self.has_room())
     }
 
     /// Takes the next connection request. Returns whether there may be another one.
@@ -161,7 +186,16 @@ impl Service {
             Purpose::DatagramRequest => queue_pairs == 0,
             _ => false,
         };
-        if !fits {
+        if !fits || !self.has_ep_for(datagram) {
+            incoming.reject("");
+            return;
+        }
+        if !incoming.listens_at(hello.control) {
+            tracing::warn!(
+                "process {} claims to listen at {}, but does not; refused",
+                incoming.peer().pid,
+                hello.control
+            );
             incoming.reject("");
             return;
         }
@@ -187,10 +221,24 @@ impl Service {
             }
             Err(fail) => {
                 tracing::warn!("a connection request was dropped: {fail}");
-                if let Some(ep) = ep {
-                    let _ = ep.take_step(Step::Reject);
+                match ep {
+                    Some(ep) if matches!(self.target, Target::Provider) => discard(&ep),
+                    Some(ep) => drop(ep.take_step(Step::Reject)),
+                    None => {}
                 }
             }
+        }
+    }
+
+    /// Whether an EP of this kind can answer a request.
+    fn has_ep_for(&self, datagram: bool) -> bool {
+        let here = |ep: &Ep| Arc::ptr_eq(ep.ia(), &self.ia) && ep.is_datagram();
+        match &self.target {
+            Target::Reserved(ep) => ep.is_datagram() == datagram,
+            // The EPs that it makes have connections.
+            Target::Provider => !datagram,
+            // Programs that use no datagrams know no such requests: they would never answer them.
+            Target::Consumer => !datagram || any::<Ep>(here),
         }
     }
 

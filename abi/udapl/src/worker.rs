@@ -43,6 +43,8 @@ pub enum Job {
         attempt: u64,
         /// The device's part.
         connecting: Connecting,
+        /// Tells the EP that the job exists: the device's part uses its queue pair.
+        exists: Arc<()>,
         /// The time to give up if there is no listener.
         find: Instant,
         /// The time to give up.
@@ -97,6 +99,7 @@ impl Job {
         ep: Arc<Ep>,
         attempt: u64,
         connecting: Connecting,
+        exists: Arc<()>,
         until: Option<Instant>,
     ) -> Self {
         let find = time::now() + FIND_TIME;
@@ -104,6 +107,7 @@ impl Job {
             ep,
             attempt,
             connecting,
+            exists,
             find: until.map_or(find, |until| until.min(find)),
             until,
         }
@@ -138,6 +142,15 @@ impl Job {
         }
     }
 
+    /// Whether a step may end the job although its descriptor is not ready: its EP may no longer take part.
+    fn may_be_stale(&self) -> bool {
+        match self {
+            Self::Connect { ep, attempt, .. } => !ep.is_attempt(*attempt),
+            Self::Accept { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Does the part of the job that is possible now. Returns whether the job is finished.
     fn step(&mut self, now: Instant) -> bool {
         match self {
@@ -147,6 +160,7 @@ impl Job {
                 connecting,
                 find,
                 until,
+                ..
             } => step_connect(ep, *attempt, connecting, now, *find, *until),
             Self::Accept {
                 ep,
@@ -195,7 +209,7 @@ fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello)
     match accepting.is_ready() {
         Ok(false) => return !ep.is_attempt(attempt),
         Ok(true) => ep.accepted(attempt, hello),
-        Err(error) if ep.is_datagram() => ep.not_resolved(&error),
+        Err(error) if ep.is_datagram() => ep.not_resolved(attempt, &error),
         Err(error) => {
             tracing::info!(%error, "a peer did not confirm its connection");
             ep.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
@@ -285,6 +299,14 @@ impl Worker {
     /// Makes the worker check again what it waits for.
     pub fn ring(&self) {
         self.inbox.ring();
+    }
+
+    /// Whether this is the worker's own thread: an agent of a CNO runs in it.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        let thread = self.thread.lock();
+        let own = thread.as_ref().map(|it| it.thread().id());
+        own == Some(std::thread::current().id())
     }
 
     /// Makes the worker listen for a PSP or RSP.
@@ -425,7 +447,7 @@ impl Round {
             let is_ready = ready.get(index).copied().unwrap_or(true);
             index += 1;
             let over = job.deadline().is_some_and(|end| now >= end);
-            !((is_ready || over || matches!(job, Job::Accept { .. })) && job.step(now))
+            !((is_ready || over || job.may_be_stale()) && job.step(now))
         });
         let mut new = std::mem::take(&mut *self.inbox.jobs.lock());
         // A new job may concern an EP whose confirmation is among the older jobs, so those come first.

@@ -394,3 +394,62 @@ fn a_closed_ia_leaves_no_threads_and_no_descriptors() {
     }
     assert_eq!(resources(), before);
 }
+
+/// An EP that ends while its request is unanswered leaves nothing that uses its PZ, and no descriptor.
+#[test]
+fn a_withdrawn_request_leaves_nothing() {
+    let (one, two) = (World::open(), World::open());
+    let (_, evd, conn_qual) = two.psp();
+    let mut before = None;
+    for round in 0..6 {
+        let mut pz = null_mut();
+        ok!(pz_create_func(one.ia, &raw mut pz));
+        let active = one.end_in(pz, &attr());
+        one.connect(&active, conn_qual, &[]);
+        let cr = two.request(evd);
+        if round % 2 == 0 {
+            ok!(ep_disconnect_func(active.ep, CLOSE_ABRUPT_FLAG));
+            expect(active.connect, CONNECTION_EVENT_DISCONNECTED);
+        }
+        ok!(ep_free_func(active.ep));
+        ok!(pz_free_func(pz));
+        for evd in [active.recv, active.request, active.connect] {
+            ok!(evd_free_func(evd));
+        }
+        ok!(cr_reject_func(cr, 0, null_mut()));
+        assert_eq!(*before.get_or_insert_with(resources), resources());
+    }
+}
+
+#[test]
+fn an_ep_that_a_psp_made_ends_with_its_rejected_request() {
+    let (one, two) = (World::open(), World::open());
+    let (active, other) = (one.end(), two.end());
+    let evd = two.evd(8, EVD_CR_FLAG);
+    let (mut psp, mut conn_qual) = (null_mut(), 0);
+    ok!(psp_create_any_func(
+        two.ia,
+        &raw mut conn_qual,
+        evd,
+        PSP_PROVIDER_FLAG,
+        &raw mut psp
+    ));
+    for configured in [false, true] {
+        one.connect(&active, conn_qual, &[]);
+        let cr = two.request(evd);
+        // SAFETY: all zeros is a valid value.
+        let mut param: CrParam = unsafe { zeroed() };
+        ok!(cr_query_func(cr, CR_FIELD_ALL, &raw mut param));
+        let ep = param.local_ep_handle;
+        if configured {
+            let parts = query(&other);
+            ok!(ep_modify_func(ep, EP_FIELD_PZ_HANDLE, &raw const parts));
+        }
+        ok!(cr_reject_func(cr, 0, null_mut()));
+        expect(active.connect, CONNECTION_EVENT_PEER_REJECTED);
+        ok!(ep_reset_func(active.ep));
+        assert_eq!(kind(dat!(ep_free_func(ep))), INVALID_HANDLE);
+    }
+    ok!(ep_free_func(other.ep));
+    ok!(pz_free_func(two.pz));
+}

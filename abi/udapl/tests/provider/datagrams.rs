@@ -59,6 +59,10 @@ fn datagrams_reach_every_ep_whose_address_is_known() {
         addresses.push(address(&event));
         let event = expect(receiver.connect, IB_UD_CONNECTION_EVENT_ESTABLISHED);
         assert_eq!(details(&event).kind, IB_UD_PASSIVE_REMOTE_AH);
+        // It was in the CR; to keep it for this event would let peers use up memory.
+        // SAFETY: the event of a connection.
+        let data = unsafe { event.event_data.connect_event_data };
+        assert_eq!(data.private_data_size, 0);
         assert!(!address(&event).ah.is_null());
     }
     let [mut mine, theirs] = [&one, &two].map(|it| it.memory(256, MEM_PRIV_ALL_FLAG));
@@ -166,4 +170,40 @@ fn attributes_can_be_had_without_an_open_ia() {
     assert_eq!((attr.dapl_version_major, attr.is_thread_safe), (2, FALSE));
     assert_eq!(extended(ia, IB_CLOSE_QUERY_OP, &[]), SUCCESS);
     assert_eq!(kind(extended(ia, IB_CLOSE_QUERY_OP, &[])), INVALID_HANDLE);
+}
+
+/// A datagram EP that the program has disconnected stays so, whatever address still arrives.
+#[test]
+fn a_late_address_does_not_revive_an_ep() {
+    let (one, two) = (World::open(), World::open());
+    let attr = EpAttr {
+        service_type: IB_SERVICE_TYPE_UD,
+        max_message_size: 4096,
+        ..attr()
+    };
+    let (asking, giving) = (one.end_with(&attr), two.end_with(&attr));
+    let (_, evd, conn_qual) = two.psp();
+    let request = || {
+        assert_eq!(one.try_connect(asking.ep, conn_qual, &[]), SUCCESS);
+        let event = expect(evd, IB_UD_CONNECTION_REQUEST_EVENT);
+        // SAFETY: the event of a request.
+        unsafe { event.event_data.cr_arrival_event_data }.cr_handle
+    };
+    ok!(cr_accept_func(request(), giving.ep, 0, null_mut()));
+    expect(asking.connect, IB_UD_CONNECTION_EVENT_ESTABLISHED);
+    expect(giving.connect, IB_UD_CONNECTION_EVENT_ESTABLISHED);
+    let late = request();
+    ok!(ep_disconnect_func(asking.ep, CLOSE_ABRUPT_FLAG));
+    expect(asking.connect, CONNECTION_EVENT_DISCONNECTED);
+    assert_eq!(one.try_connect(asking.ep, conn_qual, &[]), INVALID_STATE);
+    ok!(cr_accept_func(late, giving.ep, 0, null_mut()));
+    // The request was withdrawn, or its answer came too late.
+    let event = wait(giving.connect);
+    let either = [
+        IB_UD_CONNECTION_EVENT_ESTABLISHED,
+        IB_UD_CONNECTION_ERROR_EVENT,
+    ];
+    assert!(either.contains(&event.event_number));
+    assert_eq!(one.state(&asking), EP_STATE_DISCONNECTED);
+    assert!(empty(asking.connect));
 }

@@ -1,7 +1,10 @@
 //! Peers that are no uDAPL program, or claim what is not theirs: they are refused, and harm no other.
 
 use crate::world::*;
+use daplrkey::ep::Ep;
+use daplrkey::ep_state::{State, Step};
 use daplrkey::hello::{Hello, Purpose};
+use daplrkey::object::find;
 use daplrkey::sys::*;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Access, DomainId, RegionSpec};
@@ -9,6 +12,7 @@ use rkey_device::engine::{Completion, QpAttributes, QpState, SendRequest, Status
 use rkey_device::{Config, Device, DeviceError, Peer, Qp, QpAddress, QpOptions};
 use std::net::SocketAddr;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TIME: Duration = Duration::from_secs(30);
@@ -94,6 +98,8 @@ fn requests_that_are_no_requests_are_refused_and_others_are_served() {
     bad.push((vec![], hello(Purpose::Request)));
     bad.push((vec![&first, &second], hello(Purpose::Request)));
     bad.push((vec![&first], hello(Purpose::DatagramRequest)));
+    // The program has no datagram EP.
+    bad.push((vec![], hello(Purpose::DatagramRequest)));
     bad.push((vec![&first], hello(Purpose::Answer)));
     bad.push((vec![], hello(Purpose::Disconnect)));
     for (qps, data) in bad {
@@ -247,4 +253,122 @@ fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
     assert_eq!(write(part.virtual_address + 1), Status::RemoteAccess);
     expect(end.connect, CONNECTION_EVENT_BROKEN);
     peer.device.close_region(region).unwrap();
+}
+
+/// An RSP takes one request: a stranger cannot use that up with a request for its datagram address.
+#[test]
+fn a_datagram_request_does_not_jam_an_rsp() {
+    let (one, two, stranger) = (World::open(), World::open(), Stranger::new());
+    let (active, passive) = (one.end(), two.end());
+    let (psp, evd, conn_qual) = two.psp();
+    ok!(psp_free_func(psp));
+    let mut rsp = null_mut();
+    ok!(rsp_create_func(
+        two.ia,
+        conn_qual,
+        passive.ep,
+        evd,
+        &raw mut rsp
+    ));
+    let qp = stranger.qp();
+    let hello = Stranger::hello(Purpose::DatagramRequest, qp.address(), &[]);
+    let refused = stranger.connect(conn_qual, &[], &hello);
+    assert!(
+        matches!(refused, Err(DeviceError::Refused { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(two.state(&passive), EP_STATE_RESERVED);
+    one.connect(&active, conn_qual, &[]);
+    ok!(cr_accept_func(two.request(evd), null_mut(), 0, null_mut()));
+    expect(active.connect, CONNECTION_EVENT_ESTABLISHED);
+}
+
+/// The object of an EP.
+fn object(end: &End) -> Arc<Ep> {
+    // SAFETY: nothing frees the EP meanwhile.
+    Arc::clone(unsafe { find::<Ep>(end.ep) }.unwrap())
+}
+
+/// The program disconnects while the worker takes the last step of connecting: the peer has accepted, and must learn of it.
+#[test]
+fn a_disconnect_in_the_last_step_of_connecting_reaches_the_peer() {
+    let (world, stranger) = (World::open(), Stranger::new());
+    let (end, qp) = (world.end(), stranger.qp());
+    let listener = stranger.device.listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let hello = Hello {
+        control: listener.local_address(),
+        ..Hello::decode(&Stranger::hello(Purpose::Answer, qp.address(), &[])).unwrap()
+    };
+    let peer = Peer {
+        node: stranger.device.node(),
+        uid: 0,
+        pid: std::process::id(),
+        qps: vec![qp.address()],
+        private_data: hello.encode(),
+    };
+    let ep = object(&end);
+    let attempt = ep.control.lock().attempt();
+    ep.connected(attempt, &peer);
+    let farewell = listener.accept(Some(TIME)).unwrap();
+    let said = Hello::decode(&farewell.peer().private_data).unwrap();
+    assert_eq!(said.purpose, Purpose::Disconnect);
+    assert_eq!((said.qpn, said.msn), (qp.address().qpn, qp.address().msn));
+    assert_eq!(world.state(&end), EP_STATE_UNCONNECTED);
+    assert!(empty(end.connect));
+}
+
+/// A message of a peer that comes while the program accepts its request counts as well.
+#[test]
+fn a_connection_that_breaks_before_it_is_confirmed_is_broken() {
+    let (world, stranger) = (World::open(), Stranger::new());
+    let (end, qp) = (world.end(), stranger.qp());
+    let ep = object(&end);
+    ep.take_step(Step::Accept).unwrap();
+    let attempt = ep.control.lock().attempt();
+    ep.end(Step::Break, Some(CONNECTION_EVENT_BROKEN));
+    expect(end.connect, CONNECTION_EVENT_BROKEN);
+    assert_eq!(ep.state(), State::Disconnected);
+    let hello = Stranger::hello(Purpose::Request, qp.address(), &[]);
+    ep.accepted(attempt, &Hello::decode(&hello).unwrap());
+    assert_eq!(ep.state(), State::Disconnected);
+    assert!(empty(end.connect));
+}
+
+const WHO_LISTENS: &str = "strangers::who_listens_for_farewells_is_checked_among_users";
+
+/// Where programs of several users meet, a peer cannot have farewells sent to a process that is not its own.
+#[test]
+fn who_listens_for_farewells_is_checked_among_users() {
+    if std::env::var("RKEY_SHARE").as_deref() != Ok("all") {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args([WHO_LISTENS, "--exact", "--nocapture"]);
+        let output = again.env("RKEY_SHARE", "all").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("1 passed"), "{text}");
+        return;
+    }
+    let device = Device::open(Config::from_env().unwrap()).unwrap();
+    let domain = device.create_domain().unwrap();
+    let (world, stranger) = (World::open(), Stranger { device, domain });
+    let (_, evd, conn_qual) = world.psp();
+    let qp = stranger.qp();
+    let listener = stranger.device.listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let nowhere = Stranger::hello(Purpose::Request, qp.address(), &[]);
+    let refused = stranger.connect(conn_qual, &[&qp], &nowhere);
+    assert!(
+        matches!(refused, Err(DeviceError::Refused { .. })),
+        "{refused:?}"
+    );
+    assert!(empty(evd));
+    let hello = Hello {
+        control: listener.local_address(),
+        ..Hello::decode(&nowhere).unwrap()
+    };
+    let to = ([127, 0, 0, 1], conn_qual as u16).into();
+    let mut honest = stranger
+        .device
+        .begin_connect(to, &[&qp], &hello.encode())
+        .unwrap();
+    assert!(honest.try_finish().unwrap().is_none());
+    ok!(cr_reject_func(world.request(evd), 0, null_mut()));
 }

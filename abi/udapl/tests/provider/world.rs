@@ -143,13 +143,17 @@ impl World {
     }
 
     pub(crate) fn end_with(&self, attr: &EpAttr) -> End {
+        self.end_in(self.pz, attr)
+    }
+
+    pub(crate) fn end_in(&self, pz: PzHandle, attr: &EpAttr) -> End {
         let dto = EVD_DTO_FLAG | EVD_RMR_BIND_FLAG;
         let (recv, request) = (self.evd(64, dto), self.evd(64, dto));
         let connect = self.evd(8, EVD_CONNECTION_FLAG);
         let mut ep = null_mut();
         ok!(ep_create_func(
             self.ia,
-            self.pz,
+            pz,
             recv,
             request,
             connect,

@@ -210,6 +210,27 @@ impl Listener {
     }
 }
 
+impl Device {
+    /// Whether a peer's process also listens at an address; see [`Incoming::listens_at`].
+    #[must_use]
+    pub fn is_listener(&self, peer: &Peer, address: SocketAddr) -> bool {
+        let scope = self.scope();
+        if let Scope::User(_) = scope {
+            return true;
+        }
+        // PID 0 is a process that we do not see; then the user id decides.
+        let same = |uid: u32, pid: Option<u32>| {
+            let seen = pid.filter(|_| peer.pid != 0);
+            uid == peer.uid && seen.is_none_or(|pid| pid == peer.pid)
+        };
+        let names = names::candidates(scope, address);
+        names.iter().any(|name| {
+            let who = names::abstract_address(name).and_then(|name| listener(&name));
+            who.is_ok_and(|who| same(who.uid, who.pid))
+        })
+    }
+}
+
 /// A peer's connection request, which waits for the answer.
 #[derive(Debug)]
 pub struct Incoming {
@@ -283,20 +304,7 @@ impl Incoming {
     /// address. Among processes of one user, the claim counts as true.
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
-        let scope = self.device.scope();
-        if let Scope::User(_) = scope {
-            return true;
-        }
-        // PID 0 is a process that we do not see; then the user id decides.
-        let same = |uid: u32, pid: Option<u32>| {
-            let seen = pid.filter(|_| self.peer.pid != 0);
-            uid == self.peer.uid && seen.is_none_or(|pid| pid == self.peer.pid)
-        };
-        let names = names::candidates(scope, address);
-        names.iter().any(|name| {
-            let who = names::abstract_address(name).and_then(|name| listener(&name));
-            who.is_ok_and(|who| same(who.uid, who.pid))
-        })
+        self.device.is_listener(&self.peer, address)
     }
 
     /// Refuses the connection, and sends the reason to the peer.
