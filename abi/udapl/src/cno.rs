@@ -18,6 +18,7 @@ use rkey_kit::object::Users;
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 
 /// A CNO.
 pub struct Cno {
@@ -26,6 +27,7 @@ pub struct Cno {
     pub handle: usize,
     state: Mutex<State>,
     triggered: Condvar,
+    agent_returned: Condvar,
     /// The EVDs that notify the CNO.
     pub users: Users,
 }
@@ -35,7 +37,13 @@ struct State {
     /// The EVDs that have triggered the CNO, oldest first, each once.
     evds: VecDeque<usize>,
     waiters: u32,
+    /// How many times the CNO has lost its last EVD.
+    emptied: u64,
     freed: bool,
+    /// The EVDs that the worker has a job for.
+    queued: Vec<usize>,
+    /// The EVD that the agent is being called for, and the thread that calls it.
+    calling: Option<(usize, ThreadId)>,
 }
 
 /// A function of the program.
@@ -66,43 +74,84 @@ impl Cno {
             state.evds.push_back(evd);
         }
         self.triggered.notify_one();
-        if state.agent.0.proxy_agent_func.is_some() {
+        self.queue_call(&mut state, evd);
+    }
+
+    /// Has the worker call the agent, if there is one, unless it is about to.
+    fn queue_call(self: &Arc<Self>, state: &mut State, evd: usize) {
+        if state.agent.0.proxy_agent_func.is_some() && !state.queued.contains(&evd) {
+            state.queued.push(evd);
             let cno = Arc::clone(self);
             self.ia.worker().add(Job::Notify { cno, evd });
         }
     }
 
-    /// Calls the agent for an EVD. The caller holds no lock: the agent may make any call.
+    /// Calls the agent for an EVD that still has a notification. The caller holds no lock: the agent may make any call.
     pub fn call_agent(&self, evd: usize) {
         let agent = {
-            let state = self.state.lock();
-            state.agent.0
+            let mut state = self.state.lock();
+            state.queued.retain(|&other| other != evd);
+            let place = state.evds.iter().position(|&other| other == evd);
+            let Some(function) = state.agent.0.proxy_agent_func.filter(|_| !state.freed) else {
+                return;
+            };
+            // Otherwise the program has taken the events, or freed the EVD.
+            let Some(_) = place.and_then(|place| state.evds.remove(place)) else {
+                return;
+            };
+            state.calling = Some((evd, thread::current().id()));
+            (function, state.agent.0.instance_data)
         };
-        if let Some(function) = agent.proxy_agent_func {
-            // SAFETY: the program gave us the function for this.
-            unsafe { function(agent.instance_data, evd as EvdHandle) };
+        let (function, instance_data) = agent;
+        // SAFETY: the program gave us the function for this, and cannot withdraw it during the call: see `wait_for_agent`.
+        unsafe { function(instance_data, evd as EvdHandle) };
+        self.state.lock().calling = None;
+        self.agent_returned.notify_all();
+    }
+
+    /// Waits until the agent is not being called (for this EVD). An agent itself does not wait.
+    pub fn wait_for_agent(&self, evd: Option<usize>) {
+        let own = thread::current().id();
+        let mut state = self.state.lock();
+        while let Some((current, thread)) = state.calling
+            && thread != own
+            && evd.is_none_or(|evd| evd == current)
+        {
+            self.agent_returned.wait(&mut state);
         }
     }
 
-    /// Records that an EVD is freed, or will notify another CNO.
+    /// Records that an EVD has no notification any more.
     pub fn forget(&self, evd: usize) {
         self.state.lock().evds.retain(|&other| other != evd);
     }
 
-    /// Waits for an EVD.
+    /// Records that an EVD is freed, or will notify another CNO. If it was the last one, all waiters return.
+    pub fn leave(&self, evd: usize) {
+        let mut state = self.state.lock();
+        state.evds.retain(|&other| other != evd);
+        self.users.remove();
+        if self.users.is_empty() {
+            state.emptied += 1;
+            self.triggered.notify_all();
+        }
+    }
+
+    /// Waits for an EVD. Returns 0 (no handle) if all EVDs of the CNO leave it meanwhile, or the IA is closed.
     ///
     /// # Errors
-    /// `DAT_TIMEOUT_EXPIRED`, `DAT_INVALID_STATE` (freed meanwhile).
+    /// `DAT_TIMEOUT_EXPIRED`.
     fn wait(&self, timeout: Timeout) -> Result<usize> {
         let deadline = crate::evd::deadline(timeout);
         let mut state = self.state.lock();
+        let emptied = state.emptied;
         state.waiters += 1;
         let result = loop {
             if let Some(evd) = state.evds.pop_front() {
                 break Ok(evd);
             }
-            if state.freed {
-                break Err(Fail::state(INVALID_STATE_CNO_DEAD));
+            if state.freed || state.emptied != emptied {
+                break Ok(0);
             }
             match deadline {
                 None => self.triggered.wait(&mut state),
@@ -116,11 +165,16 @@ impl Cno {
         result
     }
 
-    /// Ends the CNO and the waits for it.
-    pub fn close(&self) {
-        let mut state = self.state.lock();
-        state.freed = true;
+    /// Ends the waits for it, and calls its agent no more.
+    pub fn abort_waits(&self) {
+        self.state.lock().freed = true;
         self.triggered.notify_all();
+    }
+
+    /// Ends it. When this returns, the agent has returned too, unless it is the agent that ends it.
+    pub fn close(&self) {
+        self.abort_waits();
+        self.wait_for_agent(None);
     }
 }
 
@@ -145,9 +199,13 @@ pub unsafe extern "C" fn create(
                     agent: Agent(agent),
                     evds: VecDeque::new(),
                     waiters: 0,
+                    emptied: 0,
                     freed: false,
+                    queued: Vec::new(),
+                    calling: None,
                 }),
                 triggered: Condvar::new(),
+                agent_returned: Condvar::new(),
                 users: Users::default(),
             }))
         })?;
@@ -163,7 +221,16 @@ pub unsafe extern "C" fn create(
 pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -> Return {
     call("dat_cno_modify_agent", || {
         // SAFETY: `find` validates the handle.
-        unsafe { find::<Cno>(cno)? }.state.lock().agent = Agent(agent);
+        let cno = Arc::clone(unsafe { find::<Cno>(cno)? });
+        {
+            let mut state = cno.state.lock();
+            state.agent = Agent(agent);
+            // The new agent hears of what the waiters have not.
+            for evd in state.evds.clone() {
+                cno.queue_call(&mut state, evd);
+            }
+        }
+        cno.wait_for_agent(None);
         Ok(())
     })
 }
@@ -229,7 +296,7 @@ pub unsafe extern "C" fn wait(cno: CnoHandle, timeout: Timeout, evd: *mut EvdHan
 pub unsafe extern "C" fn free(cno: CnoHandle) -> Return {
     call("dat_cno_free", || {
         // SAFETY: `find` validates the handle.
-        let object = unsafe { find::<Cno>(cno)? };
+        let object = Arc::clone(unsafe { find::<Cno>(cno)? });
         if !object.users.is_empty() || object.state.lock().waiters > 0 {
             return Err(Fail::state(INVALID_STATE_CNO_IN_USE));
         }

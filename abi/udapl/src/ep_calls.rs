@@ -465,7 +465,7 @@ pub unsafe extern "C" fn set_watermark(ep: EpHandle, soft: Count, hard: Count) -
 pub unsafe extern "C" fn reset(ep: EpHandle) -> Return {
     call("dat_ep_reset", || {
         // SAFETY: `find` validates the handle.
-        unsafe { find::<Ep>(ep)? }.reset()
+        Arc::clone(unsafe { find::<Ep>(ep)? }).reset()
     })
 }
 
@@ -483,7 +483,7 @@ pub fn discard(ep: &Arc<Ep>) {
 pub unsafe extern "C" fn free(ep: EpHandle) -> Return {
     call("dat_ep_free", || {
         // SAFETY: `find` validates the handle.
-        unsafe { find::<Ep>(ep)? }.free()?;
+        Arc::clone(unsafe { find::<Ep>(ep)? }).free()?;
         // SAFETY: the last use of the handle.
         unsafe { remove::<Ep>(ep as usize) }.map(drop)
     })

@@ -56,6 +56,8 @@ struct State {
     enabled: bool,
     waitable: bool,
     waiting: bool,
+    /// Whether it is freed, or its IA closed.
+    closed: bool,
     cno: Option<Arc<Cno>>,
     /// The EP of the last completion.
     last: Option<(u32, Arc<Ep>)>,
@@ -107,6 +109,7 @@ impl Evd {
                 enabled: true,
                 waitable: true,
                 waiting: false,
+                closed: false,
                 cno,
                 last: None,
             }),
@@ -204,13 +207,12 @@ impl Evd {
         self.settle(broken);
     }
 
-    /// Notifies a waiter and the CNO. Under the lock, so that a CNO does not report events that were taken before.
+    /// Notifies the waiter, or else the CNO. Under the lock, so that a CNO does not report events that were taken before.
     fn announce(&self, state: &State) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if state.waiting {
             self.cq.wake();
-        }
-        if let Some(cno) = state.active_cno() {
+        } else if let Some(cno) = state.active_cno() {
             cno.trigger(self.handle);
         }
     }
@@ -312,13 +314,11 @@ impl Evd {
     /// Waits until there are `threshold` events and takes the oldest one; also returns how many more there are.
     ///
     /// # Errors
-    /// `DAT_TIMEOUT_EXPIRED`; `DAT_INVALID_STATE` (unwaitable, or another waiter).
+    /// `DAT_TIMEOUT_EXPIRED`; `DAT_INVALID_STATE` (unwaitable, or another waiter); `DAT_ABORT` (freed, or its IA closed).
     pub fn wait(&self, timeout: Timeout, threshold: u32) -> Result<(Event, u32)> {
         {
             let mut state = self.state.lock();
-            if !state.waitable {
-                return Err(Fail::state(INVALID_STATE_EVD_UNWAITABLE));
-            }
+            state.check_waitable()?;
             if std::mem::replace(&mut state.waiting, true) {
                 return Err(Fail::state(INVALID_STATE_EVD_WAITER));
             }
@@ -332,10 +332,19 @@ impl Evd {
                 result => break result,
             }
         };
-        self.state.lock().waiting = false;
-        let event = event?;
-        let more = self.state.lock().queue.len() + if self.has_cq { self.cq.len() } else { 0 };
-        Ok((event, more as u32))
+        let mut state = self.state.lock();
+        state.waiting = false;
+        match event {
+            Ok(event) => {
+                let more = state.queue.len() + if self.has_cq { self.cq.len() } else { 0 };
+                Ok((event, more as u32))
+            }
+            Err(fail) => {
+                // Events came that were too few for the waiter; the CNO has not heard of them.
+                self.trigger_if_notified(&state);
+                Err(fail)
+            }
+        }
     }
 
     fn wait_alone(&self, deadline: Option<Instant>, threshold: usize) -> Result {
@@ -343,22 +352,20 @@ impl Evd {
         loop {
             let seen = self.news.load(Ordering::SeqCst);
             let mut broken = Broken::new();
-            let (enough, waitable) = {
+            let (enough, allowed) = {
                 let mut state = self.state.lock();
                 while self.take_completions(&mut state, &mut broken) > 0 {}
                 // Events that are there already end the wait at once; later, only a notification ends it.
                 let notified = before.is_none_or(|before| state.notified > before);
                 before.get_or_insert(state.notified);
                 let enough = notified && state.queue.len() >= threshold;
-                (enough, state.waitable)
+                (enough, state.check_waitable())
             };
             self.settle(broken);
             if enough {
                 return Ok(());
             }
-            if !waitable {
-                return Err(Fail::state(INVALID_STATE_EVD_UNWAITABLE));
-            }
+            allowed?;
             let left = match deadline {
                 None => None,
                 Some(end) => match end.checked_duration_since(time::now()) {
@@ -400,8 +407,12 @@ impl Evd {
     /// Triggers the CNO for events that are there already.
     fn trigger_for_old(&self) {
         self.look();
-        let state = self.state.lock();
+        self.trigger_if_notified(&self.state.lock());
+    }
+
+    fn trigger_if_notified(&self, state: &State) {
         if let Some(cno) = state.active_cno()
+            && !state.waiting
             && state.queue.iter().any(|queued| queued.notify)
         {
             cno.trigger(self.handle);
@@ -415,8 +426,7 @@ impl Evd {
         }
         let old = std::mem::replace(&mut self.state.lock().cno, cno);
         if let Some(old) = old {
-            old.users.remove();
-            old.forget(self.handle);
+            old.leave(self.handle);
         }
         self.trigger_for_old();
     }
@@ -473,12 +483,20 @@ impl Evd {
         self.state.lock().waiting
     }
 
+    /// Ends the wait for it, and refuses more.
+    pub fn abort_wait(&self) {
+        self.state.lock().closed = true;
+        self.news.fetch_add(1, Ordering::SeqCst);
+        self.cq.wake();
+    }
+
     /// Ends it.
     pub fn close(&self) {
+        self.abort_wait();
         let cno = self.state.lock().cno.take();
         if let Some(cno) = cno {
-            cno.users.remove();
-            cno.forget(self.handle);
+            cno.leave(self.handle);
+            cno.wait_for_agent(Some(self.handle));
         }
         if self.has_cq {
             self.ia.forget_cq(self.cq.id());
@@ -487,6 +505,17 @@ impl Evd {
 }
 
 impl State {
+    /// Whether a thread may wait for the EVD.
+    fn check_waitable(&self) -> Result {
+        if self.closed {
+            return Err(Fail::new(ABORT, NO_SUBTYPE));
+        }
+        match self.waitable {
+            true => Ok(()),
+            false => Err(Fail::state(INVALID_STATE_EVD_UNWAITABLE)),
+        }
+    }
+
     /// The CNO, if events trigger it.
     fn active_cno(&self) -> Option<&Arc<Cno>> {
         self.cno.as_ref().filter(|_| self.enabled)

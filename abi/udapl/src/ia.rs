@@ -276,9 +276,16 @@ impl Ia {
         self.async_evd.lock().clone()
     }
 
-    /// Reports asynchronous errors there.
+    /// Reports asynchronous errors there. An EVD of another IA counts the IA among its users.
     pub fn set_async_evd(&self, evd: Option<Arc<Evd>>) {
-        *self.async_evd.lock() = evd;
+        let is_foreign = |evd: &&Arc<Evd>| evd.ia().handle != self.handle;
+        if let Some(new) = evd.as_ref().filter(is_foreign) {
+            new.users.add();
+        }
+        let old = std::mem::replace(&mut *self.async_evd.lock(), evd);
+        if let Some(old) = old.as_ref().filter(is_foreign) {
+            old.users.remove();
+        }
     }
 
     /// Whether it reports asynchronous errors there.

@@ -208,11 +208,19 @@ pub fn close_all(ia: &Arc<Ia>, handle: usize) {
         for lmr in sweep::<Lmr>(|it| here(it.pz.ia())) {
             failed.extend(lmr.close().err());
         }
-        for evd in sweep::<Evd>(|it| here(it.ia())) {
-            evd.set_waitable(false);
+        let evds = sweep::<Evd>(|it| here(it.ia()));
+        let cnos = sweep::<Cno>(|it| here(it.ia()));
+        // All waits first: the agent of a CNO, which the others wait for, may be in one.
+        for evd in &evds {
+            evd.abort_wait();
+        }
+        for cno in &cnos {
+            cno.abort_waits();
+        }
+        for evd in evds {
             evd.close();
         }
-        for cno in sweep::<Cno>(|it| here(it.ia())) {
+        for cno in cnos {
             cno.close();
         }
         for pz in sweep::<Pz>(|it| here(it.ia())) {

@@ -260,6 +260,142 @@ fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
     assert_eq!(completion(passive.recv, 4), (DTO_SUCCESS, 8));
 }
 
+/// Lets another thread wait for an EVD that nobody else waits for, does `with` once it waits, and returns what it got.
+fn waited(evd: Shared, threshold: Count, with: impl FnOnce()) -> (dat_return_type, usize, Count) {
+    let ending = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            loop {
+                let got = wait_for(evd.get(), PATIENCE, threshold);
+                // Before that, this thread was the one that waits, for a moment.
+                if got.0 != INVALID_STATE || ending.load(Ordering::SeqCst) {
+                    return got;
+                }
+            }
+        });
+        while wait_for(evd.get(), 0, threshold).0 != INVALID_STATE {}
+        ending.store(true, Ordering::SeqCst);
+        with();
+        waiter.join().unwrap()
+    })
+}
+
+#[test]
+fn closing_the_ia_ends_the_wait_for_an_evd() {
+    for flags in [EVD_SOFTWARE_FLAG, EVD_SOFTWARE_FLAG | EVD_DTO_FLAG] {
+        let world = World::open();
+        let evd = Shared(world.evd(8, flags));
+        assert_eq!(waited(evd, 1, || drop(world)).0, ABORT);
+        assert_eq!(wait_for(evd.get(), 0, 1).0, INVALID_HANDLE);
+    }
+}
+
+#[test]
+fn an_evd_that_has_a_waiter_does_not_notify_its_cno() {
+    let world = World::open();
+    let cno = Shared(cno(&world, NO_AGENT));
+    let evd = Shared(world.evd(8, EVD_SOFTWARE_FLAG));
+    ok!(evd_modify_cno_func(evd.get(), cno.get()));
+    let got = waited(evd, 2, || {
+        assert_eq!(post(evd.get(), 1), SUCCESS);
+        assert_eq!(wait_for_cno(cno.get(), 0).0, TIMEOUT_EXPIRED);
+        ok!(evd_set_unwaitable_func(evd.get()));
+    });
+    assert_eq!(got.0, INVALID_STATE);
+    // The waiter left the event there.
+    assert_eq!(wait_for_cno(cno.get(), PATIENCE), (SUCCESS, evd.get()));
+}
+
+#[test]
+fn waiters_of_a_cno_return_when_it_loses_its_last_evd() {
+    let world = World::open();
+    let cno = Shared(cno(&world, NO_AGENT));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            let (code, evd) = wait_for_cno(cno.get(), PATIENCE);
+            (code, evd as usize)
+        });
+        // The thread may begin to wait at any time.
+        while !waiter.is_finished() {
+            let evd = world.evd(8, EVD_SOFTWARE_FLAG);
+            ok!(evd_modify_cno_func(evd, cno.get()));
+            ok!(evd_free_func(evd));
+        }
+        assert_eq!(waiter.join().unwrap(), (SUCCESS, 0));
+    });
+    ok!(cno_free_func(cno.get()));
+}
+
+/// An agent that returns only when it may.
+#[derive(Default)]
+struct Slow {
+    calls: AtomicUsize,
+    may_return: AtomicBool,
+    returned: AtomicBool,
+}
+
+unsafe extern "C" fn slow_agent(slow: Pvoid, _evd: EvdHandle) {
+    // SAFETY: the test passes a `Slow` that it keeps.
+    let slow = unsafe { &*slow.cast::<Slow>() };
+    slow.calls.fetch_add(1, Ordering::SeqCst);
+    while !slow.may_return.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    slow.returned.store(true, Ordering::SeqCst);
+}
+
+#[test]
+fn no_agent_runs_once_its_evd_or_cno_is_freed() {
+    for free_evd in [true, false] {
+        let world = World::open();
+        let slow = Slow::default();
+        let agent = OsWaitProxyAgent {
+            instance_data: (&raw const slow).cast_mut().cast(),
+            proxy_agent_func: Some(slow_agent),
+        };
+        let cno = Shared(cno(&world, agent));
+        let [first, second] = [1, 2].map(|_| Shared(world.evd(8, EVD_SOFTWARE_FLAG)));
+        for evd in [first, second] {
+            ok!(evd_modify_cno_func(evd.get(), cno.get()));
+        }
+        assert_eq!(post(first.get(), 1), SUCCESS);
+        while slow.calls.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // The worker is busy with the first EVD.
+        assert_eq!(post(second.get(), 1), SUCCESS);
+        ok!(evd_free_func(second.get()));
+        std::thread::scope(|scope| {
+            let freed = scope.spawn(|| {
+                if free_evd {
+                    ok!(evd_free_func(first.get()));
+                } else {
+                    ok!(evd_modify_cno_func(first.get(), null_mut()));
+                    ok!(cno_free_func(cno.get()));
+                }
+                assert!(slow.returned.load(Ordering::SeqCst));
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            slow.may_return.store(true, Ordering::SeqCst);
+            freed.join().unwrap();
+        });
+        drop(world);
+        assert_eq!(slow.calls.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[test]
+fn an_evd_that_another_ia_reports_errors_to_is_in_use() {
+    let world = World::open();
+    let mut evd = world.evd(8, EVD_ASYNC_FLAG);
+    let mut other = null_mut();
+    let name = c"rkey-test".as_ptr().cast_mut();
+    ok!(ia_open_func(name, 8, &raw mut evd, &raw mut other));
+    assert_eq!(kind(dat!(evd_free_func(evd))), INVALID_STATE);
+    ok!(ia_close_func(other, CLOSE_GRACEFUL_FLAG));
+    ok!(evd_free_func(evd));
+}
+
 #[test]
 fn contexts_and_types_belong_to_handles() {
     let world = World::open();
