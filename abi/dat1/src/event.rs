@@ -24,7 +24,8 @@ fn back(event: &sys::Event) -> Event {
     // SAFETY: the number says which member the provider has written.
     let event_data = unsafe {
         match event.event_number {
-            sys::DTO_COMPLETION_EVENT => {
+            // DAT 1.2 has no events for extended operations: they are DTOs.
+            sys::DTO_COMPLETION_EVENT | sys::IB_DTO_EVENT => {
                 let dto = from.dto_completion_event_data;
                 EventData {
                     dto: DtoCompletion {
@@ -67,8 +68,12 @@ fn back(event: &sys::Event) -> Event {
             },
         }
     };
+    let event_number = match event.event_number {
+        sys::IB_DTO_EVENT => sys::DTO_COMPLETION_EVENT,
+        number => number,
+    };
     Event {
-        event_number: event.event_number,
+        event_number,
         evd_handle: event.evd_handle,
         event_data,
     }
@@ -241,5 +246,34 @@ pub unsafe extern "C" fn dat_srq_query(
     match unsafe { argument::store(param, value) } {
         Ok(()) => SUCCESS,
         Err(_) => bad_argument(3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::without_provenance_mut;
+
+    #[test]
+    fn an_extended_completion_is_one_of_a_dto() {
+        let mut event = room();
+        event.event_number = sys::IB_DTO_EVENT;
+        event.event_data.dto_completion_event_data = sys::DtoCompletionEventData {
+            ep_handle: without_provenance_mut(16),
+            user_cookie: sys::Context { as_64: 7 },
+            status: sys::DTO_ERR_FLUSHED,
+            transfered_length: 9,
+            operation: sys::IB_DTO_RDMA_WRITE_IMMED,
+            rmr_context: 0,
+        };
+        let event = back(&event);
+        assert_eq!(event.event_number, sys::DTO_COMPLETION_EVENT);
+        // SAFETY: the number says which member is there.
+        let dto = unsafe { event.event_data.dto };
+        assert_eq!(dto.ep_handle.addr(), 16);
+        // SAFETY: plain bits.
+        assert_eq!(unsafe { dto.user_cookie.as_64 }, 7);
+        assert_eq!(dto.status, sys::DTO_ERR_FLUSHED);
+        assert_eq!(dto.transfered_length, 9);
     }
 }
