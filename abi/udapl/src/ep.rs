@@ -69,18 +69,10 @@ crate::kind!(Ep, HANDLE_TYPE_EP, INVALID_HANDLE_EP, RESOURCE_TEP, 1 << 16);
 
 impl Parts {
     /// Counts the EP in the objects that it uses.
-    fn hold(&self) -> Result {
-        if let Some(evd) = &self.recv {
-            evd.expect(self.receives())?;
-        }
-        if let Some(evd) = &self.request
-            && let Err(fail) = evd.expect(self.attr.max_request_dtos)
-        {
-            if let Some(evd) = &self.recv {
-                evd.expect_less(self.receives());
-            }
-            return Err(fail);
-        }
+    fn hold(&self, ia: &Ia) -> Result {
+        self.expect_receives(ia)?;
+        ia.expect(self.request.as_deref(), self.attr.max_request_dtos)
+            .inspect_err(|_| self.expect_no_receives(ia))?;
         for evd in [&self.recv, &self.request, &self.connect]
             .into_iter()
             .flatten()
@@ -96,26 +88,32 @@ impl Parts {
         Ok(())
     }
 
-    /// How many receives may complete without a new one being posted.
-    fn receives(&self) -> u32 {
-        let srq = self.srq.as_ref();
-        srq.map_or(self.attr.max_recv_dtos, |srq| srq.max_recv_dtos)
+    /// Makes room for the receives that may complete without a new one being posted.
+    fn expect_receives(&self, ia: &Ia) -> Result {
+        match &self.srq {
+            Some(srq) => srq.attach(self.recv.as_ref()),
+            None => ia.expect(self.recv.as_deref(), self.attr.max_recv_dtos),
+        }
+    }
+
+    /// Undoes `expect_receives`.
+    fn expect_no_receives(&self, ia: &Ia) {
+        match &self.srq {
+            Some(srq) => srq.detach(self.recv.as_ref()),
+            None => ia.expect_less(self.recv.as_deref(), self.attr.max_recv_dtos),
+        }
     }
 
     /// Undoes `hold`.
-    fn release(&self) {
+    fn release(&self, ia: &Ia) {
         for evd in [&self.recv, &self.request, &self.connect]
             .into_iter()
             .flatten()
         {
             evd.users.remove();
         }
-        if let Some(evd) = &self.request {
-            evd.expect_less(self.attr.max_request_dtos);
-        }
-        if let Some(evd) = &self.recv {
-            evd.expect_less(self.receives());
-        }
+        ia.expect_less(self.request.as_deref(), self.attr.max_request_dtos);
+        self.expect_no_receives(ia);
         if let Some(pz) = &self.pz {
             pz.users.remove();
         }
@@ -161,7 +159,7 @@ impl Ep {
     /// `DAT_INSUFFICIENT_RESOURCES`.
     pub fn new(ia: &Arc<Ia>, handle: usize, mut parts: Parts, state: State) -> Result<Arc<Self>> {
         parts.qp = parts.make_qp(ia)?;
-        parts.hold()?;
+        parts.hold(ia)?;
         let attr = parts.attr;
         let ep = Arc::new(Self {
             ia: Arc::clone(ia),
@@ -373,7 +371,7 @@ impl Ep {
     /// `DAT_INSUFFICIENT_RESOURCES`: it has the old ones.
     pub(crate) fn rebuild(self: &Arc<Self>, mut new: Parts) -> Result {
         new.qp = new.make_qp(&self.ia)?;
-        new.hold()?;
+        new.hold(&self.ia)?;
         let [recv, request] = [
             new.attr.recv_completion_flags,
             new.attr.request_completion_flags,
@@ -416,7 +414,7 @@ impl Ep {
     /// Ends parts that it does not use any more. When this returns, no peer touches memory that requests of their queue pair
     /// named: the program may reuse it.
     fn retire(&self, mut old: Parts) {
-        old.release();
+        old.release(&self.ia);
         if let Some(qpn) = old.qp.take().map(|qp| qp.qpn()) {
             self.ia.device.wait_until_quiet(qpn, PATIENCE);
         }

@@ -42,8 +42,7 @@ pub struct Evd {
     state: Mutex<State>,
     /// Counts the events that a waiter must check.
     news: AtomicU32,
-    /// How many requests the EPs that complete here may post, in total.
-    demand: Mutex<u32>,
+    demand: Demand,
     /// EPs, PSPs and RSPs that deliver events here.
     pub users: Users,
 }
@@ -70,6 +69,34 @@ crate::kind!(
     RESOURCE_TEVD,
     1 << 16
 );
+
+/// How many requests the EPs that complete in a completion queue may post, in total.
+#[derive(Default)]
+pub struct Demand(Mutex<u32>);
+
+impl Demand {
+    /// Makes room for this many completions more.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn add(&self, ia: &Ia, cq: &Cq, more: u32) -> Result {
+        let mut demand = self.0.lock();
+        let wanted = demand.saturating_add(more);
+        let most = ia.device.config().max_cq_depth;
+        let depth = wanted.saturating_mul(2).clamp(MIN_DEPTH.min(most), most);
+        if cq.depth() < depth as usize {
+            cq.resize(depth)?;
+        }
+        *demand = wanted;
+        Ok(())
+    }
+
+    /// Releases room.
+    pub fn remove(&self, fewer: u32) {
+        let mut demand = self.0.lock();
+        *demand = demand.saturating_sub(fewer);
+    }
+}
 
 /// EPs with failed requests.
 type Broken = Vec<Arc<Ep>>;
@@ -114,7 +141,7 @@ impl Evd {
                 last: None,
             }),
             news: AtomicU32::new(0),
-            demand: Mutex::new(0),
+            demand: Demand::default(),
             users: Users::default(),
         })
     }
@@ -136,21 +163,19 @@ impl Evd {
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`.
     pub fn expect(&self, more: u32) -> Result {
-        let mut demand = self.demand.lock();
-        let wanted = demand.saturating_add(more);
-        let most = self.ia.device.config().max_cq_depth;
-        let depth = wanted.saturating_mul(2).clamp(MIN_DEPTH.min(most), most);
-        if self.cq.depth() < depth as usize {
-            self.cq.resize(depth)?;
+        match self.cq() {
+            Some(cq) => self.demand.add(&self.ia, cq, more),
+            // They go to the IA's queue.
+            None => self.ia.sink_demand.add(&self.ia, &self.ia.sink_cq, more),
         }
-        *demand = wanted;
-        Ok(())
     }
 
     /// Releases the room of an EP that could post this many requests.
     pub fn expect_less(&self, fewer: u32) {
-        let mut demand = self.demand.lock();
-        *demand = demand.saturating_sub(fewer);
+        match self.has_cq {
+            true => self.demand.remove(fewer),
+            false => self.ia.sink_demand.remove(fewer),
+        }
     }
 
     /// Whether it holds so many completions that those of later requests may not fit: [`Evd::collect`] makes room, even if the
@@ -449,11 +474,15 @@ impl Evd {
     /// Changes its length.
     ///
     /// # Errors
-    /// `DAT_INVALID_STATE`: it holds more events.
+    /// `DAT_INVALID_STATE`: it holds more events; `DAT_INSUFFICIENT_RESOURCES`.
     pub fn resize(&self, qlen: u32) -> Result {
         let mut state = self.state.lock();
         if state.queue.len() > qlen as usize {
             return Err(Fail::new(INVALID_STATE, NO_SUBTYPE));
+        }
+        let most = self.ia.device.config().max_cq_depth;
+        if self.has_cq && self.cq.depth() < qlen.min(most) as usize {
+            self.cq.resize(qlen.min(most))?;
         }
         state.qlen = qlen;
         Ok(())

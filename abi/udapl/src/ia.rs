@@ -5,7 +5,7 @@
 
 use crate::address::{Visible, of_parameters};
 use crate::ep::Ep;
-use crate::evd::Evd;
+use crate::evd::{Demand, Evd};
 use crate::event::{asynchronous, notifying};
 use crate::fail::{Fail, Result};
 use crate::hello::{Hello, Purpose};
@@ -54,6 +54,8 @@ pub struct Ia {
     pub idle_cq: Cq,
     /// Takes completions for which the program wants no events.
     pub sink_cq: Cq,
+    /// What may complete in `sink_cq`.
+    pub sink_demand: Demand,
     /// Where peers report that they have disconnected.
     pub control: Listener,
     worker: OnceLock<Worker>,
@@ -91,6 +93,7 @@ impl Ia {
             address,
             visible: Visible::new(address, 0),
             idle_cq: device.create_cq(1, None)?,
+            sink_demand: Demand::default(),
             sink_cq: device.create_cq(SINK_DEPTH, Some(&channel))?,
             control: device.listen(SocketAddr::new(address, 0))?,
             channel,
@@ -179,11 +182,30 @@ impl Ia {
         self.srqs.write().remove(&id);
     }
 
+    /// Makes room for this many more completions of an EVD, or of those without one.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn expect(&self, evd: Option<&Evd>, more: u32) -> Result {
+        match evd {
+            Some(evd) => evd.expect(more),
+            None => self.sink_demand.add(self, &self.sink_cq, more),
+        }
+    }
+
+    /// Releases such room.
+    pub fn expect_less(&self, evd: Option<&Evd>, fewer: u32) {
+        match evd {
+            Some(evd) => evd.expect_less(fewer),
+            None => self.sink_demand.remove(fewer),
+        }
+    }
+
     /// Whether completions wait that [`Ia::collect`] should take.
     #[inline]
     #[must_use]
     pub fn is_crowded(&self, evd: Option<&Evd>) -> bool {
-        match evd {
+        match evd.filter(|evd| evd.cq().is_some()) {
             Some(evd) => evd.is_crowded(),
             None => self.sink_cq.len() >= self.sink_cq.depth() / 2,
         }
@@ -191,7 +213,7 @@ impl Ia {
 
     /// Turns the completions of an EVD into events, or drops those without one.
     pub fn collect(&self, evd: Option<&Evd>) {
-        match evd {
+        match evd.filter(|evd| evd.cq().is_some()) {
             Some(evd) => evd.collect(),
             None => self.empty_sink(),
         }

@@ -4,6 +4,7 @@
 // UNSAFETY: C functions.
 
 use crate::argument;
+use crate::evd::Evd;
 use crate::event::bits;
 use crate::fail::{Fail, Result, call};
 use crate::ia::{Ia, MAX_DTOS, MAX_IOV};
@@ -12,6 +13,7 @@ use crate::post::segments;
 use crate::pz::Pz;
 use crate::sys::consts::*;
 use crate::sys::{DtoCookie, IaHandle, LmrTriplet, PzHandle, Return, SrqAttr, SrqHandle, SrqParam};
+use parking_lot::Mutex;
 use rkey_device::Srq as Queue;
 use rkey_device::engine::RecvRequest;
 use rkey_kit::object::Users;
@@ -26,10 +28,26 @@ pub struct Srq {
     /// The device's queue.
     pub queue: Queue,
     max_recv_iov: u32,
-    /// How many receives it was created for.
-    pub max_recv_dtos: u32,
+    /// Whose completions its receives may become.
+    receivers: Mutex<Receivers>,
     /// EPs that take receives from it.
     pub users: Users,
+}
+
+#[derive(Default)]
+struct Receivers {
+    /// How many receives the SRQ can hold.
+    depth: u32,
+    /// Where its receives may complete, each with the number of EPs. `None`: where the program wants no events.
+    evds: Vec<(Option<Arc<Evd>>, u32)>,
+}
+
+impl Receivers {
+    fn place(&self, evd: Option<&Arc<Evd>>) -> Option<usize> {
+        let evd = evd.map(Arc::as_ptr);
+        let mut known = self.evds.iter();
+        known.position(|(other, _)| other.as_ref().map(Arc::as_ptr) == evd)
+    }
 }
 
 crate::kind!(
@@ -45,6 +63,84 @@ impl Srq {
     pub fn close(&self) {
         self.pz.ia().remove_srq(self.queue.id());
         self.pz.users.remove();
+    }
+
+    /// Makes room in an EVD for its receives: an EP begins to take them.
+    ///
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn attach(&self, evd: Option<&Arc<Evd>>) -> Result {
+        let mut receivers = self.receivers.lock();
+        match receivers
+            .place(evd)
+            .and_then(|at| receivers.evds.get_mut(at))
+        {
+            Some((_, eps)) => *eps += 1,
+            None => {
+                let ia = self.pz.ia();
+                ia.expect(evd.map(|evd| &**evd), receivers.depth)?;
+                receivers.evds.push((evd.cloned(), 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Srq::attach`].
+    pub fn detach(&self, evd: Option<&Arc<Evd>>) {
+        let mut receivers = self.receivers.lock();
+        let Some(place) = receivers.place(evd) else {
+            return;
+        };
+        if let Some((_, eps)) = receivers.evds.get_mut(place) {
+            *eps -= 1;
+            if *eps == 0 {
+                receivers.evds.swap_remove(place);
+                let ia = self.pz.ia();
+                ia.expect_less(evd.map(|evd| &**evd), receivers.depth);
+            }
+        }
+    }
+
+    /// Makes room where its receives complete, if completions that the program has not taken fill much of it.
+    fn relieve(&self) {
+        let ia = self.pz.ia();
+        let mut crowded = Vec::new();
+        for (evd, _) in &self.receivers.lock().evds {
+            if ia.is_crowded(evd.as_deref()) {
+                crowded.push(evd.clone());
+            }
+        }
+        for evd in crowded {
+            ia.collect(evd.as_deref());
+        }
+    }
+
+    /// Changes how many receives it can hold, and makes room for their completions.
+    fn resize(&self, depth: u32) -> Result {
+        let ia = self.pz.ia();
+        let mut receivers = self.receivers.lock();
+        let more = depth.saturating_sub(receivers.depth);
+        let mut failed = Ok(());
+        let mut grown = 0;
+        for (evd, _) in &receivers.evds {
+            failed = ia.expect(evd.as_deref(), more);
+            if failed.is_err() {
+                break;
+            }
+            grown += 1;
+        }
+        let result = failed.and_then(|()| Ok(self.queue.modify(None, Some(depth))?));
+        let (less, from) = match result {
+            Ok(()) => (receivers.depth.saturating_sub(depth), receivers.evds.len()),
+            Err(_) => (more, grown),
+        };
+        for (evd, _) in receivers.evds.iter().take(from) {
+            ia.expect_less(evd.as_deref(), less);
+        }
+        if result.is_ok() {
+            receivers.depth = depth;
+        }
+        result
     }
 
     /// How many receives it can hold, its low watermark, and how many it holds.
@@ -90,7 +186,10 @@ pub unsafe extern "C" fn create(
                 handle,
                 queue,
                 max_recv_iov: segments.max(1),
-                max_recv_dtos: depth,
+                receivers: Mutex::new(Receivers {
+                    depth,
+                    evds: Vec::new(),
+                }),
                 users: Users::default(),
             });
             made = Some(Arc::clone(&srq));
@@ -122,6 +221,7 @@ pub unsafe extern "C" fn post_recv(
             id: bits(cookie),
             sges: &segments,
         };
+        srq.relieve();
         Ok(srq.queue.post_recv(&request)?)
     })
 }
@@ -171,7 +271,7 @@ pub unsafe extern "C" fn resize(srq: SrqHandle, depth: Count) -> Return {
         if depth < held || depth < low {
             return Err(Fail::state(INVALID_STATE_SRQ_IN_USE));
         }
-        Ok(srq.queue.modify(None, Some(depth))?)
+        srq.resize(depth)
     })
 }
 

@@ -283,6 +283,60 @@ fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
 }
 
 #[test]
+fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
+    const MANY: u64 = 1_000;
+    // An SRQ that grows, and one that the program refills.
+    for grown in [true, false] {
+        let (one, two) = (World::open(), World::open());
+        let mut srq_attr = SrqAttr {
+            max_recv_dtos: 8,
+            max_recv_iov: 1,
+            low_watermark: 0,
+        };
+        let (mut srq, mut ep) = (null_mut(), null_mut());
+        let room = &raw mut srq;
+        ok!(srq_create_func(two.ia, two.pz, &raw mut srq_attr, room));
+        let parts = two.end();
+        ok!(ep_create_with_srq_func(
+            two.ia,
+            two.pz,
+            parts.recv,
+            parts.request,
+            parts.connect,
+            srq,
+            &attr(),
+            &raw mut ep
+        ));
+        let active = one.end();
+        one.connect_to(&active, &two, &End { ep, ..parts });
+        let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
+        let post = |number| {
+            let mut to = theirs.local(0, 8);
+            ok!(srq_post_recv_func(srq, 1, &raw mut to, cookie(number)));
+        };
+        let send = |number| {
+            assert_eq!(active.send(mine.local(0, 8), number, 0), SUCCESS);
+            assert_eq!(completion(active.request, number), (DTO_SUCCESS, 8));
+        };
+        if grown {
+            ok!(srq_resize_func(srq, MANY as Count));
+            (0..MANY).for_each(post);
+            (0..MANY).for_each(send);
+        } else {
+            for number in 0..MANY {
+                post(number);
+                send(number);
+            }
+        }
+        for number in 0..MANY {
+            assert_eq!(completion(parts.recv, number), (DTO_SUCCESS, 8));
+        }
+        ok!(ep_free_func(ep));
+        ok!(srq_free_func(srq));
+    }
+}
+
+#[test]
 fn objects_that_are_used_stay() {
     let pair = pair();
     let free_pz = || kind(dat!(pz_free_func(pair.two.pz)));
