@@ -34,8 +34,8 @@ pub struct Rmr {
     pub handle: usize,
     window: WindowId,
     bound: Mutex<Option<Binding>>,
-    /// The EP of the last bind, whose completion may not have been seen.
-    last_ep: Mutex<Weak<Ep>>,
+    /// The EPs of its binds, whose completions may not have been seen.
+    eps: Mutex<Vec<Weak<Ep>>>,
 }
 
 /// What an RMR is bound to.
@@ -55,10 +55,26 @@ crate::kind!(
 );
 
 impl Rmr {
-    /// A bind has succeeded.
+    /// A bind has succeeded. Completions of one EP are in the order of the binds; among several EPs, the device knows the last
+    /// bind.
     pub fn set_bound(&self, to: Binding) {
         let bound = (to.triplet.segment_length > 0).then_some(to);
+        if self.eps.lock().len() > 1 {
+            let current = self.pz.ia().device.bound_key(self.window);
+            if current.map(|key| key.0) != bound.map(|bound| bound.context) {
+                return;
+            }
+        }
         *self.bound.lock() = bound;
+    }
+
+    /// Records that an EP may have binds.
+    fn used_by(&self, ep: &Arc<Ep>) {
+        let mut eps = self.eps.lock();
+        if !eps.iter().any(|known| known.as_ptr() == Arc::as_ptr(ep)) {
+            eps.retain(|known| known.strong_count() > 0);
+            eps.push(Arc::downgrade(ep));
+        }
     }
 
     /// Ends it, and its binding.
@@ -152,6 +168,7 @@ pub fn bind(
         privileges,
         context,
     };
+    rmr.used_by(ep);
     let posted = ep.post(work, &[], cookie, options, What::Bind(Arc::clone(rmr), to));
     if posted.is_err()
         && let Some(key) = key
@@ -159,11 +176,6 @@ pub fn bind(
         device.forfeit_window_key(rmr.window, key);
     }
     posted?;
-    let mut last_ep = rmr.last_ep.lock();
-    if last_ep.as_ptr() != Arc::as_ptr(ep) {
-        *last_ep = Arc::downgrade(ep);
-    }
-    drop(last_ep);
     Ok(context)
 }
 
@@ -184,7 +196,7 @@ pub unsafe extern "C" fn create(pz: PzHandle, rmr: *mut RmrHandle) -> Return {
                 handle,
                 window: window.id,
                 bound: Mutex::new(None),
-                last_ep: Mutex::new(Weak::new()),
+                eps: Mutex::default(),
             }))
         });
         let handle = made.inspect_err(|_| {
@@ -209,8 +221,8 @@ pub unsafe extern "C" fn query(
         // SAFETY: `find` validates the handle.
         let rmr = unsafe { find::<Rmr>(rmr)? };
         argument::mask(2, mask.into(), RMR_FIELD_ALL.into())?;
-        let last_ep = rmr.last_ep.lock().upgrade();
-        if let Some(ep) = last_ep {
+        let eps: Vec<_> = rmr.eps.lock().iter().filter_map(Weak::upgrade).collect();
+        for ep in eps {
             ep.collect_requests();
         }
         let bound = rmr.bound.lock().unwrap_or_default();

@@ -130,6 +130,14 @@ impl Protection {
         Ok(slot.key)
     }
 
+    /// The key of a window that is bound. `None`: it is not, or it is closed.
+    #[must_use]
+    pub fn bound_key(&self, window: WindowId) -> Option<Key> {
+        let mut registry = self.registry.lock();
+        let record = registry.window(window)?;
+        record.bound.is_some().then_some(record.slot.key)
+    }
+
     /// Releases a reserved key whose bind will not execute. Does nothing if the key is not reserved.
     pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
         let mut registry = self.registry.lock();

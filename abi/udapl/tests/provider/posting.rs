@@ -337,6 +337,65 @@ fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
 }
 
 #[test]
+fn a_query_tells_the_last_bind_of_several_eps() {
+    let (one, two) = (World::open(), World::open());
+    let ends = [1, 2].map(|_| {
+        let (active, passive) = (one.end(), two.end());
+        one.connect_to(&active, &two, &passive);
+        (active, passive)
+    });
+    let mut memory = one.memory(64, MEM_PRIV_ALL_FLAG);
+    let whole = memory.local(0, 64);
+    let mut rmr = null_mut();
+    ok!(rmr_create_func(one.pz, &raw mut rmr));
+    let handle = memory.lmr;
+    let bind = |end: &End, number: u32| {
+        let part = LmrTriplet {
+            segment_length: 8 * number,
+            ..whole
+        };
+        let mut context = 0;
+        ok!(rmr_bind_func(
+            rmr,
+            handle,
+            &raw const part,
+            MEM_PRIV_ALL_FLAG,
+            VA_TYPE_VA,
+            end.ep,
+            cookie(number.into()),
+            0,
+            &raw mut context
+        ));
+        context
+    };
+    let completed = |end: &End| expect(end.request, RMR_BIND_COMPLETION_EVENT);
+    let theirs = two.memory(8, MEM_PRIV_ALL_FLAG);
+    for round in 1..=2 {
+        memory.bytes[0] = round;
+        bind(&ends[0].0, 3);
+        let written = ends[0]
+            .0
+            .write(memory.local(0, 1), &theirs.remote(0, 1), 9, 0);
+        assert_eq!(written, SUCCESS);
+        // The write follows the bind, which is therefore done.
+        // SAFETY: the memory lives, and only the device writes it.
+        while unsafe { theirs.bytes.as_ptr().read_volatile() } != round {
+            std::thread::yield_now();
+        }
+        let last = bind(&ends[1].0, 4);
+        completed(&ends[1].0);
+        // The completion of the earlier bind is taken by the query, or before.
+        if round == 2 {
+            completed(&ends[0].0);
+        }
+        let found = query(rmr);
+        assert_eq!(found.rmr_context, last);
+        assert_eq!(found.lmr_triplet.segment_length, 32);
+        while !empty(ends[0].0.request) {}
+    }
+}
+
+#[test]
 fn objects_that_are_used_stay() {
     let pair = pair();
     let free_pz = || kind(dat!(pz_free_func(pair.two.pz)));

@@ -125,6 +125,12 @@ impl Device {
         Ok(self.table().next_window_key(window)?)
     }
 
+    /// The key of a window that is bound. `None`: it is not, or it is closed.
+    #[must_use]
+    pub fn bound_key(&self, window: WindowId) -> Option<Key> {
+        self.table().bound_key(window)
+    }
+
     /// Returns a key of [`Device::next_window_key`] whose bind will not execute.
     pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
         if !self.is_forked() {
