@@ -176,9 +176,6 @@ pub unsafe extern "C" fn create(
             return Err(Fail::argument(3));
         }
         let queue = ia.device.create_srq(pz.domain, depth, segments.max(1))?;
-        if low > 0 {
-            queue.modify(Some(low), None)?;
-        }
         let mut made = None;
         let handle = insert::<Srq>(ia.table, |handle| {
             let srq = Arc::new(Srq {
@@ -198,6 +195,14 @@ pub unsafe extern "C" fn create(
         pz.users.add();
         if let Some(srq) = made {
             ia.add_srq(&srq);
+            // Only now, because the event may come at once, and must find the SRQ.
+            if low > 0
+                && let Err(error) = srq.queue.modify(Some(low), None)
+            {
+                // SAFETY: the program does not know the handle.
+                unsafe { remove::<Srq>(handle as usize)? }.close();
+                return Err(error.into());
+            }
         }
         // SAFETY: room for a handle.
         unsafe { argument::store(4, srq, handle) }
