@@ -25,7 +25,11 @@ fn fields(mask: EpParamMask) -> Option<EpParamMask> {
 fn attributes(attr: &EpAttr) -> sys::EpAttr {
     let length = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
     sys::EpAttr {
-        service_type: attr.service_type,
+        // DAT 1.2 has no other type, and no events for datagrams: the provider refuses -1.
+        service_type: match attr.service_type {
+            sys::SERVICE_TYPE_RC => sys::SERVICE_TYPE_RC,
+            _ => -1,
+        },
         max_message_size: length(attr.max_message_size),
         max_rdma_size: length(attr.max_rdma_size),
         qos: attr.qos,
@@ -228,6 +232,19 @@ pub unsafe extern "C" fn dat_ep_modify(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datagrams_are_refused() {
+        // SAFETY: all zeros is a value of this structure, which has no references.
+        let mut asked: EpAttr = unsafe { std::mem::zeroed() };
+        for (service_type, expected) in [
+            (sys::SERVICE_TYPE_RC, sys::SERVICE_TYPE_RC),
+            (sys::IB_SERVICE_TYPE_UD, -1),
+        ] {
+            asked.service_type = service_type;
+            assert_eq!(attributes(&asked).service_type, expected);
+        }
+    }
 
     #[test]
     fn masks_name_the_same_parameters() {
