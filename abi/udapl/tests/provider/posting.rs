@@ -74,20 +74,20 @@ fn lengths_are_checked_before_anything_is_posted() {
 fn suppressed_requests_complete_without_events_for_ever() {
     let pair = pair();
     let remote = pair.theirs.remote(0, 8);
-    let mut refused = 0;
     for number in 0..10_000 {
-        let local = pair.mine.local(0, 8);
-        let code = pair
-            .active
-            .write(local, &remote, number, COMPLETION_SUPPRESS_FLAG);
-        if kind(code) == INSUFFICIENT_RESOURCES {
-            refused += 1;
+        let post = || {
+            let local = pair.mine.local(0, 8);
+            let flags = COMPLETION_SUPPRESS_FLAG;
+            pair.active.write(local, &remote, number, flags)
+        };
+        // A full queue takes more once the peer has answered.
+        let mut code = post();
+        while kind(code) == INSUFFICIENT_RESOURCES {
             std::thread::yield_now();
-        } else {
-            assert_eq!(code, SUCCESS);
+            code = post();
         }
+        assert_eq!(code, SUCCESS);
     }
-    assert!(refused < 9_000, "{refused}");
     while pair.active.write(pair.mine.local(0, 8), &remote, 77, 0) != SUCCESS {}
     assert_eq!(completion(pair.active.request, 77), (DTO_SUCCESS, 8));
     assert!(empty(pair.active.request));
