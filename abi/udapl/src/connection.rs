@@ -286,22 +286,20 @@ impl Ep {
             control: cr.hello.control,
         });
         let answer = ia.hello(Purpose::Answer, qp.address(), data).encode();
-        let answered = incoming.answer(&[&qp], &answer);
+        let ep = Arc::clone(self);
+        let answered = ia.worker().answer(|| {
+            let accepting = incoming.answer(&[&qp], &answer)?;
+            Ok(Job::Accept {
+                ep,
+                attempt,
+                accepting,
+                hello: cr.hello.clone(),
+            })
+        });
         drop(control);
-        match answered {
-            Ok(accepting) => {
-                let ep = Arc::clone(self);
-                ia.worker().add(Job::Accept {
-                    ep,
-                    attempt,
-                    accepting,
-                    hello: cr.hello.clone(),
-                });
-            }
-            Err(error) => {
-                tracing::info!(%error, "accepting a connection");
-                self.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
-            }
+        if let Err(error) = answered {
+            tracing::info!(%error, "accepting a connection");
+            self.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
         }
         Ok(())
     }

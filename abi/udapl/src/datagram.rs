@@ -157,16 +157,18 @@ impl Ep {
         };
         let incoming = cr.take().ok_or(Fail::handle(INVALID_HANDLE_CR))?;
         let answer = self.ia().hello(Purpose::Answer, qp.address(), data);
-        match incoming.answer(&[], &answer.encode()) {
-            Ok(accepting) => {
-                self.ia().worker().add(Job::Accept {
-                    ep: Arc::clone(self),
-                    attempt,
-                    accepting,
-                    hello: cr.hello.clone(),
-                });
-            }
-            Err(error) => self.not_resolved(attempt, &error),
+        let ep = Arc::clone(self);
+        let answered = self.ia().worker().answer(|| {
+            let accepting = incoming.answer(&[], &answer.encode())?;
+            Ok(Job::Accept {
+                ep,
+                attempt,
+                accepting,
+                hello: cr.hello.clone(),
+            })
+        });
+        if let Err(error) = answered {
+            self.not_resolved(attempt, &error);
         }
         Ok(())
     }

@@ -50,6 +50,9 @@ pub struct Service {
     most_unanswered: usize,
 }
 
+/// A connection request, and what it says if the peer is a uDAPL program.
+pub type Received = (Incoming, Option<Hello>);
+
 /// The EP that gets the connections of a service point.
 pub enum Target {
     /// The EP that the program chooses when it accepts.
@@ -147,38 +150,34 @@ impl Service {
         listener.is_some_and(|listener| listener.has_half_open() || !self.has_room())
     }
 
-    /// Takes the next connection request. Returns whether there may be another one.
+    /// Takes the next connection request, to be delivered; `None` also if the program has no room for it.
     ///
     /// # Errors
     /// The listener failed: no descriptor is left, for example.
-    pub fn take_request(self: &Arc<Self>) -> std::result::Result<bool, DeviceError> {
+    pub fn next_request(&self) -> std::result::Result<Option<Received>, DeviceError> {
         let Some(listener) = self.awaited() else {
-            return Ok(false);
+            return Ok(None);
         };
-        let handed = self.handed.lock().pop();
-        let (incoming, hello) = match handed {
-            Some(request) => request,
-            None => {
-                let Some(incoming) = listener.try_accept()? else {
-                    return Ok(false);
-                };
-                let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
-                    tracing::info!(
-                        "process {} requested a connection but is no uDAPL program; refused",
-                        incoming.peer().pid
-                    );
-                    incoming.reject("");
-                    return Ok(true);
-                };
-                (incoming, hello)
-            }
-        };
-        self.deliver(incoming, hello);
-        Ok(true)
+        if let Some((incoming, hello)) = self.handed.lock().pop() {
+            return Ok(Some((incoming, Some(hello))));
+        }
+        let received = listener.try_accept()?;
+        Ok(received.map(|incoming| {
+            let hello = Hello::decode(&incoming.peer().private_data);
+            (incoming, hello)
+        }))
     }
 
     /// Makes a CR of a request, and tells the program.
-    fn deliver(self: &Arc<Self>, incoming: Incoming, hello: Hello) {
+    pub fn deliver(self: &Arc<Self>, (incoming, hello): Received) {
+        let Some(hello) = hello else {
+            tracing::info!(
+                "process {} requested a connection but is no uDAPL program; refused",
+                incoming.peer().pid
+            );
+            incoming.reject("");
+            return;
+        };
         let datagram = hello.purpose == Purpose::DatagramRequest;
         let queue_pairs = incoming.peer().qps.len();
         let fits = match hello.purpose {

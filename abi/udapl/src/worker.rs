@@ -11,7 +11,7 @@ use crate::hello::{Hello, Purpose};
 use crate::ia::Ia;
 use crate::service::Service;
 use crate::sys::consts::*;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rkey_device::{Accepting, Connecting, DeviceError, Incoming, threads, time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -227,6 +227,8 @@ pub struct Worker {
 struct Inbox {
     wake: Option<OwnedFd>,
     jobs: Mutex<Vec<Job>>,
+    /// Shared while an answer to a connection request is sent and its job is added.
+    answering: RwLock<()>,
     services: Mutex<Vec<Weak<Service>>>,
     stop: AtomicBool,
 }
@@ -258,6 +260,7 @@ impl Worker {
         let inbox = Arc::new(Inbox {
             wake: Some(wake),
             jobs: Mutex::default(),
+            answering: RwLock::default(),
             services: Mutex::default(),
             stop: AtomicBool::new(false),
         });
@@ -281,6 +284,7 @@ impl Worker {
             inbox: Arc::new(Inbox {
                 wake: None,
                 jobs: Mutex::default(),
+                answering: RwLock::default(),
                 services: Mutex::default(),
                 stop: AtomicBool::new(true),
             }),
@@ -294,6 +298,20 @@ impl Worker {
             self.inbox.jobs.lock().push(job);
             self.inbox.ring();
         }
+    }
+
+    /// Answers a connection request, and gives the worker the job that waits for the confirmation. The worker gets to no later
+    /// message of the peer before it has the job.
+    ///
+    /// # Errors
+    /// Those of `answer`.
+    pub fn answer(
+        &self,
+        answer: impl FnOnce() -> std::result::Result<Job, DeviceError>,
+    ) -> std::result::Result<(), DeviceError> {
+        let _answering = self.inbox.answering.read();
+        self.add(answer()?);
+        Ok(())
     }
 
     /// Makes the worker check again what it waits for.
@@ -351,8 +369,8 @@ impl Round {
                 return self.finish();
             }
             let farewells = self.farewells();
-            self.serve(&services);
             self.step(&ready);
+            self.serve(&services);
             for (incoming, hello) in farewells {
                 self.peer_left(&incoming, &hello);
             }
@@ -449,11 +467,27 @@ impl Round {
             let over = job.deadline().is_some_and(|end| now >= end);
             !((is_ready || over || job.may_be_stale()) && job.step(now))
         });
+        self.await_answers();
         let mut new = std::mem::take(&mut *self.inbox.jobs.lock());
         // A new job may concern an EP whose confirmation is among the older jobs, so those come first.
         new.retain_mut(|job| !job.step(now));
         old.append(&mut new);
         self.jobs = old;
+    }
+
+    /// Takes the confirmations of accepted connections. A peer may have sent one before the request or farewell that was
+    /// taken last: its event comes first.
+    fn confirm(&mut self) {
+        self.await_answers();
+        self.jobs.append(&mut *self.inbox.jobs.lock());
+        let now = time::now();
+        self.jobs
+            .retain_mut(|job| !(matches!(job, Job::Accept { .. }) && job.step(now)));
+    }
+
+    /// Waits until each answer that was sent has its job.
+    fn await_answers(&self) {
+        drop(self.inbox.answering.write());
     }
 
     /// Messages of peers whose EPs have disconnected.
@@ -489,9 +523,12 @@ impl Round {
     fn serve(&mut self, services: &[Arc<Service>]) {
         for service in services {
             for _ in 0..REQUESTS {
-                match service.take_request() {
-                    Ok(true) => {}
-                    Ok(false) => break,
+                match service.next_request() {
+                    Ok(Some(request)) => {
+                        self.confirm();
+                        service.deliver(request);
+                    }
+                    Ok(None) => break,
                     Err(error) => {
                         self.pause_after(&error);
                         break;
