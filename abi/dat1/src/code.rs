@@ -9,20 +9,20 @@ use rkey_kit::argument;
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
-/// Subtypes that DAT 1.2 lacks. Those behind them have smaller numbers there.
+/// Subtypes that DAT 1.2 lacks. Later subtypes have smaller numbers there.
 const INSERTED: [u32; 2] = [sys::INVALID_HANDLE_CSP, sys::INVALID_STATE_SRQ_SHUTDOWN];
 
-/// An error of DAT 1.2. `subtype` is a number of DAT 2.0.
+/// A return code of DAT 1.2. `subtype` is the number that DAT 2.0 uses.
 pub(crate) fn error(kind: u32, subtype: u32) -> Return {
     down(CLASS_ERROR | kind | subtype)
 }
 
-/// A bad argument, counted from 1.
+/// The return code for the bad argument with this number (from 1).
 pub(crate) fn bad_argument(number: u32) -> Return {
     error(sys::INVALID_PARAMETER, sys::INVALID_ARG1 + number - 1)
 }
 
-/// What DAT 1.2 calls a return code of DAT 2.0.
+/// Converts a return code of DAT 2.0 to that of DAT 1.2.
 pub(crate) fn down(code: Return) -> Return {
     let subtype = code & SUBTYPE_MASK;
     let before = INSERTED.iter().filter(|&&inserted| inserted < subtype);
@@ -33,7 +33,8 @@ pub(crate) fn down(code: Return) -> Return {
     (code & !(TYPE_MASK | SUBTYPE_MASK)) | kind | (subtype - before.count() as u32)
 }
 
-/// The same code, where the argument that it names has another number in DAT 1.2: `number` is given that of DAT 2.0.
+/// Like [`down`], for functions whose arguments have other numbers in DAT 1.2: `number` converts the argument number of
+/// DAT 2.0.
 pub(crate) fn renumbered(code: Return, number: impl Fn(u32) -> u32) -> Return {
     let first = sys::INVALID_ARG1;
     let subtype = code & SUBTYPE_MASK;
@@ -45,7 +46,7 @@ pub(crate) fn renumbered(code: Return, number: impl Fn(u32) -> u32) -> Return {
     bad_argument(number(subtype - first + 1))
 }
 
-/// The names of all types and subtypes under their numbers in DAT 1.2.
+/// The names of all types and subtypes, by their numbers in DAT 1.2.
 struct Names {
     types: Vec<(u32, CString)>,
     subtypes: Vec<(u32, CString)>,
@@ -68,10 +69,10 @@ fn names() -> &'static Names {
     })
 }
 
-/// `dat_strerror`: the names of type and subtype.
+/// `dat_strerror`: the names of a return code's type and subtype.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_strerror(
     code: Return,

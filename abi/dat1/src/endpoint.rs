@@ -11,21 +11,22 @@ use daplrkey::sys::{
 };
 use rkey_kit::argument;
 
-/// The first two parameters have the same bits in both versions, then DAT 2.0 inserted one.
+/// The first two parameters have the same bits in both versions; DAT 2.0 inserted another one after them.
 const FIRST: EpParamMask = 0x3;
 const SHIFTED: EpParamMask = 0x7fc;
 
-/// A mask of DAT 2.0. `None`: a bit that DAT 1.2 lacks.
+/// Converts a mask to that of DAT 2.0; `None` if it has a bit that DAT 1.2 lacks.
 fn fields(mask: EpParamMask) -> Option<EpParamMask> {
     let known = FIRST | SHIFTED | sys::EP_FIELD_EP_ATTR_ALL;
     (mask & !known == 0).then_some(mask & !SHIFTED | (mask & SHIFTED) << 1)
 }
 
-/// Attributes of DAT 2.0. Lengths beyond 32 bits become the longest one, which the provider refuses.
+/// Converts attributes to those of DAT 2.0. Lengths of more than 32 bits become the maximum, which the provider
+/// refuses.
 fn attributes(attr: &EpAttr) -> sys::EpAttr {
     let length = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
     sys::EpAttr {
-        // DAT 1.2 has no other type, and no events for datagrams: the provider refuses -1.
+        // DAT 1.2 has no other type, and no events for datagrams. The provider refuses -1.
         service_type: match attr.service_type {
             sys::SERVICE_TYPE_RC => sys::SERVICE_TYPE_RC,
             _ => -1,
@@ -51,7 +52,7 @@ fn attributes(attr: &EpAttr) -> sys::EpAttr {
     }
 }
 
-/// The same of DAT 1.2.
+/// Converts attributes back to those of DAT 1.2.
 fn attributes_back(attr: &sys::EpAttr) -> EpAttr {
     EpAttr {
         service_type: attr.service_type,
@@ -76,7 +77,7 @@ fn attributes_back(attr: &sys::EpAttr) -> EpAttr {
     }
 }
 
-/// Attributes that a program passes, or none.
+/// The attributes that a program passes; `None` for a null pointer.
 ///
 /// # Safety
 /// If the pointer is not null, it points to attributes.
@@ -85,7 +86,7 @@ unsafe fn given(attr: *const EpAttr) -> Option<sys::EpAttr> {
     unsafe { argument::input(attr) }.ok().map(attributes)
 }
 
-/// The address of attributes, null for none.
+/// The address of the attributes; null if there are none.
 fn address(attr: Option<&sys::EpAttr>) -> *const sys::EpAttr {
     attr.map_or(std::ptr::null(), |attr| &raw const *attr)
 }
@@ -93,7 +94,7 @@ fn address(attr: Option<&sys::EpAttr>) -> *const sys::EpAttr {
 /// `dat_ep_create`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_create(
     ia: IaHandle,
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn dat_ep_create(
 /// `dat_ep_create_with_srq`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_create_with_srq(
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
 /// `dat_ep_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_query(
     ep: EpHandle,
@@ -196,7 +197,7 @@ pub unsafe extern "C" fn dat_ep_query(
 /// `dat_ep_modify`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_modify(
     ep: EpHandle,

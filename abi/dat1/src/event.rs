@@ -15,16 +15,16 @@ use daplrkey::sys::{
 };
 use rkey_kit::argument;
 
-/// Every field of a CNO of DAT 1.2.
+/// All fields of a CNO in DAT 1.2.
 const CNO_FIELDS: dat_cno_param_mask = 0x3;
 
-/// An event of DAT 1.2.
+/// Converts an event to that of DAT 1.2.
 fn back(event: &sys::Event) -> Event {
     let from = &event.event_data;
     // SAFETY: the number says which member the provider has written.
     let event_data = unsafe {
         match event.event_number {
-            // DAT 1.2 has no events for extended operations: they are DTOs.
+            // DAT 1.2 has no events for extended operations, so they are reported as DTOs.
             sys::DTO_COMPLETION_EVENT | sys::IB_DTO_EVENT => {
                 let dto = from.dto_completion_event_data;
                 EventData {
@@ -79,7 +79,7 @@ fn back(event: &sys::Event) -> Event {
     }
 }
 
-/// Room for an event of DAT 2.0.
+/// A zeroed event of DAT 2.0, to be filled in.
 fn room() -> sys::Event {
     // SAFETY: all zeros is a value of this structure, which has no references.
     unsafe { std::mem::zeroed() }
@@ -88,7 +88,7 @@ fn room() -> sys::Event {
 /// `dat_evd_wait`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_wait(
     evd: EvdHandle,
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dat_evd_wait(
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_dequeue(evd: EvdHandle, event: *mut Event) -> Return {
     if event.is_null() || !event.is_aligned() {
@@ -140,10 +140,10 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd: EvdHandle, event: *mut Event) -> R
     down(code)
 }
 
-/// `dat_evd_post_se`: an event of the program itself.
+/// `dat_evd_post_se`: posts a software event.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_post_se(evd: EvdHandle, event: *const Event) -> Return {
     // SAFETY: the caller promises an event.
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd: EvdHandle, event: *const Event) ->
     let mut posted = room();
     posted.event_number = event.event_number;
     posted.evd_handle = event.evd_handle;
-    // SAFETY: any bits are a pointer that nobody follows; the provider refuses other events.
+    // SAFETY: the member is a pointer, which is only copied; the provider refuses other events.
     posted.event_data.software_event_data = unsafe { event.event_data.software };
     down(ask!(
         evd_post_se_func,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd: EvdHandle, event: *const Event) ->
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_query(
     cno: CnoHandle,
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn dat_cno_query(
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_srq_query(
     srq: SrqHandle,

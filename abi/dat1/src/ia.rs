@@ -1,6 +1,7 @@
 //! Opening, closing and querying adapters.
 //!
-//! There is no registry: a program opens `rkey-lo`, or `rkey-` and the name of another interface with an IPv4 address.
+//! There is no registry: a program opens `rkey-lo`, or `rkey-` followed by the name of another interface with an IPv4
+//! address.
 
 #![allow(unsafe_code)]
 // UNSAFETY: functions of C.
@@ -19,17 +20,17 @@ use rkey_kit::registry::{adapter, interfaces};
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
 
-/// The version that this library speaks.
+/// The version of DAT that this library implements.
 const MAJOR: u32 = 1;
 const MINORS: std::ops::RangeInclusive<u32> = 1..=2;
-/// Every attribute of an IA, and of a provider, in DAT 1.2.
+/// All attributes of an IA, and of a provider, in DAT 1.2.
 const IA_FIELDS: IaAttrMask = 0x7_ffff_ffff;
 const PROVIDER_FIELDS: ProviderAttrMask = 0x3ff_ffff;
 
 /// `dat_ia_openv`, which the macro `dat_ia_open` calls.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ia_openv(
     name: NamePtr,
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn dat_ia_openv(
 /// `dat_ia_close`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ia_close(ia: IaHandle, flags: dat_close_flags) -> Return {
     let code = ask!(ia_close_func, INVALID_HANDLE_IA, ia, flags);
@@ -81,7 +82,7 @@ pub unsafe extern "C" fn dat_ia_close(ia: IaHandle, flags: dat_close_flags) -> R
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ia_query(
     ia: IaHandle,
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn dat_ia_query(
     if code != SUCCESS {
         return down(code);
     }
-    // SAFETY: the caller promises room where it asks for something.
+    // SAFETY: the caller promises room for everything that it asks for.
     unsafe {
         if ia_mask != 0 && argument::store(ia_attr, ia_attributes(&of_ia)).is_err() {
             return bad_argument(4);
@@ -209,10 +210,10 @@ fn provider_attributes(attr: &sys::ProviderAttr) -> ProviderAttr {
     }
 }
 
-/// `dat_registry_list_providers`: fills in as many as there is room for.
+/// `dat_registry_list_providers`: fills in as many adapters as there is room for.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_list_providers(
     room: Count,
@@ -225,7 +226,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
     let addresses = addresses();
     let names = interfaces(&addresses);
     let count = names.len().min(room);
-    // SAFETY: the caller promises so many addresses, each with room for a structure.
+    // SAFETY: the caller promises this many addresses, each with room for a structure.
     let Ok(places) = (unsafe { argument::list(list, count) }) else {
         return bad_argument(3);
     };
@@ -244,7 +245,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
 
 fn info(name: &str) -> ProviderInfo {
     let mut ia_name: [c_char; sys::NAME_MAX_LENGTH] = [0; sys::NAME_MAX_LENGTH];
-    // The last byte stays 0.
+    // The last byte stays 0 to end the string.
     for (place, byte) in ia_name
         .iter_mut()
         .zip(name.bytes().take(sys::NAME_MAX_LENGTH - 1))

@@ -1,7 +1,7 @@
-//! The structures of DAT 1.2 (`dat/udat.h`) that DAT 2.0 changed. All others, and all flags, states and event numbers, are those of
-//! [`daplrkey::sys`].
+//! The structures of DAT 1.2 (`dat/udat.h`) that DAT 2.0 changed. All others, and all other flags, states and event numbers,
+//! are those of [`daplrkey::sys`].
 //!
-//! Debian has no headers of DAT 1.2: the tests have declarations of their own.
+//! Debian has no headers for DAT 1.2, so the tests declare what they need.
 
 #![allow(missing_docs)] // the names are the documentation: dat/udat.h of DAT 1.2
 
@@ -15,7 +15,7 @@ use daplrkey::sys::{
 };
 use std::ffi::c_char;
 
-/// Local memory: 24 bytes, where DAT 2.0 has 16.
+/// A segment of local memory: 24 bytes, where DAT 2.0 has 16.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LmrTriplet {
@@ -157,7 +157,8 @@ pub struct CrArrival {
 }
 const _: () = assert!(size_of::<CrArrival>() == 32);
 
-/// What an event is about. Only the members that 2.0 changed have a type of their own; the others begin with the same fields.
+/// The data of an event. Only the members that DAT 2.0 changed have their own types here; the others begin with the same
+/// fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union EventData {
@@ -251,10 +252,10 @@ pub struct ProviderAttr {
 
 /// `DAT_PZ_SHAREABLE` of DAT 1.2, which has `DAT_PZ_SAME` before it.
 pub const PZ_SHAREABLE: dat_pz_support = 2;
-/// States of an SRQ, in another order than in DAT 2.0.
+/// States of an SRQ, in a different order from DAT 2.0.
 pub const SRQ_STATE_OPERATIONAL: dat_srq_state = 0;
 pub const SRQ_STATE_ERROR: dat_srq_state = 1;
-/// The type of an error that DAT 2.0 moved.
+/// The return code type that DAT 2.0 moved to another number.
 pub const NOT_IMPLEMENTED: u32 = 0x0fff_0000;
-/// What a program passes for a handle that is none.
+/// `DAT_HANDLE_NULL`: no object.
 pub const NULL: Handle = std::ptr::null_mut();

@@ -1,15 +1,15 @@
 //! `libdat.so.1`: the calling convention of uDAPL 1.1 and 1.2, which the manual page of `dat_rmr_bind` describes.
 //!
-//! Nothing else provides this library any more. It has no objects of its own: every call goes to the function table of our
-//! provider for DAT 2.0, which is the first word of each handle. The library translates what the versions have in different shapes: triplets of
-//! 24 bytes instead of 16, lengths of 64 bits, `dat_rmr_bind` with 7 arguments instead of 9, some structures, masks and error
-//! subtypes.
+//! Distributions no longer ship this library. It has no objects of its own: every call goes to the function table of our
+//! provider for DAT 2.0, whose address is the first word of each handle. The library translates what differs between the
+//! versions: triplets of 24 bytes instead of 16, lengths of 64 bits, `dat_rmr_bind` with 7 arguments instead of 9, some
+//! structures, masks and error subtypes.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`layouts`] | the structures of DAT 1.2 that DAT 2.0 changed |
 //! | [`code`] | return codes, and their texts |
-//! | [`table`] | the way to the provider; calls that both versions have in the same shape |
+//! | [`table`] | how calls reach the provider; calls that are the same in both versions |
 //! | [`ia`] | opening, closing and querying adapters |
 //! | [`memory`] | LMRs and RMRs |
 //! | [`endpoint`], [`post`] | EPs and what they post |

@@ -1,7 +1,7 @@
 //! LMRs and RMRs.
 //!
-//! A bind of DAT 1.2 names its LMR by context only, one of DAT 2.0 by handle as well. So the library remembers the handle of each
-//! context.
+//! In DAT 1.2, a bind names its LMR by context only; in DAT 2.0, by handle as well. So the library remembers the handle for
+//! each context.
 
 #![allow(unsafe_code)]
 // UNSAFETY: functions of C.
@@ -19,23 +19,23 @@ use rkey_kit::argument;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// A privilege of Solaris that says nothing about access: the memory need not be written in relaxed order.
+/// A privilege of Solaris that does not concern access: it disables relaxed ordering of writes to the memory.
 const RO_DISABLE: dat_mem_priv_flags = 0x100;
-/// Every field of an LMR of DAT 1.2, and the fields in front of the one that DAT 2.0 inserted.
+/// All fields of an LMR in DAT 1.2, and the fields before the one that DAT 2.0 inserted.
 const LMR_FIELDS: dat_lmr_param_mask = 0x3ff;
 const BEFORE_VA_TYPE: dat_lmr_param_mask = 0x3f;
-/// Every field of an RMR of DAT 1.2.
+/// All fields of an RMR in DAT 1.2.
 const RMR_FIELDS: dat_rmr_param_mask = 0x1f;
 
 /// LMRs by their IA and context.
 static LMRS: LazyLock<Mutex<HashMap<(usize, LmrContext), usize>>> = LazyLock::new(Mutex::default);
 
-/// The IA has ended, and its LMRs with it.
+/// Forgets the LMRs of a closed IA.
 pub(crate) fn forget_all(ia: IaHandle) {
     LMRS.lock().retain(|(of, _), _| *of != ia as usize);
 }
 
-/// A local segment of DAT 2.0. `None`: longer than any.
+/// Converts a segment to that of DAT 2.0; `None` if its length has more than 32 bits.
 pub(crate) fn local(triplet: &LmrTriplet) -> Option<sys::LmrTriplet> {
     Some(sys::LmrTriplet {
         virtual_address: triplet.virtual_address,
@@ -44,7 +44,7 @@ pub(crate) fn local(triplet: &LmrTriplet) -> Option<sys::LmrTriplet> {
     })
 }
 
-/// The same of DAT 1.2.
+/// Converts the segment back to that of DAT 1.2.
 fn local_back(triplet: &sys::LmrTriplet) -> LmrTriplet {
     LmrTriplet {
         lmr_context: triplet.lmr_context,
@@ -54,7 +54,7 @@ fn local_back(triplet: &sys::LmrTriplet) -> LmrTriplet {
     }
 }
 
-/// What DAT 2.0 tells of an LMR.
+/// Queries an LMR through DAT 2.0.
 fn lmr_param(lmr: LmrHandle, mask: dat_lmr_param_mask) -> Result<sys::LmrParam, Return> {
     // SAFETY: all zeros is a value of this structure, which has no references.
     let mut param: sys::LmrParam = unsafe { std::mem::zeroed() };
@@ -70,10 +70,10 @@ fn lmr_param(lmr: LmrHandle, mask: dat_lmr_param_mask) -> Result<sys::LmrParam, 
     }
 }
 
-/// `dat_lmr_create`: without an address type.
+/// `dat_lmr_create`, which has no address type in DAT 1.2.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_create(
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn dat_lmr_create(
 /// `dat_lmr_free`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
     let known = lmr_param(lmr, sys::LMR_FIELD_ALL);
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
     {
         let name = (param.ia_handle as usize, param.lmr_context);
         let mut lmrs = LMRS.lock();
-        // Another LMR may have the context already.
+        // The context may already belong to a newer LMR.
         if lmrs.get(&name) == Some(&(lmr as usize)) {
             lmrs.remove(&name);
         }
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_query(
     lmr: LmrHandle,
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn dat_lmr_query(
 /// `dat_lmr_sync_rdma_read`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
     ia: IaHandle,
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
 /// `dat_lmr_sync_rdma_write`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
     ia: IaHandle,
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
     }
 }
 
-/// What DAT 2.0 tells of an RMR.
+/// Queries an RMR through DAT 2.0.
 fn rmr_param(rmr: RmrHandle, mask: dat_rmr_param_mask) -> Result<sys::RmrParam, Return> {
     // SAFETY: all zeros is a value of this structure, which has no references.
     let mut param: sys::RmrParam = unsafe { std::mem::zeroed() };
@@ -244,7 +244,7 @@ fn rmr_param(rmr: RmrHandle, mask: dat_rmr_param_mask) -> Result<sys::RmrParam, 
 /// `dat_rmr_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_rmr_query(
     rmr: RmrHandle,
@@ -287,10 +287,10 @@ fn lmr_of(rmr: RmrHandle, triplet: &sys::LmrTriplet) -> Result<Handle, Return> {
     lmr.map(|lmr| lmr as Handle).ok_or_else(|| bad_argument(2))
 }
 
-/// `dat_rmr_bind`, with the seven arguments of its page.
+/// `dat_rmr_bind`, with the seven arguments of its manual page.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_rmr_bind(
     rmr: RmrHandle,
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn dat_rmr_bind(
         flags,
         context
     );
-    // DAT 2.0 has the LMR before the triplet, and the address type before the EP.
+    // DAT 2.0 has two more arguments: the LMR before the triplet, and the address type before the EP.
     renumbered(code, |number| match number {
         0..=1 => number,
         2..=5 => number - 1,

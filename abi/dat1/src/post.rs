@@ -1,4 +1,4 @@
-//! What programs post: segments are longer in DAT 1.2.
+//! Posting DTOs: the segments are larger structures in DAT 1.2.
 
 #![allow(unsafe_code)]
 // UNSAFETY: functions of C.
@@ -11,13 +11,14 @@ use daplrkey::sys::{self, Context, Count, EpHandle, Return, SrqHandle, dat_compl
 use rkey_kit::argument;
 use smallvec::SmallVec;
 
-/// The segments of one request. The provider takes fewer.
+/// The maximum number of segments that are converted. The provider's limit is lower.
 const MOST: u64 = 1024;
 
-/// Local segments of DAT 2.0. `None`: a null pointer, a length beyond 32 bits, or too many.
+/// Converts local segments to those of DAT 2.0. `None`: a null pointer, a length of more than 32 bits, or too many
+/// segments.
 ///
 /// # Safety
-/// If the pointer is not null, there are so many segments.
+/// If the pointer is not null, it points to `count` segments.
 pub(crate) unsafe fn segments(
     list: *const LmrTriplet,
     count: u64,
@@ -30,7 +31,7 @@ pub(crate) unsafe fn segments(
     list.iter().map(local).collect()
 }
 
-/// The same for a number of segments that may be negative.
+/// Like [`segments`], for a count that may be negative.
 ///
 /// # Safety
 /// As [`segments`].
@@ -46,7 +47,7 @@ unsafe fn iov(
     unsafe { segments(list, count) }.ok_or_else(|| bad_argument(3))
 }
 
-/// Remote memory of DAT 2.0.
+/// Converts a segment of remote memory to that of DAT 2.0.
 ///
 /// # Safety
 /// If the pointer is not null, it points to a segment.
@@ -66,7 +67,7 @@ macro_rules! message {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As the manual page.
+        /// As in the manual page.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             ep: EpHandle,
@@ -100,7 +101,7 @@ macro_rules! rdma {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As the manual page.
+        /// As in the manual page.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             ep: EpHandle,
@@ -134,7 +135,7 @@ rdma!(dat_ep_post_rdma_write, ep_post_rdma_write_func);
 /// `dat_srq_post_recv`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_srq_post_recv(
     srq: SrqHandle,

@@ -1,4 +1,4 @@
-//! The way to the provider, and the calls that both versions have in the same shape.
+//! How calls reach the provider, and the calls that are the same in both versions.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the first word of handles, and calls functions of the provider.
@@ -7,13 +7,13 @@ use crate::code::error;
 use daplrkey::sys::*;
 use std::ffi::c_int;
 
-/// No object is at an address below this one.
+/// The lowest address that an object can have.
 const LOWEST: usize = 4096;
 
-/// The provider of an object. `None`: the handle is null, or cannot be an address.
+/// The function table of an object's provider. `None`: the handle is null, or cannot be an address.
 ///
 /// # Safety
-/// A handle that is none of these must be one that a call has returned, even if it is no longer valid.
+/// Any other handle must be one that a call has returned, even if it is no longer valid.
 pub(crate) unsafe fn provider<'a>(handle: Handle) -> Option<&'a Provider> {
     let word = handle.cast::<*const Provider>();
     if (handle as usize) < LOWEST || !word.is_aligned() {
@@ -24,15 +24,15 @@ pub(crate) unsafe fn provider<'a>(handle: Handle) -> Option<&'a Provider> {
     unsafe { (*word).as_ref() }
 }
 
-/// The error for a handle that is no address.
+/// The return code for a handle that cannot be an address.
 pub(crate) fn no_handle(subtype: dat_return_subtype) -> Return {
     error(INVALID_HANDLE, subtype)
 }
 
-/// Calls a function of a handle's provider; a return code of DAT 2.0.
+/// Calls a function of a handle's provider; evaluates to its return code of DAT 2.0.
 macro_rules! ask {
     ($slot:ident, $invalid:ident, $handle:expr $(, $argument:expr)*) => {
-        // SAFETY: a handle that the program got from us, or one that is refused.
+        // SAFETY: the program got the handle from us; others are refused.
         match unsafe { $crate::table::provider($handle) }.and_then(|table| table.$slot) {
             // SAFETY: the arguments are those of the function; the caller promises what it points to.
             Some(function) => unsafe { function($handle $(, $argument)*) },
@@ -42,16 +42,16 @@ macro_rules! ask {
 }
 pub(crate) use ask;
 
-/// Functions whose arguments have the same types in both versions.
+/// Forwards functions whose arguments have the same types in both versions.
 macro_rules! same {
     ($($name:ident, $slot:ident, $invalid:ident, ($handle:ident: $type:ty $(, $argument:ident: $of:ty)*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As the manual page.
+        /// As in the manual page.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($handle: $type $(, $argument: $of)*) -> Return {
-            // SAFETY: a handle that the program got from us, or one that is refused.
+            // SAFETY: the program got the handle from us; others are refused.
             match unsafe { provider($handle) }.and_then(|table| table.$slot) {
                 // SAFETY: the same arguments; the caller promises what they point to.
                 Some(function) => $crate::code::down(unsafe { function($handle $(, $argument)*) }),
@@ -110,7 +110,7 @@ same! {
 /// `dat_cr_reject`, which cannot carry private data in DAT 1.2.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cr_reject(cr: CrHandle) -> Return {
     const NOTHING: c_int = 0;

@@ -1,10 +1,10 @@
-//! Programs that are compiled and linked for DAT 1.2.
+//! Runs a program that is compiled and linked for DAT 1.2.
 
 use rkey_kit::delivery::DAT1;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder, removed at the end.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -13,7 +13,7 @@ impl Drop for Folder {
     }
 }
 
-/// Compiles the program against our library, as a linker finds it.
+/// Compiles the program and links it with our library under the name that linkers look for.
 fn compile(folder: &Path) -> PathBuf {
     let own = std::env::current_exe().expect("a test has a path");
     let beside = own.parent().expect("it lies in a folder");

@@ -13,13 +13,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// An address as a program sees it: `DAT_IA_ADDRESS_PTR` points into it.
 pub struct Visible(Box<UnsafeCell<libc::sockaddr_in6>>);
 
-// SAFETY: we write it only by `set`, whose callers hold a lock; programs only read.
+// SAFETY: only `set` writes it, and its callers hold a lock; programs only read it.
 unsafe impl Send for Visible {}
 // SAFETY: as above.
 unsafe impl Sync for Visible {}
 
 impl Visible {
-    /// Room for an address of either kind.
+    /// Stores an address in room for either family.
     #[must_use]
     pub fn new(address: IpAddr, port: u16) -> Self {
         // SAFETY: all zeros is a valid socket address.
@@ -28,7 +28,7 @@ impl Visible {
         room
     }
 
-    /// Stores another address.
+    /// Replaces the address.
     pub fn set(&self, address: IpAddr, port: u16) {
         let room = self.0.get();
         match address {
@@ -65,12 +65,12 @@ impl Visible {
 /// `DAT_INVALID_ADDRESS`: another family. `DAT_INVALID_PARAMETER`: null.
 ///
 /// # Safety
-/// The argument is null, or a socket address of the length of its family.
+/// The argument is null, or a socket address as long as its family requires.
 pub unsafe fn read(number: u32, pointer: *const libc::sockaddr) -> Result<IpAddr> {
     if pointer.is_null() {
         return Err(Fail::argument(number));
     }
-    // SAFETY: at least the family is there, and then the rest; the reads need no alignment.
+    // SAFETY: the family is readable, and so is the rest that it implies; the reads need no alignment.
     unsafe {
         match i32::from((&raw const (*pointer).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -86,9 +86,9 @@ pub unsafe fn read(number: u32, pointer: *const libc::sockaddr) -> Result<IpAddr
     }
 }
 
-/// The address at which the device listens for a connection qualifier. A port has 16 bits; the next 32 bits of a qualifier
-/// go where an IPv6 address has its scope, which is part of the name under which listeners are found. `None`: 0, or more
-/// bits.
+/// The address at which the device listens for a connection qualifier. The low 16 bits are the port; the next 32 bits
+/// become the scope of an IPv6 address, which is part of the name under which listeners are found. `None`: the port would
+/// be 0, or the qualifier has more than 48 bits.
 #[must_use]
 pub fn of_qualifier(address: IpAddr, conn_qual: u64) -> Option<SocketAddr> {
     let (port, scope) = (conn_qual as u16, u32::try_from(conn_qual >> 16).ok()?);

@@ -1,4 +1,4 @@
-//! Arguments that are addresses, with the number of the argument in the error.
+//! Checks and reads arguments that are addresses; the error names the argument by its number.
 
 #![allow(unsafe_code)]
 // UNSAFETY: turns addresses that C passes into references.
@@ -60,7 +60,7 @@ pub unsafe fn store_if<T>(number: u32, pointer: *mut T, value: T) -> Result {
     unsafe { store(number, pointer, value) }
 }
 
-/// Reads a list that a program passes. An empty list may have any address.
+/// Reads a list that a program passes. The address of an empty list is ignored.
 ///
 /// # Errors
 /// `DAT_INVALID_PARAMETER`: a negative count, or null or misaligned.
@@ -88,7 +88,7 @@ pub fn mask(number: u32, mask: u64, all: u64) -> Result {
     }
 }
 
-/// A number that must not be negative.
+/// Checks that a number is not negative.
 ///
 /// # Errors
 /// `DAT_INVALID_PARAMETER`.

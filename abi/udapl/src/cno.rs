@@ -1,4 +1,4 @@
-//! CNOs (consumer notification objects): several EVDs wake one waiter, or call one agent.
+//! CNOs (consumer notification objects): several EVDs wake one waiting thread, or call one agent.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; calls the program's agent.
@@ -37,16 +37,16 @@ struct State {
     /// The EVDs that have triggered the CNO, oldest first, each once.
     evds: VecDeque<usize>,
     waiters: u32,
-    /// How many times the CNO has lost its last EVD.
+    /// How many times the CNO's last EVD has left it.
     emptied: u64,
     freed: bool,
-    /// The EVDs that the worker has a job for.
+    /// The EVDs for which the worker has a job.
     queued: Vec<usize>,
-    /// The EVD that the agent is being called for, and the thread that calls it.
+    /// The EVD for which the agent is being called, and the calling thread.
     calling: Option<(usize, ThreadId)>,
 }
 
-/// A function of the program.
+/// The agent: a function of the program.
 #[derive(Clone, Copy)]
 struct Agent(OsWaitProxyAgent);
 // SAFETY: the program promises that any thread may call it, by passing it to `dat_cno_create`.
@@ -77,7 +77,7 @@ impl Cno {
         self.queue_call(&mut state, evd);
     }
 
-    /// Has the worker call the agent, if there is one, unless it is about to.
+    /// Has the worker call the agent, if there is one, unless that call is already queued.
     fn queue_call(self: &Arc<Self>, state: &mut State, evd: usize) {
         if state.agent.0.proxy_agent_func.is_some() && !state.queued.contains(&evd) {
             state.queued.push(evd);
@@ -95,7 +95,7 @@ impl Cno {
             let Some(function) = state.agent.0.proxy_agent_func.filter(|_| !state.freed) else {
                 return;
             };
-            // Otherwise the program has taken the events, or freed the EVD.
+            // If it is not in the list, the program has taken the events or freed the EVD.
             let Some(_) = place.and_then(|place| state.evds.remove(place)) else {
                 return;
             };
@@ -109,7 +109,7 @@ impl Cno {
         self.agent_returned.notify_all();
     }
 
-    /// Waits until the agent is not being called (for this EVD). An agent itself does not wait.
+    /// Waits until the agent is not running (for this EVD). Returns at once if the agent itself calls this.
     pub fn wait_for_agent(&self, evd: Option<usize>) {
         let own = thread::current().id();
         let mut state = self.state.lock();
@@ -121,12 +121,12 @@ impl Cno {
         }
     }
 
-    /// Records that an EVD has no notification any more.
+    /// Records that an EVD no longer has a notification.
     pub fn forget(&self, evd: usize) {
         self.state.lock().evds.retain(|&other| other != evd);
     }
 
-    /// Records that an EVD is freed, or will notify another CNO. If it was the last one, all waiters return.
+    /// Records that an EVD is freed or will notify another CNO. If it was the last one, all waiting threads return.
     pub fn leave(&self, evd: usize) {
         let mut state = self.state.lock();
         state.evds.retain(|&other| other != evd);
@@ -137,7 +137,8 @@ impl Cno {
         }
     }
 
-    /// Waits for an EVD. Returns 0 (no handle) if all EVDs of the CNO leave it meanwhile, or the IA is closed.
+    /// Waits for an EVD to trigger the CNO. Returns 0 (no handle) if all EVDs leave the CNO meanwhile, or the IA is
+    /// closed.
     ///
     /// # Errors
     /// `DAT_TIMEOUT_EXPIRED`.
@@ -165,13 +166,13 @@ impl Cno {
         result
     }
 
-    /// Ends the waits for it, and calls its agent no more.
+    /// Ends all waits for the CNO; its agent is not called again.
     pub fn abort_waits(&self) {
         self.state.lock().freed = true;
         self.triggered.notify_all();
     }
 
-    /// Ends it. When this returns, the agent has returned too, unless it is the agent that ends it.
+    /// Closes the CNO. When this returns, the agent has returned too, unless the agent itself made this call.
     pub fn close(&self) {
         self.abort_waits();
         self.wait_for_agent(None);
@@ -181,7 +182,7 @@ impl Cno {
 /// `dat_cno_create`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     agent: OsWaitProxyAgent,
@@ -217,7 +218,7 @@ pub unsafe extern "C" fn create(
 /// `dat_cno_modify_agent`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -> Return {
     call("dat_cno_modify_agent", || {
         // SAFETY: `find` validates the handle.
@@ -225,7 +226,7 @@ pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -
         {
             let mut state = cno.state.lock();
             state.agent = Agent(agent);
-            // The new agent hears of what the waiters have not.
+            // The new agent is called for EVDs that no waiting thread has got.
             for evd in state.evds.clone() {
                 cno.queue_call(&mut state, evd);
             }
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(
     cno: CnoHandle,
     mask: dat_cno_param_mask,
@@ -275,7 +276,7 @@ pub unsafe extern "C" fn query(
 /// `dat_cno_wait`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn wait(cno: CnoHandle, timeout: Timeout, evd: *mut EvdHandle) -> Return {
     call("dat_cno_wait", || {
         // SAFETY: `find` validates the handle.
@@ -292,7 +293,7 @@ pub unsafe extern "C" fn wait(cno: CnoHandle, timeout: Timeout, evd: *mut EvdHan
 /// `dat_cno_free`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn free(cno: CnoHandle) -> Return {
     call("dat_cno_free", || {
         // SAFETY: `find` validates the handle.

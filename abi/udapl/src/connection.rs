@@ -1,10 +1,10 @@
-//! The connection of an EP: from the request to the disconnect.
+//! The connection of an EP, from the request to the disconnect.
 //!
 //! The device connects queue pairs by address. A disconnect is a message to the control listener of the peer's IA, which names
 //! the peer's queue pair; the receiver checks that it comes from the device that the EP is connected with. If a process ends
 //! without a message, the device reports that.
 //!
-//! Every attempt to connect has a number, which identifies the worker's remaining jobs for earlier attempts.
+//! Every attempt to connect has a number, so that the worker can tell jobs that remain from earlier attempts.
 
 use crate::address::{Visible, of_qualifier};
 use crate::cr::Cr;
@@ -26,21 +26,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long the end of an EP waits for the worker to withdraw its connection request.
+/// How long freeing an EP waits for the worker to withdraw its connection request.
 const WITHDRAW_TIME: Duration = Duration::from_secs(1);
 
 /// The connection of an EP.
 pub struct Control {
-    /// Counts attempts to connect, and their ends.
+    /// Counts the starts and ends of attempts to connect.
     attempt: u64,
     peer: Option<Remote>,
-    /// Whether the EP is (or was) connected, or is trying to connect.
+    /// The address and qualifier to which the EP is (or was) connected, or is trying to connect.
     remote: Option<(IpAddr, u64)>,
-    /// The qualifier on this side: of the PSP or RSP, if it was passive.
+    /// The qualifier on this side: that of the PSP or RSP if this side accepted the connection.
     local_port: u64,
     /// The peer's private data, which an event points to.
     data: Vec<u8>,
-    /// The same of datagram EPs.
+    /// The same for a datagram EP, which has several peers.
     kept: Vec<Box<[u8]>>,
     visible: Visible,
     /// The worker's job for a connection request of this side, and its attempt.
@@ -86,7 +86,7 @@ impl Control {
         self.attempt
     }
 
-    /// Keeps private data as long as the EP, for an event.
+    /// Keeps private data for an event until the EP is freed.
     pub fn keep(&mut self, data: Vec<u8>) -> &[u8] {
         if data.is_empty() {
             return &[];
@@ -105,14 +105,14 @@ impl Control {
     }
 }
 
-/// Checks the private data of a program.
+/// Checks the length of private data that the program passes.
 ///
 /// # Errors
 /// `DAT_INVALID_PARAMETER`.
 pub fn check_data(number: u32, data: &[u8]) -> Result {
     if data.len() > MAX_PRIVATE_DATA {
         tracing::info!(
-            "{} B of private data; at most {MAX_PRIVATE_DATA} are possible",
+            "{} B of private data; the maximum is {MAX_PRIVATE_DATA}",
             data.len()
         );
         return Err(Fail::argument(number));
@@ -121,7 +121,7 @@ pub fn check_data(number: u32, data: &[u8]) -> Result {
 }
 
 impl Ep {
-    /// Takes a step, if the state allows it.
+    /// Takes a step; fails if the state does not allow it.
     pub(crate) fn step(&self, _control: &MutexGuard<'_, Control>, step: Step) -> Result {
         let next = self.state().after(step).ok_or(self.not_now())?;
         self.set_state(next);
@@ -136,13 +136,13 @@ impl Ep {
         self.step(&self.control.lock(), step)
     }
 
-    /// Whether the worker still has to do with this attempt.
+    /// Whether this is still the current attempt.
     #[must_use]
     pub fn is_attempt(&self, attempt: u64) -> bool {
         self.control.lock().attempt == attempt
     }
 
-    /// The two ends of its connection.
+    /// The two ends of the connection.
     #[must_use]
     pub fn ends(&self) -> Ends {
         let control = self.control.lock();
@@ -220,14 +220,14 @@ impl Ep {
         }
         let Some(hello) = Hello::decode(&peer.private_data) else {
             tracing::warn!(
-                "process {} answered a connection request but is no uDAPL program",
+                "process {} answered a connection request but is not a uDAPL program",
                 peer.pid
             );
             return self.failed(attempt, CONNECTION_EVENT_NON_PEER_REJECTED, &[]);
         };
         if !self.ia().device.is_listener(peer, hello.control) {
             tracing::warn!(
-                "process {} claims to listen at {}, but does not; not connected",
+                "process {} claims to listen at {}, but does not; connection refused",
                 peer.pid,
                 hello.control
             );
@@ -241,7 +241,7 @@ impl Ep {
         let mut control = self.control.lock();
         if control.attempt != attempt || self.step(&control, Step::Establish).is_err() {
             drop(control);
-            // The program has disconnected meanwhile, but the peer takes the connection for established.
+            // The program has disconnected meanwhile, but the peer considers the connection established.
             if let Some(remote) = remote {
                 self.say_farewell(&remote, Purpose::Disconnect);
             }
@@ -254,7 +254,7 @@ impl Ep {
         if let Some(evd) = &self.parts().connect {
             evd.push(notifying(event));
         }
-        // It may have failed since then.
+        // The queue pair may have failed since then.
         self.check_service();
     }
 
@@ -298,7 +298,7 @@ impl Ep {
         });
         drop(control);
         if let Err(error) = answered {
-            tracing::info!(%error, "accepting a connection");
+            tracing::info!(%error, "cannot accept a connection");
             self.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
         }
         Ok(())
@@ -339,7 +339,7 @@ impl Ep {
         if self.is_datagram() {
             return self.not_resolved(attempt, error);
         }
-        tracing::info!(%error, "connecting");
+        tracing::info!(%error, "cannot connect");
         let (number, data) = match error {
             DeviceError::Refused { reason } => (CONNECTION_EVENT_PEER_REJECTED, from_text(reason)),
             DeviceError::NotListening { .. } | DeviceError::Handshake(_) => {
@@ -384,7 +384,7 @@ impl Ep {
         Ok(())
     }
 
-    /// Ends a graceful disconnect if all requests are complete. Returns whether there is nothing to wait for.
+    /// Ends a graceful disconnect if all requests are complete. Returns whether the wait is over.
     pub fn drained(self: &Arc<Self>, attempt: u64) -> bool {
         if !self.is_attempt(attempt) || self.state() != State::DisconnectPending {
             return true;
@@ -397,8 +397,8 @@ impl Ep {
         !busy
     }
 
-    /// A request has failed. If that has taken the queue pair out of service, the connection is broken, unless the peer has
-    /// disconnected: the worker, which gets the peer's message, decides.
+    /// Handles a failed request. If its queue pair is out of service, the connection is broken, unless the peer has
+    /// disconnected. The worker decides, because it receives the peer's message.
     pub fn request_failed(self: &Arc<Self>) {
         self.ia().worker().add(Job::Suspect(Arc::clone(self)));
     }
@@ -411,7 +411,7 @@ impl Ep {
         }
     }
 
-    /// The peer says that it has ended the connection.
+    /// Handles the peer's message that it has ended the connection.
     pub fn peer_left(self: &Arc<Self>, node: NodeId, hello: &Hello) {
         {
             let control = self.control.lock();
@@ -421,7 +421,7 @@ impl Ep {
                 return;
             }
         }
-        // The peer acknowledged what it received before it sent the message: requests that it received are complete, not
+        // The peer acknowledged what it received before it sent the message, so those requests complete instead of being
         // flushed.
         let parts = self.parts();
         self.ia().collect(parts.request.as_deref());
@@ -440,10 +440,10 @@ impl Ep {
         control.attempt += 1;
         let peer = control.peer.take();
         drop(control);
-        // It withdraws a connection request.
+        // The worker withdraws a pending connection request.
         self.ia().worker().ring();
         if let Err(error) = self.ia().device.settle() {
-            tracing::debug!(%error, "acknowledging what was received");
+            tracing::debug!(%error, "cannot acknowledge received messages");
         }
         self.flush();
         let purpose = match step {
@@ -464,12 +464,12 @@ impl Ep {
         let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
         match self.ia().device.begin_connect(peer.control, &[], &hello) {
             Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
-            Err(error) => tracing::debug!(%error, "telling the peer of a disconnect"),
+            Err(error) => tracing::debug!(%error, "cannot tell a peer of a disconnect"),
         }
     }
 
-    /// Waits until the worker has withdrawn a connection request of an earlier attempt, which uses the queue pair and so the
-    /// PZ.
+    /// Waits until the worker has withdrawn the connection request of an earlier attempt, which still uses the queue pair
+    /// and with it the PZ.
     pub(crate) fn withdraw(&self) {
         let job = {
             let control = self.control.lock();
@@ -493,7 +493,7 @@ impl Ep {
         if let Some(qp) = &parts.qp
             && let Err(error) = qp.modify(&QpAttributes::to(QpState::Error))
         {
-            tracing::debug!(%error, "flushing an EP");
+            tracing::debug!(%error, "cannot flush an EP");
         }
         for evd in [&parts.recv, &parts.request] {
             self.ia().collect(evd.as_deref());

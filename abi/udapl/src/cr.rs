@@ -31,14 +31,14 @@ pub struct Cr {
     pub hello: Hello,
     /// The qualifier that the peer named.
     pub conn_qual: u64,
-    /// The EP of the RSP, or the one that the PSP made.
+    /// The EP of the RSP, or the one that the provider made for the PSP.
     ep: Option<Arc<Ep>>,
-    /// Whether the PSP made that EP.
+    /// Whether the provider made that EP.
     made: bool,
     incoming: Mutex<Option<Incoming>>,
     visible: Visible,
     data: Data,
-    /// Counts it among the unanswered requests of its service point.
+    /// Counts the request as unanswered at its service point.
     _unanswered: Arc<()>,
 }
 
@@ -91,14 +91,14 @@ impl Cr {
         &self.ia
     }
 
-    /// The device's part; one caller gets it.
+    /// Takes the device's connection request; only the first caller gets it.
     pub fn take(&self) -> Option<Incoming> {
         self.incoming.lock().take()
     }
 
     /// Refuses it.
     pub fn reject(&self, data: &[u8]) {
-        // Otherwise another thread accepts it.
+        // If it is taken, another thread is answering it.
         let Some(incoming) = self.take() else { return };
         incoming.reject(&to_text(data));
         match &self.ep {
@@ -112,7 +112,7 @@ impl Cr {
 /// `dat_cr_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(
     cr: CrHandle,
     mask: dat_cr_param_mask,
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn query(
     })
 }
 
-/// Answers a request with the given EP, or with the request's own EP.
+/// Accepts a request with the given EP, or with the request's own EP.
 ///
 /// # Errors
 /// `DAT_INVALID_HANDLE`, `DAT_INVALID_STATE`, `DAT_INVALID_PARAMETER`.
@@ -152,7 +152,7 @@ fn accept_with(cr: &Arc<Cr>, ep: Option<&Arc<Ep>>, data: &[u8]) -> Result {
 /// `dat_cr_accept`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn accept(cr: CrHandle, ep: EpHandle, size: Count, data: Pvoid) -> Return {
     call("dat_cr_accept", || {
         // SAFETY: `find` validates the handles; the caller promises the data.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn accept(cr: CrHandle, ep: EpHandle, size: Count, data: P
 /// `dat_cr_reject`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn reject(cr: CrHandle, size: Count, data: Pvoid) -> Return {
     call("dat_cr_reject", || {
         // SAFETY: `find` validates the handle; the caller promises the data.
@@ -185,10 +185,10 @@ pub unsafe extern "C" fn reject(cr: CrHandle, size: Count, data: Pvoid) -> Retur
     })
 }
 
-/// `dat_cr_handoff`: to a PSP of this IA.
+/// `dat_cr_handoff`, which passes a request to another PSP of this IA.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn handoff(cr: CrHandle, conn_qual: ConnQual) -> Return {
     call("dat_cr_handoff", || {
         // SAFETY: `find` validates the handle.

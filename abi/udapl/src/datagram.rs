@@ -1,7 +1,8 @@
 //! Datagram EPs (`DAT_IB_SERVICE_TYPE_UD`), of the extension for InfiniBand.
 //!
-//! Such an EP has no connection. `dat_ep_connect` asks for the address of another one, and `dat_cr_accept` gives that of its own:
-//! both sides get an address handle, to which any number of EPs can send. One EP may ask for several addresses at a time.
+//! A datagram EP has no connection. `dat_ep_connect` requests the address of another EP, and `dat_cr_accept` returns that of
+//! the accepting EP: both sides get an address handle, to which any number of EPs can send. An EP may have several such
+//! requests in flight.
 
 use crate::completion::extension;
 use crate::cr::Cr;
@@ -43,7 +44,7 @@ pub fn prepare(qp: &Qp) -> Result {
     Ok(())
 }
 
-/// The event of a connection request, for the address of a datagram EP.
+/// Turns the event of a connection request into that of a request for a datagram EP's address.
 #[must_use]
 pub fn request_event(mut event: Event) -> Queued {
     event.event_number = IB_UD_CONNECTION_REQUEST_EVENT;
@@ -55,7 +56,7 @@ pub fn request_event(mut event: Event) -> Queued {
 }
 
 impl Ep {
-    /// Asks for the address of the EP that accepts at a PSP.
+    /// Requests the address of the EP that accepts at a PSP.
     ///
     /// # Errors
     /// `DAT_INVALID_ADDRESS`, `DAT_INVALID_STATE`.
@@ -79,12 +80,12 @@ impl Ep {
         Ok(())
     }
 
-    /// Another EP has given its address.
+    /// Handles the address that another EP has sent.
     pub fn resolved(self: &Arc<Self>, attempt: u64, peer: &Peer) {
         match Hello::decode(&peer.private_data) {
             Some(hello) => self.reached(attempt, IB_UD_REMOTE_AH, hello.qpn, hello.data),
             None => {
-                let error = DeviceError::Handshake("it is no uDAPL program");
+                let error = DeviceError::Handshake("it is not a uDAPL program");
                 self.not_resolved(attempt, &error);
             }
         }
@@ -109,9 +110,9 @@ impl Ep {
         }
     }
 
-    /// The address of another EP cannot be had.
+    /// Reports that the address of another EP could not be obtained.
     pub fn not_resolved(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
-        tracing::info!(%error, "asking for the address of a datagram EP");
+        tracing::info!(%error, "cannot get the address of a datagram EP");
         let (number, kind, data) = match error {
             DeviceError::Refused { reason } => (
                 IB_UD_CONNECTION_REJECT_EVENT,
@@ -140,7 +141,7 @@ impl Ep {
         }
     }
 
-    /// Gives its address to the EP that asked for it.
+    /// Sends the EP's address to the EP that requested it.
     ///
     /// # Errors
     /// `DAT_INVALID_HANDLE`, `DAT_INVALID_STATE`.
@@ -173,9 +174,9 @@ impl Ep {
         Ok(())
     }
 
-    /// The EP that asked has this EP's address.
+    /// Handles the peer's confirmation that it has this EP's address.
     pub fn address_given(self: &Arc<Self>, attempt: u64, hello: &Hello) {
-        // The program has the private data from the CR.
+        // The program got the private data with the CR.
         self.reached(attempt, IB_UD_PASSIVE_REMOTE_AH, hello.qpn, Vec::new());
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a peer may take to answer requests of an EP that ends, before it loses its link.
+/// How long a peer may take to answer requests of an EP that is being freed, before its link is cut.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An endpoint.
@@ -42,7 +42,7 @@ pub struct Ep {
     pub control: Mutex<Control>,
     /// Its requests.
     pub sends: Mutex<Requests>,
-    /// Its receives, if they may be without notification.
+    /// Its receives, if they may be posted without notification.
     pub recvs: Mutex<Requests>,
 }
 
@@ -53,7 +53,7 @@ pub struct Parts {
     pub pz: Option<Arc<Pz>>,
     /// The EVD for receives; `None` if the program wants no events.
     pub recv: Option<Arc<Evd>>,
-    /// Where requests complete.
+    /// The EVD for requests; `None` if the program wants no events.
     pub request: Option<Arc<Evd>>,
     /// The EVD for events of its connection.
     pub connect: Option<Arc<Evd>>,
@@ -68,7 +68,7 @@ pub struct Parts {
 crate::kind!(Ep, HANDLE_TYPE_EP, INVALID_HANDLE_EP, RESOURCE_TEP, 1 << 16);
 
 impl Parts {
-    /// Counts the EP in the objects that it uses.
+    /// Adds the EP to the user counts of the objects that it uses.
     fn hold(&self, ia: &Ia) -> Result {
         self.expect_receives(ia)?;
         ia.expect(self.request.as_deref(), self.attr.max_request_dtos)
@@ -153,7 +153,7 @@ impl Parts {
 }
 
 impl Ep {
-    /// An EP with these parts; its queue pair is created if it has a PZ.
+    /// Creates an EP with these parts, and its queue pair if it has a PZ.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`.
@@ -201,7 +201,7 @@ impl Ep {
         matches!(self.state(), State::Connected | State::DisconnectPending) && !self.datagram
     }
 
-    /// Whether requests may be posted: they are executed, or flushed at once.
+    /// Whether requests may be posted, whether they are executed or flushed at once.
     #[inline]
     #[must_use]
     pub fn takes_requests(&self) -> bool {
@@ -330,7 +330,7 @@ impl Ep {
             let Ok(info) = qp.query() else { return };
             sends.next().saturating_sub(info.sends.into())
         };
-        // The completions of all requests before `complete` are there.
+        // The completions of all requests before `complete` have arrived.
         self.ia.collect(self.parts().request.as_deref());
         self.sends.lock().forget_before(complete);
     }
@@ -359,7 +359,7 @@ impl Ep {
         Ok(())
     }
 
-    /// The error of a call that the EP's state does not allow.
+    /// The return code for a call that the EP's state does not allow.
     #[must_use]
     pub fn not_now(&self) -> Fail {
         Fail::state(self.state().subtype())
@@ -368,7 +368,7 @@ impl Ep {
     /// Gives the EP other parts and a new queue pair. The caller holds `control`.
     ///
     /// # Errors
-    /// `DAT_INSUFFICIENT_RESOURCES`: it has the old ones.
+    /// `DAT_INSUFFICIENT_RESOURCES`: the EP keeps its old parts.
     pub(crate) fn rebuild(self: &Arc<Self>, mut new: Parts) -> Result {
         new.qp = new.make_qp(&self.ia)?;
         new.hold(&self.ia)?;
@@ -403,7 +403,7 @@ impl Ep {
         self.ia.remove_ep(qp.qpn());
     }
 
-    /// Ends the EP: its queue pair, and its use of other objects.
+    /// Destroys the queue pair and releases the other objects.
     pub(crate) fn close(&self) {
         self.withdraw();
         self.leave_qp();
@@ -411,8 +411,8 @@ impl Ep {
         self.retire(old);
     }
 
-    /// Ends parts that it does not use any more. When this returns, no peer touches memory that requests of their queue pair
-    /// named: the program may reuse it.
+    /// Releases parts that the EP no longer uses. When this returns, no peer touches memory that requests of their queue
+    /// pair named: the program may reuse it.
     fn retire(&self, mut old: Parts) {
         old.release(&self.ia);
         if let Some(qpn) = old.qp.take().map(|qp| qp.qpn()) {

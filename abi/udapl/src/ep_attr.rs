@@ -1,4 +1,4 @@
-//! The attributes of an EP, and what is allowed.
+//! The attributes of an EP, and their limits.
 
 use crate::fail::{Fail, Result};
 use crate::ia::{MAX_DTOS, MAX_IOV, MAX_MESSAGE, MAX_READS};
@@ -71,13 +71,13 @@ impl Default for Attr {
 }
 
 impl Attr {
-    /// Checks what a program asks for; `number` is that of the argument.
+    /// Checks the attributes that a program requests; `number` is the argument's number.
     ///
     /// # Errors
     /// `DAT_INVALID_PARAMETER`.
     pub fn read(number: u32, asked: &EpAttr) -> Result<Self> {
         let bad = |what: &str, given: i64, most: u32| {
-            tracing::info!("an EP with {what} = {given}: at most {most} are possible");
+            tracing::info!("an EP with {what} = {given}: the maximum is {most}");
             Fail::argument(number)
         };
         let limited = |what: &'static str, given: Count, most: u32| match u32::try_from(given) {
@@ -115,7 +115,7 @@ impl Attr {
         })
     }
 
-    /// In the form for programs.
+    /// The attributes as the C structure.
     #[must_use]
     pub fn c(&self) -> EpAttr {
         EpAttr {

@@ -19,10 +19,10 @@ use crate::sys::consts::*;
 use crate::sys::*;
 use std::sync::Arc;
 
-/// An EVD with this flag; null is none.
+/// Finds an EVD that has this flag; null means none.
 ///
 /// # Safety
-/// No other thread frees the EVD meanwhile.
+/// No other thread may free the EVD meanwhile.
 unsafe fn evd_for(
     ia: &Arc<Ia>,
     evd: EvdHandle,
@@ -33,7 +33,7 @@ unsafe fn evd_for(
     let evd = unsafe { find_or_null::<Evd>(evd) }.map_err(|_| Fail::handle(subtype))?;
     match evd {
         Some(evd) if evd.flags & flag == 0 => Err(Fail::handle(subtype)),
-        // Completions come from the device of the IA. Other events may go to an EVD of another open IA (dapltest's limit_ep).
+        // Completions come from the IA's own device. Other events may go to an EVD of another open IA (dapltest's limit_ep).
         Some(evd) if flag != EVD_CONNECTION_FLAG && !Arc::ptr_eq(evd.ia(), ia) => {
             Err(Fail::handle(subtype))
         }
@@ -52,7 +52,7 @@ struct Handles {
 /// Creates an EP.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 unsafe fn make(
     ia: IaHandle,
     handles: &Handles,
@@ -106,7 +106,7 @@ unsafe fn make(
 /// `dat_ep_create`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     pz: PzHandle,
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn create(
 /// `dat_ep_create_with_srq`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn create_with_srq(
     ia: IaHandle,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn create_with_srq(
 /// `dat_ep_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(ep: EpHandle, mask: EpParamMask, param: *mut EpParam) -> Return {
     call("dat_ep_query", || {
         // SAFETY: `find` validates the handle.
@@ -202,13 +202,13 @@ const MODIFIABLE: EpParamMask = EP_FIELD_PZ_HANDLE
 /// `dat_ep_modify`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn modify(ep: EpHandle, mask: EpParamMask, param: *const EpParam) -> Return {
     call("dat_ep_modify", || {
         // SAFETY: `find` validates the handle; the caller promises the parameters.
         let (ep, param) = unsafe { (find::<Ep>(ep)?, argument::input(3, param)?) };
         argument::mask(2, mask, MODIFIABLE)?;
-        // SAFETY: as the manual page.
+        // SAFETY: as in the manual page.
         let parts = unsafe { changed(ep, mask, param)? };
         ep.modify(parts)
     })
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn modify(ep: EpHandle, mask: EpParamMask, param: *const E
 /// The parts of an EP after a change.
 ///
 /// # Safety
-/// No other thread frees an object that `param` names.
+/// No other thread may free an object that `param` names.
 unsafe fn changed(ep: &Arc<Ep>, mask: EpParamMask, param: &EpParam) -> Result<Parts> {
     let ia = ep.ia();
     let mut parts = ep.parts();
@@ -316,7 +316,7 @@ impl Ep {
 /// `dat_ep_connect`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn connect(
     ep: EpHandle,
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn connect(
 /// `dat_ep_dup_connect`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn dup_connect(
     ep: EpHandle,
     like: EpHandle,
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn dup_connect(
 /// `dat_ep_disconnect`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn disconnect(ep: EpHandle, flags: dat_close_flags) -> Return {
     call("dat_ep_disconnect", || {
         // SAFETY: `find` validates the handle.
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn disconnect(ep: EpHandle, flags: dat_close_flags) -> Ret
 /// `dat_ep_get_status`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn get_status(
     ep: EpHandle,
     state: *mut dat_ep_state,
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn get_status(
 /// `dat_ep_recv_query`: how many receives are posted, and how many more can be.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn recv_query(
     ep: EpHandle,
     allocated: *mut Count,
@@ -441,7 +441,7 @@ pub unsafe extern "C" fn recv_query(
 /// watermark can be reached.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn set_watermark(ep: EpHandle, soft: Count, hard: Count) -> Return {
     call("dat_ep_set_watermark", || {
         // SAFETY: `find` validates the handle.
@@ -461,7 +461,7 @@ pub unsafe extern "C" fn set_watermark(ep: EpHandle, soft: Count, hard: Count) -
 /// `dat_ep_reset`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn reset(ep: EpHandle) -> Return {
     call("dat_ep_reset", || {
         // SAFETY: `find` validates the handle.
@@ -469,17 +469,17 @@ pub unsafe extern "C" fn reset(ep: EpHandle) -> Return {
     })
 }
 
-/// Ends an EP that a PSP made for a request that is refused.
+/// Frees an EP that was made for a PSP's request, which is now refused.
 pub fn discard(ep: &Arc<Ep>) {
     ep.close();
-    // SAFETY: the program knows the EP only through the request, and does not use it after it has refused that.
+    // SAFETY: the program knows the EP only through the request, and does not use it after refusing the request.
     drop(unsafe { remove::<Ep>(ep.handle) });
 }
 
 /// `dat_ep_free`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn free(ep: EpHandle) -> Return {
     call("dat_ep_free", || {
         // SAFETY: `find` validates the handle.

@@ -8,7 +8,7 @@ use crate::sys::consts::*;
 pub enum State {
     /// New or reset.
     Unconnected = EP_STATE_UNCONNECTED,
-    /// It has neither the objects that it needs nor a connection.
+    /// New, without the objects that it needs for a connection.
     Unconfigured = EP_STATE_UNCONFIGURED_UNCONNECTED,
     /// Belongs to an RSP.
     Reserved = EP_STATE_RESERVED,
@@ -22,7 +22,7 @@ pub enum State {
     Connected = EP_STATE_CONNECTED,
     /// A graceful disconnect waits for its requests.
     DisconnectPending = EP_STATE_DISCONNECT_PENDING,
-    /// No longer connected, or never became so.
+    /// The connection has ended, or could not be established.
     Disconnected = EP_STATE_DISCONNECTED,
     /// The program has accepted; the peer has not confirmed yet.
     CompletionPending = EP_STATE_COMPLETION_PENDING,
@@ -61,14 +61,14 @@ pub enum Step {
     Break,
     /// The program resets the EP.
     Reset,
-    /// A datagram EP and another one know each other's address.
+    /// Two datagram EPs know each other's address.
     Resolve,
 }
 
 use State::*;
 use Step::*;
 
-/// All steps that can be taken.
+/// All possible steps.
 const TABLE: &[(State, Step, State)] = &[
     (Unconnected, Connect, ActivePending),
     (Unconnected, Reserve, Reserved),
@@ -127,7 +127,7 @@ impl State {
         row.map(|row| row.2)
     }
 
-    /// From its number.
+    /// The state with this number.
     #[must_use]
     pub fn from_number(number: dat_ep_state) -> Self {
         let found = Self::ALL.into_iter().find(|it| *it as i32 == number);

@@ -1,4 +1,4 @@
-//! EVDs (event dispatchers): the queues from which a program takes all its events.
+//! EVDs (event dispatchers): the queues from which programs take all events.
 //!
 //! An EVD has its own queue, for events of connections and of the program, and may have a completion queue of the device,
 //! for DTOs and binds. Completions become events when the program (or the IA's worker) checks the EVD: [`Evd::collect`]
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// How many completions to take at a time.
 const BATCH: usize = 16;
-/// How many completions an EVD's completion queue can hold at least.
+/// The minimum capacity of an EVD's completion queue.
 const MIN_DEPTH: u32 = 256;
 
 /// An event dispatcher.
@@ -36,7 +36,7 @@ pub struct Evd {
     pub handle: usize,
     /// Its kinds of events: `DAT_EVD_*_FLAG`.
     pub flags: dat_evd_flags,
-    /// Its completion queue, or the IA's empty one.
+    /// Its completion queue, or the IA's empty one if it takes no completions.
     cq: Cq,
     has_cq: bool,
     state: Mutex<State>,
@@ -55,7 +55,7 @@ struct State {
     enabled: bool,
     waitable: bool,
     waiting: bool,
-    /// Whether it is freed, or its IA closed.
+    /// Whether the EVD is freed or its IA closed.
     closed: bool,
     cno: Option<Arc<Cno>>,
     /// The EP of the last completion.
@@ -70,12 +70,12 @@ crate::kind!(
     1 << 16
 );
 
-/// How many requests the EPs that complete in a completion queue may post, in total.
+/// How many requests may be posted, in total, by the EPs that complete in one completion queue.
 #[derive(Default)]
 pub struct Demand(Mutex<u32>);
 
 impl Demand {
-    /// Makes room for this many completions more.
+    /// Makes room for this many more completions.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`.
@@ -102,7 +102,7 @@ impl Demand {
 type Broken = Vec<Arc<Ep>>;
 
 impl Evd {
-    /// An EVD for these kinds of events.
+    /// Creates an EVD for these kinds of events.
     ///
     /// # Errors
     /// The device has no completion queue left.
@@ -152,20 +152,20 @@ impl Evd {
         &self.ia
     }
 
-    /// Its completion queue, if it takes completions.
+    /// The completion queue, if the EVD takes completions.
     #[must_use]
     pub fn cq(&self) -> Option<&Cq> {
         self.has_cq.then_some(&self.cq)
     }
 
-    /// Makes room for the completions of an EP that may post this many requests more.
+    /// Makes room for the completions of an EP that may post this many more requests.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`.
     pub fn expect(&self, more: u32) -> Result {
         match self.cq() {
             Some(cq) => self.demand.add(&self.ia, cq, more),
-            // They go to the IA's queue.
+            // Without one, completions go to the IA's queue.
             None => self.ia.sink_demand.add(&self.ia, &self.ia.sink_cq, more),
         }
     }
@@ -178,8 +178,8 @@ impl Evd {
         }
     }
 
-    /// Whether it holds so many completions that those of later requests may not fit: [`Evd::collect`] makes room, even if the
-    /// program takes no events.
+    /// Whether its completion queue may be too full for later requests: [`Evd::collect`] makes room, even if the program
+    /// takes no events.
     #[inline]
     #[must_use]
     pub fn is_crowded(&self) -> bool {
@@ -218,7 +218,7 @@ impl Evd {
         state.queue.len() < state.qlen as usize
     }
 
-    /// Turns all completions into events. EPs that the completions show to be broken are handled.
+    /// Turns all completions into events, and handles EPs whose requests failed.
     pub fn collect(&self) {
         let mut broken = Broken::new();
         {
@@ -232,7 +232,8 @@ impl Evd {
         self.settle(broken);
     }
 
-    /// Notifies the waiter, or else the CNO. Under the lock, so that a CNO does not report events that were taken before.
+    /// Notifies the waiting thread if there is one, otherwise the CNO. The caller holds the lock, so a CNO does not
+    /// report events that were already taken.
     fn announce(&self, state: &State) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if state.waiting {
@@ -257,7 +258,7 @@ impl Evd {
         taken
     }
 
-    /// Takes one event straight from the completion queue: the queue of events is empty.
+    /// Takes one event directly from the completion queue; the event queue is empty.
     #[inline]
     fn take_one(&self, state: &mut State, broken: &mut Broken) -> Option<Queued> {
         let mut completion = [Completion::default()];
@@ -270,7 +271,7 @@ impl Evd {
         None
     }
 
-    /// The event for a completion. `None`: the program wants none, or the EP no longer exists.
+    /// The event for a completion; `None` if the program wants none or the EP no longer exists.
     #[inline]
     fn translate(
         &self,
@@ -300,7 +301,8 @@ impl Evd {
         }
     }
 
-    /// Turns the completions of an EP that is about to lose its queue pair into events while they still find the EP.
+    /// Turns the completions of an EP into events before its queue pair is destroyed, while its number still leads to
+    /// the EP.
     pub fn forget_ep(&self, qpn: u32) {
         self.collect();
         let mut state = self.state.lock();
@@ -336,7 +338,7 @@ impl Evd {
         Ok(event)
     }
 
-    /// Waits until there are `threshold` events and takes the oldest one; also returns how many more there are.
+    /// Waits for `threshold` events and takes the oldest one; also returns how many are left.
     ///
     /// # Errors
     /// `DAT_TIMEOUT_EXPIRED`; `DAT_INVALID_STATE` (unwaitable, or another waiter); `DAT_ABORT` (freed, or its IA closed).
@@ -365,7 +367,7 @@ impl Evd {
                 Ok((event, more as u32))
             }
             Err(fail) => {
-                // Events came that were too few for the waiter; the CNO has not heard of them.
+                // Fewer events than the threshold have arrived; the CNO was not triggered for them.
                 self.trigger_if_notified(&state);
                 Err(fail)
             }
@@ -380,7 +382,7 @@ impl Evd {
             let (enough, allowed) = {
                 let mut state = self.state.lock();
                 while self.take_completions(&mut state, &mut broken) > 0 {}
-                // Events that are there already end the wait at once; later, only a notification ends it.
+                // Events that are already queued end the wait at once; later, only a notification does.
                 let notified = before.is_none_or(|before| state.notified > before);
                 before.get_or_insert(state.notified);
                 let enough = notified && state.queue.len() >= threshold;
@@ -403,7 +405,7 @@ impl Evd {
         }
     }
 
-    /// Checks an EVD whose completion queue has sent a report to the IA's worker, and requests the next report.
+    /// Takes completions after a report of the completion queue to the IA's worker, and requests the next report.
     pub fn look(&self) {
         loop {
             self.collect();
@@ -414,7 +416,7 @@ impl Evd {
         }
     }
 
-    /// Asks the device to report failures to the IA's worker, and all completions if a CNO waits for them.
+    /// Asks the device to report failures to the IA's worker, and all completions if the EVD has a CNO.
     pub fn arm(&self) {
         if !self.has_cq {
             return;
@@ -425,11 +427,11 @@ impl Evd {
             false => Ok(()),
         };
         if let Err(error) = armed.and_then(|()| self.cq.watch(&self.ia.channel)) {
-            tracing::debug!(%error, "watching a completion queue");
+            tracing::debug!(%error, "cannot watch a completion queue");
         }
     }
 
-    /// Triggers the CNO for events that are there already.
+    /// Triggers the CNO for events that are already queued.
     fn trigger_for_old(&self) {
         self.look();
         self.trigger_if_notified(&self.state.lock());
@@ -444,7 +446,7 @@ impl Evd {
         }
     }
 
-    /// Sets the CNO to notify, if any.
+    /// Sets or removes the CNO that the EVD triggers.
     pub fn set_cno(&self, cno: Option<Arc<Cno>>) {
         if let Some(cno) = &cno {
             cno.users.add();
@@ -456,7 +458,7 @@ impl Evd {
         self.trigger_for_old();
     }
 
-    /// Whether its events trigger its CNO.
+    /// Sets whether events trigger the CNO.
     pub fn enable(&self, enabled: bool) {
         self.state.lock().enabled = enabled;
         if enabled {
@@ -464,7 +466,7 @@ impl Evd {
         }
     }
 
-    /// Whether threads may wait for it. A waiting thread stops if not.
+    /// Sets whether threads may wait for it. If not, a waiting thread returns.
     pub fn set_waitable(&self, waitable: bool) {
         self.state.lock().waitable = waitable;
         self.news.fetch_add(1, Ordering::SeqCst);
@@ -512,7 +514,7 @@ impl Evd {
         self.state.lock().waiting
     }
 
-    /// Ends the wait for it, and refuses more.
+    /// Ends the current wait, and refuses later ones.
     pub fn abort_wait(&self) {
         self.state.lock().closed = true;
         self.news.fetch_add(1, Ordering::SeqCst);
@@ -551,7 +553,7 @@ impl State {
     }
 }
 
-/// When a DAT timeout (microseconds) is over; `None`: never.
+/// The deadline for a DAT timeout (microseconds); `None`: never.
 #[must_use]
 pub fn deadline(timeout: Timeout) -> Option<Instant> {
     match timeout {

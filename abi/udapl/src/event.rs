@@ -1,7 +1,7 @@
 //! Events as programs get them.
 
 #![allow(unsafe_code)]
-// UNSAFETY: the events of a program contain addresses.
+// UNSAFETY: software events contain addresses of the program.
 
 use crate::sys::consts::*;
 use crate::sys::{
@@ -14,9 +14,9 @@ use std::ptr::null_mut;
 /// An event in the queue of an EVD.
 #[derive(Clone, Copy)]
 pub struct Queued {
-    /// The event. Its EVD is filled in when it is taken.
+    /// The event. Its EVD is filled in when the event is taken.
     pub event: Event,
-    /// Whether it wakes a waiter: a notification event.
+    /// Whether it wakes a waiting thread: a notification event.
     pub notify: bool,
 }
 
@@ -80,7 +80,7 @@ pub fn dto(
     )
 }
 
-/// Makes an event of a DTO one of the extension for InfiniBand.
+/// Turns the event of a DTO into one of the extension for InfiniBand.
 #[must_use]
 pub fn extended(mut event: Event, data: &IbExtensionEventData) -> Event {
     event.event_number = IB_DTO_EVENT;
@@ -112,7 +112,8 @@ pub fn bind(rmr: usize, user_cookie: u64, status: dat_dto_completion_status) -> 
     )
 }
 
-/// A change of a connection, with the peer's private data, which stays valid until the EP connects again or is freed.
+/// A change of a connection's state, with the peer's private data, which stays valid until the EP connects again or is
+/// freed.
 #[must_use]
 pub fn connection(number: dat_event_number, ep: usize, data: &[u8]) -> Event {
     let connect_event_data = ConnectionEventData {
@@ -164,7 +165,7 @@ pub fn asynchronous(number: dat_event_number, about: usize, reason: i32) -> Even
 /// A software event with the program's pointer.
 #[must_use]
 pub fn software(from: &Event) -> Event {
-    // SAFETY: the address is only copied, whatever it is.
+    // SAFETY: the address is only copied.
     let pointer = unsafe { from.event_data.software_event_data.pointer };
     let software_event_data = SoftwareEventData { pointer };
     event(

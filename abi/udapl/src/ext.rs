@@ -40,7 +40,7 @@ pub unsafe extern "C" fn call_extension(
                 IB_CMP_AND_SWAP_OP => compare_and_swap(find(handle)?, &mut arguments),
                 IB_FETCH_AND_ADD_OP => fetch_and_add(find(handle)?, &mut arguments),
                 IB_UD_SEND_OP => send_datagram(find(handle)?, &mut arguments),
-                // Address handles and requests of datagram EPs take nothing that could be freed.
+                // Address handles and requests of datagram EPs hold nothing that must be freed.
                 IB_UD_AH_FREE_OP | IB_UD_CM_FREE_OP => find::<Ep>(handle).map(drop),
                 IB_OPEN_QUERY_OP => open_query(handle, &mut arguments),
                 IB_CLOSE_QUERY_OP => close_query(handle),
@@ -84,7 +84,7 @@ unsafe fn write_immediate(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
     ep.post(work, &segments, cookie, options, What::WriteImmediate)
 }
 
-/// The segment for the old value of an atomic operation.
+/// The local segment for the old value of an atomic operation.
 ///
 /// # Safety
 /// Null or a triplet.
@@ -172,7 +172,7 @@ unsafe fn send_datagram(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
     ep.post_to(work, &segments, cookie, options, What::Datagram, Some(to))
 }
 
-/// `dat_ib_open_query`: the attributes of an IA that the program has not opened. The handle is the name.
+/// `dat_ib_open_query`: the attributes of an IA that the program has not opened. Its name is passed as the handle.
 ///
 /// # Safety
 /// The arguments are those of the operation.
@@ -202,7 +202,7 @@ unsafe fn open_query(name: Handle, arguments: &mut Arguments) -> Result {
 /// `dat_ib_close_query`.
 ///
 /// # Safety
-/// No other thread uses the IA.
+/// No other thread may use the IA.
 unsafe fn close_query(ia: Handle) -> Result {
     // SAFETY: `find` validates the handle.
     let object = Arc::clone(unsafe { find::<Ia>(ia)? });

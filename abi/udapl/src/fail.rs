@@ -1,4 +1,4 @@
-//! How calls fail: DAT return codes, and their names for the log.
+//! DAT return codes of failed calls, and their names for the log.
 //!
 //! A return code has a class, a type (`DAT_INVALID_HANDLE`) and a subtype that says which argument or which resource
 //! (dat_error.h).
@@ -19,17 +19,17 @@ pub struct Fail(Return);
 pub type Result<T = ()> = std::result::Result<T, Fail>;
 
 impl Fail {
-    /// No event is there. Without the class of errors, as Debian's providers return it: dtest compares the whole code.
+    /// The EVD has no event. Lacks the error class bit, as in Debian's providers: dtest compares the whole code.
     pub const EMPTY: Self = Self(QUEUE_EMPTY);
-    /// The time is over.
+    /// The timeout expired.
     pub const TIMEOUT: Self = Self::new(TIMEOUT_EXPIRED, NO_SUBTYPE);
-    /// This kind of object or operation does not exist here.
+    /// This provider does not have this kind of object or operation.
     pub const NO_MODEL: Self = Self::new(MODEL_NOT_SUPPORTED, NO_SUBTYPE);
     /// A length does not fit.
     pub const LENGTH: Self = Self::new(LENGTH_ERROR, NO_SUBTYPE);
-    /// Objects of two protection zones do not work together.
+    /// The objects belong to different protection zones.
     pub const PROTECTION: Self = Self::new(PROTECTION_VIOLATION, NO_SUBTYPE);
-    /// A bug of ours, or a device that failed.
+    /// The device failed, or rkey has a bug.
     pub const INTERNAL: Self = Self::new(INTERNAL_ERROR, NO_SUBTYPE);
 
     /// An error of this type and subtype.
@@ -44,7 +44,7 @@ impl Fail {
         Self::new(INVALID_PARAMETER, INVALID_ARG1 + number - 1)
     }
 
-    /// A handle is not a live object of this kind.
+    /// A handle does not name a live object of this kind.
     #[must_use]
     pub const fn handle(subtype: dat_return_subtype) -> Self {
         Self::new(INVALID_HANDLE, subtype)
@@ -68,7 +68,7 @@ impl Fail {
         self.0
     }
 
-    /// Its type, as `DAT_GET_TYPE`.
+    /// Its type, as `DAT_GET_TYPE` returns it.
     #[must_use]
     pub const fn kind(self) -> dat_return_type {
         self.0 & TYPE_MASK

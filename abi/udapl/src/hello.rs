@@ -1,8 +1,8 @@
-//! What two providers tell each other when they connect, in front of the programs' private data, and when they disconnect.
+//! What two providers tell each other when they connect (before the programs' private data) and when they disconnect.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The maximum private data of one side of a connection. A rejection carries it as text of twice the length.
+/// The maximum length of one side's private data. A rejection carries it as text of twice the length.
 pub const MAX_PRIVATE_DATA: usize = 256;
 const MAGIC: &[u8; 8] = b"rkeyDAT1";
 /// The length of everything but the private data.
@@ -20,7 +20,7 @@ pub enum Purpose {
     Disconnect = 3,
     /// The connection of an EP broke.
     Break = 4,
-    /// A datagram EP asks for the address of another one.
+    /// A datagram EP requests the address of another one.
     DatagramRequest = 5,
 }
 
@@ -45,7 +45,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// In the form for the wire.
+    /// Encodes it for the wire.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LEN + self.data.len());
@@ -61,7 +61,7 @@ impl Hello {
         bytes
     }
 
-    /// From the wire. More private data than a program can send is cut off. `None`: it is no such message.
+    /// Decodes a peer's message; `None` if it is not a valid one. Private data beyond the maximum is cut off.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (fixed, data) = bytes.strip_prefix(MAGIC)?.split_at_checked(LEN - 8)?;
@@ -100,13 +100,13 @@ fn wide(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Private data in the text of a rejection.
+/// Encodes private data as the text of a rejection.
 #[must_use]
 pub fn to_text(data: &[u8]) -> String {
     data.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Private data from the text of a rejection; none if the text says something else.
+/// Decodes private data from the text of a rejection; returns none if the text is anything else.
 #[must_use]
 pub fn from_text(text: &str) -> Vec<u8> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);

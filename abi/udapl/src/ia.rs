@@ -1,7 +1,7 @@
 //! IAs (interface adapters): open devices.
 
 #![allow(unsafe_code)]
-// UNSAFETY: gives addresses of its own to programs.
+// UNSAFETY: returns addresses inside the object to programs.
 
 use crate::address::{Visible, of_parameters};
 use crate::ep::Ep;
@@ -23,9 +23,9 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The most events that an EVD holds without growing.
+/// The maximum length of an EVD that a program may request.
 pub const MAX_EVD_QLEN: u32 = 1 << 20;
-/// The most requests, or receives, that an EP or SRQ can have.
+/// The maximum number of requests, or receives, of an EP or SRQ.
 pub const MAX_DTOS: u32 = 16_384;
 /// The maximum number of segments of a DTO.
 pub const MAX_IOV: u32 = 32;
@@ -52,9 +52,9 @@ pub struct Ia {
     pub channel: Channel,
     /// An empty completion queue: threads that wait for an EVD without one wait here.
     pub idle_cq: Cq,
-    /// Takes completions for which the program wants no events.
+    /// The completion queue for requests whose events the program does not want.
     pub sink_cq: Cq,
-    /// What may complete in `sink_cq`.
+    /// The requests that may complete in `sink_cq`.
     pub sink_demand: Demand,
     /// Where peers report that they have disconnected.
     pub control: Listener,
@@ -112,17 +112,17 @@ impl Ia {
     /// Its worker.
     #[must_use]
     pub fn worker(&self) -> &Worker {
-        // `open` sets it before anything knows the IA.
+        // `open` sets it before the IA is visible to anything else.
         self.worker.get_or_init(Worker::absent)
     }
 
-    /// The handle by which the program knows it.
+    /// The handle that the program has for it.
     #[must_use]
     pub fn number(&self) -> Handle {
         registry::number_of(self.handle)
     }
 
-    /// The part of a message that is about this IA, in front of private data.
+    /// The hello of this IA for a message to a peer.
     #[must_use]
     pub fn hello(&self, purpose: Purpose, qp: QpAddress, data: &[u8]) -> Hello {
         let control = self.control.local_address();
@@ -143,7 +143,7 @@ impl Ia {
         self.eps.read().get(&qpn)?.upgrade()
     }
 
-    /// The EP with exactly this queue pair, not a later one of the same number.
+    /// The EP with exactly this queue pair, not with a later one that reuses its number.
     fn ep_with(&self, qp: QpId, qpn: u32) -> Option<Arc<Ep>> {
         let ep = self.ep(qpn)?;
         ep.qp().is_some_and(|own| own.id() == qp).then_some(ep)
@@ -182,7 +182,7 @@ impl Ia {
         self.srqs.write().remove(&id);
     }
 
-    /// Makes room for this many more completions of an EVD, or of those without one.
+    /// Makes room for this many more completions of an EVD, or of EPs without one.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`.
@@ -201,7 +201,7 @@ impl Ia {
         }
     }
 
-    /// Whether completions wait that [`Ia::collect`] should take.
+    /// Whether enough completions are waiting that [`Ia::collect`] should take them.
     #[inline]
     #[must_use]
     pub fn is_crowded(&self, evd: Option<&Evd>) -> bool {
@@ -211,7 +211,7 @@ impl Ia {
         }
     }
 
-    /// Turns the completions of an EVD into events, or drops those without one.
+    /// Turns the completions of an EVD into events, or drops completions that have no EVD.
     pub fn collect(&self, evd: Option<&Evd>) {
         match evd.filter(|evd| evd.cq().is_some()) {
             Some(evd) => evd.collect(),
@@ -234,7 +234,7 @@ impl Ia {
         }
     }
 
-    /// A completion queue has reported something.
+    /// Handles a report of a completion queue.
     pub fn cq_event(&self, id: CqId) {
         let evd = self.evds.read().get(&id).and_then(Weak::upgrade);
         if let Some(evd) = evd {
@@ -246,7 +246,7 @@ impl Ia {
         }
     }
 
-    /// The device has reported something.
+    /// Handles a report of the device.
     pub fn device_event(&self, event: AsyncEvent) {
         match event {
             AsyncEvent::QpFatal { qp, qpn }
@@ -257,7 +257,7 @@ impl Ia {
                     ep.request_failed();
                 }
             }
-            // The EP is out of service and takes no more from its SRQ (dtestsrq waits for this).
+            // The EP is out of service and takes no more receives from its SRQ (dtestsrq waits for this event).
             AsyncEvent::LastWqeReached { qp, qpn } => {
                 if let Some(ep) = self.ep_with(qp, qpn) {
                     ep.request_failed();
@@ -280,7 +280,7 @@ impl Ia {
                     self.tell(ASYNC_ERROR_EVD_OVERFLOW, evd.handle, EVD_OVERFLOW_ERROR);
                 }
             }
-            other => tracing::debug!(?other, "a device event without consequences"),
+            other => tracing::debug!(?other, "ignored a device event"),
         }
     }
 
@@ -292,13 +292,13 @@ impl Ia {
         }
     }
 
-    /// Where it reports asynchronous errors.
+    /// The EVD for asynchronous errors.
     #[must_use]
     pub fn async_evd(&self) -> Option<Arc<Evd>> {
         self.async_evd.lock().clone()
     }
 
-    /// Reports asynchronous errors there. An EVD of another IA counts the IA among its users.
+    /// Sets the EVD for asynchronous errors. An EVD of another IA counts this IA as a user.
     pub fn set_async_evd(&self, evd: Option<Arc<Evd>>) {
         let is_foreign = |evd: &&Arc<Evd>| evd.ia().handle != self.handle;
         if let Some(new) = evd.as_ref().filter(is_foreign) {
@@ -310,7 +310,7 @@ impl Ia {
         }
     }
 
-    /// Whether it reports asynchronous errors there.
+    /// Whether it reports asynchronous errors to this EVD.
     #[must_use]
     pub fn is_async_evd(&self, evd: &Arc<Evd>) -> bool {
         let own = self.async_evd.lock();
@@ -325,7 +325,7 @@ impl Ia {
         handle.qpn = qpn;
         // SAFETY: the room has the size of the field, and is not written meanwhile.
         handle.ia_addr = unsafe { *self.visible.pointer().cast::<libc::sockaddr_in6>() };
-        // Any value but null: everything that a send needs is the number.
+        // Any value but null will do: a send needs only the number.
         handle.ah = self.handle as Handle;
         handle
     }

@@ -1,4 +1,4 @@
-//! What an IA and its provider say of themselves.
+//! The attributes of an IA and of its provider.
 
 #![allow(unsafe_code)]
 // UNSAFETY: the structures contain addresses of constants.
@@ -29,7 +29,7 @@ const fn named(name: &'static CStr, value: &'static CStr) -> NamedAttr {
     }
 }
 
-/// What the extension for InfiniBand can do here; the last two are what dtest and dtestsrq look for.
+/// What the extension for InfiniBand supports here; dtest and dtestsrq look for the last two.
 static PROVIDER: Names<7> = Names([
     named(c"DAT_EXTENSION_INTERFACE", c"TRUE"),
     named(c"DAT_IB_FETCH_AND_ADD", c"TRUE"),

@@ -56,7 +56,7 @@ pub unsafe fn make(name: NamePtr) -> Result<(IaHandle, Arc<Ia>)> {
 /// `dat_ia_open`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn open(
     name: NamePtr,
     async_qlen: Count,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn open(
 /// The EVD for asynchronous errors: a new one, an existing one, or none.
 ///
 /// # Safety
-/// No other thread frees the EVD meanwhile.
+/// No other thread may free the EVD meanwhile.
 unsafe fn choose_async_evd(ia: &Arc<Ia>, qlen: Count, given: EvdHandle) -> Result<EvdHandle> {
     if given as usize == EVD_ASYNC_EXISTS {
         return Ok(given);
@@ -114,7 +114,7 @@ unsafe fn choose_async_evd(ia: &Arc<Ia>, qlen: Count, given: EvdHandle) -> Resul
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(
     ia: IaHandle,
     async_evd: *mut EvdHandle,
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn query(
 /// `dat_ia_close`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn close(ia: IaHandle, flags: dat_close_flags) -> Return {
     call("dat_ia_close", || {
         // SAFETY: `find` validates the handle.
@@ -179,11 +179,11 @@ fn has_objects(ia: &Arc<Ia>) -> bool {
         || any::<Cr>(|it| here(it.ia()))
 }
 
-/// Ends an IA with all its objects, the users before what they use.
+/// Closes an IA with all its objects, each object before those that it uses.
 pub fn close_all(ia: &Arc<Ia>, handle: usize) {
     let here = |other: &Arc<Ia>| Arc::ptr_eq(other, ia);
     ia.set_async_evd(None);
-    // SAFETY: the program makes no other call with the IA or its objects any more.
+    // SAFETY: the program makes no further call with the IA or its objects.
     unsafe {
         for rsp in sweep::<Rsp>(|it| here(it.ia())) {
             rsp.close();
@@ -210,7 +210,7 @@ pub fn close_all(ia: &Arc<Ia>, handle: usize) {
         }
         let evds = sweep::<Evd>(|it| here(it.ia()));
         let cnos = sweep::<Cno>(|it| here(it.ia()));
-        // All waits first: the agent of a CNO, which the others wait for, may be in one.
+        // End all waits first: closing waits for CNOs' agents, and an agent may itself be waiting.
         for evd in &evds {
             evd.abort_wait();
         }
@@ -227,7 +227,7 @@ pub fn close_all(ia: &Arc<Ia>, handle: usize) {
             failed.extend(pz.close().err());
         }
         if let Some(fail) = failed.first() {
-            tracing::debug!(%fail, "closing an IA with objects");
+            tracing::debug!(%fail, "cannot close an object of a closed IA");
         }
     }
     ia.worker().stop();
@@ -254,7 +254,7 @@ fn context(handle: Handle) -> Result<(dat_handle_type, &'static AtomicU64)> {
 /// `dat_set_consumer_context`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn set_context(handle: Handle, value: Context) -> Return {
     call("dat_set_consumer_context", || {
         let (_, context) = context(handle)?;
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn set_context(handle: Handle, value: Context) -> Return {
 /// `dat_get_consumer_context`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn get_context(handle: Handle, value: *mut Context) -> Return {
     call("dat_get_consumer_context", || {
         let (_, context) = context(handle)?;
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn get_context(handle: Handle, value: *mut Context) -> Ret
 /// `dat_get_handle_type`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn get_type(handle: Handle, kind: *mut dat_handle_type) -> Return {
     call("dat_get_handle_type", || {
         let (found, _) = context(handle)?;

@@ -1,7 +1,7 @@
 //! LMRs (local memory regions).
 //!
 //! `DAT_MEM_TYPE_SHARED_VIRTUAL` lets LMRs of several processes share the resources of one registration. A registration here
-//! takes none that could be shared, so such an LMR is one of virtual memory.
+//! uses no resources that could be shared, so such an LMR is treated as ordinary virtual memory.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; registers memory for a program.
@@ -31,11 +31,11 @@ pub struct Lmr {
     pub memory: VaRange,
     /// The rights that the program asked for.
     pub access: Access,
-    /// What the program asked for.
+    /// The program's description of the LMR.
     asked: Asked,
 }
 
-/// How a program describes an LMR.
+/// An LMR as the program describes it.
 #[derive(Clone, Copy)]
 pub struct Asked {
     /// `DAT_MEM_TYPE_*`.
@@ -64,13 +64,13 @@ crate::kind!(
 );
 
 impl Lmr {
-    /// The context for local buffers, and for binds.
+    /// The context that names it in local buffers and in binds.
     #[must_use]
     pub fn context(&self) -> LmrContext {
         self.region.local_key.0
     }
 
-    /// The context for peers; 0 if it has no right for them.
+    /// The context for peers; 0 if it grants peers no rights.
     fn remote_context(&self) -> RmrContext {
         match self.access.intersects(Access::REMOTE) {
             true => self.region.key.0,
@@ -78,7 +78,7 @@ impl Lmr {
         }
     }
 
-    /// The address of its first byte, as DTOs and binds name it.
+    /// The address of its first byte in DTOs and binds.
     #[must_use]
     pub fn start(&self) -> Vaddr {
         match self.asked.va_type {
@@ -87,7 +87,7 @@ impl Lmr {
         }
     }
 
-    /// Ends its registration; when this returns no peer touches the memory.
+    /// Deregisters it. When this returns, no peer touches the memory.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`: RMRs are bound to it.
@@ -130,7 +130,7 @@ unsafe fn memory(ia: &Arc<Ia>, asked: &Asked) -> Result<VaRange> {
 /// `DAT_LENGTH_ERROR`, `DAT_INVALID_PARAMETER`, `DAT_INVALID_HANDLE`, `DAT_INSUFFICIENT_RESOURCES`.
 ///
 /// # Safety
-/// The description is of the kind that it claims, and names memory of the program.
+/// The description has the kind that it states, and names memory of the program.
 pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandle, Arc<Lmr>)> {
     if !Arc::ptr_eq(pz.ia(), ia) {
         return Err(Fail::handle(INVALID_HANDLE_PZ));
@@ -143,8 +143,8 @@ pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandl
     };
     // SAFETY: the caller promises it.
     let memory = unsafe { memory(ia, &asked)? };
-    // Programs send from LMRs without DAT_MEM_PRIV_LOCAL_READ_FLAG (dtest does): InfiniBand has no such right. For binds it
-    // counts, see `rmr`.
+    // Programs such as dtest send from LMRs without DAT_MEM_PRIV_LOCAL_READ_FLAG: InfiniBand has no such right. Binds do
+    // require it, see `rmr`.
     let granted = access | Access::LOCAL_READ;
     let spec = RegionSpec {
         addressing,
@@ -173,7 +173,7 @@ pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandl
 /// `dat_lmr_create`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn create(
     ia: IaHandle,
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn create(
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(
     lmr: LmrHandle,
     mask: dat_lmr_param_mask,
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn query(
 /// `dat_lmr_free`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn free(lmr: LmrHandle) -> Return {
     call("dat_lmr_free", || {
         // SAFETY: `find` validates the handle.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn free(lmr: LmrHandle) -> Return {
 /// `dat_lmr_sync_rdma_read`: the memory of an LMR is always coherent here.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn sync_rdma_read(
     ia: IaHandle,
     segments: *const LmrTriplet,
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn sync_rdma_read(
 /// `dat_lmr_sync_rdma_write`: as [`sync_rdma_read`].
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn sync_rdma_write(
     ia: IaHandle,
     segments: *const LmrTriplet,
@@ -287,10 +287,10 @@ pub unsafe extern "C" fn sync_rdma_write(
     })
 }
 
-/// Checks the arguments of the two calls.
+/// Checks the arguments of the two synchronization calls.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 unsafe fn check_segments(ia: IaHandle, segments: *const LmrTriplet, count: Vlen) -> Result {
     // SAFETY: `find` validates the handle.
     unsafe { find::<Ia>(ia)? };

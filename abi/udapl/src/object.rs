@@ -1,8 +1,8 @@
 //! Handles: from the address that a program holds to the object behind it.
 //!
-//! The first word of every object is the address of the provider's function table: libdat2 reads it from any handle, also from a
-//! stale one, before it calls us. The pools of [`rkey_kit`] keep the memory of freed objects, so that read always finds the
-//! table. Then each call here checks that the handle is a live object of the right kind.
+//! The first word of every object is the address of the provider's function table. libdat2 reads it from every handle, even
+//! a stale one, before it calls us. The pools of [`rkey_kit`] keep the memory of freed objects, so this read always finds
+//! the table. Each call here then checks that the handle names a live object of the right kind.
 
 #![allow(unsafe_code)]
 // UNSAFETY: turns addresses that C passes into references, after the pool has checked them.
@@ -15,7 +15,7 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What libdat2 reads of an object.
+/// The part of an object that libdat2 reads.
 #[repr(C)]
 pub struct Head {
     provider: *const Provider,
@@ -47,9 +47,9 @@ impl<T> Held<T> {
 pub trait Kind: Sized + Send + Sync + 'static {
     /// Its number for `dat_get_handle_type`.
     const TYPE: dat_handle_type;
-    /// What a call returns with `DAT_INVALID_HANDLE` for something else.
+    /// The subtype that a call returns with `DAT_INVALID_HANDLE` for any other handle.
     const INVALID: dat_return_subtype;
-    /// What a call returns when there are too many.
+    /// The subtype that a call returns with `DAT_INSUFFICIENT_RESOURCES` when there are too many objects.
     const EXHAUSTED: dat_return_subtype;
 }
 
@@ -66,7 +66,7 @@ macro_rules! kind {
     };
 }
 
-/// The table of the provider of an object, which the first word of its handle is.
+/// The function table of an object's provider, to which the first word of its handle points.
 #[derive(Clone, Copy, Debug)]
 pub struct Table(pub *const Provider);
 // SAFETY: it lives as long as the process, and is never written once a program knows it.
@@ -101,13 +101,13 @@ where
 /// `DAT_INVALID_HANDLE`.
 ///
 /// # Safety
-/// No other thread frees the object meanwhile (DAT calls are not safe against the free of their objects).
+/// No other thread may free the object meanwhile (DAT does not allow freeing an object while a call uses it).
 #[inline]
 pub unsafe fn find<'a, T: Kind>(handle: Handle) -> Result<&'a Arc<T>>
 where
     Held<T>: Object,
 {
-    // SAFETY: the caller promises that the object stays while the reference is used.
+    // SAFETY: the caller promises that the object lives while the reference is used.
     let held = unsafe { Held::<T>::pool().get(handle.cast_const().cast()) };
     held.map(Held::it).ok_or(Fail::handle(T::INVALID))
 }
@@ -130,13 +130,13 @@ where
     unsafe { find(handle) }.map(Some)
 }
 
-/// Ends a handle, and returns the object.
+/// Invalidates a handle and returns its object.
 ///
 /// # Errors
 /// `DAT_INVALID_HANDLE`.
 ///
 /// # Safety
-/// No reference from [`find`] is used afterwards.
+/// No reference from [`find`] may be used afterwards.
 pub unsafe fn remove<T: Kind>(handle: usize) -> Result<Arc<T>>
 where
     Held<T>: Object,
@@ -146,7 +146,7 @@ where
     held.map(|held| held.it).ok_or(Fail::handle(T::INVALID))
 }
 
-/// The live objects that `wanted` is true for.
+/// The live objects for which `wanted` is true.
 #[must_use]
 pub fn all<T: Kind>(wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>>
 where
@@ -162,10 +162,10 @@ where
     found
 }
 
-/// Removes the live objects that `wanted` is true for.
+/// Removes the live objects for which `wanted` is true.
 ///
 /// # Safety
-/// No reference from [`find`] to them is used afterwards.
+/// No reference from [`find`] to them may be used afterwards.
 #[must_use]
 pub unsafe fn sweep<T: Kind>(wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>>
 where
@@ -179,7 +179,7 @@ where
         .collect()
 }
 
-/// Whether there is a live object that `wanted` is true for.
+/// Whether there is a live object for which `wanted` is true.
 #[must_use]
 pub fn any<T: Kind>(wanted: impl Fn(&T) -> bool) -> bool
 where

@@ -16,7 +16,7 @@ use rkey_device::core::{Key, LocalKey, WireKey};
 use rkey_device::engine::{SendFlags, Sge, Target, Work};
 use smallvec::SmallVec;
 
-/// The segments of a DTO, in the device's form.
+/// The segments of a DTO, as the device takes them.
 pub type Segments = SmallVec<[Sge; 8]>;
 
 /// The flags that a request may have.
@@ -26,17 +26,17 @@ const FLAGS: dat_completion_flags = COMPLETION_SUPPRESS_FLAG
     | COMPLETION_BARRIER_FENCE_FLAG
     | COMPLETION_EVD_THRESHOLD_FLAG;
 
-/// How a request is to be treated.
+/// The options of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// For the device.
+    /// The device's flags.
     pub flags: SendFlags,
     /// Whether its completion notifies.
     pub notify: bool,
 }
 
 impl Options {
-    /// From the completion flags of a request; `number` is that of the argument.
+    /// Converts the completion flags of a request; `number` is the argument's number.
     ///
     /// # Errors
     /// `DAT_INVALID_PARAMETER`: unknown flags, or `DAT_COMPLETION_UNSIGNALLED_FLAG` on an EP without it (DA-042).
@@ -60,7 +60,7 @@ impl Options {
     }
 }
 
-/// The segments that a program passes as the arguments 2 and 3, and their total length.
+/// The segments that a program passes as arguments 2 and 3, and their total length.
 ///
 /// # Errors
 /// `DAT_INVALID_PARAMETER`.
@@ -115,7 +115,7 @@ fn check_state(ep: &Ep) -> Result {
 /// `dat_ep_post_send`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn send(
     ep: EpHandle,
     count: Count,
@@ -139,10 +139,10 @@ pub unsafe extern "C" fn send(
     })
 }
 
-/// `dat_ep_post_recv`: in every state. (In state disconnected, it is flushed at once.)
+/// `dat_ep_post_recv`, which is allowed in every state. (If the EP is disconnected, the receive is flushed at once.)
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn recv(
     ep: EpHandle,
     count: Count,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn recv(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn rdma_read(
     ep: EpHandle,
     count: Count,
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn rdma_read(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn rdma_write(
     ep: EpHandle,
     count: Count,

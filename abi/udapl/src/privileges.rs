@@ -4,7 +4,7 @@ use crate::fail::{Fail, Result};
 use crate::sys::consts::*;
 use rkey_device::core::Access;
 
-/// Each flag and the rights that it stands for.
+/// Each flag and its rights.
 const FLAGS: [(dat_mem_priv_flags, Access); 5] = [
     (MEM_PRIV_LOCAL_READ_FLAG, Access::LOCAL_READ),
     (MEM_PRIV_REMOTE_READ_FLAG, Access::REMOTE_READ),
@@ -13,10 +13,10 @@ const FLAGS: [(dat_mem_priv_flags, Access); 5] = [
     (IB_MEM_PRIV_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
 ];
 
-/// The rights that privileges stand for.
+/// Converts privileges to rights.
 ///
 /// # Errors
-/// `DAT_INVALID_PARAMETER`: unknown flags; `number` is that of the argument.
+/// `DAT_INVALID_PARAMETER`: unknown flags; `number` is the argument's number.
 pub fn rights(number: u32, privileges: dat_mem_priv_flags) -> Result<Access> {
     let known = FLAGS.iter().fold(0, |all, (flag, _)| all | flag);
     if privileges & !known != 0 {

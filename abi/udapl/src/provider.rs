@@ -19,7 +19,7 @@ pub struct Entry {
     table: Provider,
 }
 
-// SAFETY: the table is never written once it exists.
+// SAFETY: the table is never written after its creation.
 unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
@@ -50,7 +50,7 @@ pub fn find(name: &CStr) -> Option<&'static Entry> {
         .find(|it| it.name.as_c_str() == name)
 }
 
-/// The provider of an IA name, a new one if there is none.
+/// The provider of an IA name, which is created if there is none.
 pub fn entry(name: &CStr, parameters: String) -> &'static Entry {
     if let Some(entry) = find(name) {
         *entry.parameters.lock() = parameters;
@@ -123,7 +123,7 @@ unsafe fn name_of(info: *const ProviderInfo) -> Result<CString> {
     Ok(name.to_owned())
 }
 
-/// Calls that this provider does not have. libdat2 exports none of them.
+/// Functions that this provider does not implement. libdat2 exports none of them.
 mod absent {
     use super::*;
 

@@ -30,7 +30,7 @@ crate::kind!(
 /// `DAT_INVALID_HANDLE`.
 ///
 /// # Safety
-/// No other thread frees the EVD meanwhile.
+/// No other thread may free the EVD meanwhile.
 pub unsafe fn request_evd<'a>(evd: EvdHandle) -> Result<&'a Arc<Evd>> {
     let fail = Fail::handle(INVALID_HANDLE_EVD_CR);
     // SAFETY: the caller promises it.
@@ -41,7 +41,7 @@ pub unsafe fn request_evd<'a>(evd: EvdHandle) -> Result<&'a Arc<Evd>> {
     }
 }
 
-/// Creates a PSP; without a qualifier, at any free one.
+/// Creates a PSP, at any free qualifier if none is given.
 ///
 /// # Errors
 /// `DAT_CONN_QUAL_IN_USE`, `DAT_CONN_QUAL_UNAVAILABLE`, `DAT_INVALID_PARAMETER`.
@@ -70,7 +70,7 @@ pub fn make(
 /// `dat_psp_create`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     conn_qual: ConnQual,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn create(
 /// `dat_psp_create_any`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn create_any(
     ia: IaHandle,
     conn_qual: *mut ConnQual,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn create_any(
 /// `dat_psp_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(
     psp: PspHandle,
     mask: dat_psp_param_mask,
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn query(
 /// `dat_psp_free`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn free(psp: PspHandle) -> Return {
     call("dat_psp_free", || {
         // SAFETY: the last use of the handle, which `remove` validates.

@@ -1,7 +1,7 @@
-//! What we call of libdat2: the registry of providers, and its numbers of open IAs.
+//! The functions of libdat2 that we call: its registry of providers, and its numbers for open IAs.
 //!
-//! libdat2 has loaded us, so its functions are looked up in the running process: nothing is linked with it, and a program that
-//! has loaded libdat2 privately works as well.
+//! libdat2 has loaded us, so its functions are looked up in the running process. We do not link with it, and programs that
+//! load libdat2 privately work as well.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls functions of another library.
@@ -25,7 +25,7 @@ fn registry() -> &'static Registry {
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     REGISTRY.get_or_init(|| {
         let library = find_library();
-        // SAFETY: the functions of these names have these types (dat_registry.h, dat_init.h of libdat2).
+        // SAFETY: the functions with these names have these types (dat_registry.h, dat_init.h of libdat2).
         unsafe {
             Registry {
                 add: std::mem::transmute::<*mut c_void, Option<Registration>>(symbol(
@@ -45,9 +45,9 @@ fn registry() -> &'static Registry {
     })
 }
 
-/// libdat2, if it is loaded; otherwise everything that the process has loaded.
+/// A handle for libdat2 if it is loaded, otherwise for everything that the process has loaded.
 fn find_library() -> *mut c_void {
-    // SAFETY: a C string; nothing is loaded that is not there already.
+    // SAFETY: a C string; RTLD_NOLOAD loads nothing new.
     let found =
         unsafe { libc::dlopen(c"libdat2.so.2".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     if found.is_null() {
@@ -83,7 +83,7 @@ pub unsafe fn remove(provider: &'static Provider, info: *const ProviderInfo) {
     }
 }
 
-/// The handle by which the program knows an IA: libdat2 numbers them. Our own pointer if it has no number (yet).
+/// The program's handle for an IA: the number that libdat2 assigned, or our own pointer if there is no number (yet).
 #[must_use]
 pub fn number_of(ia: usize) -> Handle {
     let own = ia as Handle;

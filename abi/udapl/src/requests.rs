@@ -1,9 +1,9 @@
-//! The requests that an EP has posted and that are not known to be complete.
+//! The posted requests of an EP that are not known to be complete.
 //!
-//! A completion of the device has a number of 64 bits, and so has the program's cookie. But an event needs more: whether it
-//! notifies, which RMR was bound, whether a write had immediate data. So the device gets a sequence number, and this list keeps
-//! the rest. Requests complete in order; a suppressed one that succeeds leaves no completion, so it is known to be complete when
-//! a later one is.
+//! A completion of the device has room for 64 bits, which the program's cookie alone would fill. But an event needs more:
+//! whether it notifies, which RMR was bound, whether a write had immediate data. So the device gets a sequence number, and
+//! this list keeps the rest. Requests complete in order. A suppressed request that succeeds has no completion: it is known
+//! to be complete when a later one is.
 
 use crate::rmr::{Binding, Rmr};
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ impl Requests {
     /// Adds a request if `post` (which gets its sequence number) succeeds.
     ///
     /// # Errors
-    /// Those of `post`.
+    /// The errors of `post`.
     #[inline]
     pub fn post<E>(
         &mut self,
@@ -79,7 +79,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Takes the request that a completion names; earlier ones have succeeded.
+    /// Takes the request that a completion names, and drops earlier ones, which have succeeded.
     #[inline]
     pub fn take(&mut self, number: u64) -> Option<Posted> {
         let index = number.checked_sub(self.first)?;
@@ -99,8 +99,8 @@ impl Requests {
         self.first + self.list.len() as u64
     }
 
-    /// All requests before this number are complete, and their completions were taken: those that are left have
-    /// succeeded.
+    /// Drops all requests before this number. They are complete and their completions were taken, so those still in the
+    /// list have succeeded.
     pub fn forget_before(&mut self, number: u64) {
         while self.first < number && !self.list.is_empty() {
             self.pop_succeeded();

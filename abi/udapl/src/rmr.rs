@@ -1,7 +1,7 @@
 //! RMRs (remote memory regions): windows of the device, with uDAPL's rules.
 //!
-//! A bind is a request in the queue of an EP. The device reserves the new context when it is posted; the context becomes valid,
-//! and the old one stale, when the bind's turn comes. Requests that were posted later start only then.
+//! A bind is a request in the queue of an EP. The device reserves the new context when the bind is posted. When the bind
+//! executes, the new context becomes valid and the old one stale; requests that were posted later start only after that.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -34,7 +34,7 @@ pub struct Rmr {
     pub handle: usize,
     window: WindowId,
     bound: Mutex<Option<Binding>>,
-    /// The EPs of its binds, whose completions may not have been seen.
+    /// The EPs to which its binds were posted, and whose completions may not have been taken.
     eps: Mutex<Vec<Weak<Ep>>>,
 }
 
@@ -55,8 +55,8 @@ crate::kind!(
 );
 
 impl Rmr {
-    /// A bind has succeeded. Completions of one EP are in the order of the binds; among several EPs, the device knows the last
-    /// bind.
+    /// Records that a bind has succeeded. Completions of one EP arrive in the order of the binds; among several EPs, the
+    /// device knows which bind was the last.
     pub fn set_bound(&self, to: Binding) {
         let bound = (to.triplet.segment_length > 0).then_some(to);
         if self.eps.lock().len() > 1 {
@@ -68,7 +68,7 @@ impl Rmr {
         *self.bound.lock() = bound;
     }
 
-    /// Records that an EP may have binds.
+    /// Records that an EP may have binds of this RMR.
     fn used_by(&self, ep: &Arc<Ep>) {
         let mut eps = self.eps.lock();
         if !eps.iter().any(|known| known.as_ptr() == Arc::as_ptr(ep)) {
@@ -77,7 +77,7 @@ impl Rmr {
         }
     }
 
-    /// Ends it, and its binding.
+    /// Unbinds the RMR and releases it.
     ///
     /// # Errors
     /// The device failed.
@@ -88,7 +88,7 @@ impl Rmr {
     }
 }
 
-/// Checks a bind against the LMR (dat_rmr_bind; DA-028 to DA-030, DA-055).
+/// Checks a bind against its LMR (dat_rmr_bind; DA-028 to DA-030, DA-055).
 fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
     let asked = VaRange::new(triplet.virtual_address, triplet.segment_length.into())
         .ok_or(Fail::argument(3))?;
@@ -121,7 +121,7 @@ fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
 /// Posts a bind, and returns the new context (undefined for a triplet of length 0, which unbinds).
 ///
 /// # Errors
-/// Those of dat_rmr_bind. Nothing was posted.
+/// The errors of dat_rmr_bind; in that case nothing was posted.
 pub fn bind(
     rmr: &Arc<Rmr>,
     lmr: Option<&Arc<Lmr>>,
@@ -182,7 +182,7 @@ pub fn bind(
 /// `dat_rmr_create`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn create(pz: PzHandle, rmr: *mut RmrHandle) -> Return {
     call("dat_rmr_create", || {
         // SAFETY: `find` validates the handle.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn create(pz: PzHandle, rmr: *mut RmrHandle) -> Return {
 /// `dat_rmr_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(
     rmr: RmrHandle,
     mask: dat_rmr_param_mask,
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn query(
 /// `dat_rmr_bind`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn bind_call(
     rmr: RmrHandle,
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn bind_call(
         };
         let unbind = triplet.segment_length == 0;
         let lmr = match unbind {
-            // It names no LMR (dat.h).
+            // An unbind names no LMR (dat.h).
             true => None,
             // SAFETY: `find` validates the handle.
             false => unsafe { find_or_null::<Lmr>(lmr)? },
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn bind_call(
 /// `dat_rmr_free`: also unbinds it.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn free(rmr: RmrHandle) -> Return {
     call("dat_rmr_free", || {
         // SAFETY: `find` validates the handle.

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the end of a service point waits for the worker.
+/// How long freeing a service point waits for the worker.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// How many requests of a service point the program may leave unanswered; more wait in its listener. Each has a descriptor:
-/// half of those that the process may have.
+/// How many requests of a service point may be unanswered; more wait in its listener. Each needs a descriptor, so the limit
+/// is half of the descriptors that the process may have.
 fn most_unanswered() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = limit.current.unwrap_or(u64::MAX) / 2;
@@ -41,30 +41,30 @@ pub struct Service {
     evd: Arc<Evd>,
     /// The EP that gets a connection.
     pub target: Target,
-    /// Whether it is an RSP that has had its request.
+    /// Whether it is an RSP that has already had its request.
     used: AtomicBool,
-    /// Requests that were handed over to it.
+    /// Requests that other service points have handed off to it.
     handed: Mutex<Vec<(Incoming, Hello)>>,
-    /// Each CR has a clone.
+    /// Each unanswered CR holds a clone, so the reference count counts them.
     unanswered: Arc<()>,
     most_unanswered: usize,
 }
 
-/// A connection request, and what it says if the peer is a uDAPL program.
+/// A connection request, and its hello if the peer is a uDAPL program.
 pub type Received = (Incoming, Option<Hello>);
 
 /// The EP that gets the connections of a service point.
 pub enum Target {
-    /// The EP that the program chooses when it accepts.
+    /// The program chooses the EP when it accepts.
     Consumer,
-    /// A new EP for each request.
+    /// The provider makes an EP for each request.
     Provider,
     /// The EP of the RSP.
     Reserved(Arc<Ep>),
 }
 
 impl Service {
-    /// Listens at a connection qualifier; `None`: at any free one.
+    /// Listens at a connection qualifier, or at any free one (`None`).
     ///
     /// # Errors
     /// `DAT_CONN_QUAL_IN_USE`, `DAT_CONN_QUAL_UNAVAILABLE`.
@@ -80,7 +80,9 @@ impl Service {
             Some(number) => of_qualifier(ia.address, number),
         };
         let target_address = target_address.ok_or_else(|| {
-            tracing::info!("a connection qualifier has 48 bits, of which the last 16 are not 0");
+            tracing::info!(
+                "a connection qualifier has at most 48 bits, and the low 16 bits must not be 0"
+            );
             Fail::new(CONN_QUAL_UNAVAILABLE, NO_SUBTYPE)
         })?;
         let listener = ia.device.listen(target_address)?;
@@ -125,7 +127,7 @@ impl Service {
         Arc::clone(&self.unanswered)
     }
 
-    /// Whether the program can have another request.
+    /// Whether the program can get another request.
     fn has_room(&self) -> bool {
         self.evd.has_room() && Arc::strong_count(&self.unanswered) <= self.most_unanswered
     }
@@ -142,8 +144,8 @@ impl Service {
         self.open_listener().filter(|_| self.has_room())
     }
 
-    /// Whether the worker must check again soon, because a peer has not sent its whole request, or the program has no
-    /// room.
+    /// Whether the worker must check again soon: a peer has not sent its whole request, or the program has no room for
+    /// more.
     #[must_use]
     pub fn is_impatient(&self) -> bool {
         let listener = self.open_listener();
@@ -168,11 +170,11 @@ impl Service {
         }))
     }
 
-    /// Makes a CR of a request, and tells the program.
+    /// Makes a CR for a request and reports it to the program.
     pub fn deliver(self: &Arc<Self>, (incoming, hello): Received) {
         let Some(hello) = hello else {
             tracing::info!(
-                "process {} requested a connection but is no uDAPL program; refused",
+                "process {} requested a connection but is not a uDAPL program; request refused",
                 incoming.peer().pid
             );
             incoming.reject("");
@@ -191,7 +193,7 @@ impl Service {
         }
         if !incoming.listens_at(hello.control) {
             tracing::warn!(
-                "process {} claims to listen at {}, but does not; refused",
+                "process {} claims to listen at {}, but does not; request refused",
                 incoming.peer().pid,
                 hello.control
             );
@@ -201,7 +203,7 @@ impl Service {
         let ep = match self.ep_for_request() {
             Ok(ep) => ep,
             Err(fail) => {
-                tracing::info!("no EP for a connection request: {fail}");
+                tracing::info!("cannot create an EP for a connection request: {fail}");
                 incoming.reject("");
                 return;
             }
@@ -219,7 +221,7 @@ impl Service {
                 });
             }
             Err(fail) => {
-                tracing::warn!("a connection request was dropped: {fail}");
+                tracing::warn!("dropped a connection request: {fail}");
                 match ep {
                     Some(ep) if matches!(self.target, Target::Provider) => discard(&ep),
                     Some(ep) => drop(ep.take_step(Step::Reject)),
@@ -234,9 +236,9 @@ impl Service {
         let here = |ep: &Ep| Arc::ptr_eq(ep.ia(), &self.ia) && ep.is_datagram();
         match &self.target {
             Target::Reserved(ep) => ep.is_datagram() == datagram,
-            // The EPs that it makes have connections.
+            // The provider makes only connected EPs.
             Target::Provider => !datagram,
-            // Programs that use no datagrams know no such requests: they would never answer them.
+            // Programs that use no datagrams do not know such requests, and would never answer them.
             Target::Consumer => !datagram || any::<Ep>(here),
         }
     }

@@ -28,7 +28,7 @@ pub struct Srq {
     /// The device's queue.
     pub queue: Queue,
     max_recv_iov: u32,
-    /// Whose completions its receives may become.
+    /// The EPs and EVDs where its receives may complete.
     receivers: Mutex<Receivers>,
     /// EPs that take receives from it.
     pub users: Users,
@@ -38,7 +38,8 @@ pub struct Srq {
 struct Receivers {
     /// How many receives the SRQ can hold.
     depth: u32,
-    /// Where its receives may complete, each with the number of EPs. `None`: where the program wants no events.
+    /// The EVDs where its receives may complete, each with its number of EPs. `None`: EPs whose program wants no
+    /// events.
     evds: Vec<(Option<Arc<Evd>>, u32)>,
 }
 
@@ -65,7 +66,7 @@ impl Srq {
         self.pz.users.remove();
     }
 
-    /// Makes room in an EVD for its receives: an EP begins to take them.
+    /// Makes room in an EVD for the completions of its receives, before an EP takes them.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`.
@@ -101,7 +102,7 @@ impl Srq {
         }
     }
 
-    /// Makes room where its receives complete, if completions that the program has not taken fill much of it.
+    /// Takes completions out of its EVDs' completion queues if those are filling up.
     fn relieve(&self) {
         let ia = self.pz.ia();
         let mut crowded = Vec::new();
@@ -152,7 +153,7 @@ impl Srq {
 /// `dat_srq_create`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     pz: PzHandle,
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn create(
         pz.users.add();
         if let Some(srq) = made {
             ia.add_srq(&srq);
-            // Only now, because the event may come at once, and must find the SRQ.
+            // Set only now: the event may come at once, and must find the SRQ.
             if low > 0
                 && let Err(error) = srq.queue.modify(Some(low), None)
             {
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn create(
 /// `dat_srq_post_recv`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn post_recv(
     srq: SrqHandle,
     count: Count,
@@ -234,7 +235,7 @@ pub unsafe extern "C" fn post_recv(
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn query(
     srq: SrqHandle,
     mask: dat_srq_param_mask,
@@ -263,7 +264,7 @@ pub unsafe extern "C" fn query(
 /// `dat_srq_resize`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn resize(srq: SrqHandle, depth: Count) -> Return {
     call("dat_srq_resize", || {
         // SAFETY: `find` validates the handle.
@@ -280,10 +281,10 @@ pub unsafe extern "C" fn resize(srq: SrqHandle, depth: Count) -> Return {
     })
 }
 
-/// `dat_srq_set_lw`: one event when fewer receives are left.
+/// `dat_srq_set_lw`: one event when fewer receives than this are left.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn set_low_watermark(srq: SrqHandle, low: Count) -> Return {
     call("dat_srq_set_lw", || {
         // SAFETY: `find` validates the handle.
@@ -299,7 +300,7 @@ pub unsafe extern "C" fn set_low_watermark(srq: SrqHandle, low: Count) -> Return
 /// `dat_srq_free`.
 ///
 /// # Safety
-/// As the manual page.
+/// As in the manual page.
 pub unsafe extern "C" fn free(srq: SrqHandle) -> Return {
     call("dat_srq_free", || {
         // SAFETY: `find` validates the handle.

@@ -19,10 +19,10 @@ impl Arguments {
         known.then_some(Self(list))
     }
 
-    /// The next argument; the upper bits of a shorter one are arbitrary.
+    /// The next argument. If its type is shorter, the upper bits are arbitrary.
     ///
     /// # Safety
-    /// There is one.
+    /// There must be another argument.
     pub unsafe fn next(&mut self) -> u64 {
         // SAFETY: a `va_list` of the caller, which has another argument: in the saved registers while the offset is
         // below their size, then on the stack.

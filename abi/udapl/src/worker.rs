@@ -1,7 +1,7 @@
-//! The worker of an IA: one thread for the work that no call of the program waits for.
+//! The worker of an IA: a thread for work that goes on without a call of the program.
 //!
-//! It waits for listeners, for the answers of peers, for reports of completion queues and of the device, and calls the agents of
-//! CNOs. It holds no lock while it calls the program.
+//! It waits for connection requests, for the answers of peers, and for reports of completion queues and of the device, and
+//! it calls the agents of CNOs. It holds no lock while it calls the program.
 
 use crate::cno::Cno;
 use crate::ep::Ep;
@@ -20,11 +20,11 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a connection request waits for a listener at the address.
+/// How long a connection request waits for a listener to appear at the address.
 const FIND_TIME: Duration = Duration::from_secs(3);
-/// How long a message to a peer that has not read it is kept.
+/// How long a message is kept for a peer that does not read it.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
-/// How long the end of an IA waits for its last messages to be sent.
+/// How long closing an IA waits for its last messages to be sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The pause between two checks of jobs without a descriptor.
 const TICK: Duration = Duration::from_millis(1);
@@ -43,11 +43,11 @@ pub enum Job {
         attempt: u64,
         /// The device's part.
         connecting: Connecting,
-        /// Tells the EP that the job exists: the device's part uses its queue pair.
+        /// Lets the EP see that the job exists, because the device's request uses its queue pair.
         exists: Arc<()>,
-        /// The time to give up if there is no listener.
+        /// When to give up if there is no listener.
         find: Instant,
-        /// The time to give up.
+        /// When to give up.
         until: Option<Instant>,
     },
     /// An accepted connection that the peer has not confirmed.
@@ -58,7 +58,7 @@ pub enum Job {
         attempt: u64,
         /// The device's part.
         accepting: Accepting,
-        /// What the peer's request said.
+        /// The hello of the peer's request.
         hello: Hello,
     },
     /// A graceful disconnect that waits for requests.
@@ -72,12 +72,12 @@ pub enum Job {
     Farewell {
         /// The message.
         connecting: Connecting,
-        /// The time to give up.
+        /// When to give up.
         until: Instant,
     },
-    /// A request of the EP has failed.
+    /// Checks an EP after one of its requests has failed.
     Suspect(Arc<Ep>),
-    /// The agent of a CNO is to be called.
+    /// Calls the agent of a CNO.
     Notify {
         /// The CNO.
         cno: Arc<Cno>,
@@ -86,7 +86,7 @@ pub enum Job {
     },
 }
 
-/// A connection request that was not answered in the program's time.
+/// The error for a connection request that was not answered within the program's timeout.
 const TIMED_OUT: DeviceError = DeviceError::TimedOut {
     what: "the answer to a connection request",
     after: Duration::ZERO,
@@ -120,7 +120,7 @@ impl Job {
         Self::Farewell { connecting, until }
     }
 
-    /// The descriptor that the job waits for. `None`: it needs a check at every tick.
+    /// The descriptor that the job waits for; `None` if it needs a check at every tick.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Connect { connecting, .. } | Self::Farewell { connecting, .. } => {
@@ -142,7 +142,7 @@ impl Job {
         }
     }
 
-    /// Whether a step may end the job although its descriptor is not ready: its EP may no longer take part.
+    /// Whether a step may end the job even though its descriptor is not ready, because its EP may have moved on.
     fn may_be_stale(&self) -> bool {
         match self {
             Self::Connect { ep, attempt, .. } => !ep.is_attempt(*attempt),
@@ -151,7 +151,7 @@ impl Job {
         }
     }
 
-    /// Does the part of the job that is possible now. Returns whether the job is finished.
+    /// Advances the job as far as possible now; returns whether it is finished.
     fn step(&mut self, now: Instant) -> bool {
         match self {
             Self::Connect {
@@ -236,7 +236,7 @@ struct Inbox {
 impl Inbox {
     fn ring(&self) {
         if let Some(wake) = &self.wake {
-            // It can fail only if the counter is full, and then the descriptor is readable as intended.
+            // This fails only if the counter is full, and then the descriptor is already readable.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
     }
@@ -277,7 +277,7 @@ impl Worker {
         })
     }
 
-    /// A worker without a thread, for an IA that has failed to open.
+    /// A worker without a thread, for an IA that failed to open.
     #[must_use]
     pub fn absent() -> Self {
         Self {
@@ -300,11 +300,11 @@ impl Worker {
         }
     }
 
-    /// Answers a connection request, and gives the worker the job that waits for the confirmation. The worker gets to no later
-    /// message of the peer before it has the job.
+    /// Answers a connection request, and gives the worker the job that waits for the confirmation. The worker handles no
+    /// later message of the peer before it has the job.
     ///
     /// # Errors
-    /// Those of `answer`.
+    /// The errors of `answer`.
     pub fn answer(
         &self,
         answer: impl FnOnce() -> std::result::Result<Job, DeviceError>,
@@ -314,7 +314,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes the worker check again what it waits for.
+    /// Makes the worker check its jobs again.
     pub fn ring(&self) {
         self.inbox.ring();
     }
@@ -333,12 +333,12 @@ impl Worker {
         self.inbox.ring();
     }
 
-    /// Ends the worker once its last messages are sent.
+    /// Stops the worker once its last messages are sent.
     pub fn stop(&self) {
         self.inbox.stop.store(true, Ordering::Release);
         self.inbox.ring();
         let thread = self.thread.lock().take();
-        // An agent that closes the IA runs in the thread itself.
+        // If an agent closes the IA, this is the worker's own thread.
         if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id())
             && thread.join().is_err()
         {
@@ -359,7 +359,7 @@ struct Round {
 impl Round {
     fn run(mut self) {
         if let Err(error) = self.ia.sink_cq.watch(&self.ia.channel) {
-            tracing::debug!(%error, "watching a completion queue");
+            tracing::debug!(%error, "cannot watch a completion queue");
         }
         loop {
             let services = self.inbox.services();
@@ -378,8 +378,8 @@ impl Round {
                 self.ia.cq_event(cq);
             }
             if let Err(error) = self.device_events() {
-                // Its descriptors stay readable.
-                tracing::error!(%error, "an IA ends");
+                // Its descriptors would stay readable.
+                tracing::error!(%error, "the worker of an IA ends; its connections make no more progress");
                 let ia = self.ia.handle;
                 let number = ASYNC_ERROR_IA_CATASTROPHIC;
                 return self.ia.tell(number, ia, IA_CATASTROPHIC_ERROR);
@@ -398,9 +398,9 @@ impl Round {
         Ok(())
     }
 
-    /// A listener failed, and may stay readable: pauses after this round.
+    /// Pauses after this round, because a listener failed and may stay readable.
     fn pause_after(&mut self, error: &DeviceError) {
-        tracing::debug!(%error, "taking connection requests");
+        tracing::debug!(%error, "cannot take connection requests; trying again");
         self.pause = true;
     }
 
@@ -456,7 +456,7 @@ impl Round {
         Some(next.saturating_duration_since(now).max(TICK))
     }
 
-    /// Works on the jobs that are ready, new or past their end.
+    /// Advances the jobs that are ready, new or past their deadline.
     fn step(&mut self, ready: &[bool]) {
         let now = time::now();
         let mut index = 0;
@@ -475,8 +475,8 @@ impl Round {
         self.jobs = old;
     }
 
-    /// Takes the confirmations of accepted connections. A peer may have sent one before the request or farewell that was
-    /// taken last: its event comes first.
+    /// Takes the confirmations of accepted connections. A peer may have sent one before the request or disconnect that
+    /// was taken last, so its event must come first.
     fn confirm(&mut self) {
         self.await_answers();
         self.jobs.append(&mut *self.inbox.jobs.lock());
@@ -490,7 +490,7 @@ impl Round {
         drop(self.inbox.answering.write());
     }
 
-    /// Messages of peers whose EPs have disconnected.
+    /// Takes the messages of peers whose EPs have disconnected.
     fn farewells(&mut self) -> Vec<(Incoming, Hello)> {
         let mut all = Vec::new();
         for _ in 0..REQUESTS {
@@ -546,7 +546,7 @@ impl Round {
         let until = time::now() + LAST_WORDS;
         loop {
             let now = time::now();
-            // Once there is a socket, the kernel has the message.
+            // A job with a socket has already passed its message to the kernel.
             self.jobs
                 .retain_mut(|job| job.socket().is_none() && !job.step(now));
             if self.jobs.is_empty() || now >= until {

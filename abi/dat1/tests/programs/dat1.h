@@ -1,4 +1,4 @@
-/* What the test needs of <dat/udat.h> of DAT 1.2, which Debian does not have. */
+/* The part of DAT 1.2's <dat/udat.h> that the test needs; Debian does not ship that header. */
 #include <stdint.h>
 
 typedef uint32_t DAT_RETURN;

@@ -1,4 +1,4 @@
-/* dat_rmr_bind as its page declares it: seven arguments, through libdat.so.1. */
+/* dat_rmr_bind as its manual page declares it: seven arguments, through libdat.so.1. */
 #include "dat1.h"
 
 #include <stdio.h>
@@ -204,7 +204,7 @@ int main(void) {
   event(peer.connect, 0x4006);
   event(owner.connect, 0x4006);
 
-  /* Events of the program itself. */
+  /* Software events. */
   DAT_HANDLE own;
   DAT_EVENT mine = {.event_number = 0x10001};
   OK(dat_evd_create(owner.ia, 8, NULL, 0x1, &own));

@@ -1,4 +1,5 @@
-//! The structures and numbers of `dat2/udat.h` and `dat2/dat_ib_extensions.h`, as C programs and `libdat2.so.2` were compiled against them.
+//! The structures and numbers of `dat2/udat.h` and `dat2/dat_ib_extensions.h`, against which C programs and `libdat2.so.2`
+//! were compiled.
 //!
 //! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of Debian 12 (DAT 2.0). Sizes and offsets are
 //! checked when this crate is compiled. Types have the header's names in Rust's spelling, without `DAT_` (`DAT_EP_HANDLE` is
@@ -21,7 +22,7 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VaListTag {
-    /// Offset of the next integer in `reg_save_area`; 48 when all six registers are used up.
+    /// Offset of the next integer in `reg_save_area`; 48 once all six registers are used up.
     pub gp_offset: u32,
     pub fp_offset: u32,
     /// The next argument on the stack.
@@ -29,14 +30,14 @@ pub struct VaListTag {
     pub reg_save_area: *mut c_void,
 }
 
-/// Waits without end.
+/// Waits without a limit.
 pub const TIMEOUT_INFINITE: Timeout = u32::MAX;
 pub const WATERMARK_INFINITE: Count = -1;
 pub const HW_DEFAULT: Count = WATERMARK_INFINITE;
 pub const SRQ_LW_DEFAULT: Count = 0;
 /// An attribute whose value the provider does not know.
 pub const VALUE_UNKNOWN: Count = -2;
-/// The handle in place of an async EVD that another open instance of the IA has.
+/// Passed instead of an async EVD if another open instance of the IA has one.
 pub const EVD_ASYNC_EXISTS: usize = 1;
 /// The handle that a query then returns.
 pub const EVD_OUT_OF_SCOPE: usize = 2;

@@ -1,4 +1,4 @@
-/* The same request through each of the three APIs, in one process: where they differ, each keeps its own rules. */
+/* The same request through each of the three APIs, in one process. Where they differ, each keeps its own rules. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <rdma/fi_atomic.h>

@@ -1,4 +1,4 @@
-/* dat_rmr_bind, as its page says. */
+/* dat_rmr_bind does what its manual page says. */
 #include "world.h"
 
 #define LOCAL (DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG)
@@ -61,7 +61,7 @@ static void completes_with_its_cookie(void) {
   NOTHING(owner->request);
   NOTHING(owner->recv);
   NOTHING(owner->connect);
-  /* In the order of posting, with sends and RDMA, on the request EVD. */
+  /* Completions arrive in the order of posting, with those of sends and RDMA, on the request EVD. */
   struct memory theirs;
   remember(peer, &theirs, 4096, LOCAL | R | W);
   CHECK(theirs.remote != 0);
@@ -140,7 +140,7 @@ static void unsignalled_needs_its_attribute(void) {
   NOTHING(owner->request);
 }
 
-/* What the owner read from the peer before is there when the bind is complete. */
+/* Earlier RDMA reads of the owner are complete when the bind is. */
 static void barrier_waits_for_reads(void) {
   begin();
   struct memory theirs, ours;
@@ -237,7 +237,7 @@ static void needs_local_privileges(void) {
   FAILS(DAT_PRIVILEGES_VIOLATION, bind_part(owner, rmr, &readable, 0, 64, DAT_MEM_PRIV_ALL_FLAG, 1, DEFAULT, &context));
   NOTHING(owner->request);
   CHECK(state_of(owner->ep) == DAT_EP_STATE_CONNECTED);
-  /* Remote rights of the LMR are not asked for. */
+  /* The LMR's own remote rights do not matter. */
   context = window(owner, rmr, &readable, 0, 64, R);
   ALLOWED(&world, READ, &buffer, 64, context, readable.bytes);
   context = window(owner, rmr, &writable, 0, 64, W);
@@ -257,7 +257,7 @@ static void needs_an_ep_that_is_or_was_connected(void) {
   DAT_RMR_CONTEXT context;
   owner->ep = fresh;
   FAILS(DAT_INVALID_STATE, bind_part(owner, rmr, &memory, 0, 64, R, 1, DEFAULT, &context));
-  /* Towards a PSP that does not answer. */
+  /* Connecting to a PSP that does not answer. */
   DAT_PSP_HANDLE psp;
   DAT_CONN_QUAL qual;
   OK(dat_psp_create_any(peer->ia, &qual, peer->cr, DAT_PSP_CONSUMER_FLAG, &psp));
@@ -275,7 +275,7 @@ static void needs_an_ep_that_is_or_was_connected(void) {
   BOUND(owner, rmr, 3, DAT_DTO_ERR_FLUSHED);
   OK(dat_ep_reset(owner->ep));
   OK(dat_ep_reset(peer->ep));
-  /* It did not bind. */
+  /* The failed call did not bind. */
   connect_both(&world);
   REFUSED(&world, WRITE, &buffer, 64, context, memory.bytes + 64);
   CHECK(memory.bytes[64] == 0);
@@ -284,7 +284,7 @@ static void needs_an_ep_that_is_or_was_connected(void) {
 static void a_full_queue_takes_no_bind(void) {
   begin();
   DAT_RMR_CONTEXT context;
-  /* Nobody receives the message, and the binds wait behind it. */
+  /* No receive is posted for the message, so the binds wait behind it. */
   OK(post_send(owner, &memory, 64, 1, DEFAULT));
   DAT_RETURN code = DAT_SUCCESS;
   int posted = 0;
@@ -332,7 +332,7 @@ static void errors_have_their_codes(void) {
   remember(owner, &other, 4096, LOCAL);
   triplet = part(&other, 0, 64);
   FAILS(DAT_INVALID_PARAMETER, BIND(rmr, memory.lmr, &triplet, R, owner->ep, DEFAULT, &context));
-  /* Handles: none, of other objects, of objects that are gone. */
+  /* Handles: null, of other types, of freed objects. */
   DAT_RMR_HANDLE gone;
   OK(dat_rmr_create(owner->pz, &gone));
   OK(dat_rmr_free(gone));
@@ -377,7 +377,7 @@ static void a_failed_bind_breaks_the_connection(void) {
   DAT_RMR_CONTEXT context;
   struct memory other;
   remember(owner, &other, 4096, LOCAL);
-  /* Nobody receives the message yet; the bind waits behind it, and its LMR is freed meanwhile. */
+  /* No receive is posted for the message yet; the bind waits behind it, and its LMR is freed meanwhile. */
   OK(post_send(owner, &memory, 64, 1, DEFAULT));
   OK(bind_part(owner, rmr, &other, 0, 64, R, 2, DEFAULT, &context));
   OK(dat_lmr_free(other.lmr));
@@ -520,7 +520,7 @@ static void lmrs_have_their_contexts(void) {
   ALLOWED(&world, READ, &buffer, 64, shared.remote, shared.bytes);
   REFUSED(&world, READ, &buffer, 64, secret.remote, secret.bytes);
   REFUSED(&world, READ, &buffer, 64, shared.local, shared.bytes);
-  /* What is written locally needs the local right. */
+  /* A local buffer that is written needs the local write right. */
   struct memory readable, writable;
   remember(peer, &readable, 4096, DAT_MEM_PRIV_LOCAL_READ_FLAG);
   remember(peer, &writable, 4096, DAT_MEM_PRIV_LOCAL_WRITE_FLAG);

@@ -1,4 +1,4 @@
-//! `dat_rmr_bind`, as its page says.
+//! `dat_rmr_bind` does what its manual page says.
 
 use crate::support::Stage;
 

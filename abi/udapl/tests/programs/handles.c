@@ -71,7 +71,7 @@ static void free_others(void) {
   OK(dat_srq_free(gone[SRQ]));
 }
 
-/* One call for each function, with one handle that is wrong. */
+/* Calls each function with one wrong handle. */
 static DAT_RETURN use(int call, enum kind *of, DAT_HANDLE h) {
   static DAT_LMR_TRIPLET iov;
   static DAT_RMR_TRIPLET remote;
@@ -175,7 +175,7 @@ static void wrong_handles_are_refused(void) {
   for (int call = 0; call < CALLS; call++) {
     enum kind of = KINDS;
     if (!none_is_allowed(call)) refuse(call, "no handle", DAT_HANDLE_NULL);
-    /* Learns the kind with a handle that is refused in any case. */
+    /* A handle of a wrong type tells which type the call expects. */
     use(call, &of, gone[call < 45 ? LMR : PZ]);
     refuse(call, "a freed handle", gone[of]);
     for (int kind = 0; kind < KINDS; kind++) {
@@ -279,15 +279,15 @@ static void absurd_sizes_are_refused(void) {
   FAILS(DAT_INVALID_PARAMETER, dat_evd_wait(s->recv, 0, 0, &event, &more));
   FAILS(DAT_INVALID_PARAMETER, dat_evd_wait(s->recv, 0, 1 << 24, &event, &more));
   FAILS(DAT_TIMEOUT_EXPIRED, dat_evd_wait(s->recv, 0, 1, &event, &more));
-  /* Without a class, as programs compare it. */
+  /* Without the error class bit: programs compare the whole code. */
   CHECK(dat_evd_dequeue(s->recv, &event) == DAT_QUEUE_EMPTY);
-  /* A local buffer that no LMR has: refused at once or by its completion. */
+  /* A local buffer outside every LMR is refused at once or by its completion. */
   iov.lmr_context ^= 0x1111;
   DAT_RETURN code = dat_ep_post_send(s->ep, 1, &iov, c, 0);
   if (code == DAT_SUCCESS) DONE(s->request, 1, DAT_DTO_ERR_LOCAL_PROTECTION);
 }
 
-/* Objects that others use stay. */
+/* Objects in use cannot be freed. */
 static void objects_in_use_stay(void) {
   begin();
   FAILS(DAT_INVALID_STATE, dat_pz_free(s->pz));

@@ -42,7 +42,7 @@ fn numbers(source: &str) -> (usize, String) {
         let is_number = value
             .chars()
             .all(|c| c.is_ascii_hexdigit() || "x <-".contains(c));
-        // Addresses, and types that C has not.
+        // Addresses, and types that C does not have.
         if !is_number || name.starts_with("EVD_ASYNC") || name.starts_with("EVD_OUT") {
             return None;
         }
@@ -55,7 +55,7 @@ fn numbers(source: &str) -> (usize, String) {
     (found.len(), found.concat())
 }
 
-/// The name in the headers. Counters have no prefix that ours leave out.
+/// The name in the headers: with the prefix `DAT_`, except for counters, which have none.
 fn c_name(name: &str) -> String {
     if name.starts_with("DCNT_") {
         name.to_owned()

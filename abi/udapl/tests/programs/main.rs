@@ -1,4 +1,4 @@
-//! Programs in C that are linked with Debian's `libdat2.so.2`, which loads our provider, each in a process of its own.
+//! C programs linked with Debian's `libdat2.so.2`, which loads our provider. Each runs in its own process.
 //!
 //! `cargo xtask test` installs what they need, so a missing compiler or library is a failure.
 

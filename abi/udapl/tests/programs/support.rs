@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program that takes longer hangs. Most take a fraction of a second, but machines that run tests are busy.
+/// How long a program may take before it counts as hanging. Most take a fraction of a second, but test machines are
+/// busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A folder with the provider, the registry, and the output of programs.
@@ -18,12 +19,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// With the provider only.
+    /// A stage with the provider only.
     pub(crate) fn new(test: &str) -> Self {
         Self::with(test, &[UDAPL])
     }
 
-    /// With all front ends.
+    /// A stage with all front ends.
     pub(crate) fn with_all(test: &str) -> Self {
         Self::with(test, FRONT_ENDS)
     }
@@ -32,7 +33,7 @@ impl Stage {
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("it lies in a folder");
         let folder = std::env::temp_dir().join(format!("rkey-dat-{test}-{}", std::process::id()));
-        // Left behind by a killed process of the same number.
+        // A killed process with the same id may have left one behind.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
         for front_end in front_ends {
@@ -83,7 +84,7 @@ impl Stage {
         command
     }
 
-    /// Runs a command to its successful end and returns its output.
+    /// Runs a command, which must succeed, and returns its output.
     pub(crate) fn run(&self, mut command: Command) -> String {
         let said = self.file("said");
         let file = File::create(&said).expect("a file can be made");
@@ -94,7 +95,7 @@ impl Stage {
         });
         let started = Instant::now();
         let status = loop {
-            if let Some(status) = child.try_wait().expect("it is our child") {
+            if let Some(status) = child.try_wait().expect("the child can be awaited") {
                 break Some(status);
             }
             if started.elapsed() > PATIENCE {

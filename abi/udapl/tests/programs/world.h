@@ -98,7 +98,7 @@ static void open_side(struct side *side, DAT_COMPLETION_FLAGS request) {
   OK(dat_ep_create(side->ia, side->pz, side->recv, side->request, side->connect, &attr, &side->ep));
 }
 
-/* The next event of an EVD, of any kind. */
+/* The next event of an EVD. */
 static DAT_EVENT next_event(DAT_EVD_HANDLE evd, int line) {
   DAT_EVENT event;
   DAT_COUNT more;

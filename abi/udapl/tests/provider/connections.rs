@@ -1,4 +1,4 @@
-//! From the request of a connection to its end.
+//! Connections, from the request to the end.
 
 use crate::world::*;
 use daplrkey::sys::*;
@@ -135,7 +135,7 @@ fn both_sides_learn_of_a_disconnect_after_their_receives_are_flushed() {
         }
         assert_eq!(one.state(&active), EP_STATE_DISCONNECTED);
         assert_eq!(two.state(&passive), EP_STATE_DISCONNECTED);
-        // Again: nothing happens.
+        // Disconnecting again has no effect.
         ok!(ep_disconnect_func(active.ep, flags));
         assert!(empty(active.connect));
     }
@@ -164,7 +164,7 @@ fn eps_reconnect_after_a_reset_many_times() {
     let (one, active, two, passive) = pair();
     let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
     for round in 0..100u64 {
-        // Half of the connections end by a refused access, the others by a disconnect.
+        // A refused access ends half of the connections, a disconnect the others.
         let refused = RmrTriplet {
             rmr_context: theirs.remote ^ 0x55,
             ..theirs.remote(0, 8)
@@ -244,7 +244,7 @@ fn an_rsp_serves_one_request_for_its_ep() {
     ok!(cr_accept_func(cr, null_mut(), 0, null_mut()));
     expect(active.connect, CONNECTION_EVENT_ESTABLISHED);
     expect(passive.connect, CONNECTION_EVENT_ESTABLISHED);
-    // A second request waits until the RSP is freed, and is refused then.
+    // A second request waits until the RSP is freed, and is then refused.
     one.connect(&late, conn_qual, &[]);
     ok!(rsp_free_func(rsp));
     expect(late.connect, CONNECTION_EVENT_NON_PEER_REJECTED);
@@ -328,7 +328,7 @@ fn qualifiers_of_48_bits_do_not_collide() {
     }
     one.connect(&active, 0x7fff_0aff_0000 | low, &[]);
     let event = expect(evd, CONNECTION_REQUEST_EVENT);
-    // SAFETY: the event number says which member is there.
+    // SAFETY: the event number says which member is valid.
     let data = unsafe { event.event_data.cr_arrival_event_data };
     assert_eq!(data.conn_qual, 0x7fff_0aff_0000 | low);
     ok!(cr_accept_func(data.cr_handle, passive.ep, 0, null_mut()));
@@ -375,8 +375,8 @@ fn the_defaults_make_an_ep() {
     assert_eq!(kind(dat!(ep_free_func(ep))), INVALID_HANDLE);
 }
 
-/// Whether this process runs the test alone. If not, a process that does is started and must succeed: other tests open and close
-/// descriptors meanwhile.
+/// Whether this process runs only this test. If not, starts a process that does, which must succeed: other tests would open
+/// and close descriptors meanwhile.
 fn runs_alone(test: &str) -> bool {
     const ALONE: &str = "RKEY_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -411,7 +411,7 @@ fn a_closed_ia_leaves_no_threads_and_no_descriptors() {
     assert_eq!(resources(), before);
 }
 
-/// An EP that ends while its request is unanswered leaves nothing that uses its PZ, and no descriptor.
+/// Freeing an EP while its request is unanswered leaves nothing that uses its PZ, and no descriptor.
 #[test]
 fn a_withdrawn_request_leaves_nothing() {
     if !runs_alone("connections::a_withdrawn_request_leaves_nothing") {

@@ -1,4 +1,4 @@
-//! Datagram EPs, and the rest of the extension for InfiniBand.
+//! Datagram EPs, and the other parts of the extension for InfiniBand.
 
 use crate::world::*;
 use daplrkey::sys::*;
@@ -59,8 +59,8 @@ fn datagrams_reach_every_ep_whose_address_is_known() {
         addresses.push(address(&event));
         let event = expect(receiver.connect, IB_UD_CONNECTION_EVENT_ESTABLISHED);
         assert_eq!(details(&event).kind, IB_UD_PASSIVE_REMOTE_AH);
-        // It was in the CR; to keep it for this event would let peers use up memory.
-        // SAFETY: the event of a connection.
+        // The CR had the data; keeping it for this event would let peers use up memory. SAFETY: the event of a
+        // connection.
         let data = unsafe { event.event_data.connect_event_data };
         assert_eq!(data.private_data_size, 0);
         assert!(!address(&event).ah.is_null());
@@ -172,7 +172,7 @@ fn attributes_can_be_had_without_an_open_ia() {
     assert_eq!(kind(extended(ia, IB_CLOSE_QUERY_OP, &[])), INVALID_HANDLE);
 }
 
-/// A datagram EP that the program has disconnected stays so, whatever address still arrives.
+/// A datagram EP that the program has disconnected stays disconnected when an address arrives late.
 #[test]
 fn a_late_address_does_not_revive_an_ep() {
     let (one, two) = (World::open(), World::open());

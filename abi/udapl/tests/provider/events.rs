@@ -23,7 +23,7 @@ fn post(evd: EvdHandle, number: usize) -> dat_return_type {
 
 fn number_of(event: &Event) -> usize {
     assert_eq!(event.event_number, SOFTWARE_EVENT);
-    // SAFETY: the event number says which member is there.
+    // SAFETY: the event number says which member is valid.
     unsafe { event.event_data.software_event_data }.pointer as usize
 }
 
@@ -109,7 +109,7 @@ fn one_thread_waits_and_an_unwaitable_evd_lets_it_go() {
         let waiter = scope.spawn(|| {
             loop {
                 let got = wait_for(evd.get(), PATIENCE, 1);
-                // Before that, the other thread was the one that waits, for a moment.
+                // Otherwise the other thread was still waiting.
                 if got.0 != INVALID_STATE || ending.load(Ordering::SeqCst) {
                     return got;
                 }
@@ -128,7 +128,7 @@ fn one_thread_waits_and_an_unwaitable_evd_lets_it_go() {
     ok!(evd_free_func(evd.get()));
 }
 
-/// An agent counts its calls, and remembers the EVD of the last one.
+/// An agent that counts its calls and remembers the EVD of the last one.
 #[derive(Default)]
 struct Calls {
     count: AtomicUsize,
@@ -229,7 +229,7 @@ fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
     let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
     let remote = theirs.remote(0, 8);
     let write = |number, flags| active.write(mine.local(0, 8), &remote, number, flags);
-    // A waiter that is there before: it stays until a completion notifies.
+    // A thread that is already waiting stays until a completion notifies.
     let evd = Shared(active.request);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(move || {
@@ -260,14 +260,15 @@ fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
     assert_eq!(completion(passive.recv, 4), (DTO_SUCCESS, 8));
 }
 
-/// Lets another thread wait for an EVD that nobody else waits for, does `with` once it waits, and returns what it got.
+/// Lets another thread wait for an EVD, calls `with` once it waits, and returns its result. No other thread may wait
+/// for the EVD.
 fn waited(evd: Shared, threshold: Count, with: impl FnOnce()) -> (dat_return_type, usize, Count) {
     let ending = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             loop {
                 let got = wait_for(evd.get(), PATIENCE, threshold);
-                // Before that, this thread was the one that waits, for a moment.
+                // Otherwise this thread itself was waiting at that moment.
                 if got.0 != INVALID_STATE || ending.load(Ordering::SeqCst) {
                     return got;
                 }
@@ -302,7 +303,7 @@ fn an_evd_that_has_a_waiter_does_not_notify_its_cno() {
         ok!(evd_set_unwaitable_func(evd.get()));
     });
     assert_eq!(got.0, INVALID_STATE);
-    // The waiter left the event there.
+    // The waiting thread left the event in the EVD.
     assert_eq!(wait_for_cno(cno.get(), PATIENCE), (SUCCESS, evd.get()));
 }
 
@@ -326,7 +327,7 @@ fn waiters_of_a_cno_return_when_it_loses_its_last_evd() {
     ok!(cno_free_func(cno.get()));
 }
 
-/// An agent that returns only when it may.
+/// An agent that returns only when the test lets it.
 #[derive(Default)]
 struct Slow {
     calls: AtomicUsize,

@@ -1,6 +1,6 @@
-//! The provider by its function table, as libdat2 calls it, without libdat2: two IAs of one process.
+//! Calls the provider through its function table, as libdat2 does, but without libdat2: two IAs in one process.
 //!
-//! `programs` has the same through libdat2, in C.
+//! The test `programs` does the same through libdat2, in C.
 
 #![allow(unsafe_code)]
 // UNSAFETY: the tests call C functions.

@@ -58,7 +58,7 @@ fn lengths_are_checked_before_anything_is_posted() {
         )))
     };
     assert_eq!(read(4, &remote), LENGTH_ERROR);
-    // A longer buffer is filled as far as the remote segment goes.
+    // A longer local buffer is filled only as far as the remote segment reaches.
     assert_eq!(read(16, &remote), SUCCESS);
     assert_eq!(completion(pair.active.request, 2), (DTO_SUCCESS, 8));
     let mut many = [pair.mine.local(0, 1); 3];
@@ -80,7 +80,7 @@ fn suppressed_requests_complete_without_events_for_ever() {
             let flags = COMPLETION_SUPPRESS_FLAG;
             pair.active.write(local, &remote, number, flags)
         };
-        // A full queue takes more once the peer has answered.
+        // A full queue accepts requests again once the peer has answered.
         let mut code = post();
         while kind(code) == INSUFFICIENT_RESOURCES {
             std::thread::yield_now();
@@ -154,11 +154,11 @@ fn a_query_sees_the_last_bind_even_a_suppressed_one() {
         assert_eq!(param.mem_priv, MEM_PRIV_REMOTE_WRITE_FLAG);
     }
     let event = expect(pair.active.request, RMR_BIND_COMPLETION_EVENT);
-    // SAFETY: the event number says which member is there.
+    // SAFETY: the event number says which member is valid.
     let data = unsafe { event.event_data.rmr_completion_event_data };
     assert_eq!((data.rmr_handle, data.status), (rmr, DTO_SUCCESS));
     assert!(empty(pair.active.request));
-    // The other side writes through the last context only.
+    // The other side can write only through the last context.
     for (context, status) in [
         (contexts[2], DTO_SUCCESS),
         (contexts[1], DTO_ERR_REMOTE_ACCESS),
@@ -182,7 +182,7 @@ fn a_full_request_queue_takes_no_bind() {
     let pair = pair();
     let mut rmr = null_mut();
     ok!(rmr_create_func(pair.one.pz, &raw mut rmr));
-    // Without a receive there, sends stay in the queue.
+    // While the other side has no receive, sends stay in the queue.
     let mut posted = 0;
     while pair.active.send(pair.mine.local(0, 8), posted, 0) == SUCCESS {
         posted += 1;
@@ -258,7 +258,7 @@ fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
         let (active, _) = &ends[number as usize % 2];
         assert_eq!(active.send(mine.local(0, 8), number, 0), SUCCESS);
         let event = expect(parts.recv, DTO_COMPLETION_EVENT);
-        // SAFETY: the event number says which member is there.
+        // SAFETY: the event number says which member is valid.
         let data = unsafe { event.event_data.dto_completion_event_data };
         assert_eq!(data.ep_handle, ends[number as usize % 2].1.ep);
         // SAFETY: plain bits.
@@ -285,7 +285,7 @@ fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
 #[test]
 fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
     const MANY: u64 = 1_000;
-    // An SRQ that grows, and one that the program refills.
+    // First the SRQ grows, then the program refills one.
     for grown in [true, false] {
         let (one, two) = (World::open(), World::open());
         let mut srq_attr = SrqAttr {
@@ -384,7 +384,7 @@ fn a_query_tells_the_last_bind_of_several_eps() {
         }
         let last = bind(&ends[1].0, 4);
         completed(&ends[1].0);
-        // The completion of the earlier bind is taken by the query, or before.
+        // The query takes the completion of the earlier bind, if nothing took it before.
         if round == 2 {
             completed(&ends[0].0);
         }

@@ -1,4 +1,4 @@
-//! Peers that are no uDAPL program, or claim what is not theirs: they are refused, and harm no other.
+//! Peers that are not uDAPL programs, or claim what is not theirs, are refused and harm no one else.
 
 use crate::world::*;
 use daplrkey::ep::Ep;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const TIME: Duration = Duration::from_secs(30);
 
-/// A device of our own, without a provider.
+/// A peer that uses a device directly, without the provider.
 struct Stranger {
     device: Device,
     domain: DomainId,
@@ -98,7 +98,7 @@ fn requests_that_are_no_requests_are_refused_and_others_are_served() {
     bad.push((vec![], hello(Purpose::Request)));
     bad.push((vec![&first, &second], hello(Purpose::Request)));
     bad.push((vec![&first], hello(Purpose::DatagramRequest)));
-    // The program has no datagram EP.
+    // A datagram request, while the program has no datagram EP.
     bad.push((vec![], hello(Purpose::DatagramRequest)));
     bad.push((vec![&first], hello(Purpose::Answer)));
     bad.push((vec![], hello(Purpose::Disconnect)));
@@ -110,7 +110,7 @@ fn requests_that_are_no_requests_are_refused_and_others_are_served() {
         );
     }
     assert!(empty(evd));
-    // More data than a program can have is cut.
+    // Private data beyond the maximum is cut off.
     let long = Stranger::hello(Purpose::Request, first.address(), &[7; 4000]);
     let mut last = stranger
         .device
@@ -190,7 +190,7 @@ fn a_peer_that_is_denied_cannot_keep_the_ep() {
     }
 }
 
-/// A queue pair of the device, as verbs and the Rust API have them, and an EP: each uses the other's keys.
+/// A queue pair of the device (as verbs and the Rust API use) and an EP use each other's keys.
 #[test]
 fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
     let (world, peer) = (World::open(), Stranger::new());
@@ -255,7 +255,7 @@ fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
     peer.device.close_region(region).unwrap();
 }
 
-/// An RSP takes one request: a stranger cannot use that up with a request for its datagram address.
+/// An RSP takes one request. A stranger cannot use it up by requesting a datagram address.
 #[test]
 fn a_datagram_request_does_not_jam_an_rsp() {
     let (one, two, stranger) = (World::open(), World::open(), Stranger::new());
@@ -283,13 +283,14 @@ fn a_datagram_request_does_not_jam_an_rsp() {
     expect(active.connect, CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// The object of an EP.
+/// The provider's object for an EP.
 fn object(end: &End) -> Arc<Ep> {
     // SAFETY: nothing frees the EP meanwhile.
     Arc::clone(unsafe { find::<Ep>(end.ep) }.unwrap())
 }
 
-/// The program disconnects while the worker takes the last step of connecting: the peer has accepted, and must learn of it.
+/// The program disconnects while the worker takes the last step of connecting. The peer has already accepted, so it must be
+/// told.
 #[test]
 fn a_disconnect_in_the_last_step_of_connecting_reaches_the_peer() {
     let (world, stranger) = (World::open(), Stranger::new());
@@ -317,7 +318,7 @@ fn a_disconnect_in_the_last_step_of_connecting_reaches_the_peer() {
     assert!(empty(end.connect));
 }
 
-/// A message of a peer that comes while the program accepts its request counts as well.
+/// A peer's message also counts if it arrives while the program is accepting the peer's request.
 #[test]
 fn a_connection_that_breaks_before_it_is_confirmed_is_broken() {
     let (world, stranger) = (World::open(), Stranger::new());
@@ -336,7 +337,7 @@ fn a_connection_that_breaks_before_it_is_confirmed_is_broken() {
 
 const WHO_LISTENS: &str = "strangers::who_listens_for_farewells_is_checked_among_users";
 
-/// Where programs of several users meet, a peer cannot have farewells sent to a process that is not its own.
+/// With several users, a peer cannot make us send disconnect messages to a process that is not its own.
 #[test]
 fn who_listens_for_farewells_is_checked_among_users() {
     if std::env::var("RKEY_SHARE").as_deref() != Ok("all") {

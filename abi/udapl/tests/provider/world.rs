@@ -1,4 +1,4 @@
-//! IAs, pairs of connected EPs, and the calls that the tests make again and again.
+//! IAs, pairs of connected EPs, and calls that many tests make.
 
 use daplrkey::provider;
 use daplrkey::sys::*;
@@ -23,12 +23,12 @@ macro_rules! ok {
 }
 pub(crate) use ok;
 
-/// How long a test waits for what must happen, in microseconds.
+/// How long a test waits for something that must happen, in microseconds.
 pub(crate) const PATIENCE: Timeout = 30_000_000;
-/// How long it waits for what must not happen.
+/// How long a test waits to see that something does not happen, in microseconds.
 pub(crate) const SHORT: Timeout = 50_000;
 
-/// The function table of an IA of the loopback address.
+/// The function table of an IA with the loopback address.
 pub(crate) fn table() -> &'static Provider {
     provider::entry(c"rkey-test", "127.0.0.1".into()).table()
 }
@@ -45,7 +45,7 @@ pub(crate) struct World {
     pub(crate) async_evd: EvdHandle,
 }
 
-/// Memory that is registered.
+/// Registered memory.
 pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
     pub(crate) lmr: LmrHandle,
@@ -53,7 +53,7 @@ pub(crate) struct Memory {
     pub(crate) remote: RmrContext,
 }
 
-/// An EP with an EVD for each of its streams.
+/// An EP with a separate EVD for each kind of event.
 pub(crate) struct End {
     pub(crate) ep: EpHandle,
     pub(crate) recv: EvdHandle,
@@ -95,14 +95,14 @@ pub(crate) fn expect(evd: EvdHandle, number: dat_event_number) -> Event {
 /// Waits for the completion of a DTO; returns status and length.
 pub(crate) fn completion(evd: EvdHandle, number: u64) -> (dat_dto_completion_status, u32) {
     let event = expect(evd, DTO_COMPLETION_EVENT);
-    // SAFETY: the event number says which member is there.
+    // SAFETY: the event number says which member is valid.
     let data = unsafe { event.event_data.dto_completion_event_data };
     // SAFETY: plain bits.
     assert_eq!(unsafe { data.user_cookie.as_64 }, number);
     (data.status, data.transfered_length)
 }
 
-/// The type of the error that an EVD without events returns.
+/// Whether an EVD has no events.
 pub(crate) fn empty(evd: EvdHandle) -> bool {
     kind(dat!(evd_dequeue_func(evd, &mut blank()))) == QUEUE_EMPTY
 }
@@ -249,7 +249,7 @@ impl World {
     /// Waits for a connection request.
     pub(crate) fn request(&self, evd: EvdHandle) -> CrHandle {
         let event = expect(evd, CONNECTION_REQUEST_EVENT);
-        // SAFETY: the event number says which member is there.
+        // SAFETY: the event number says which member is valid.
         unsafe { event.event_data.cr_arrival_event_data }.cr_handle
     }
 

@@ -1,4 +1,4 @@
-//! The programs, their arguments, and what they print when all went well.
+//! The programs, their arguments, and what they print on success.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub(super) struct Case {
     pub(super) says: &'static [&'static str],
     /// What its server prints on success.
     pub(super) server_says: &'static [&'static str],
-    /// Lines that read as failures and are none.
+    /// Lines that look like failures but are not.
     pub(super) may_say: &'static [&'static str],
     /// How often it prints [`PASS`].
     pub(super) passes: usize,
@@ -25,14 +25,14 @@ pub(super) struct Scene {
     pub(super) server: &'static [&'static str],
     /// The TCP port on which the server listens when it is ready.
     pub(super) port: Option<u16>,
-    /// Or what it prints then; if it prints nothing either, it gets a second.
+    /// What it prints when it is ready, if it has no port. If it prints nothing either, it gets a second.
     pub(super) ready: &'static str,
     pub(super) clients: &'static [Case],
 }
 
 /// What `dapltest` prints after a case that succeeds.
 pub(super) const PASS: &str = "Result: PASS";
-/// No program prints these when all is well.
+/// Successful programs print none of these.
 pub(super) const COMPLAINTS: &[&str] = &[
     "rror",
     "ERR",
@@ -45,7 +45,7 @@ pub(super) const COMPLAINTS: &[&str] = &[
     "Result: FAIL",
 ];
 
-/// The port on which `dtest` and its kin exchange addresses.
+/// The port on which `dtest` and related programs exchange addresses.
 pub(super) const PORT: u16 = 15_828;
 
 impl Case {
@@ -121,7 +121,7 @@ const EXTENSIONS: &[&str] = &[
     "IB extension test - immed/atomic test PASSED",
 ];
 
-/// Datagrams, in an exchange where both sides name each other.
+/// Datagrams between two sides that both get each other's name as an argument.
 const EXTENDED_UD: &[Case] = &[Case {
     program: "dtestx",
     words: &["-c", "-h", "127.0.0.1"],
@@ -134,7 +134,7 @@ const EXTENDED_UD: &[Case] = &[Case {
 const fn dtestsrq(both: &'static [&'static str]) -> Scene {
     Scene {
         program: "dtestsrq",
-        // Nothing shows that it is ready.
+        // It does not show when it is ready.
         port: None,
         clients: &[Case {
             program: "dtestsrq",
@@ -151,7 +151,7 @@ const fn transaction(words: &'static [&'static str]) -> Case {
     Case {
         program: "dapltest",
         words,
-        // Without figures if it was over in too short a time for its clock.
+        // It prints no figures if the run was too short for its clock.
         says: &[
             "----- Stats ---- :|----- Test completed successfully",
             "Total WQE|----- enough time has lapsed",
@@ -441,7 +441,7 @@ const DAPLTEST: Scene = Scene {
     ],
 };
 
-/// What needs two processes.
+/// The cases that need two processes.
 pub(super) const SCENES: &[Scene] = &[
     dtest(&["-P", "rkey-lo", "-b", "64"]),
     dtest(&["-P", "rkey-lo", "-b", "64", "-c"]),
@@ -473,7 +473,7 @@ pub(super) const SCENES: &[Scene] = &[
     DAPLTEST,
 ];
 
-/// A limit test of `dapltest`: up to so many objects of each kind.
+/// A limit test of `dapltest`: creates up to this many objects of each kind.
 const fn limit(words: &'static [&'static str]) -> Case {
     Case {
         program: "dapltest",
@@ -508,7 +508,7 @@ const fn functional(passes: usize, words: &'static [&'static str]) -> Case {
     }
 }
 
-/// What needs one process.
+/// The cases that need one process.
 pub(super) const ALONE: &[Case] = &[
     limit(&["-T", "L", "-D", "rkey-lo", "-w", "8", "-m", "100"]),
     functional(

@@ -1,5 +1,5 @@
-//! Debian's uDAPL programs over our provider, which the unmodified `libdat2.so.2` loads: `dtest` and its kin, and `dapltest`, each in
-//! two processes, as root and as an ordinary user.
+//! Debian's uDAPL programs (`dtest` and related programs, and `dapltest`) over our provider, which the unmodified
+//! `libdat2.so.2` loads. Each runs in two processes, as root and as an ordinary user.
 //!
 //! Their exit codes do not say whether they succeeded, so [`judge`] reads what they print. They use fixed ports, so only one
 //! pair runs at a time.
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The name of the adapter.
 const IA: &str = "rkey-lo";
-/// A run takes seconds, and longer on a busy machine.
+/// How long a run may take. It takes seconds, but longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The stage.
@@ -78,19 +78,19 @@ fn judge(case: &Case, said: &Said) -> Result<(), String> {
     }
     for wanted in case.says {
         if !wanted.split('|').any(|it| said.client.contains(it)) {
-            return Err(format!("does not print \"{wanted}\"\n{all}"));
+            return Err(format!("did not print \"{wanted}\"\n{all}"));
         }
     }
     for wanted in case.server_says {
         if !said.server.contains(wanted) {
-            return Err(format!("its server does not print \"{wanted}\"\n{all}"));
+            return Err(format!("the server did not print \"{wanted}\"\n{all}"));
         }
     }
     let passes = said.client.matches(cases::PASS).count();
     if passes != case.passes {
         let wanted = case.passes;
         return Err(format!(
-            "{passes} of its cases succeed, not {wanted}\n{all}"
+            "{passes} of its cases succeeded instead of {wanted}\n{all}"
         ));
     }
     let bad = |line: &&str| {

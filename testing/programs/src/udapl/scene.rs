@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How long a server may live after its last client.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long a server that does not say so needs to become ready.
+/// How long to wait for a server that does not show when it is ready.
 const START: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Said {
     pub(super) client: String,
     pub(super) server: String,
-    /// None of them had to be killed.
+    /// Whether none of them had to be killed.
     pub(super) in_time: bool,
 }
 
@@ -34,8 +34,8 @@ pub(super) struct Place {
     user: Option<u32>,
 }
 
-/// The exclusive use of the fixed ports on this host: suites take turns. It is an abstract socket name, which disappears with its
-/// process.
+/// Exclusive use of the fixed ports on this host: test suites take turns. It is an abstract socket name, which disappears
+/// with its process.
 pub(super) struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
 
 impl Turn {
@@ -58,7 +58,7 @@ impl Turn {
 /// A server that runs beside us.
 struct Server {
     thread: JoinHandle<Result<Outcome>>,
-    /// When its clients were done.
+    /// When its last client ended.
     over: Arc<OnceLock<Instant>>,
 }
 
@@ -68,7 +68,7 @@ impl Place {
         Self { folder, user }
     }
 
-    /// A command that finds the provider. Its output comes line by line, as a reader of it needs.
+    /// A command that finds the provider. Its output is line-buffered, so that it can be read while it runs.
     fn command(&self, program: &str, words: &[&str]) -> Result<Command> {
         let mut command = Command::new("stdbuf");
         command.args(["-oL", "-eL", program]).args(words);
@@ -79,7 +79,7 @@ impl Place {
         Ok(command)
     }
 
-    /// Plays a scene; each case with what was printed.
+    /// Runs a scene; returns what the programs of each case printed.
     pub(super) fn play(&self, scene: &'static Scene) -> Result<Vec<(&'static Case, Said)>> {
         let mut all = Vec::new();
         let server = self.serve(scene)?;
@@ -145,7 +145,7 @@ impl Place {
 }
 
 impl Server {
-    /// Waits for its end, and ends it if it does not come.
+    /// Waits for the server to end, and kills it if it does not.
     fn end(self) -> Result<Outcome> {
         let _ = self.over.set(Instant::now());
         let outcome = self.thread.join().ok().context("a server was lost")?;
@@ -153,7 +153,8 @@ impl Server {
     }
 }
 
-/// Whether a program listens on a TCP port. Does not connect, which the program would take for its peer.
+/// Whether a program listens on a TCP port. Does not connect, because the program would take the connection for its
+/// peer's.
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let local = format!(":{port:04X}");
