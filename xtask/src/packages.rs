@@ -23,7 +23,10 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
         "ibverbs-utils",
         "ibv_devinfo and the ping-pongs, to run on the device",
     ),
-    ("perftest", "ib_write_bw and its kin, to run on the device"),
+    (
+        "perftest",
+        "ib_write_bw and related programs, to run on the device",
+    ),
     ("qperf", "another benchmark to run on the device"),
     ("dapl2-utils", "dtest, dapltest and other uDAPL programs"),
     ("libdapl2", "uDAPL's library, and its provider for verbs"),
@@ -47,7 +50,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
 pub(crate) fn ensure(install: bool) -> Result<String> {
     if !process::exists("dpkg-query") {
         bail!(
-            "this is no Debian system: install the equivalents of {}",
+            "this is not a Debian system: install the equivalents of {}",
             names(NEEDED).join(" ")
         );
     }
@@ -71,7 +74,7 @@ pub(crate) fn ensure(install: bool) -> Result<String> {
         &["sudo", "-n"]
     } else {
         bail!(
-            "missing Debian packages, and neither root nor sudo without a password; run as root: {by_hand}"
+            "missing Debian packages, and no way to install them (not root, and no sudo without a password); run as root: {by_hand}"
         );
     };
     eprintln!("installing Debian packages: {wanted}");

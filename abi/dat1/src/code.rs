@@ -1,7 +1,7 @@
 //! Return codes: DAT 2.0 inserted two subtypes into the list of DAT 1.2, and moved one type.
 
 #![allow(unsafe_code)]
-// UNSAFETY: a function of C.
+// UNSAFETY: a C function.
 
 use crate::layouts::NOT_IMPLEMENTED;
 use daplrkey::sys::{self, CLASS_ERROR, Return, SUBTYPE_MASK, TYPE_MASK};

@@ -1,7 +1,7 @@
 //! EPs: their attributes and parameters.
 
 #![allow(unsafe_code)]
-// UNSAFETY: functions of C.
+// UNSAFETY: C functions.
 
 use crate::code::{bad_argument, down};
 use crate::layouts::{EpAttr, EpParam};

@@ -1,7 +1,7 @@
 //! Events, CNOs and SRQs.
 
 #![allow(unsafe_code)]
-// UNSAFETY: functions of C; reads members of unions.
+// UNSAFETY: C functions; reads members of unions.
 
 use crate::code::{bad_argument, down};
 use crate::layouts::{

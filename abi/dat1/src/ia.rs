@@ -4,7 +4,7 @@
 //! address.
 
 #![allow(unsafe_code)]
-// UNSAFETY: functions of C.
+// UNSAFETY: C functions.
 
 use crate::code::{bad_argument, down, error};
 use crate::layouts::{IaAttr, PZ_SHAREABLE, ProviderAttr};

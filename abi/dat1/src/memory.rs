@@ -4,7 +4,7 @@
 //! each context.
 
 #![allow(unsafe_code)]
-// UNSAFETY: functions of C.
+// UNSAFETY: C functions.
 
 use crate::code::{bad_argument, down, renumbered};
 use crate::layouts::{LmrParam, LmrTriplet, NULL, RmrParam};

@@ -1,7 +1,7 @@
 //! Posting DTOs: the segments are larger structures in DAT 1.2.
 
 #![allow(unsafe_code)]
-// UNSAFETY: functions of C.
+// UNSAFETY: C functions.
 
 use crate::code::{bad_argument, down};
 use crate::layouts::{LmrTriplet, RmrTriplet};

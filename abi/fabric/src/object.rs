@@ -146,5 +146,7 @@ pub(crate) fn transfer_status(body: impl FnOnce() -> Result<()>) -> isize {
 /// An object cannot be closed while others use it.
 #[cold]
 pub(crate) fn busy(who: &str) -> FiError {
-    FiError::BUSY.because(format_args!("there are still {who}: fi_close them first"))
+    FiError::BUSY.because(format_args!(
+        "still in use by {who}; close them first (fi_close)"
+    ))
 }

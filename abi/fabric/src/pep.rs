@@ -256,7 +256,7 @@ unsafe extern "C" fn setopt(_: *mut Fid, _: c_int, _: c_int, _: *const c_void, _
 
 unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; so many bytes as the program says.
+        // SAFETY: `find` validates the handle; the program promises this many bytes.
         let (pep, bytes) = unsafe {
             (
                 &find::<PepObject, _>(fid)?.inner,

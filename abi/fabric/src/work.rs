@@ -94,7 +94,7 @@ impl CountListener for Queue {
 }
 
 impl Queue {
-    /// Adds work: Queues `action` until `counter` reaches `threshold`. From then on the domain's device reports its
+    /// Adds work: queues `action` until `counter` reaches `threshold`. From then on the domain's device reports its
     /// counts here.
     pub(crate) fn add(
         self: &Arc<Self>,

@@ -62,7 +62,7 @@ pub fn addresses() -> Vec<Address> {
             loopback: element.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
         });
     }
-    // SAFETY: `getifaddrs` made the list, and nothing uses it any more.
+    // SAFETY: `getifaddrs` made the list, and nothing uses it afterwards.
     unsafe { libc::freeifaddrs(head) };
     found
 }

@@ -53,7 +53,8 @@ impl<T> Slot<T> {
     /// The caller has released the slot, calls this once, and has put the slot into no list yet.
     #[inline]
     unsafe fn value(&self) -> T {
-        // SAFETY: the slot was live until the caller released it, and nobody claims it before it is in a list.
+        // SAFETY: the slot was live until the caller released it, and it is not in a free list yet, so no other thread
+        // can claim it.
         unsafe { (*self.value.get()).assume_init_read() }
     }
 

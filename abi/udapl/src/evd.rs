@@ -232,7 +232,7 @@ impl Evd {
         self.settle(broken);
     }
 
-    /// Notifies the waiting thread if there is one, otherwise the CNO. The caller holds the lock, so a CNO does not
+    /// Notifies the waiting thread if there is one, otherwise the CNO. The caller holds the lock, so the CNO does not
     /// report events that were already taken.
     fn announce(&self, state: &State) {
         self.news.fetch_add(1, Ordering::SeqCst);

@@ -334,7 +334,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_
 /// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used any more.
+/// Nothing made from the context is used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {

@@ -145,7 +145,7 @@ macro_rules! without_us {
 /// The system call `newfstatat`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 unsafe fn kernel_stat(
     folder: c_int,
     path: *const c_char,
@@ -159,7 +159,7 @@ unsafe fn kernel_stat(
 /// The result of a failed `stat` for an emulated file.
 ///
 /// # Safety
-/// As for `stat`, which returned `code`.
+/// Same as for `stat`, which returned `code`.
 unsafe fn answer_stat(
     code: c_int,
     path: *const c_char,
@@ -195,7 +195,7 @@ macro_rules! stats {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As for the C library's function.
+        /// Same as for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             $($before: c_int,)*
@@ -236,7 +236,7 @@ stats! {
 /// `statx`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn statx(
     folder: c_int,
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn statx(
 /// The result of a failed `access` for an emulated file: its permissions are the same for every user.
 ///
 /// # Safety
-/// As for `access`, which returned `code`.
+/// Same as for `access`, which returned `code`.
 unsafe fn answer_access(code: c_int, path: *const c_char, wanted: c_int) -> c_int {
     // SAFETY: the path of the call and its outcome.
     let Some(file) = (unsafe { made_up(code != 0, path) }) else {
@@ -303,7 +303,7 @@ unsafe fn answer_access(code: c_int, path: *const c_char, wanted: c_int) -> c_in
 /// `access`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     let code = without_us!(
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
 /// `faccessat`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn faccessat(
     folder: c_int,
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn faccessat(
 /// The C library's own `realpath`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 unsafe fn next_realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     without_us!(
         c"realpath",
@@ -350,7 +350,7 @@ unsafe fn next_realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
 /// The result of a failed `realpath` for an emulated file.
 ///
 /// # Safety
-/// As for `realpath`, which returned `found`.
+/// Same as for `realpath`, which returned `found`.
 unsafe fn answer_realpath(
     found: *mut c_char,
     path: *const c_char,
@@ -379,7 +379,7 @@ unsafe fn answer_realpath(
 /// `realpath`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     // SAFETY: the caller promises it.
@@ -389,7 +389,7 @@ pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mu
 /// `canonicalize_file_name`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
     // SAFETY: the caller promises it.
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
 /// `realpath` in programs built with `_FORTIFY_SOURCE`.
 ///
 /// # Safety
-/// As for the C library's function.
+/// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __realpath_chk(
     path: *const c_char,

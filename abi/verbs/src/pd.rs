@@ -252,7 +252,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
 /// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used any more.
+/// Nothing made from the context is used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {

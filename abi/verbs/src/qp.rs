@@ -567,7 +567,7 @@ pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut Qp, _op: c_int, _flags
 /// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used any more.
+/// Nothing made from the context is used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {

@@ -248,7 +248,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
 /// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used any more.
+/// Nothing made from the context is used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {

@@ -273,7 +273,7 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
 /// Destroys the remaining objects of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used any more.
+/// Nothing made from the context is used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
     // SAFETY: the caller promises that the objects are unused.
     unsafe {

@@ -80,7 +80,7 @@ impl Pair {
         // This is the scheduler's own account, exact to the nanosecond, with one file per thread.
         let mut total = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.target.0.id()))? {
-            // A thread that has just ended has no account any more.
+            // A thread that has just ended no longer has such a file.
             let file = task?.path().join("schedstat");
             let text = std::fs::read_to_string(file).unwrap_or_default();
             total += text

@@ -52,7 +52,7 @@ pub(crate) struct Rig {
     /// Memory from rkey's allocator, which the other side maps.
     pub(crate) shared_words: Words,
     _shared: Region<SharedMemory>,
-    /// The other side's memory, mapped, or the reason why it is not.
+    /// The other side's memory, mapped, or the error of mapping it.
     direct: Result<DirectMemory, rkey::Error>,
     side: usize,
     ends: Option<OwnedFd>,

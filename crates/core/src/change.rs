@@ -157,7 +157,7 @@ pub struct Changing<'a> {
 }
 
 impl Changing<'_> {
-    /// Whether no grant holds the region any more and the section's grants are known to have ended. Once true, it stays
+    /// Whether no grant still holds the region and the section's grants are known to have ended. Once true, it stays
     /// true.
     #[must_use]
     pub fn is_drained(&self) -> bool {

@@ -287,7 +287,7 @@ impl Protection {
         request.refuse(reason, self.api)
     }
 
-    /// The reason why a key is not usable.
+    /// Why a key cannot be used.
     #[cold]
     pub(crate) fn no_such_key(&self, named: Named, remote: bool) -> Reason {
         let (slab, index, generation, misused) = match named {

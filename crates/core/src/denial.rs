@@ -42,7 +42,7 @@ pub enum NamedKey {
 /// What the slot of a stale key holds now. It deliberately discloses no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
-    /// Nothing: the region or window does not exist any more.
+    /// Nothing: the region or window no longer exists.
     Free,
     /// Something else, registered or bound later, under another key.
     Reused,

@@ -173,7 +173,7 @@ impl<'a> Closing<'a> {
         self.shared
     }
 
-    /// Whether no grant holds the region any more and the section's grants are known to have ended. Once true, it stays
+    /// Whether no grant still holds the region and the section's grants are known to have ended. Once true, it stays
     /// true.
     #[inline]
     #[must_use]

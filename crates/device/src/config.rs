@@ -210,7 +210,7 @@ pub struct ConfigError {
 
 /// One environment variable.
 pub struct Variable {
-    /// The name, with `RKEY_`.
+    /// The name of the variable, including the prefix `RKEY_`.
     pub name: &'static str,
     /// The default, as a user would write it.
     pub default: &'static str,

@@ -72,7 +72,7 @@ pub enum DeviceError {
     /// This process was forked from the one that opened the device.
     #[error("the parent of this process opened the device; open another one after fork")]
     Forked,
-    /// The engine of the device failed; nothing will complete any more.
+    /// The engine of the device failed; nothing more will complete.
     #[error("the device failed: {0}; close it and open a new one")]
     Failed(String),
     /// The address is not on this host.
@@ -106,8 +106,8 @@ pub enum DeviceError {
     /// The key does not allow the access.
     #[error("{0}")]
     Denied(Box<rkey_core::Denial>),
-    /// The queue pair has no link to its peer (yet, or any more).
-    #[error("queue pair {qpn:#x} is not connected to another process (yet, or any more)")]
+    /// The queue pair has no link to its peer (not yet, or no longer).
+    #[error("queue pair {qpn:#x} is not connected to another process (not yet, or no longer)")]
     NotConnected {
         /// Its number.
         qpn: u32,

@@ -1,15 +1,15 @@
-//! The reason why two endpoints cannot talk, as an error of the device.
+//! Why two endpoints cannot talk, as an error of the device.
 
 use rkey_device::DeviceError;
 use rkey_rdm::hello::{HelloError, Refusal};
 
-/// The reason why bytes are not the hello of an endpoint of this version.
+/// Why bytes are not the hello of an endpoint of this version.
 #[must_use]
 pub fn why_not(bytes: &[u8]) -> DeviceError {
     refused(Refusal::Hello(HelloError::of(bytes)))
 }
 
-/// The reason why we refuse to talk to a peer.
+/// Why we refuse to talk to a peer.
 pub(super) fn refused(why: Refusal) -> DeviceError {
     match why {
         Refusal::Hello(HelloError::Version { there, here }) => DeviceError::Version {

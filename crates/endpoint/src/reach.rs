@@ -30,7 +30,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// The pause before a peer is asked again whether it is ready.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The reason why there is no endpoint for a receive context that a peer requests.
+/// Why a peer cannot connect to the receive context that it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
     /// The context is not enabled yet; the peer may ask again.
@@ -42,7 +42,7 @@ pub enum Absent {
 }
 
 impl Absent {
-    /// The reason that the peer is told.
+    /// The reason that the peer gets.
     const fn reason(self) -> &'static str {
         match self {
             Self::NotReady => "not ready",

@@ -31,7 +31,7 @@ const HELLO: [u8; 3] = *b"fi4";
 pub const NOT_UNDERSTOOD: &str =
     "the peer speaks version 4 of rkey's endpoint protocol, and the request has another version";
 
-/// The reason why bytes are not the hello of an endpoint of this version.
+/// Why bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// It is the hello of another version.
@@ -48,7 +48,7 @@ pub enum HelloError {
 }
 
 impl HelloError {
-    /// The reason why these bytes cannot be parsed.
+    /// Why these bytes cannot be parsed.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let version = |hello: &[u8]| {
@@ -97,7 +97,7 @@ impl Hello {
     }
 }
 
-/// The reason why an endpoint refuses to talk to a peer.
+/// Why an endpoint refuses to talk to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The peer's hello cannot be parsed.

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 /// How long a failure is reported to a program that retries.
 pub const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// A peer. `E` is the reason why it cannot be reached; `C` identifies a caller that must retry.
+/// A peer. `E` is the error if it cannot be reached; `C` identifies a caller that must retry.
 #[derive(Debug)]
 pub struct Peer<E, C> {
     /// The destination of messages to the peer.
     pub destination: Destination,
     /// The route of messages to it.
     pub route: Route,
-    /// The reason why it could not be reached, until this is reported to the program.
+    /// The error of the last attempt to reach it, until it is reported to the program.
     pub failed: Option<(E, Instant)>,
     /// Callers that got [`Error::Again`](crate::error::Error::Again), and for which the result of the connection attempt is not known yet.
     pub retrying: Vec<C>,
@@ -169,7 +169,8 @@ impl<E, C> Peers<E, C> {
 }
 
 impl<E, C> Peer<E, C> {
-    /// Takes the reason why it could not be reached, for a program that retries. Reported once, and only for [`REMEMBERED`].
+    /// Takes the error of the last attempt to reach it, for a program that retries. Reported once, and only for
+    /// [`REMEMBERED`].
     pub fn take_failure(&mut self, now: Instant) -> Option<E> {
         let (error, at) = self.failed.take()?;
         (now.saturating_duration_since(at) < REMEMBERED).then_some(error)
@@ -346,7 +347,7 @@ mod tests {
         callers.retried(it, 2);
         assert!(
             callers.is_empty() && !callers.may_retry(2, now),
-            "it came by itself"
+            "it retried without being woken"
         );
     }
 

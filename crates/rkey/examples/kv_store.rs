@@ -98,7 +98,7 @@ fn serve() -> anyhow::Result<()> {
     for mut child in children {
         anyhow::ensure!(child.wait()?.success(), "a client failed");
     }
-    println!("server: both clients are content");
+    println!("server: both clients are done");
     Ok(())
 }
 
@@ -109,7 +109,7 @@ fn put(table: &MemoryRegion, name: &str, value: &str) -> anyhow::Result<bool> {
         let at = (hash(name.as_bytes()) + step) % SLOTS * SLOT;
         let there = table.read_vec(at..at + SLOT)?;
         if there[..NAME] != padded(name) && there.iter().any(|byte| *byte != 0) {
-            continue; // another name lives here
+            continue; // another name is stored here
         }
         let mut slot = [0; SLOT as usize];
         slot[..NAME].copy_from_slice(&padded(name));

@@ -72,17 +72,21 @@ impl Cause {
     pub(crate) fn to_error(&self) -> Error {
         match self {
             Self::Denied(denial) => Error::Denied(denial.clone()),
-            Self::Refused(side, status) => {
-                Error::Refused { side, status: crate::completion::in_words(*status).into() }
-            }
+            Self::Refused(side, status) => Error::Refused {
+                side,
+                status: crate::completion::in_words(*status).into(),
+            },
             Self::PeerGone(how) => Error::PeerGone { how: (*how).into() },
             Self::NotReceiving => Error::NotReceiving,
             Self::Flushed => Error::PeerGone {
-                how: "the connection was broken off: the peer ended, closed it, or was refused an access here".into(),
+                how:
+                    "the connection broke: the peer ended, closed it, or was refused an access here"
+                        .into(),
             },
-            Self::Other(status) => {
-                Error::Object(format!("the operation failed: {}", crate::completion::in_words(*status)))
-            }
+            Self::Other(status) => Error::Object(format!(
+                "the operation failed: {}",
+                crate::completion::in_words(*status)
+            )),
         }
     }
 }

@@ -197,7 +197,7 @@ impl RemoteKey {
         }
         if u32_at(bytes, 36) != checksum(&bytes[..36]) {
             return Err(Error::BadKey(
-                "its checksum is wrong: it was damaged on its way".into(),
+                "its checksum is wrong: it was damaged in transit".into(),
             ));
         }
         let key = u64_at(bytes, 8);

@@ -46,7 +46,7 @@ impl ResultPlaces {
             return Ok(place);
         }
         let (number, place) = places.abandoned.first().copied().ok_or_else(|| {
-            Error::Busy("as many atomics as the connection is deep have not been waited for".into())
+            Error::Busy("the result slots of all atomics in flight; wait for one of them, or raise the builder's depth".into())
         })?;
         places.abandoned.remove(0);
         drop(places);

@@ -50,7 +50,7 @@ fn shared_counter() {
 #[test]
 fn kv_store() {
     let text = run("kv_store", &[]);
-    assert!(text.contains("both clients are content"), "{text}");
+    assert!(text.contains("both clients are done"), "{text}");
     assert!(text.contains("remote write"), "{text}");
 }
 

@@ -249,7 +249,7 @@ fn what_a_queue_pair_does_not_take_is_told_at_once() {
     let parts = [region.part(0..8).unwrap(); 5];
     assert!(
         one.pair.post_send(1, &parts, SIGNALED).is_err(),
-        "too many pieces"
+        "too many buffers"
     );
     let full = (0..33).find_map(|id| one.pair.post_receive(id, &[]).err());
     assert!(full.is_some(), "the receive queue has 32 places");

@@ -18,7 +18,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     check(session, &["licenses", "bans", "sources"])
 }
 
-/// The stage on request, for known vulnerabilities, from RustSec's database on GitHub.
+/// The stage that checks for known vulnerabilities, from RustSec's database on GitHub. It runs only on request.
 ///
 /// # Errors
 /// The Python package index cannot be reached.

@@ -12,7 +12,7 @@ pub(crate) const PYTHON: &str = "/usr/bin/python3";
 /// The program that records the results of Python tests.
 pub(crate) const RECORDER: &str = "testing/recorder.py";
 
-/// Fills a folder that is kept between runs with what is `wanted`, using `bring`, unless it is already there.
+/// Fills a folder that is kept between runs by calling `bring`, unless it already has what is `wanted`.
 pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>) -> Result<()> {
     let stamp = kept.join("complete");
     if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {

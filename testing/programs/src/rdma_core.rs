@@ -1,4 +1,4 @@
-//! rdma-core's own Python tests (Debian has them in the documentation folder of its package) against our
+//! rdma-core's own Python tests (Debian ships them in the documentation folder of its package) against our
 //! `libibverbs.so.1`, as root and as an ordinary user, compared with the list of results in the repository.
 
 use crate::folder::{open_up, run_as, verbs_into};
@@ -16,7 +16,7 @@ const LIST: &str = "abi/verbs/tests/rdma-core/results.txt";
 const RUNNER: &str = "abi/verbs/tests/rdma-core/run.py";
 /// Debian's folder with the tests.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
-/// Modules take seconds, or longer on a busy machine; one that hangs must not take all day.
+/// How long a module may take. Most take seconds, or longer on a busy machine.
 const MODULE_TIME: Duration = Duration::from_secs(600);
 
 const HEAD: &str = "\

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const PROGRAM: &str = "abi/verbs/tests/transfer/transfer.py";
 const PACKAGE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
-/// A run takes seconds, and longer on a busy machine.
+/// How long a run may take. It takes seconds, but longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The stage.

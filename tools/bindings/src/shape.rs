@@ -16,7 +16,7 @@ use syn::{Expr, Fields, FieldsNamed, Ident, Item, ItemStruct, Stmt, Type, parse_
 
 /// The files, not formatted yet.
 pub fn shape(api: &Api, raw: &str, version: &str) -> Result<Vec<(PathBuf, String)>> {
-    let mut file = syn::parse_file(raw).context("bindgen's output is no Rust")?;
+    let mut file = syn::parse_file(raw).context("bindgen's output is not Rust")?;
     let later = syn::parse_file(api.later).context("the later fields are no Rust")?;
     adapt_structures(api, &mut file.items);
     let lists = lists(api, &file.items);

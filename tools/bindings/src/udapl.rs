@@ -1,4 +1,4 @@
-//! What the uDAPL front end needs of DAT's headers.
+//! The parts of DAT's headers that the uDAPL front end needs.
 
 use crate::api::Api;
 
@@ -8,7 +8,7 @@ pub fn api() -> Api {
         folder: "abi/udapl/src/sys",
         source: "`dat2/udat.h` and its extensions for InfiniBand",
         package: "libdapl-dev",
-        // DAT's headers have no file of pkg-config.
+        // DAT's headers have no pkg-config file.
         asks: &["dpkg-query", "-W", "-f", "${Version}"],
         version: "2.1.10",
         headers: &[
@@ -45,7 +45,7 @@ pub fn api() -> Api {
             ("DAT_SOCK_ADDR6", "libc::sockaddr_in6"),
             ("sockaddr_in6", "libc::sockaddr_in6"),
             ("__va_list_tag", "VaListTag"),
-            // Whatever the provider names a peer by.
+            // The provider's own name for a peer.
             ("ibv_ah", "c_void"),
         ],
         unwanted: &[

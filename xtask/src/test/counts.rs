@@ -72,16 +72,14 @@ pub(super) fn tests(session: &Session<'_>, program: &Path) -> Result<Report> {
     })
 }
 
-/// A line for each path that takes more instructions than recorded, or that is no longer counted.
+/// Returns a line for each path that takes more instructions than recorded, or that is no longer counted.
 fn judge(recorded: &[Count], found: &[Count]) -> Vec<String> {
     let mut failures = Vec::new();
     for old in recorded {
         let (path, side) = (&old.path, &old.side);
         let same = |new: &&Count| new.path == *path && new.side == *side;
         let Some(new) = found.iter().find(same) else {
-            failures.push(format!(
-                "{path}, {side}: recorded, but not counted any more"
-            ));
+            failures.push(format!("{path}, {side}: recorded, but no longer counted"));
             continue;
         };
         let more = (new.instructions / old.instructions - 1.0) * 100.0;

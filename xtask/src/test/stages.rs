@@ -99,7 +99,7 @@ pub(super) const ALL: &[Stage] = &[
     ),
     stage(
         "udapl",
-        "dtest, dapltest and their kin over our uDAPL provider",
+        "dtest, dapltest and related programs over our uDAPL provider",
         udapl::tests,
     ),
     stage("demo", "the demo, as this user and as uid 65534", demo),

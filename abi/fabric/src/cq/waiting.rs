@@ -95,7 +95,7 @@ impl Drop for WaitGuard<'_> {
 }
 
 impl Cq {
-    /// Prepares to wait on the descriptor: Returns `FI_EAGAIN` if there is something to read or to do first.
+    /// Prepares to wait on the descriptor. Returns `FI_EAGAIN` if there is something to read or to do first.
     pub(super) fn arm_descriptor(&self) -> Result<()> {
         let comes_again = self.arm()?;
         let woken = self.wait.as_ref().is_some_and(Wait::is_woken);
@@ -105,7 +105,7 @@ impl Cq {
         }
     }
 
-    /// Prepares to wait: Returns `FI_EAGAIN` if there is something to read. Returns whether a call may be repeated.
+    /// Prepares to wait. Returns `FI_EAGAIN` if there is something to read. Returns whether a call may be repeated.
     pub(super) fn arm(&self) -> Result<bool> {
         let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
         let mut timer = wait.timer.lock();

@@ -13,7 +13,7 @@ pub(super) fn watch(host: &EpHost) -> bool {
         live.is_some_and(|live| live.post_backlog())
     };
     let watched = host.domain.fabric.listeners.look_until(Box::new(look));
-    // Otherwise it is up to the program.
+    // If there is no such thread, the requests wait until the program makes progress.
     watched
         .inspect_err(|error| {
             tracing::debug!("cannot post waiting answers in the background ({error}); they wait until the program makes progress")

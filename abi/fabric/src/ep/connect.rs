@@ -78,7 +78,7 @@ impl Endpoint {
         // The peer may have ended since then. The code below reports that.
         let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
-        // Under the lock, so that the program learns of the connection before it learns of its end.
+        // Reported under the lock, so that the program learns of the connection before it learns of its end.
         if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {

@@ -124,7 +124,7 @@ impl Eq {
         endpoints.iter().filter(|it| it.look_for_end()).count() > 0
     }
 
-    /// Prepares to wait: Returns `FI_EAGAIN` if there is something to read.
+    /// Prepares to wait. Returns `FI_EAGAIN` if there is something to read.
     fn arm(&self) -> Result<()> {
         for endpoint in &*self.endpoints.all() {
             endpoint.arm_for_end()?;

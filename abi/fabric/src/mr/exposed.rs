@@ -59,7 +59,7 @@ impl ExposedMessages {
         if !list.is_empty() {
             refused(&format!(
                 "a region was closed while {} of the messages sent from it had not arrived; they fail. \
-                 Close a region after the completions of what uses it.",
+                 Close a region only after the operations that use it have completed.",
                 list.len()
             ));
         }

@@ -154,7 +154,7 @@ static void run_all(const char *provider, uint32_t api, int together, int count,
 static uint32_t version(const char *text) {
     unsigned major = 0, minor = 0;
     if (sscanf(text, "%u.%u", &major, &minor) != 2) {
-        fprintf(stderr, "%s is no API version such as 1.17\n", text);
+        fprintf(stderr, "%s is not an API version such as 1.17\n", text);
         exit(2);
     }
     return FI_VERSION(major, minor);

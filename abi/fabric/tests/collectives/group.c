@@ -1,4 +1,4 @@
-/* Collective operations of four processes, as a program of libfabric calls them.
+/* Collective operations of four processes, as a libfabric program calls them.
  *
  * group          every operation, checked, by every member
  * group killed   one member is killed; the others' operations end with an error
@@ -47,7 +47,7 @@ static void *descs[2];
 
 #define ASSERT(what) do { \
 	if (!(what)) { \
-		fprintf(stderr, "rank %d, line %d: not so: %s\n", me, __LINE__, #what); \
+		fprintf(stderr, "rank %d, line %d: check failed: %s\n", me, __LINE__, #what); \
 		exit(1); \
 	} \
 } while (0)

@@ -26,7 +26,7 @@ enum { PATIENCE_S = 60 };
 
 #define ASSERT(what) do { \
 	if (!(what)) { \
-		fprintf(stderr, "line %d: not so: %s\n", __LINE__, #what); \
+		fprintf(stderr, "line %d: check failed: %s\n", __LINE__, #what); \
 		exit(1); \
 	} \
 } while (0)

@@ -13,7 +13,7 @@ extern int rank, ranks;
 #define CHECK(condition)                                                                       \
     do {                                                                                       \
         if (!(condition)) {                                                                    \
-            fprintf(stderr, "rank %d, %s:%d: not so: %s\n", rank, __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "rank %d, %s:%d: check failed: %s\n", rank, __FILE__, __LINE__, #condition); \
             MPI_Abort(MPI_COMM_WORLD, 1);                                                      \
         }                                                                                      \
     } while (0)

@@ -275,7 +275,7 @@ fn senders_complete_when_the_last_entry_is_read() {
     assert_eq!(code, 0);
     send(&a, to_b, &message);
     progress(received);
-    // SAFETY: a live handle, and room for so many entries.
+    // SAFETY: a live handle, and room for this many entries.
     let read = unsafe {
         let mut room: [CqTaggedEntry; 4] = std::mem::zeroed();
         ((*(*b.cq).ops).read)(b.cq, room.as_mut_ptr().cast(), room.len())

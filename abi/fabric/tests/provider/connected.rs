@@ -279,7 +279,7 @@ fn a_programs_own_events_are_not_requests() {
     // One is too short for a request, and one has an invalid address where a request has one.
     let written: [&[u8]; 3] = [b"", b"four", &[0x41; 32]];
     for bytes in written {
-        // SAFETY: a live handle, and so many bytes.
+        // SAFETY: a live handle, and this many bytes.
         let code = unsafe {
             let write = (*(*eq).ops).write;
             write(eq, FI_CONNREQ, bytes.as_ptr().cast(), bytes.len(), 0)

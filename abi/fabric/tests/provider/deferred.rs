@@ -116,7 +116,7 @@ fn a_triggered_operation_can_be_cancelled_and_ends_with_its_endpoint() {
     assert_eq!((error.op_context, error.err), (context, libc::ECANCELED));
     assert_eq!(cancel(), -libc::ENOENT as isize);
     assert_eq!(close(a.ep.cast()), 0);
-    assert_eq!(close(counter.cast()), 0, "no work waits for it any more");
+    assert_eq!(close(counter.cast()), 0, "no work waits for it now");
     assert!(poll(b.cq).is_none());
 }
 

@@ -175,7 +175,7 @@ fn only_regions_registered_as_persistent_are_committed() {
     assert_eq!(write(&[(0, 2), (0, 99)]), 266, "unknown key");
     // Other memory may get mapped under the region.
     assert_eq!(map_at(file.at, PAGE, RW), file.at);
-    assert_eq!(write(&[(0, 2)]), libc::EINVAL, "not persistent any more");
+    assert_eq!(write(&[(0, 2)]), libc::EINVAL, "no longer persistent");
     assert_eq!(
         (plain.close(), durable.close(), read_only.close()),
         (0, 0, 0)

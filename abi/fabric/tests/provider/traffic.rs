@@ -206,7 +206,8 @@ fn send_from(
     )
 }
 
-/// Whether its payload travels with the message or is read from the sender, a payload that is not stored is no success.
+/// Whether its payload travels with the message or is read from the sender, a payload that is not stored gives an
+/// error.
 ///
 /// Proves: FI-I08
 #[test]

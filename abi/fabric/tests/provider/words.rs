@@ -159,9 +159,9 @@ fn at_level_info_the_log_explains_failed_calls() {
         "fi_addr 0x4d is not in the address vector",
         "what is injected (inject_size) may have at most 4096 B",
         "cannot register 0 B from 0x1000",
-        "there are still 1 endpoint, 1 completion queue, 1 address vector, 1 memory region: fi_close",
-        "there are still endpoints that are bound to the completion queue",
-        "there are still domains, event queues or passive endpoints of the fabric",
+        "still in use by 1 endpoint, 1 completion queue, 1 address vector, 1 memory region; close",
+        "still in use by endpoints that are bound to the completion queue",
+        "still in use by domains, event queues or passive endpoints of the fabric",
     ]) {
         assert!(line.contains(words), "{lines:#?}");
     }

@@ -1,5 +1,5 @@
 /* Two processes, each with a scalable endpoint of four transmit and four receive contexts: messages and writes between all pairs
- * of contexts, as a program of libfabric makes them.
+ * of contexts, as a libfabric program makes them.
  */
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -52,7 +52,7 @@ static int sent[CONTEXTS], received[CONTEXTS], datas[CONTEXTS];
 
 #define ASSERT(what) do { \
 	if (!(what)) { \
-		fprintf(stderr, "side %d, line %d: not so: %s\n", me, __LINE__, #what); \
+		fprintf(stderr, "side %d, line %d: check failed: %s\n", me, __LINE__, #what); \
 		exit(1); \
 	} \
 } while (0)

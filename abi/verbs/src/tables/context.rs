@@ -28,7 +28,7 @@ static TABLES: Tables = Tables {
     qp: qp_ex::structure,
 };
 
-/// The functions of a context. No program calls those of old versions (`_compat_…`) any more.
+/// The functions of a context. No program calls those of old versions (`_compat_…`) today.
 fn context_ops() -> ContextOps {
     ContextOps {
         alloc_mw: Some(mw::alloc_mw),
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
 /// `ibv_close_device`. Destroys the remaining objects of this context, as the kernel does when it closes a device.
 ///
 /// # Safety
-/// Neither the context nor anything made from it is used any more.
+/// Neither the context nor anything made from it is used afterwards.
 pub unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     fence(|| {
         // SAFETY: unused, as the caller promises.

@@ -178,7 +178,7 @@ fn take_stamped(object: &CqObject, current: &mut Current) -> Result<usize, Errno
 }
 
 /// # Safety
-/// As for the two functions below.
+/// Same as for the two functions below.
 unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
     // SAFETY: `object` validates the handle.
     let Some(object) = (unsafe { object(cq) }) else {

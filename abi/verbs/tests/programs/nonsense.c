@@ -131,7 +131,7 @@ int main(void) {
 
   /* Destroyed objects. */
   struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, 0);
-  if (!mr || ibv_dereg_mr(mr)) return printf("the domain does not work any more\n"), 1;
+  if (!mr || ibv_dereg_mr(mr)) return printf("the domain no longer works\n"), 1;
   if (!ibv_dereg_mr(mr)) return printf("a region was closed twice\n"), 1;
   struct ibv_cq *late = ibv_create_cq(context, 4, NULL, NULL, 0);
   if (!late || ibv_destroy_cq(late) || !ibv_destroy_cq(late)) return printf("a queue was destroyed twice\n"), 1;

@@ -85,8 +85,8 @@ fn dtest_of_the_verbs_provider() {
     }
 }
 
-/// The exclusive use of a fixed port on this host: processes take turns. It is an abstract socket name, which
-/// disappears with its process.
+/// Exclusive use of a fixed port on this host: processes take turns. It is an abstract socket name, which disappears
+/// with its process.
 struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
 
 impl Turn {

@@ -79,7 +79,7 @@ int main(void) {
   wild = NULL;
   if (!fails(stat(wild, &found), EFAULT) || !fails(access(wild, R_OK), EFAULT)) return printf("null is a path\n"), 1;
   if (!fails(stat("/dev/infiniband/none", &found), ENOENT)) return printf("there is a device none\n"), 1;
-  if (stat("/", &found) || !S_ISDIR(found.st_mode) || access("/", R_OK)) return printf("/ is no folder\n"), 1;
+  if (stat("/", &found) || !S_ISDIR(found.st_mode) || access("/", R_OK)) return printf("/ is not a directory\n"), 1;
 
   struct stat first;
   if (stat(path, &first)) return 1;
@@ -88,7 +88,7 @@ int main(void) {
     if (look(way, path, &found)) return printf("%s finds no %s\n", name, path), 1;
     if (found.st_mode != first.st_mode || found.st_rdev != first.st_rdev) return printf("%s differs\n", name), 1;
     if (!fails(look(way, "/dev/infiniband/none", &found), ENOENT)) return printf("%s finds a none\n", name), 1;
-    if (look(way, "/", &found) || !S_ISDIR(found.st_mode)) return printf("%s: / is no folder\n", name), 1;
+    if (look(way, "/", &found) || !S_ISDIR(found.st_mode)) return printf("%s: / is not a directory\n", name), 1;
     char *volatile bad = (char *)8;
     if (!fails(look(way, bad, &found), EFAULT)) return printf("%s read from 8\n", name), 1;
   }
@@ -123,7 +123,7 @@ int main(void) {
     }
     char target[PATH_MAX];
     if (!realpath(link, target) || strncmp(target, "/sys/devices/virtual/", 21)) return printf("%s leads nowhere\n", link), 1;
-    if (stat(target, &found) || !S_ISDIR(found.st_mode)) return printf("%s is no folder\n", target), 1;
+    if (stat(target, &found) || !S_ISDIR(found.st_mode)) return printf("%s is not a directory\n", target), 1;
     snprintf(room, sizeof room, "%s/device", link);
     if (realpath(room, target) || errno != ENOENT) return printf("realpath of %s\n", room), 1;
     /* Some programs search for the hardware two folders above. */

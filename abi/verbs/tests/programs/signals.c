@@ -41,9 +41,9 @@ int main(void) {
   ibv_req_notify_cq(cq, 0);
   signal_in(20, 0);
   if (ibv_get_cq_event(channel, &which, &cq_context) != -1 || errno != EINTR)
-    return printf("a completion event came of a signal\n"), 1;
+    return printf("a signal caused a completion event\n"), 1;
   if (ibv_get_async_event(context, &event) != -1 || errno != EINTR)
-    return printf("an asynchronous event came of a signal\n"), 1;
+    return printf("a signal caused an asynchronous event\n"), 1;
 
   /* With SA_RESTART, the wait continues until there is an event. */
   struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
@@ -59,7 +59,7 @@ int main(void) {
   signals = 0;
   if (pthread_create(&thread, NULL, fail_later, qp)) return 7;
   if (ibv_get_cq_event(channel, &which, &cq_context) || which != cq)
-    return printf("a signal ended a wait that goes on: %s\n", strerror(errno)), 1;
+    return printf("a signal ended a wait that should continue: %s\n", strerror(errno)), 1;
   ibv_ack_cq_events(cq, 1);
   if (pthread_join(thread, &failed) || failed) return 4;
   if (signals < 3) return printf("the wait ended before the signals came\n"), 1;

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program that takes longer hangs. Most take a fraction of a second, but machines that run tests are busy,
-/// and
-/// perftest keeps them busy.
+/// How long a program may take before it counts as hanging. Most take a fraction of a second, but test machines are
+/// busy, and perftest keeps them busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The name of our device, which the programs print.
 pub(crate) const DEVICE: &str = "rkey0";
@@ -186,7 +185,7 @@ impl Running {
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
+            if let Some(status) = self.child.try_wait().expect("the child can be awaited") {
                 return Some(status);
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -215,7 +214,12 @@ impl Running {
     pub(crate) fn wait_until_it_listens(&mut self, port: u16) {
         let started = Instant::now();
         while !listens(port) && started.elapsed() < PATIENCE {
-            if self.child.try_wait().expect("it is our child").is_some() {
+            if self
+                .child
+                .try_wait()
+                .expect("the child can be awaited")
+                .is_some()
+            {
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -226,7 +226,7 @@ pub unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, 
 ///
 /// # Safety
 ///
-/// As for [`compare_swap`].
+/// Same as for [`compare_swap`].
 #[inline]
 pub unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
     if mode() == Mode::ByKernel {

@@ -70,7 +70,7 @@ pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Res
 ///
 /// # Safety
 ///
-/// As for [`cma_read`].
+/// Same as for [`cma_read`].
 pub unsafe fn cma_read_with(
     permit: &PeerPermit,
     pid: u32,
@@ -119,7 +119,7 @@ pub unsafe fn cma_write(
 ///
 /// # Safety
 ///
-/// As for [`cma_write`].
+/// Same as for [`cma_write`].
 pub unsafe fn cma_write_with(
     permit: &PeerPermit,
     pid: u32,

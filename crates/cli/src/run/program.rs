@@ -223,7 +223,7 @@ mod tests {
     fn heads_are_read() {
         let shell = find(OsStr::new("sh")).unwrap();
         let Ok(Head::Elf(elf)) = Head::of(&shell) else {
-            panic!("{} is no ELF file", shell.display());
+            panic!("{} is not an ELF file", shell.display());
         };
         assert!(elf.loader.is_some_and(|loader| loader.exists()));
         assert_eq!(obstacle(&shell), None);

@@ -2,7 +2,7 @@
 //!
 //! A folder with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build reuses
 //! it: there is one for each build folder. It is removed when the build folder is gone. A file for refusals is removed by
-//! its watcher; if the watcher was killed, the file has no lock any more.
+//! its watcher; if the watcher was killed, the file is no longer locked.
 
 use rkey_kit::delivery::FRONT_ENDS;
 use rkey_kit::registry::REGISTRY;

@@ -139,7 +139,7 @@ impl<H: Host> Endpoint<H> {
     /// Starts to use a connection that the host has made to a peer.
     ///
     /// # Errors
-    /// [`Error::ConnectionReset`]: it has since been lost.
+    /// [`Error::ConnectionReset`]: the connection has been lost since then.
     pub fn made(&mut self, host: &H, connection: usize) -> crate::error::Result<()> {
         self.check(host, connection);
         self.connections.apply(connection, Event::Made);

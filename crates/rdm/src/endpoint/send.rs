@@ -63,7 +63,7 @@ impl<H: Host> Endpoint<H> {
     /// Sends a message of the program. `attached` is called unless the message is a plain operation.
     ///
     /// # Errors
-    /// The errors of posting or copying; the message was not sent.
+    /// An error of posting or copying; the message was not sent.
     #[inline]
     pub fn send(
         &mut self,

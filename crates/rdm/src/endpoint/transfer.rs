@@ -68,7 +68,7 @@ impl<H: Host> Endpoint<H> {
     /// Begins a transfer.
     ///
     /// # Errors
-    /// The errors of posting; [`Error::Again`] without credit for the data. Nothing was sent then.
+    /// An error of posting, or [`Error::Again`] if there is no credit for the data. Nothing was sent.
     #[inline]
     pub fn transfer(&mut self, host: &H, it: Transfer<'_>, attached: H::Operation) -> Result<()> {
         let connection = it.connection;
@@ -179,7 +179,7 @@ impl<H: Host> Endpoint<H> {
     /// Begins an atomic operation.
     ///
     /// # Errors
-    /// The errors of posting; nothing was sent then.
+    /// An error of posting; nothing was sent.
     pub fn atomic(&mut self, host: &H, mut it: AtomicCall, attached: H::Operation) -> Result<()> {
         let connection = it.connection;
         let what = match it.result {

@@ -86,7 +86,7 @@ impl Found {
             ));
         }
         if !self.ended {
-            wrong.push("not every rank came to its end".to_owned());
+            wrong.push("not every rank finished".to_owned());
         }
         wrong
     }

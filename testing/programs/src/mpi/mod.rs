@@ -156,7 +156,7 @@ impl Workspace {
             ended: !outcome.timed_out,
             output: String::new(),
         };
-        // The last words of a test run; without them, some tests are missing.
+        // A test run ends with these words; without them, some tests are missing.
         found.ended &= outcome.output.matches("Ran ").count() == 4;
         let complete = found
             .add_ranks(&results)
@@ -172,7 +172,7 @@ impl Workspace {
 fn proven(mpi: Mpi, output: &str) -> Result<()> {
     ensure!(
         output.contains(mpi.proof()),
-        "{} took another way: it does not say {:?}",
+        "{} did not use the provider: it did not print {:?}",
         mpi.name(),
         mpi.proof()
     );

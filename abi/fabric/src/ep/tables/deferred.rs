@@ -316,7 +316,7 @@ impl What {
         }
     }
 
-    /// As for deferred work, which is reported only on request.
+    /// Makes the operation report only on request, as deferred work does.
     fn quiet(mut self) -> Result<Self> {
         let flags = self.flags_mut();
         if *flags & FI_TRIGGER != 0 {

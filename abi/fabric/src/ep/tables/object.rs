@@ -215,7 +215,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// `fi_close`: Returns `-FI_EBUSY` while the endpoint has aliases.
+/// `fi_close`: returns `-FI_EBUSY` while the endpoint has aliases.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn srx_context(
     })
 }
 
-/// `fi_close`: Returns `-FI_EBUSY` while endpoints are bound to it. Receives that still wait are dropped without a
+/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to it. Receives that still wait are dropped without a
 /// completion.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {

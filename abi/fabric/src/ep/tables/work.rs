@@ -133,7 +133,7 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
     Ok(())
 }
 
-/// `FI_CANCEL_WORK`: Returns `FI_ENOENT` for work that is not waiting.
+/// `FI_CANCEL_WORK`: returns `FI_ENOENT` for work that is not waiting.
 pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
     match domain.work.cancel_work(work as usize) {
         true => Ok(()),
