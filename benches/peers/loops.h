@@ -8,7 +8,7 @@
  *   in_flight()            operations that were posted and are not complete
  *   finish()               waits until all of this kind are complete, writes until they have arrived
  *   tagged()               tagged messages there and back
- *   registration()         time of one registration and close, beside so many live regions
+ *   registration()         time of one registration and deregistration, with this many other live regions
  *
  * Orders are lines "run OPERATION MODE SIZE CONDITION LIVE COUNT"; the answer is {"ns":NANOSECONDS} of one
  * operation. The coordinator (`rkey bench`) decides how many operations and repetitions there are.
@@ -121,7 +121,7 @@ static double run(const struct order *o)
 	static const char *kinds[] = {"write", "read", "atomic"};
 	bool register_pages = !strcmp(o->operation, "register");
 	if (!o->count || (!register_pages && (o->size < 8 || o->size % 8 || o->size * 2 > buffer_length)) || o->live > LIVE_MAX)
-		die("these numbers are not possible: %lu of %lu B beside %lu", o->count, o->size, o->live);
+		die("invalid numbers: %lu operations of %lu B with %lu live regions", o->count, o->size, o->live);
 	if (register_pages)
 		return registration(o->live, o->count);
 	if (!strcmp(o->operation, "send"))

@@ -1,4 +1,4 @@
-//! Code that clippy must refuse in the heart, each line with the lint that refuses it. The test in `src/lint/clippy.rs`
+//! Code that clippy must refuse in the sans-I/O crates, each line with the lint that refuses it. The test in `src/lint/clippy.rs`
 //! reads it.
 
 use std::time::{Duration, Instant};

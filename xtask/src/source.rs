@@ -45,7 +45,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Files that are compiled only for tests: `mod name;` under `#[cfg(test)]`, and tests/ folders.
+    /// Files that are compiled only for tests: `mod name;` under `#[cfg(test)]`, and tests/ directories.
     pub(crate) fn test_files(&self) -> BTreeSet<String> {
         let in_folder = |file: &&File| file.path.contains("/tests/");
         let mut found: BTreeSet<String> = self

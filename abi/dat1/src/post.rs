@@ -34,7 +34,7 @@ pub(crate) unsafe fn segments(
 /// Like [`segments`], for a count that may be negative.
 ///
 /// # Safety
-/// As [`segments`].
+/// Same as for [`segments`].
 unsafe fn iov(
     list: *const LmrTriplet,
     count: Count,

@@ -4,7 +4,7 @@ use rkey_kit::delivery::DAT1;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder that is removed on drop.
+/// A directory that is removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -16,7 +16,7 @@ impl Drop for Folder {
 /// Compiles the program and links it with our library under the name that linkers look for.
 fn compile(folder: &Path) -> PathBuf {
     let own = std::env::current_exe().expect("a test has a path");
-    let beside = own.parent().expect("it lies in a folder");
+    let beside = own.parent().expect("the file has a directory");
     let library = DAT1
         .find(beside)
         .expect("cargo builds the library for its tests");
@@ -43,7 +43,7 @@ fn compile(folder: &Path) -> PathBuf {
 fn a_program_for_dat_1_2_binds_with_seven_arguments() {
     let folder = std::env::temp_dir().join(format!("rkey-dat1-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
+    std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
     let folder = Folder(folder);
     let program = compile(&folder.0);
     let mut command = Command::new("timeout");

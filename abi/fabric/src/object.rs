@@ -27,7 +27,7 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-/// The object behind a handle; fails with `FI_EINVAL` if there is none (any more).
+/// The object behind a handle; fails with `FI_EINVAL` if the handle is invalid or stale.
 ///
 /// # Safety
 /// Same as [`rkey_kit::object::find`].

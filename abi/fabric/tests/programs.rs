@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The folder of the library that cargo built for this test.
+/// The directory of the library that cargo built for this test.
 fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    let deps = test.parent().expect("in a folder").to_path_buf();
-    // Cargo's latest build is here; the folder above has the libraries that were built by name, maybe earlier.
+    let deps = test.parent().expect("in a directory").to_path_buf();
+    // Cargo's latest build is here; the directory above has the libraries that were built by name, maybe earlier.
     [deps.clone(), deps.join("..")]
         .into_iter()
         .find(|folder| folder.join("librkey_fi.so").exists())

@@ -1,10 +1,10 @@
 //! How programs find the front ends instead of the system's libraries: the environment that `rkey run` sets.
 //!
-//! One folder contains the libraries under the names that programs load. It comes first in `LD_LIBRARY_PATH`,
-//! for programs linked with a library and those that load it by name later. A library that must also precede
-//! the C library comes first in `LD_PRELOAD`. Libfabric searches the folders of `FI_PROVIDER_PATH` for
-//! providers; if `FI_PROVIDER` is not set, programs that name no provider get ours instead of one of
-//! libfabric's own. uDAPL's library looks providers up in a file (see [`registry`]).
+//! One directory contains the libraries under the names that programs load. It comes first in `LD_LIBRARY_PATH`, for
+//! programs linked with a library and those that load it by name later. A library that must also precede the C library
+//! comes first in `LD_PRELOAD`. Libfabric searches the directories of `FI_PROVIDER_PATH` for providers; if
+//! `FI_PROVIDER` is not set, programs that name no provider get ours instead of one of libfabric's own. uDAPL's library
+//! looks providers up in a file (see [`registry`]).
 
 use crate::registry;
 use std::ffi::{OsStr, OsString};
@@ -71,13 +71,13 @@ const UNLESS_SET: &[(&str, &str)] = &[
 /// All front ends.
 pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC, UDAPL, DAT1];
 
-/// The folders that may contain the libraries, relative to the `rkey` program's, in search order: cargo's folder for
-/// what it has just built, its folder for requested targets, the program's own folder, and the folder of an installed
-/// package.
+/// The directories that may contain the libraries, relative to the `rkey` program's, in search order: cargo's directory
+/// for what it has just built, its directory for requested targets, the program's own directory, and the directory of
+/// an installed package.
 pub const PLACES: &[&str] = &["deps", ".", "../lib/rkey"];
 
 impl FrontEnd {
-    /// The library as cargo built it or a package installed it, relative to the program's folder.
+    /// The library as cargo built it or a package installed it, relative to the program's directory.
     #[must_use]
     pub fn find(&self, beside: &Path) -> Option<PathBuf> {
         PLACES
@@ -86,10 +86,10 @@ impl FrontEnd {
             .find(|path| path.exists())
     }
 
-    /// Links it into a folder under its names; existing files stay.
+    /// Links it into a directory under its names; existing files stay.
     ///
     /// # Errors
-    /// The folder cannot be written.
+    /// The directory cannot be written.
     pub fn put_into(&self, folder: &Path, library: &Path) -> io::Result<()> {
         let link = |target: &Path, name: &str| match symlink(target, folder.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -102,7 +102,7 @@ impl FrontEnd {
     }
 }
 
-/// The variables to set so that a program finds the front ends in a folder, given their current values.
+/// The variables to set so that a program finds the front ends in a directory, given their current values.
 #[must_use]
 pub fn environment(
     folder: &Path,

@@ -117,13 +117,13 @@ pub fn vacant<T: Object>(
         .ok_or(Errno::NOMEM)
 }
 
-/// As [`remove`], for an object of a kind that uses [`vacant`].
+/// Like [`remove`], for an object of a kind that uses [`vacant`].
 ///
 /// # Errors
-/// As [`remove`].
+/// Same as for [`remove`].
 ///
 /// # Safety
-/// As [`remove`].
+/// Same as for [`remove`].
 #[inline]
 pub unsafe fn remove_sparing<T: Object>(
     spares: &'static LocalKey<Spares<T>>,

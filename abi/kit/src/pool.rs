@@ -237,10 +237,10 @@ impl<T: 'static> Pool<T> {
         Some(value)
     }
 
-    /// As [`Pool::take`], without a lock if no search looks at the object and the spare slots have room for its slot.
+    /// Like [`Pool::take`], without a lock if no search looks at the object and the spare slots have room for its slot.
     ///
     /// # Safety
-    /// As [`Pool::take`].
+    /// Same as for [`Pool::take`].
     #[inline]
     pub unsafe fn take_sparing(&self, spares: Option<&Spares<T>>, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;

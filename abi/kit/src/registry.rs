@@ -17,11 +17,11 @@ pub const VARIABLE: &str = "DAT_OVERRIDE";
 /// The file that `libdat2.so.2` reads otherwise.
 const SYSTEM: &str = "/etc/dat.conf";
 
-/// Writes the file into a folder that has the provider. A process that reads it at the same time finds either the old or
-/// the new one.
+/// Writes the file into a directory that has the provider. A process that reads it at the same time finds either the
+/// old or the new one.
 ///
 /// # Errors
-/// The folder cannot be written.
+/// The directory cannot be written.
 pub fn put_into(folder: &Path) -> io::Result<()> {
     let system = fs::read(SYSTEM).unwrap_or_default();
     let text = entries(folder, &addresses(), &String::from_utf8_lossy(&system));

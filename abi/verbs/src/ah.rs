@@ -1,7 +1,7 @@
 //! Address handles: the destinations of datagrams.
 //!
 //! A queue pair number is unique on a host, so an address only has to name this host or a multicast group.
-//! Hops, flow labels and rates are stored and have no effect.
+//! Hops, flow labels and rates are stored but have no effect.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

@@ -188,8 +188,8 @@ unsafe fn answer_stat(
     }
 }
 
-/// Functions that fill in a `struct stat`: the arguments before the path and after the buffer, the folder,
-/// and the flags.
+/// Functions that fill in a `struct stat`: the arguments before the path and after the buffer, the directory, and the
+/// flags.
 macro_rules! stats {
     ($($name:ident, $c_name:literal, ($($before:ident),*), ($($after:ident),*), $folder:expr, $flags:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]

@@ -1,12 +1,12 @@
 //! Emulated files, which a kernel device would have and programs look for: its character device in `/dev` and its links
 //! in sysfs. The links lead to `/sys/devices/virtual`, as those of other software devices do (rxe, siw). The contents
-//! of the folder are not emulated.
+//! of the directory are not emulated.
 
 use crate::device::{DEV_NAME, NAME};
 use std::ffi::CString;
 
 const DEV: &str = "/dev/infiniband";
-/// Folders of sysfs by class, and the folders to which their links lead.
+/// Directories of sysfs by class, and the directories to which their links lead.
 const CLASSES: [(&str, &str); 2] = [
     ("/sys/class/infiniband", "/sys/devices/virtual/infiniband"),
     (
@@ -20,9 +20,9 @@ const CLASSES: [(&str, &str); 2] = [
 pub enum File {
     /// The character device.
     Device,
-    /// A link to this folder.
+    /// A link to this directory.
     Link(CString),
-    /// This folder of the device.
+    /// This directory of the device.
     Folder(CString),
     /// An unrelated file, reached through one of the device's links.
     Other(CString),
@@ -59,7 +59,7 @@ fn in_sysfs(path: &str, names: [&str; 2]) -> Option<File> {
     None
 }
 
-/// The file at a path that begins in a folder of the device.
+/// The file at a path relative to a directory of the device.
 fn at(folder: &str, rest: &str, is_link: bool) -> Option<File> {
     let mut parts: Vec<&str> = folder.split('/').skip(1).collect();
     let own = parts.len();
@@ -71,7 +71,7 @@ fn at(folder: &str, rest: &str, is_link: bool) -> Option<File> {
                 parts.pop();
                 stayed = false;
             }
-            // No file inside the folder is emulated.
+            // No file inside the directory is emulated.
             _ if parts.len() == own && stayed => return None,
             name => parts.push(name),
         }

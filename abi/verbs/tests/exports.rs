@@ -31,7 +31,7 @@ const UNVERSIONED: &[&str] = &[
 /// The library that cargo built for this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    let deps = test.parent().expect("in the folder deps");
+    let deps = test.parent().expect("in the directory deps");
     let candidates = [deps.join("../libibverbs.so"), deps.join("libibverbs.so")];
     candidates
         .into_iter()

@@ -1,4 +1,4 @@
-//! A bounded queue with one producer and many consumers, which do not disturb each other.
+//! A bounded queue with one producer and many consumers; the producer and the consumers do not block each other.
 //!
 //! The producer pushes without a lock: only the owner of the [`Producer`] (usually a larger object behind a lock) can
 //! push. Consumers take entries under a small separate lock, so taking never waits for the producer's owner; checking

@@ -34,7 +34,7 @@ pub struct PeerBytes<'a> {
     _life: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: a `OwnBytes` is the only view for writing of its bytes, as `&mut [u8]` is, and may move between threads like it.
+// SAFETY: an `OwnBytes` is the only view for writing of its bytes, as `&mut [u8]` is, and may move between threads like it.
 unsafe impl Send for OwnBytes<'_> {}
 // SAFETY: `&OwnBytes` gives access only to its address and length.
 unsafe impl Sync for OwnBytes<'_> {}

@@ -69,8 +69,8 @@ struct Subject {
     environment: Vec<(&'static str, OsString)>,
 }
 
-/// Counts every path that runs here. The second list says what does not, and why. `front_ends` makes a folder with our
-/// libfabric provider.
+/// Counts every path that runs here. The second list says what does not, and why. `front_ends` makes a directory with
+/// our libfabric provider.
 ///
 /// # Errors
 /// valgrind is missing, or a path fails under it.

@@ -133,7 +133,7 @@ pub struct Host<'a> {
     /// Where results are printed. If the first lines cannot be written, nothing is measured; the host reports later
     /// failures.
     pub results: &'a mut dyn Write,
-    /// Makes a folder with our libfabric provider under the name that libfabric searches for.
+    /// Makes a directory with our libfabric provider under the name that libfabric searches for.
     pub front_ends: fn() -> Result<PathBuf>,
 }
 

@@ -379,7 +379,7 @@ fn peer_that_is_killed() {
     }
 }
 
-/// The process and program of a peer that has exited are named beside its queue pair.
+/// The process and program of a peer that has exited are named next to its queue pair.
 #[test]
 fn ls_names_a_peer_that_has_exited() {
     let device = rkey::Device::open().unwrap();

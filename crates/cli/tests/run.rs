@@ -111,7 +111,7 @@ fn the_exit_status_is_the_programs_own() {
         assert_eq!(end("kill -15 $$").signal(), Some(15));
     }
     let mut missing = program();
-    // A folder in the path that cannot be read would cause a different error.
+    // A directory in the path that cannot be read would cause a different error.
     missing.env("PATH", "/usr/bin:/bin");
     let missing = missing
         .args(["run", "there-is-no-such-program"])

@@ -249,10 +249,10 @@ impl Protection {
         }
     }
 
-    /// As [`Self::revoke_region`], usually without the table's lock.
+    /// Like [`Self::revoke_region`], usually without the table's lock.
     ///
     /// # Errors
-    /// As [`Self::revoke_region`].
+    /// Same as for [`Self::revoke_region`].
     #[inline]
     pub fn revoke_region_into(
         &self,

@@ -1,6 +1,6 @@
 //! The states of regions and windows, as tables: which event is legal in which state, and where it leads.
 //!
-//! The code asks these tables; a test below compares them with a drawing. An event in an empty cell does nothing.
+//! The code consults these tables; a test below compares them with a drawing. An event in an empty cell does nothing.
 
 /// States of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

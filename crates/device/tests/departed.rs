@@ -1,4 +1,4 @@
-//! A peer that has exited is named beside the queue pairs that still wait for it.
+//! A peer that has exited is named next to the queue pairs that still wait for it.
 
 mod common;
 

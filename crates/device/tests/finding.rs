@@ -429,7 +429,8 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     peer.finish();
 }
 
-/// A program's claim to listen at an address counts if the kernel confirms it, or among programs of one user.
+/// A program's claim to listen at an address counts only if the kernel confirms it, unless the device admits no other
+/// user.
 #[test]
 fn a_claimed_address_is_the_one_that_the_peer_listens_at() {
     let test = "a_claimed_address_is_the_one_that_the_peer_listens_at";

@@ -75,7 +75,7 @@ fn a_child_cannot_use_its_parents_device() {
                 && is_forked(device.close_region(side.region))
                 && device.denials().is_empty();
             drop((qp, cq, device));
-            // The child's own device works beside the parent's handles.
+            // The child's own device works while it has the parent's handles.
             let own = Side::open();
             let own_cq_works = own.cq.poll(&mut [Completion::default()]).is_ok();
             all && own_cq_works

@@ -51,7 +51,7 @@ impl<'a, M: Memory> Message<'a, M> {
         let stored = self.checked.scatter(domain, sges, 0, bytes, LocalUse::Recv);
         stored.map_err(|trouble| match trouble {
             AccessError::Denied(denial) => denial,
-            // Nothing is pulled here, and the inbox gets faults as denials.
+            // No payload is pulled here, so the last case does not occur. The inbox gets faults as denials.
             AccessError::Fault(Fault { address }) => fault(sges, bytes, address),
             AccessError::Pull(_) => fault(sges, bytes, 0),
         })

@@ -44,7 +44,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.post_any(id, request)
     }
 
-    /// As [`Self::post_send`], for any request.
+    /// Like [`Self::post_send`], for any request.
     #[inline(never)]
     fn post_any(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;

@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(Plain::of(last), None);
         assert_eq!(operations.take(last), Some(7));
         let next = operations.add(8);
-        assert_eq!((Plain::of(next), next), (None, 0), "generations begin anew");
+        assert_eq!((Plain::of(next), next), (None, 0), "generations start over");
     }
 
     #[test]

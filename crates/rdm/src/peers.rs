@@ -317,7 +317,7 @@ mod tests {
         peers.forget(address(1));
         assert_eq!(peers.at(address(1)), back);
         let known: Vec<_> = peers.iter().map(|peer| peer.destination).collect();
-        assert_eq!(known.len(), 2, "it was added anew: {known:?}");
+        assert_eq!(known.len(), 2, "it was added again: {known:?}");
     }
 
     #[test]

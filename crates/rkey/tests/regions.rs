@@ -352,7 +352,7 @@ fn a_window_is_bound_rebound_and_unbound() {
     assert_eq!(region.read_vec(0..5).unwrap(), b"first");
     assert_eq!(region.read_vec(50..56).unwrap(), b"second");
 
-    // A bound window does not prevent the end of its region.
+    // A bound window does not prevent the deregistration of its region.
     window.bind(&region, .., ALL).unwrap();
     region.deregister().unwrap();
     let other = pair.visitor.register(vec![0u8; 8], ALL).unwrap();

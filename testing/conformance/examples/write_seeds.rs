@@ -1,4 +1,4 @@
-//! Writes the initial inputs of each fuzz target into a folder for libFuzzer: `FOLDER/TARGET/seed-N`.
+//! Writes the initial inputs of each fuzz target into a directory for libFuzzer: `FOLDER/TARGET/seed-N`.
 
 use rkey_conformance::entries;
 use std::path::PathBuf;

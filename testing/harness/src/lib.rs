@@ -64,7 +64,7 @@ pub struct Session<'a> {
     pub install: bool,
     /// Whether stages with recorded results record new ones.
     pub record: bool,
-    /// A folder for this session, made by the first stage that needs it and removed when the session ends.
+    /// A directory for this session, made by the first stage that needs it and removed when the session ends.
     pub scratch: PathBuf,
 }
 
@@ -74,7 +74,7 @@ impl Drop for Session<'_> {
     }
 }
 
-/// A folder in the target directory, for builds with other flags and for downloads.
+/// A subdirectory of the target directory, for builds with other flags and for downloads.
 ///
 /// # Errors
 /// cargo does not report the directory.

@@ -194,7 +194,7 @@ pub fn cargo(root: &std::path::Path) -> Command {
     command
 }
 
-/// The folder in which cargo builds.
+/// The directory in which cargo builds.
 pub fn target_folder(root: &std::path::Path) -> Result<std::path::PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new()
         .current_dir(root)

@@ -1,5 +1,5 @@
-//! Folders that every user of the machine can read, for programs that run as another user, and what goes into them: the
-//! front ends, under the names that other programs look for.
+//! Directories that every user of the machine can read, for programs that run as another user, and what goes into them:
+//! the front ends, under the names that other programs look for.
 
 use anyhow::{Context, Result};
 use rkey_harness::{Session, process, testbin};
@@ -9,20 +9,20 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Puts a debug build of the verbs front end into a folder.
+/// Puts a debug build of the verbs front end into a directory.
 pub(crate) fn verbs_into(session: &Session<'_>, folder: &Path) -> Result<()> {
     let words = ["build", "-p", "rkey-verbs"];
     let names = ["libibverbs.so.1", "libibverbs.so"];
     library_into(session, &words, "libibverbs.so", folder, &names)
 }
 
-/// Puts a release build of the provider into a folder, under the name that libfabric looks for.
+/// Puts a release build of the provider into a directory, under the name that libfabric looks for.
 pub(crate) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> {
     let words = ["build", "--release", "-p", "rkey-fabric"];
     library_into(session, &words, "librkey_fi.so", folder, &["librkey-fi.so"])
 }
 
-/// Builds the shared library `built` and copies it into a folder under each of `names`.
+/// Builds the shared library `built` and copies it into a directory under each of `names`.
 pub(crate) fn library_into(
     session: &Session<'_>,
     words: &[&str],
@@ -41,8 +41,8 @@ pub(crate) fn library_into(
     Ok(())
 }
 
-/// Makes a folder inside `folder` that belongs to `user`, or to us, and lets `command` run there as that user, with its
-/// home and its temporary files in it. Returns the folder.
+/// Makes a directory inside `folder` that belongs to `user`, or to us, and lets `command` run there as that user, with
+/// its home and its temporary files in it. Returns the directory.
 pub(crate) fn run_as(command: &mut Command, user: Option<u32>, folder: &Path) -> Result<PathBuf> {
     let own = folder.join(user.map_or("own".to_owned(), |uid| uid.to_string()));
     fs::create_dir_all(&own)?;
@@ -57,7 +57,7 @@ pub(crate) fn run_as(command: &mut Command, user: Option<u32>, folder: &Path) ->
     Ok(own)
 }
 
-/// Copies a folder into another, readable for every user.
+/// Copies a directory into another, readable for every user.
 pub(crate) fn copy(from: &Path, into: &Path) -> Result<()> {
     let mut command = Command::new("cp");
     command
@@ -71,7 +71,7 @@ pub(crate) fn copy(from: &Path, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a folder readable for every user.
+/// Makes a directory readable for every user.
 pub(crate) fn open_up(folder: &Path) -> Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     for entry in fs::read_dir(folder)?.flatten() {

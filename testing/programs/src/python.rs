@@ -12,7 +12,7 @@ pub(crate) const PYTHON: &str = "/usr/bin/python3";
 /// The program that records the results of Python tests.
 pub(crate) const RECORDER: &str = "testing/recorder.py";
 
-/// Fills a folder that is kept between runs by calling `bring`, unless it already has what is `wanted`.
+/// Fills a directory that is kept between runs by calling `bring`, unless it already has what is `wanted`.
 pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>) -> Result<()> {
     let stamp = kept.join("complete");
     if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
@@ -25,7 +25,7 @@ pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>
     Ok(())
 }
 
-/// Runs the installer of a Python environment in the folder, which is made if it does not exist.
+/// Runs the installer of a Python environment in the directory, which is made if it does not exist.
 pub(crate) fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {
     let environment = kept.join(environment);
     if !environment.exists() {

@@ -1,4 +1,4 @@
-//! rdma-core's own Python tests (Debian ships them in the documentation folder of its package) against our
+//! rdma-core's own Python tests (Debian ships them in the documentation directory of its package) against our
 //! `libibverbs.so.1`, as root and as an ordinary user, compared with the list of results in the repository.
 
 use crate::folder::{open_up, run_as, verbs_into};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The list of results, and the program that runs one module.
 const LIST: &str = "abi/verbs/tests/rdma-core/results.txt";
 const RUNNER: &str = "abi/verbs/tests/rdma-core/run.py";
-/// Debian's folder with the tests.
+/// Debian's directory with the tests.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// How long a module may take. Most take seconds, or longer on a busy machine.
 const MODULE_TIME: Duration = Duration::from_secs(600);
@@ -69,7 +69,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// A folder that all users can read with the library, the tests and the runner.
+/// A directory that all users can read with the library, the tests and the runner.
 struct Workspace {
     folder: PathBuf,
     modules: Vec<String>,
@@ -130,8 +130,8 @@ impl Workspace {
     }
 }
 
-/// The folder with the tests: the installed one, or (where packages are installed without their
-/// documentation) one that is unpacked from the package.
+/// The directory with the tests: the installed one, or (where packages are installed without their documentation) one
+/// that is unpacked from the package.
 fn source(session: &Session<'_>) -> Result<PathBuf> {
     let installed = Path::new(INSTALLED);
     if installed.is_dir() {

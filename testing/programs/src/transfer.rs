@@ -43,7 +43,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// A folder that all users can read, with the package, the program and the library.
+/// A directory that all users can read, with the package, the program and the library.
 fn place(session: &Session<'_>) -> Result<PathBuf> {
     let kept = in_target(session, "transfer")?;
     install(&kept)?;
@@ -57,7 +57,7 @@ fn place(session: &Session<'_>) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Downloads the package, once for a target folder.
+/// Downloads the package, once for a target directory.
 fn install(kept: &Path) -> Result<()> {
     let words = ["install", "-q", "--only-binary", ":all:", PACKAGE];
     once(kept, PACKAGE, || pip(kept, "venv", &words))

@@ -2,7 +2,7 @@
 
 /// One front end: its headers, the types and numbers that it needs, and their names.
 pub struct Api {
-    /// The folder of the generated files, from the repository's root.
+    /// The directory of the generated files, from the repository's root.
     pub folder: &'static str,
     /// The source that the files' headers name.
     pub source: &'static str,

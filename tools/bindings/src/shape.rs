@@ -1,9 +1,9 @@
 //! Gives bindgen's output the form that the front ends use: names in Rust's spelling, enumerations as plain integers (a
 //! C program can put anything there), and the fields that later versions of a library added.
 //!
-//! bindgen's checks of sizes and offsets stay. The file of later fields has structures under their C names: fields of one that bindgen
-//! generated too are appended to it (with `#[front]` put before its own), and its checks of fields that this moves are
-//! dropped, because the file has its own checks. Other items are taken as they are.
+//! bindgen's checks of sizes and offsets stay. The file of later fields has structures under their C names. If bindgen
+//! generated a structure of the same name, the fields are appended to it, or put first with `#[front]`; bindgen's checks of
+//! fields that this moves are dropped, because the file has its own checks. Other items are copied unchanged.
 
 use crate::api::Api;
 use anyhow::{Context, Result, bail};

@@ -1,14 +1,14 @@
-//! No circles between folders: if files of two folders depend on each other, directly or through others, neither can be
-//! read, tested or moved without the other.
+//! No circles between directories: if files of two directories depend on each other, directly or through others,
+//! neither can be read, tested or moved without the other.
 
 use super::Finding;
 use crate::source::{Tree, code_without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A module, by the folders and the file of its path under `src`; the crate's root is empty.
+/// A module, by the directories and the file of its path under `src`; the crate's root is empty.
 type Module = Vec<String>;
 
-/// Circles of files that are not all of one folder.
+/// Circles of files that are not all of one directory.
 pub(super) fn rooms(tree: &Tree) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, BTreeMap<Module, String>> = BTreeMap::new();
     let tests = tree.test_files();
@@ -35,7 +35,7 @@ pub(super) fn rooms(tree: &Tree) -> Vec<Finding> {
 fn finding(name: &str, circle: &[Module]) -> Finding {
     let names: Vec<String> = circle.iter().map(|module| module.join("/")).collect();
     let message = format!(
-        "these files of several folders need each other: {}; let one side take what it needs as an argument or a trait",
+        "these files of several directories depend on each other: {}; let one side take what it needs as an argument or a trait",
         names.join(", ")
     );
     Finding::of("circles", format!("{name}/src"), message)
@@ -57,7 +57,7 @@ fn module(path: &str) -> Module {
     parts
 }
 
-/// The folder of a module: its own, if it has submodules.
+/// The directory of a module: its own, if it has submodules.
 fn room<'a>(module: &'a Module, files: &BTreeMap<Module, String>) -> &'a [String] {
     let has_own = |other: &Module| other.len() > module.len() && other.starts_with(module);
     match module.is_empty() || files.keys().any(has_own) {
@@ -66,7 +66,7 @@ fn room<'a>(module: &'a Module, files: &BTreeMap<Module, String>) -> &'a [String
     }
 }
 
-/// Files that depend on each other, if they are in more than one folder.
+/// Files that depend on each other, if they are in more than one directory.
 fn circles(files: &BTreeMap<Module, String>) -> Vec<Vec<Module>> {
     let uses: BTreeMap<&Module, BTreeSet<&Module>> = files
         .iter()

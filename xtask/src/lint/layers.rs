@@ -12,7 +12,7 @@ const DOCUMENT: &str = "docs/architecture.md";
 const OPEN: &str = "<!-- layers -->";
 const CLOSE: &str = "<!-- /layers -->";
 
-/// Third-party crates with system calls, threads, clocks or logs, which the heart may not use.
+/// Third-party crates with system calls, threads, clocks or logs, which the sans-I/O crates may not use.
 const SYSTEM_CRATES: &[&str] = &[
     "libc",
     "rustix",
@@ -59,7 +59,7 @@ pub(super) fn reexports(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Paths that only one module may name: the folder, the path, the module.
+/// Paths that only one module may name: the directory, the path, the module.
 const NAMED_ONCE: &[(&str, &str, &str)] = &[(
     "crates/device/src/",
     "rkey_link::shm",
@@ -188,7 +188,7 @@ fn compare(table: &BTreeMap<String, Allowed>, crates: &[Crate]) -> Vec<Finding> 
                 .filter(|d| SYSTEM_CRATES.contains(&d.as_str()))
             {
                 let message = format!(
-                    "the heart may not depend on {dependency}: no system calls, no threads, no logs"
+                    "a sans-I/O crate may not depend on {dependency}: no system calls, no threads, no logs"
                 );
                 findings.push(Finding::of("layers", &each.name, message));
             }

@@ -37,7 +37,7 @@ const FILES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The lints that a crate must turn on, by its folder.
+/// The lints that a crate must turn on, by its directory.
 pub(super) fn required(folder: &str) -> BTreeSet<&'static str> {
     let excepted = CRATES.iter().any(|(name, _)| *name == folder);
     let in_heart = HEART.iter().any(|source| source.starts_with(folder));

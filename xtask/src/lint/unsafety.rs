@@ -18,7 +18,7 @@ pub(super) fn reasons(tree: &Tree) -> Vec<Finding> {
                 line.contains("allow(unsafe_code)") || line.contains("expect(unsafe_code)");
             if opts_in && !is_explained(&text, index) {
                 find(
-                    "say in an `// UNSAFETY:` comment beside this why the module needs unsafe code",
+                    "say in an `// UNSAFETY:` comment next to this why the module needs unsafe code",
                 );
             }
             if comment_of(text[index]).is_some_and(|comment| is_empty(comment, &text, index)) {

@@ -64,7 +64,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         .get("rkey")
         .map(|path| copy(session, path))
         .transpose()?;
-    // They are copied next to the programs, which search their own folder for them. Procedural macros are also
+    // They are copied next to the programs, which search their own directory for them. Procedural macros are also
     // libraries.
     for front_end in built
         .libraries
@@ -107,7 +107,7 @@ pub(super) fn command(session: &Session<'_>, program: &Path) -> Result<Command> 
     Ok(command)
 }
 
-/// Copies `program` to a folder in which every user may run it.
+/// Copies `program` to a directory in which every user may run it.
 fn copy(session: &Session<'_>, program: &Path) -> Result<PathBuf> {
     copy_to(session, program, "bin")
 }

@@ -137,7 +137,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 /// Changes a set by another one of the same address vector.
 ///
 /// # Safety
-/// Handles may be invalid; live objects stay during the call.
+/// Handles may be invalid; live objects stay alive during the call.
 unsafe fn combine(
     dst: *mut FidAvSet,
     src: *const FidAvSet,

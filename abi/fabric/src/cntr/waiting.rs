@@ -63,7 +63,7 @@ impl Counter {
 /// Whether a program may wait on the descriptor of a counter.
 ///
 /// # Safety
-/// The handle may be invalid; a live object stays during the call.
+/// The handle may be invalid; a live object stays alive during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
     // SAFETY: the caller promises it.
     unsafe { find::<CntrObject, _>(fid)? }.inner.arm()

@@ -295,7 +295,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// Whether a program may wait on the descriptor of a completion queue.
 ///
 /// # Safety
-/// The handle may be invalid; a live object stays during the call.
+/// The handle may be invalid; a live object stays alive during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
     // SAFETY: the caller promises it.
     unsafe { find::<CqObject, _>(fid)? }.inner.arm_descriptor()

@@ -323,7 +323,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// Whether a program may wait on the descriptor of an event queue.
 ///
 /// # Safety
-/// The handle may be invalid; a live object stays during the call.
+/// The handle may be invalid; a live object stays alive during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
     // SAFETY: the caller promises it.
     unsafe { find::<EqObject, _>(fid)? }.inner.arm()

@@ -304,7 +304,7 @@ fn send_messages() {
     }
 }
 
-/// The end wakes a thread that waits for events; messages that another thread takes do not.
+/// The peer's end wakes a thread that waits for events; messages that another thread takes do not.
 #[test]
 fn messages_do_not_wake_a_thread_that_waits_for_events() {
     if is_peer() {

@@ -49,8 +49,8 @@ impl Mapped {
     }
 }
 
-/// A folder on a file system with storage: one in memory has nowhere to write pages to, so a commit there would
-/// show nothing.
+/// A directory on a file system with storage: one in memory has nowhere to write pages to, so a commit there would show
+/// nothing.
 fn storage() -> PathBuf {
     let here = std::env::current_dir().ok();
     let program = std::env::current_exe().ok();
@@ -63,7 +63,7 @@ fn storage() -> PathBuf {
     let mut candidates = candidates.into_iter().flatten();
     candidates
         .find(|folder| is_stored(folder) && is_writable(folder))
-        .expect("these tests need a folder on a disk: set TMPDIR to one")
+        .expect("these tests need a directory on a disk: set TMPDIR to one")
 }
 
 fn is_stored(folder: &Path) -> bool {

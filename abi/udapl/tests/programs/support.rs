@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A folder with the provider, the registry, and the output of programs.
+/// A directory with the provider, the registry, and the output of programs.
 pub(crate) struct Stage {
     folder: PathBuf,
     /// Whether it has all front ends.
@@ -31,11 +31,11 @@ impl Stage {
 
     fn with(test: &str, front_ends: &[FrontEnd]) -> Self {
         let own = std::env::current_exe().expect("a test has a path");
-        let beside = own.parent().expect("it lies in a folder");
+        let beside = own.parent().expect("the file has a directory");
         let folder = std::env::temp_dir().join(format!("rkey-dat-{test}-{}", std::process::id()));
         // A killed process with the same id may have left one behind.
         let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
+        fs::create_dir_all(&folder).expect("cannot create a temporary directory");
         for front_end in front_ends {
             let library = front_end
                 .find(beside)
@@ -49,7 +49,7 @@ impl Stage {
         Self { folder, has_all }
     }
 
-    /// A file in the folder.
+    /// A file in the directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -108,7 +108,7 @@ int main(void) {
   if (!checked || checked(path, room, sizeof room) != room || strcmp(room, path)) return printf("__realpath_chk\n"), 1;
   if (realpath("/dev/infiniband/none", room) || errno != ENOENT) return printf("realpath of none\n"), 1;
   if (!realpath("/proc/self/../self", room) || strstr(room, "self")) return printf("realpath of others\n"), 1;
-  /* The links in sysfs lead to the folder of a device without hardware; all calls agree. */
+  /* The links in sysfs lead to the directory of a device without hardware; all calls agree. */
   const char *links[] = {list[0]->ibdev_path, list[0]->dev_path};
   for (int i = 0; i < 2; i++) {
     const char *link = links[i];
@@ -126,7 +126,7 @@ int main(void) {
     if (stat(target, &found) || !S_ISDIR(found.st_mode)) return printf("%s is not a directory\n", target), 1;
     snprintf(room, sizeof room, "%s/device", link);
     if (realpath(room, target) || errno != ENOENT) return printf("realpath of %s\n", room), 1;
-    /* Some programs search for the hardware two folders above. */
+    /* Some programs search for the hardware two directories up. */
     snprintf(room, sizeof room, "%s/../..", link);
     got = realpath(room, target);
     if (got ? strcmp(got, "/sys/devices/virtual") != 0 : access("/sys/devices/virtual", F_OK) == 0)

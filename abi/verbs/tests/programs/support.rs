@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The name of our device, which the programs print.
 pub(crate) const DEVICE: &str = "rkey0";
 
-/// A folder with the library under its installed names, and with the output of programs.
+/// A directory with the library under its installed names, and with the output of programs.
 pub(crate) struct Stage {
     folder: PathBuf,
 }
@@ -23,29 +23,29 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new(test: &str) -> Self {
         let own = std::env::current_exe().expect("a test has a path");
-        let beside = own.parent().expect("it lies in a folder");
+        let beside = own.parent().expect("the file has a directory");
         let library = VERBS
             .find(beside)
             .expect("cargo builds the library for its tests");
         let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
         // A killed process with the same number left it behind.
         let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
+        std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
         VERBS
             .put_into(&folder, &library)
             .expect("links can be made");
         Self { folder }
     }
 
-    /// Replaces the link with a copy of the library, for users who cannot access cargo's folder.
+    /// Replaces the link with a copy of the library, for users who cannot access cargo's directory.
     pub(crate) fn copy_libraries(&self) {
         let name = self.file(VERBS.file);
         let library = std::fs::canonicalize(&name).expect("the link leads to the library");
-        std::fs::remove_file(&name).expect("the folder is ours");
+        std::fs::remove_file(&name).expect("the directory is ours");
         std::fs::copy(library, &name).expect("there is room for a copy");
     }
 
-    /// A file in the folder.
+    /// A file in the directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -245,7 +245,7 @@ mod tests {
         if told {
             until("it sleeps", || no_thread_copies(pid).unwrap());
         } else {
-            eprintln!("SKIP: the kernel does not tell in which call another process is");
+            eprintln!("SKIP: the kernel does not show the system calls of other processes");
         }
         child.kill().unwrap();
         child.wait().unwrap();

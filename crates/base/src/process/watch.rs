@@ -85,7 +85,7 @@ impl CallWatch {
         let stat = match fs::read_to_string(task.join("stat")) {
             Ok(stat) => stat,
             Err(error) if has_ended(&error) => {
-                // Another thread that gets its id is younger.
+                // A thread that gets this id later did not exist when the watch began.
                 self.threads.insert(tid, Thread::Clear);
                 return true;
             }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_thread_is_not_clear_because_its_state_cannot_be_read() {
         let mut watch = CallWatch::begin();
-        // Here a file replaces the thread's folder: the error for `stat` below it does not mean that the thread has
+        // Here a file replaces the thread's directory: the error for `stat` below it does not mean that the thread has
         // ended.
         assert!(!watch.look(1, Path::new("/proc/self/status")));
         assert!(watch.threads.is_empty());

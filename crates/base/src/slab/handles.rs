@@ -110,7 +110,7 @@ impl<T> Pin<'_, T> {
 impl<T> Drop for Pin<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // This pin is counted, so the count is not 0, and the subtraction does not borrow from the state beside it.
+        // This pin is counted, so the count is not 0, and the subtraction does not borrow from the state next to it.
         // Release: everything done under the pin happens before the drained slot is released.
         self.slot.word.fetch_sub(1, Ordering::Release);
     }

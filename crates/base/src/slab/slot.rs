@@ -30,7 +30,7 @@ impl Word {
     pub(super) const RETIRED: u64 = 3 << 24;
     /// Retired, and the [`Retired`](super::Retired) was dropped.
     pub(super) const LEFT: u64 = 4 << 24;
-    /// Beside [`Self::LIVE`]: the slot is held ([`Slab::hold`](super::Slab::hold)).
+    /// Together with [`Self::LIVE`]: the slot is held ([`Slab::hold`](super::Slab::hold)).
     pub(super) const HELD: u64 = 0x80 << 24;
     const STATE: u64 = 0x7F << 24;
     const LOW: u64 = (1 << 24) - 1;

@@ -1,4 +1,4 @@
-//! The folder in which a program finds the front ends, inside our private folder.
+//! The directory in which a program finds the front ends, inside our private directory.
 //!
 //! Programs load libraries from there, so no other user may write to it. It is in the directory for temporary files, where
 //! the name may already exist: from one of our earlier runs, or from an attacker. So it is used only if it is our own
@@ -15,12 +15,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The folder is readable by all, so that a program that changes its user still finds it.
+/// The directory is readable by all, so that a program that changes its user still finds it.
 const MODE: u32 = 0o755;
 /// Write permissions of other users.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Makes a folder with all front ends under the names that programs load.
+/// Makes a directory with all front ends under the names that programs load.
 pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find the rkey program")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
@@ -55,7 +55,7 @@ pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The name of the folder for these libraries.
+/// The name of the directory for these libraries.
 fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
     // FNV-1a: it distinguishes paths and need not resist attacks.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
@@ -67,9 +67,9 @@ fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
     format!("{FOLDER}{hash:016x}")
 }
 
-/// Our folder for temporary files, which other users cannot change.
+/// Our directory for temporary files, which other users cannot change.
 pub(super) fn private() -> Result<PathBuf> {
-    // The program may change its working directory, so the folder needs its whole path.
+    // The program may change its working directory, so the directory needs its whole path.
     let temporary =
         std::path::absolute(std::env::temp_dir()).context("TMPDIR is not a directory")?;
     let folder = temporary.join(format!("rkey-{}", own_user()));

@@ -50,7 +50,7 @@ RKEY_LOG=info also shows why calls failed, RKEY_LOG=off silences refusals; `rkey
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 
-/// A folder with all front ends, for programs that `rkey` itself starts.
+/// A directory with all front ends, for programs that `rkey` itself starts.
 pub(crate) fn front_ends() -> anyhow::Result<PathBuf> {
     folder::make(FRONT_ENDS)
 }

@@ -116,7 +116,7 @@ fn missing(program: &OsStr) -> (String, Option<String>) {
         let advice = meant.map(|name| format!("did you mean {}?", folder.join(name).display()));
         return (format!("no such program: {name}"), advice);
     }
-    let what = format!("no program {name} in the folders of PATH");
+    let what = format!("no program {name} in PATH");
     let here = Path::new(".").join(program);
     if here.is_file() {
         return (what, Some(format!("did you mean {}?", here.display())));

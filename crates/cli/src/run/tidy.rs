@@ -1,8 +1,8 @@
-//! Removes the files that earlier runs left in our private folder.
+//! Removes the files that earlier runs left in our private directory.
 //!
-//! A folder with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build reuses
-//! it: there is one for each build folder. It is removed when the build folder is gone. A file for refusals is removed by
-//! its watcher; if the watcher was killed, the file is no longer locked.
+//! A directory with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build
+//! reuses it: there is one for each build directory. It is removed when the build directory is gone. A file for
+//! refusals is removed by its watcher; if the watcher was killed, the file is no longer locked.
 
 use rkey_kit::delivery::FRONT_ENDS;
 use rkey_kit::registry::REGISTRY;
@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The prefixes of folders with front ends, and of files for refusals.
+/// The prefixes of directories with front ends, and of files for refusals.
 pub(super) const FOLDER: &str = "run-";
 pub(super) const REPORT: &str = "refused-";
 /// Younger files are not removed: their watcher may be about to lock them.
@@ -25,7 +25,7 @@ pub(super) fn lock(file: &File) {
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
 }
 
-/// Tidies our private folder. If something cannot be removed, the next run tries again.
+/// Tidies our private directory. If something cannot be removed, the next run tries again.
 pub(super) fn tidy(private: &Path) {
     let Ok(entries) = fs::read_dir(private) else {
         return;
@@ -43,7 +43,8 @@ pub(super) fn tidy(private: &Path) {
     }
 }
 
-/// Removes a folder with front ends if their build folder is gone. It removes only our own links and the file of adapters.
+/// Removes a directory with front ends if their build directory is gone. It removes only our own links and the file of
+/// adapters.
 fn remove_without_libraries(folder: &Path) -> io::Result<()> {
     let mut gone = false;
     for front_end in FRONT_ENDS {

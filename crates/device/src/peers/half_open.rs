@@ -1,7 +1,7 @@
 //! Clients that have connected but not sent a request yet.
 //!
-//! Each of these untrusted clients has a second, and there are 64 of them at most. Their owner drops those that are overdue and, if
-//! there is no room for a new one, a client of the party that has most.
+//! These clients are untrusted: each has one second to send its request, and there are at most 64. Their owner drops those
+//! that are overdue. If there is no room for a new one, it drops a client of the party that has the most.
 
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};

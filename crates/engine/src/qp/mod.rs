@@ -38,7 +38,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The queue pair goes to the error state when the process of its peer ends, even if no send is outstanding, so that its
     /// receives are flushed. The device moves it there on [`crate::AsyncEvent::PeerGone`].
     pub fail_with_peer: bool,
-    /// A refused request fails alone and leaves both queue pairs in service (as libfabric's reliable datagrams,
+    /// A refused request fails alone and leaves both queue pairs in service (like libfabric's reliable datagrams,
     /// Both ends must agree on it.
     pub survive_remote_error: bool,
     /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.

@@ -244,7 +244,7 @@ impl Handle {
         }))
     }
 
-    /// Calls `post` when there is a connection to a peer with room, until `post` needs no further call.
+    /// Calls `post` whenever there is a connection to the peer with room, until it succeeds.
     fn post(
         &self,
         to: Address,

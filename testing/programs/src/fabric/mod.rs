@@ -213,10 +213,10 @@ fn others(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> R
     Ok(found)
 }
 
-/// A folder that all users can read, with the program and the provider.
+/// A directory that all users can read, with the program and the provider.
 struct Workspace {
     folder: PathBuf,
-    /// The folder of the newer libfabric.
+    /// The directory of the newer libfabric.
     newer: PathBuf,
 }
 

@@ -12,7 +12,7 @@ const AT_LEAST: (u32, u32) = (2, 5);
 /// How long the programs may take. They take seconds; each of their tests has its own limits.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// The version of the system's libfabric, or of the one in a folder, as `fi_info` prints it: `2.5.1`.
+/// The version of the system's libfabric, or of the one in a directory, as `fi_info` prints it: `2.5.1`.
 pub(super) fn version(folder: Option<&Path>) -> Result<String> {
     let mut command = Command::new("fi_info");
     command.arg("--version");
@@ -37,7 +37,7 @@ fn suffices(version: &str) -> bool {
     (major, minor) >= AT_LEAST
 }
 
-/// Checks that programs load the library in the folder and that it is new enough. Returns its version.
+/// Checks that programs load the library in the directory and that it is new enough. Returns its version.
 pub(super) fn check(folder: &Path) -> Result<String> {
     let version = version(Some(folder))?;
     ensure!(
@@ -48,8 +48,8 @@ pub(super) fn check(folder: &Path) -> Result<String> {
     Ok(version)
 }
 
-/// Runs the tests of `abi/fabric/tests/programs.rs` with the library of the folder. Returns how many passed, and adds
-/// failures to `wrong`.
+/// Runs the tests of `abi/fabric/tests/programs.rs` with the library of the directory. Returns how many passed, and
+/// adds failures to `wrong`.
 pub(super) fn programs(root: &Path, folder: &Path, wrong: &mut Vec<String>) -> Result<usize> {
     let words = [
         "test",

@@ -85,7 +85,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     })
 }
 
-/// A folder that all users can read, with the MPIs, the programs and the provider.
+/// A directory that all users can read, with the MPIs, the programs and the provider.
 struct Workspace {
     folder: PathBuf,
 }

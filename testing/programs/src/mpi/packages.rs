@@ -11,14 +11,14 @@ const MPICH: &str = "mpich==5.0.2";
 const INTEL: &str = "impi-rt==2021.18.1";
 const MPI4PY: &str = "mpi4py==4.1.2";
 
-/// The folder with MPICH, Intel MPI and mpi4py, which are downloaded if they are missing.
+/// The directory with MPICH, Intel MPI and mpi4py, which are downloaded if they are missing.
 pub(crate) fn kept(session: &Session<'_>) -> Result<PathBuf> {
     let kept = in_target(session, "mpi")?;
     install(&kept)?;
     Ok(kept)
 }
 
-/// Downloads MPICH, Intel MPI, mpi4py and mpi4py's tests from the Python package index, once for a target folder.
+/// Downloads MPICH, Intel MPI, mpi4py and mpi4py's tests from the Python package index, once for a target directory.
 fn install(kept: &Path) -> Result<()> {
     let wanted = format!("{MPICH} {INTEL} {MPI4PY}\n");
     once(kept, &wanted, || bring(kept))

@@ -28,7 +28,7 @@ pub(super) struct Said {
     pub(super) in_time: bool,
 }
 
-/// The folder with the provider, and the user.
+/// The directory with the provider, and the user.
 pub(super) struct Place {
     folder: PathBuf,
     user: Option<u32>,
@@ -55,7 +55,7 @@ impl Turn {
     }
 }
 
-/// A server that runs beside us.
+/// A server that runs in the background.
 struct Server {
     thread: JoinHandle<Result<Outcome>>,
     /// When its last client ended.

@@ -35,13 +35,13 @@ const NAMES: &[&str] = &[
 /// The configuration of apt's sources. A different system from the root's has different packages.
 const APT: &[&str] = &["/etc/apt", "/usr/share/keyrings"];
 
-/// Files and folders of the system; those that exist are mounted read-only at the same place.
+/// Files and directories of the system; those that exist are mounted read-only at the same place.
 const SYSTEM: &[&str] = &["/etc/pip.conf", "/etc/resolv.conf", "/etc/hosts"];
 
-/// Files and folders below the user's home.
+/// Files and directories below the user's home.
 const HOME: &[&str] = &[".pip/pip.conf", ".config/pip/pip.conf"];
 
-/// Files and folders below cargo's home.
+/// Files and directories below cargo's home.
 const CARGO: &[&str] = &["config.toml", "config", "credentials.toml"];
 
 /// Certificates. They are copied because packages add to them.
@@ -86,7 +86,7 @@ impl Host {
                 continue;
             };
             variables.push((text.to_owned(), value.clone()));
-            // A variable may name a file or a folder, which the root needs as well.
+            // A variable may name a file or a directory, which the root needs as well.
             let path = PathBuf::from(value);
             let copied = |path: &Path| CERTIFICATES.iter().any(|folder| path.starts_with(folder));
             // The root has these from the machine itself, so nothing may be created or removed in them.
@@ -103,7 +103,7 @@ impl Host {
     }
 }
 
-/// Folders that the kernel serves.
+/// Directories that the kernel serves.
 const KERNEL: &[&str] = &["/dev", "/proc", "/sys"];
 
 fn is_handed_over(name: &str) -> bool {

@@ -1,5 +1,6 @@
-//! Runs the README's commands as the first user of a fresh machine does: in a minimal Debian 12 in a folder, with git,
-//! the certificates, a C linker and the Rust toolchain that runs us, and with a clean clone of the committed files.
+//! Runs the README's commands as the first user of a fresh machine does: in a minimal Debian 12 in a directory, with
+//! git, the certificates, a C linker and the Rust toolchain that runs us, and with a clean clone of the committed
+//! files.
 
 mod host;
 
@@ -113,7 +114,7 @@ fn mirror() -> Option<String> {
     found.lines().next().map(str::to_owned)
 }
 
-/// The folder of the toolchain that runs us.
+/// The directory of the toolchain that runs us.
 fn toolchain(session: &Session<'_>) -> Result<PathBuf> {
     let mut command = Command::new("rustc");
     command

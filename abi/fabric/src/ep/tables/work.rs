@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A counter of this domain.
 ///
 /// # Safety
-/// The handle may be invalid; a live object stays during the call.
+/// The handle may be invalid; a live object stays alive during the call.
 unsafe fn counter_of<'a>(domain: &Arc<Domain>, handle: *mut FidCntr) -> Result<&'a Arc<Counter>> {
     // SAFETY: the caller promises it.
     let counter = &unsafe { find::<CntrObject, _>(handle)? }.inner;
