@@ -72,7 +72,7 @@ fn names() -> &'static Names {
 /// `dat_strerror`: the names of a return code's type and subtype.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_strerror(
     code: Return,

@@ -82,7 +82,7 @@ fn attributes_back(attr: &sys::EpAttr) -> EpAttr {
 /// # Safety
 /// If the pointer is not null, it points to attributes.
 unsafe fn given(attr: *const EpAttr) -> Option<sys::EpAttr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { argument::input(attr) }.ok().map(attributes)
 }
 
@@ -94,7 +94,7 @@ fn address(attr: Option<&sys::EpAttr>) -> *const sys::EpAttr {
 /// `dat_ep_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_create(
     ia: IaHandle,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn dat_ep_create(
     attr: *const EpAttr,
     ep: *mut EpHandle,
 ) -> Return {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let attr = unsafe { given(attr) };
     let attr = address(attr.as_ref());
     down(ask!(
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn dat_ep_create(
 /// `dat_ep_create_with_srq`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_create_with_srq(
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
     attr: *const EpAttr,
     ep: *mut EpHandle,
 ) -> Return {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let attr = unsafe { given(attr) };
     let attr = address(attr.as_ref());
     down(ask!(
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
 /// `dat_ep_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_query(
     ep: EpHandle,
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn dat_ep_query(
 /// `dat_ep_modify`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_modify(
     ep: EpHandle,

@@ -88,7 +88,7 @@ fn room() -> sys::Event {
 /// `dat_evd_wait`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_wait(
     evd: EvdHandle,
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dat_evd_wait(
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_dequeue(evd: EvdHandle, event: *mut Event) -> Return {
     if event.is_null() || !event.is_aligned() {
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd: EvdHandle, event: *mut Event) -> R
 /// `dat_evd_post_se`: posts a software event.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_post_se(evd: EvdHandle, event: *const Event) -> Return {
     // SAFETY: the caller promises an event.
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd: EvdHandle, event: *const Event) ->
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_query(
     cno: CnoHandle,
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn dat_cno_query(
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_srq_query(
     srq: SrqHandle,

@@ -30,7 +30,7 @@ const PROVIDER_FIELDS: ProviderAttrMask = 0x3ff_ffff;
 /// `dat_ia_openv`, which the macro `dat_ia_open` calls.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ia_openv(
     name: NamePtr,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn dat_ia_openv(
 /// `dat_ia_close`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ia_close(ia: IaHandle, flags: dat_close_flags) -> Return {
     let code = ask!(ia_close_func, INVALID_HANDLE_IA, ia, flags);
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn dat_ia_close(ia: IaHandle, flags: dat_close_flags) -> R
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ia_query(
     ia: IaHandle,
@@ -213,7 +213,7 @@ fn provider_attributes(attr: &sys::ProviderAttr) -> ProviderAttr {
 /// `dat_registry_list_providers`: fills in as many adapters as there is room for.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_list_providers(
     room: Count,

@@ -73,7 +73,7 @@ fn lmr_param(lmr: LmrHandle, mask: dat_lmr_param_mask) -> Result<sys::LmrParam, 
 /// `dat_lmr_create`, which has no address type in DAT 1.2.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_create(
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn dat_lmr_create(
 /// `dat_lmr_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
     let known = lmr_param(lmr, sys::LMR_FIELD_ALL);
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_query(
     lmr: LmrHandle,
@@ -182,14 +182,14 @@ pub unsafe extern "C" fn dat_lmr_query(
 /// `dat_lmr_sync_rdma_read`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
     ia: IaHandle,
     segments: *const LmrTriplet,
     count: Vlen,
 ) -> Return {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     match unsafe { crate::post::segments(segments, count) } {
         Some(segments) => down(ask!(
             lmr_sync_rdma_read_func,
@@ -205,14 +205,14 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
 /// `dat_lmr_sync_rdma_write`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
     ia: IaHandle,
     segments: *const LmrTriplet,
     count: Vlen,
 ) -> Return {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     match unsafe { crate::post::segments(segments, count) } {
         Some(segments) => down(ask!(
             lmr_sync_rdma_write_func,
@@ -244,7 +244,7 @@ fn rmr_param(rmr: RmrHandle, mask: dat_rmr_param_mask) -> Result<sys::RmrParam, 
 /// `dat_rmr_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_rmr_query(
     rmr: RmrHandle,
@@ -290,7 +290,7 @@ fn lmr_of(rmr: RmrHandle, triplet: &sys::LmrTriplet) -> Result<Handle, Return> {
 /// `dat_rmr_bind`, with the seven arguments of its manual page.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_rmr_bind(
     rmr: RmrHandle,

@@ -26,7 +26,7 @@ pub(crate) unsafe fn segments(
     if count > MOST {
         return None;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let list = unsafe { argument::list(list, count as usize) }.ok()?;
     list.iter().map(local).collect()
 }
@@ -43,7 +43,7 @@ unsafe fn iov(
     if count > MOST {
         return Err(bad_argument(2));
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { segments(list, count) }.ok_or_else(|| bad_argument(3))
 }
 
@@ -52,7 +52,7 @@ unsafe fn iov(
 /// # Safety
 /// If the pointer is not null, it points to a segment.
 unsafe fn remote(triplet: *const RmrTriplet) -> Result<sys::RmrTriplet, Return> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let triplet = unsafe { argument::input(triplet) }.map_err(|_| bad_argument(5))?;
     Ok(sys::RmrTriplet {
         virtual_address: triplet.target_address,
@@ -67,7 +67,7 @@ macro_rules! message {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As in the manual page.
+        /// The arguments must be valid as described in the manual page.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             ep: EpHandle,
@@ -76,7 +76,7 @@ macro_rules! message {
             cookie: Context,
             flags: dat_completion_flags,
         ) -> Return {
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             match unsafe { iov(list, count) } {
                 Ok(mut iov) => down(ask!(
                     $slot,
@@ -101,7 +101,7 @@ macro_rules! rdma {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As in the manual page.
+        /// The arguments must be valid as described in the manual page.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             ep: EpHandle,
@@ -111,7 +111,7 @@ macro_rules! rdma {
             to: *const RmrTriplet,
             flags: dat_completion_flags,
         ) -> Return {
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             let both = unsafe { iov(list, count).and_then(|iov| Ok((iov, remote(to)?))) };
             match both {
                 Ok((mut iov, to)) => down(ask!(
@@ -135,7 +135,7 @@ rdma!(dat_ep_post_rdma_write, ep_post_rdma_write_func);
 /// `dat_srq_post_recv`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_srq_post_recv(
     srq: SrqHandle,
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn dat_srq_post_recv(
     list: *mut LmrTriplet,
     cookie: Context,
 ) -> Return {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     match unsafe { iov(list, count) } {
         Ok(mut iov) => down(ask!(
             srq_post_recv_func,

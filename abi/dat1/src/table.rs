@@ -48,7 +48,7 @@ macro_rules! same {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As in the manual page.
+        /// The arguments must be valid as described in the manual page.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($handle: $type $(, $argument: $of)*) -> Return {
             // SAFETY: the program got the handle from us; others are refused.
@@ -110,7 +110,7 @@ same! {
 /// `dat_cr_reject`, which cannot carry private data in DAT 1.2.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cr_reject(cr: CrHandle) -> Return {
     const NOTHING: c_int = 0;

@@ -103,7 +103,7 @@ pub(crate) unsafe fn take_request(handle: *mut Fid) -> Result<Request> {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     match unsafe { take_request(handle) } {
         Ok(request) => {
             let hex: String = data.iter().map(|byte| format!("{byte:02x}")).collect();

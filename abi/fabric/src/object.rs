@@ -33,7 +33,7 @@ pub(crate) use object;
 /// Same as [`rkey_kit::object::find`].
 #[inline]
 pub(crate) unsafe fn find<'a, T: Object, H>(handle: *const H) -> Result<&'a T> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { rkey_kit::object::find(handle.cast()) }.map_err(FiError::from)
 }
 
@@ -58,7 +58,7 @@ pub(crate) unsafe fn publish<T: Object>(object: T, into: *mut *mut T::C) -> Resu
 /// # Safety
 /// Same as [`rkey_kit::object::remove`].
 pub(crate) unsafe fn remove<T: Object, H>(handle: *const H) -> Result<T> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { rkey_kit::object::remove(handle.cast()) }.map_err(FiError::from)
 }
 
@@ -71,7 +71,7 @@ pub(crate) unsafe fn end<T: Object, H>(
     spares: &'static LocalKey<Spares<T>>,
     handle: *const H,
 ) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { rkey_kit::object::end(spares, handle.cast()) }.map_err(FiError::from)
 }
 
@@ -80,7 +80,7 @@ pub(crate) unsafe fn end<T: Object, H>(
 /// # Safety
 /// Same as [`rkey_kit::argument::store`].
 pub(crate) unsafe fn store<T>(room: *mut T, value: T) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { rkey_kit::argument::store(room, value) }.map_err(FiError::from)
 }
 
@@ -111,7 +111,7 @@ pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) 
 /// # Safety
 /// `len` is null or a number, and `addr` has `len` bytes.
 pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     if unsafe { give_cut(name, addr, len)? } {
         Ok(())
     } else {

@@ -118,7 +118,7 @@ static CM: OpsCm = OpsCm {
 /// `fi_passive_ep`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) requires.
+/// The arguments must be valid as described in fi_endpoint(3).
 pub(crate) unsafe extern "C" fn passive_ep(
     fabric: *mut FidFabric,
     info: *mut Info,
@@ -361,7 +361,7 @@ impl Passive {
 /// The name is null or a C string.
 unsafe fn prov_name(fabric: Option<&FabricAttr>) -> &CStr {
     match fabric.map(|fabric| fabric.prov_name) {
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         Some(name) if !name.is_null() => unsafe { CStr::from_ptr(name) },
         _ => crate::NAME,
     }
@@ -410,7 +410,7 @@ unsafe extern "C" fn reject(
     len: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handles; data as the caller promises.
+        // SAFETY: `find` validates the handles; the caller guarantees valid data.
         unsafe {
             find::<PepObject, _>(pep)?;
             reject_request(handle, parameters(param, len)?)

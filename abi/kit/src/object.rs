@@ -77,7 +77,7 @@ pub unsafe fn find_or_null<'a, T: Object>(handle: *const T::C) -> Result<Option<
     if handle.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { find(handle) }.map(Some)
 }
 
@@ -98,7 +98,7 @@ pub fn insert<T: Object>(object: T) -> Result<*mut T::C, Errno> {
 /// # Safety
 /// No reference to it is used afterwards.
 pub unsafe fn remove<T: Object>(handle: *const T::C) -> Result<T, Errno> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { T::pool().take(object_address(handle)) }.ok_or(Errno::INVAL)
 }
 
@@ -130,7 +130,7 @@ pub unsafe fn remove_sparing<T: Object>(
     handle: *const T::C,
 ) -> Result<T, Errno> {
     let object = object_address(handle);
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let take = |spares: Option<&Spares<T>>| unsafe { T::pool().take_sparing(spares, object) };
     let taken = spares.try_with(|spares| take(Some(spares)));
     taken.unwrap_or_else(|_| take(None)).ok_or(Errno::INVAL)
@@ -150,7 +150,7 @@ pub unsafe fn end<T: Object>(
     handle: *const T::C,
 ) -> Result<(), Errno> {
     let object = object_address(handle);
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let end = |spares: Option<&Spares<T>>| unsafe { T::pool().end(spares, object) };
     let ended = spares.try_with(|spares| end(Some(spares)));
     match ended.unwrap_or_else(|_| end(None)) {

@@ -245,7 +245,7 @@ impl<T: 'static> Pool<T> {
     pub unsafe fn take_sparing(&self, spares: Option<&Spares<T>>, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;
         match slot.release() {
-            // SAFETY: the caller promises it.
+            // SAFETY: guaranteed by the caller.
             Err(LOOKED_AT) => return unsafe { self.take(address) },
             released => released.ok()?,
         }
@@ -420,7 +420,7 @@ mod space {
     /// They are part of a reservation, on whole pages, and not in use.
     pub(super) unsafe fn make_usable(start: *mut u8, len: usize) -> Option<()> {
         let how = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         let failed = unsafe { libc::mprotect(start.cast(), len, how) };
         (failed == 0).then_some(())
     }

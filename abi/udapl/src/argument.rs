@@ -16,7 +16,7 @@ use rkey_kit::argument;
 /// Same as [`argument::input`].
 #[inline]
 pub unsafe fn input<'a, T>(number: u32, pointer: *const T) -> Result<&'a T> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { argument::input(pointer) }.map_err(|_| Fail::argument(number))
 }
 
@@ -41,7 +41,7 @@ pub fn room<T>(number: u32, pointer: *mut T) -> Result {
 /// Same as [`argument::store`].
 #[inline]
 pub unsafe fn store<T>(number: u32, pointer: *mut T, value: T) -> Result {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { argument::store(pointer, value) }.map_err(|_| Fail::argument(number))
 }
 
@@ -56,7 +56,7 @@ pub unsafe fn store_if<T>(number: u32, pointer: *mut T, value: T) -> Result {
     if pointer.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { store(number, pointer, value) }
 }
 
@@ -73,7 +73,7 @@ pub unsafe fn list<'a, T>(
     (number, pointer): (u32, *const T),
 ) -> Result<&'a [T]> {
     let count = usize::try_from(count).map_err(|_| Fail::argument(count_number))?;
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { argument::list(pointer, count) }.map_err(|_| Fail::argument(number))
 }
 

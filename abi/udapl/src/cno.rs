@@ -182,7 +182,7 @@ impl Cno {
 /// `dat_cno_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     agent: OsWaitProxyAgent,
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn create(
 /// `dat_cno_modify_agent`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -> Return {
     call("dat_cno_modify_agent", || {
         // SAFETY: `find` validates the handle.
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     cno: CnoHandle,
     mask: dat_cno_param_mask,
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn query(
 /// `dat_cno_wait`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn wait(cno: CnoHandle, timeout: Timeout, evd: *mut EvdHandle) -> Return {
     call("dat_cno_wait", || {
         // SAFETY: `find` validates the handle.
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn wait(cno: CnoHandle, timeout: Timeout, evd: *mut EvdHan
 /// `dat_cno_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(cno: CnoHandle) -> Return {
     call("dat_cno_free", || {
         // SAFETY: `find` validates the handle.

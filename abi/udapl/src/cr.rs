@@ -112,7 +112,7 @@ impl Cr {
 /// `dat_cr_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     cr: CrHandle,
     mask: dat_cr_param_mask,
@@ -152,7 +152,7 @@ fn accept_with(cr: &Arc<Cr>, ep: Option<&Arc<Ep>>, data: &[u8]) -> Result {
 /// `dat_cr_accept`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn accept(cr: CrHandle, ep: EpHandle, size: Count, data: Pvoid) -> Return {
     call("dat_cr_accept", || {
         // SAFETY: `find` validates the handles; the caller promises the data.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn accept(cr: CrHandle, ep: EpHandle, size: Count, data: P
 /// `dat_cr_reject`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn reject(cr: CrHandle, size: Count, data: Pvoid) -> Return {
     call("dat_cr_reject", || {
         // SAFETY: `find` validates the handle; the caller promises the data.
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn reject(cr: CrHandle, size: Count, data: Pvoid) -> Retur
 /// `dat_cr_handoff`, which passes a request to another PSP of this IA.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn handoff(cr: CrHandle, conn_qual: ConnQual) -> Return {
     call("dat_cr_handoff", || {
         // SAFETY: `find` validates the handle.

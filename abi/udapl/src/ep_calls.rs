@@ -29,7 +29,7 @@ unsafe fn evd_for(
     flag: dat_evd_flags,
     subtype: dat_return_subtype,
 ) -> Result<Option<Arc<Evd>>> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let evd = unsafe { find_or_null::<Evd>(evd) }.map_err(|_| Fail::handle(subtype))?;
     match evd {
         Some(evd) if evd.flags & flag == 0 => Err(Fail::handle(subtype)),
@@ -52,7 +52,7 @@ struct Handles {
 /// Creates an EP.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 unsafe fn make(
     ia: IaHandle,
     handles: &Handles,
@@ -106,7 +106,7 @@ unsafe fn make(
 /// `dat_ep_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     pz: PzHandle,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn create(
         request,
         connect,
     };
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     call("dat_ep_create", || unsafe {
         make(ia, &handles, None, (6, attr), (7, ep))
     })
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn create(
 /// `dat_ep_create_with_srq`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn create_with_srq(
     ia: IaHandle,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn create_with_srq(
 /// `dat_ep_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(ep: EpHandle, mask: EpParamMask, param: *mut EpParam) -> Return {
     call("dat_ep_query", || {
         // SAFETY: `find` validates the handle.
@@ -202,7 +202,7 @@ const MODIFIABLE: EpParamMask = EP_FIELD_PZ_HANDLE
 /// `dat_ep_modify`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn modify(ep: EpHandle, mask: EpParamMask, param: *const EpParam) -> Return {
     call("dat_ep_modify", || {
         // SAFETY: `find` validates the handle; the caller promises the parameters.
@@ -316,7 +316,7 @@ impl Ep {
 /// `dat_ep_connect`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn connect(
     ep: EpHandle,
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn connect(
 /// `dat_ep_dup_connect`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn dup_connect(
     ep: EpHandle,
     like: EpHandle,
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn dup_connect(
 /// `dat_ep_disconnect`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn disconnect(ep: EpHandle, flags: dat_close_flags) -> Return {
     call("dat_ep_disconnect", || {
         // SAFETY: `find` validates the handle.
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn disconnect(ep: EpHandle, flags: dat_close_flags) -> Ret
 /// `dat_ep_get_status`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn get_status(
     ep: EpHandle,
     state: *mut dat_ep_state,
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn get_status(
 /// `dat_ep_recv_query`: how many receives are posted, and how many more can be.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn recv_query(
     ep: EpHandle,
     allocated: *mut Count,
@@ -441,7 +441,7 @@ pub unsafe extern "C" fn recv_query(
 /// watermark can be reached.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn set_watermark(ep: EpHandle, soft: Count, hard: Count) -> Return {
     call("dat_ep_set_watermark", || {
         // SAFETY: `find` validates the handle.
@@ -461,7 +461,7 @@ pub unsafe extern "C" fn set_watermark(ep: EpHandle, soft: Count, hard: Count) -
 /// `dat_ep_reset`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn reset(ep: EpHandle) -> Return {
     call("dat_ep_reset", || {
         // SAFETY: `find` validates the handle.
@@ -479,7 +479,7 @@ pub fn discard(ep: &Arc<Ep>) {
 /// `dat_ep_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(ep: EpHandle) -> Return {
     call("dat_ep_free", || {
         // SAFETY: `find` validates the handle.

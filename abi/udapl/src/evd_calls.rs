@@ -55,7 +55,7 @@ pub fn make(
 /// `dat_evd_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     qlen: Count,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn create(
 /// `dat_evd_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     evd: EvdHandle,
     mask: dat_evd_param_mask,
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn query(
 /// `dat_evd_modify_cno`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn modify_cno(evd: EvdHandle, cno: CnoHandle) -> Return {
     call("dat_evd_modify_cno", || {
         // SAFETY: `find` validates the handles.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn modify_cno(evd: EvdHandle, cno: CnoHandle) -> Return {
 /// `dat_evd_enable`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn enable(evd: EvdHandle) -> Return {
     call("dat_evd_enable", || {
         // SAFETY: `find` validates the handle.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn enable(evd: EvdHandle) -> Return {
 /// `dat_evd_disable`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn disable(evd: EvdHandle) -> Return {
     call("dat_evd_disable", || {
         // SAFETY: `find` validates the handle.
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn disable(evd: EvdHandle) -> Return {
 /// `dat_evd_set_unwaitable`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn set_unwaitable(evd: EvdHandle) -> Return {
     call("dat_evd_set_unwaitable", || {
         // SAFETY: `find` validates the handle.
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn set_unwaitable(evd: EvdHandle) -> Return {
 /// `dat_evd_clear_unwaitable`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn clear_unwaitable(evd: EvdHandle) -> Return {
     call("dat_evd_clear_unwaitable", || {
         // SAFETY: `find` validates the handle.
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn clear_unwaitable(evd: EvdHandle) -> Return {
 /// `dat_evd_wait`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn wait(
     evd: EvdHandle,
     timeout: Timeout,
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn wait(
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn dequeue(evd: EvdHandle, event: *mut Event) -> Return {
     call("dat_evd_dequeue", || {
         // SAFETY: `find` validates the handle.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn dequeue(evd: EvdHandle, event: *mut Event) -> Return {
 /// `dat_evd_resize`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn resize(evd: EvdHandle, qlen: Count) -> Return {
     call("dat_evd_resize", || {
         // SAFETY: `find` validates the handle.
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn resize(evd: EvdHandle, qlen: Count) -> Return {
 /// `dat_evd_post_se`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn post_se(evd: EvdHandle, event: *const Event) -> Return {
     call("dat_evd_post_se", || {
         // SAFETY: `find` validates the handle; the caller promises the event.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn post_se(evd: EvdHandle, event: *const Event) -> Return 
 /// `dat_evd_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(evd: EvdHandle) -> Return {
     call("dat_evd_free", || {
         // SAFETY: `find` validates the handle.

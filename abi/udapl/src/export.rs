@@ -12,7 +12,7 @@ use std::ffi::c_char;
 /// libdat2 calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters: *const c_char) {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     caught(|| unsafe { provider::init(info, parameters) });
 }
 
@@ -22,7 +22,7 @@ unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters: *c
 /// libdat2 calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dat_provider_fini(info: *const ProviderInfo) {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     caught(|| unsafe { provider::fini(info) });
 }
 
@@ -36,6 +36,6 @@ unsafe extern "C" fn dapl_extensions(
     op: ExtendedOp,
     arguments: *mut VaListTag,
 ) -> Return {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { ext::call_extension(handle, op, arguments) }
 }

@@ -62,7 +62,7 @@ fn check_state(ep: &Ep) -> Result {
 /// # Safety
 /// The arguments are those of the operation.
 unsafe fn write_immediate(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
-    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    // SAFETY: guaranteed by the caller; the order is that of the macro in the header.
     let (segments, total, cookie, remote, data, flags) = unsafe {
         let count = arguments.next() as Count;
         let iov = arguments.next() as *const LmrTriplet;
@@ -89,7 +89,7 @@ unsafe fn write_immediate(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
 /// # Safety
 /// Null or a triplet.
 unsafe fn result_segment(number: u32, triplet: *const LmrTriplet) -> Result<Segments> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let triplet = unsafe { argument::input(number, triplet)? };
     if triplet.segment_length < 8 {
         return Err(Fail::LENGTH);
@@ -108,7 +108,7 @@ unsafe fn result_segment(number: u32, triplet: *const LmrTriplet) -> Result<Segm
 /// # Safety
 /// The arguments are those of the operation.
 unsafe fn compare_and_swap(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
-    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    // SAFETY: guaranteed by the caller; the order is that of the macro in the header.
     unsafe {
         let (compare, swap) = (arguments.next(), arguments.next());
         let segments = result_segment(4, arguments.next() as *const LmrTriplet)?;
@@ -130,7 +130,7 @@ unsafe fn compare_and_swap(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
 /// # Safety
 /// The arguments are those of the operation.
 unsafe fn fetch_and_add(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
-    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    // SAFETY: guaranteed by the caller; the order is that of the macro in the header.
     unsafe {
         let add = arguments.next();
         let segments = result_segment(3, arguments.next() as *const LmrTriplet)?;
@@ -148,7 +148,7 @@ unsafe fn fetch_and_add(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
 /// # Safety
 /// The arguments are those of the operation.
 unsafe fn send_datagram(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
-    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    // SAFETY: guaranteed by the caller; the order is that of the macro in the header.
     let (segments, qpn, cookie, flags) = unsafe {
         let count = arguments.next() as Count;
         let (segments, _) = segments(count, arguments.next() as *const LmrTriplet)?;
@@ -177,7 +177,7 @@ unsafe fn send_datagram(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
 /// # Safety
 /// The arguments are those of the operation.
 unsafe fn open_query(name: Handle, arguments: &mut Arguments) -> Result {
-    // SAFETY: the caller promises it; the order is that of the macro in the header.
+    // SAFETY: guaranteed by the caller; the order is that of the macro in the header.
     unsafe {
         let ia = arguments.next() as *mut IaHandle;
         let ia_mask = arguments.next();

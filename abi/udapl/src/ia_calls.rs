@@ -56,7 +56,7 @@ pub unsafe fn make(name: NamePtr) -> Result<(IaHandle, Arc<Ia>)> {
 /// `dat_ia_open`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn open(
     name: NamePtr,
     async_qlen: Count,
@@ -114,7 +114,7 @@ unsafe fn choose_async_evd(ia: &Arc<Ia>, qlen: Count, given: EvdHandle) -> Resul
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     ia: IaHandle,
     async_evd: *mut EvdHandle,
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn query(
 /// `dat_ia_close`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn close(ia: IaHandle, flags: dat_close_flags) -> Return {
     call("dat_ia_close", || {
         // SAFETY: `find` validates the handle.
@@ -254,7 +254,7 @@ fn context(handle: Handle) -> Result<(dat_handle_type, &'static AtomicU64)> {
 /// `dat_set_consumer_context`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn set_context(handle: Handle, value: Context) -> Return {
     call("dat_set_consumer_context", || {
         let (_, context) = context(handle)?;
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn set_context(handle: Handle, value: Context) -> Return {
 /// `dat_get_consumer_context`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn get_context(handle: Handle, value: *mut Context) -> Return {
     call("dat_get_consumer_context", || {
         let (_, context) = context(handle)?;
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn get_context(handle: Handle, value: *mut Context) -> Ret
 /// `dat_get_handle_type`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn get_type(handle: Handle, kind: *mut dat_handle_type) -> Return {
     call("dat_get_handle_type", || {
         let (found, _) = context(handle)?;

@@ -141,7 +141,7 @@ pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandl
         VA_TYPE_ZB => Addressing::Zero,
         _ => return Err(Fail::argument(7)),
     };
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let memory = unsafe { memory(ia, &asked)? };
     // Programs such as dtest send from LMRs without DAT_MEM_PRIV_LOCAL_READ_FLAG: InfiniBand has no such right. Binds do
     // require it, see `rmr`.
@@ -173,7 +173,7 @@ pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandl
 /// `dat_lmr_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn create(
     ia: IaHandle,
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn create(
             privileges,
             va_type,
         };
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         let (made, lmr) = unsafe { make(ia, pz, asked)? };
         // SAFETY: null, or room for each.
         unsafe {
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn create(
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     lmr: LmrHandle,
     mask: dat_lmr_param_mask,
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn query(
 /// `dat_lmr_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(lmr: LmrHandle) -> Return {
     call("dat_lmr_free", || {
         // SAFETY: `find` validates the handle.
@@ -260,13 +260,13 @@ pub unsafe extern "C" fn free(lmr: LmrHandle) -> Return {
 /// `dat_lmr_sync_rdma_read`: the memory of an LMR is always coherent here.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn sync_rdma_read(
     ia: IaHandle,
     segments: *const LmrTriplet,
     count: Vlen,
 ) -> Return {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     call("dat_lmr_sync_rdma_read", || unsafe {
         check_segments(ia, segments, count)
     })
@@ -275,13 +275,13 @@ pub unsafe extern "C" fn sync_rdma_read(
 /// `dat_lmr_sync_rdma_write`: as [`sync_rdma_read`].
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn sync_rdma_write(
     ia: IaHandle,
     segments: *const LmrTriplet,
     count: Vlen,
 ) -> Return {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     call("dat_lmr_sync_rdma_write", || unsafe {
         check_segments(ia, segments, count)
     })
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn sync_rdma_write(
 /// Checks the arguments of the two synchronization calls.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 unsafe fn check_segments(ia: IaHandle, segments: *const LmrTriplet, count: Vlen) -> Result {
     // SAFETY: `find` validates the handle.
     unsafe { find::<Ia>(ia)? };

@@ -126,7 +126,7 @@ where
     if handle.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { find(handle) }.map(Some)
 }
 
@@ -141,7 +141,7 @@ pub unsafe fn remove<T: Kind>(handle: usize) -> Result<Arc<T>>
 where
     Held<T>: Object,
 {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let held = unsafe { Held::<T>::pool().take(handle as *const Held<T>) };
     held.map(|held| held.it).ok_or(Fail::handle(T::INVALID))
 }
@@ -173,7 +173,7 @@ where
 {
     let found = Held::<T>::pool().live(|held| wanted(&held.it));
     let handles = found.into_iter().map(|held| held as usize);
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     handles
         .filter_map(|it| unsafe { remove(it) }.ok())
         .collect()

@@ -72,7 +72,7 @@ pub unsafe fn segments(count: Count, iov: *const LmrTriplet) -> Result<(Segments
     if count > MAX_IOV as Count {
         return Err(Fail::argument(2));
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let list = unsafe { argument::list((2, count), (3, iov))? };
     let mut total = 0;
     let segments = list.iter().map(|triplet| {
@@ -115,7 +115,7 @@ fn check_state(ep: &Ep) -> Result {
 /// `dat_ep_post_send`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn send(
     ep: EpHandle,
     count: Count,
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn send(
 /// `dat_ep_post_recv`, which is allowed in every state. (If the EP is disconnected, the receive is flushed at once.)
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn recv(
     ep: EpHandle,
     count: Count,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn recv(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn rdma_read(
     ep: EpHandle,
     count: Count,
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn rdma_read(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn rdma_write(
     ep: EpHandle,
     count: Count,

@@ -73,7 +73,7 @@ pub fn entry(name: &CStr, parameters: String) -> &'static Entry {
 /// `info` is what libdat2 passes; `parameters` is null or a C string.
 pub unsafe fn init(info: *const ProviderInfo, parameters: *const c_char) {
     rkey_kit::log::start();
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { try_init(info, parameters) };
     if let Err(fail) = result {
         tracing::error!("the provider cannot be registered: {fail}");
@@ -83,7 +83,7 @@ pub unsafe fn init(info: *const ProviderInfo, parameters: *const c_char) {
 /// # Safety
 /// Same as [`init`].
 unsafe fn try_init(info: *const ProviderInfo, parameters: *const c_char) -> Result {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { name_of(info)? };
     let parameters = match parameters.is_null() {
         true => String::new(),
@@ -92,7 +92,7 @@ unsafe fn try_init(info: *const ProviderInfo, parameters: *const c_char) -> Resu
             .to_string_lossy()
             .into_owned(),
     };
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     match unsafe { registry::add(entry(&name, parameters).table(), info) } {
         true => Ok(()),
         false => Err(Fail::INTERNAL),
@@ -104,11 +104,11 @@ unsafe fn try_init(info: *const ProviderInfo, parameters: *const c_char) -> Resu
 /// # Safety
 /// `info` is what libdat2 passes.
 pub unsafe fn fini(info: *const ProviderInfo) {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     if let Ok(name) = unsafe { name_of(info) }
         && let Some(entry) = find(&name)
     {
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         unsafe { registry::remove(entry.table(), info) };
     }
 }
@@ -116,7 +116,7 @@ pub unsafe fn fini(info: *const ProviderInfo) {
 /// # Safety
 /// Same as [`init`].
 unsafe fn name_of(info: *const ProviderInfo) -> Result<CString> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let info = unsafe { crate::argument::input(1, info)? };
     let bytes: Vec<u8> = info.ia_name.iter().map(|&byte| byte as u8).collect();
     let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| Fail::argument(1))?;

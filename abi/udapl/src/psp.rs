@@ -33,7 +33,7 @@ crate::kind!(
 /// No other thread may free the EVD meanwhile.
 pub unsafe fn request_evd<'a>(evd: EvdHandle) -> Result<&'a Arc<Evd>> {
     let fail = Fail::handle(INVALID_HANDLE_EVD_CR);
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let evd = unsafe { find::<Evd>(evd) }.map_err(|_| fail)?;
     match evd.flags & EVD_CR_FLAG != 0 {
         true => Ok(evd),
@@ -70,7 +70,7 @@ pub fn make(
 /// `dat_psp_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     conn_qual: ConnQual,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn create(
 /// `dat_psp_create_any`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create_any(
     ia: IaHandle,
     conn_qual: *mut ConnQual,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn create_any(
 /// `dat_psp_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     psp: PspHandle,
     mask: dat_psp_param_mask,
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn query(
 /// `dat_psp_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(psp: PspHandle) -> Return {
     call("dat_psp_free", || {
         // SAFETY: the last use of the handle, which `remove` validates.

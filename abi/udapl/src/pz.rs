@@ -51,7 +51,7 @@ impl Pz {
 /// `dat_pz_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(ia: IaHandle, pz: *mut PzHandle) -> Return {
     call("dat_pz_create", || {
         // SAFETY: `find` validates the handle.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn create(ia: IaHandle, pz: *mut PzHandle) -> Return {
 /// `dat_pz_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     pz: PzHandle,
     mask: dat_pz_param_mask,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn query(
 /// `dat_pz_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(pz: PzHandle) -> Return {
     call("dat_pz_free", || {
         // SAFETY: `find` validates the handle.

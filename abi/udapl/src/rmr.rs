@@ -182,7 +182,7 @@ pub fn bind(
 /// `dat_rmr_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(pz: PzHandle, rmr: *mut RmrHandle) -> Return {
     call("dat_rmr_create", || {
         // SAFETY: `find` validates the handle.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn create(pz: PzHandle, rmr: *mut RmrHandle) -> Return {
 /// `dat_rmr_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     rmr: RmrHandle,
     mask: dat_rmr_param_mask,
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn query(
 /// `dat_rmr_bind`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
 pub unsafe extern "C" fn bind_call(
     rmr: RmrHandle,
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn bind_call(
 /// `dat_rmr_free`: also unbinds it.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(rmr: RmrHandle) -> Return {
     call("dat_rmr_free", || {
         // SAFETY: `find` validates the handle.

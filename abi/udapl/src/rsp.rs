@@ -45,7 +45,7 @@ impl Rsp {
 /// `dat_rsp_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     conn_qual: ConnQual,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn create(
 /// `dat_rsp_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     rsp: RspHandle,
     mask: dat_rsp_param_mask,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn query(
 /// `dat_rsp_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(rsp: RspHandle) -> Return {
     call("dat_rsp_free", || {
         // SAFETY: the last use of the handle, which `remove` validates.

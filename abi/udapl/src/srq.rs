@@ -153,7 +153,7 @@ impl Srq {
 /// `dat_srq_create`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn create(
     ia: IaHandle,
     pz: PzHandle,
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn create(
 /// `dat_srq_post_recv`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn post_recv(
     srq: SrqHandle,
     count: Count,
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn post_recv(
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn query(
     srq: SrqHandle,
     mask: dat_srq_param_mask,
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn query(
 /// `dat_srq_resize`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn resize(srq: SrqHandle, depth: Count) -> Return {
     call("dat_srq_resize", || {
         // SAFETY: `find` validates the handle.
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn resize(srq: SrqHandle, depth: Count) -> Return {
 /// `dat_srq_set_lw`: one event when fewer receives than this are left.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn set_low_watermark(srq: SrqHandle, low: Count) -> Return {
     call("dat_srq_set_lw", || {
         // SAFETY: `find` validates the handle.
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn set_low_watermark(srq: SrqHandle, low: Count) -> Return
 /// `dat_srq_free`.
 ///
 /// # Safety
-/// As in the manual page.
+/// The arguments must be valid as described in the manual page.
 pub unsafe extern "C" fn free(srq: SrqHandle) -> Return {
     call("dat_srq_free", || {
         // SAFETY: `find` validates the handle.

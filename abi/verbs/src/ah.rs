@@ -201,7 +201,7 @@ pub unsafe extern "C" fn create_ah_from_wc(
     // SAFETY: `find` validates the handle.
     let context = unsafe { find::<PdObject>(pd) }.map_or(std::ptr::null_mut(), |pd| pd.context);
     let mut attr = AhAttr::default();
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
             return std::ptr::null_mut();
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
         };
         *mac = [2, 0, 0, 0, 0, 1];
         if !vlan.is_null() {
-            // SAFETY: not null; room as the caller promises.
+            // SAFETY: not null; the caller guarantees the room.
             unsafe { *vlan = u16::MAX };
         }
         Ok(0)

@@ -124,7 +124,7 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
     fence(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
-        // SAFETY: a live completion queue.
+        // SAFETY: the completion queue is live.
         unsafe { completed(&raw mut (*cq).comp_events_completed, count) };
         object.comp_acks.acknowledge(count);
         Ok(())

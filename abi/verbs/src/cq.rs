@@ -186,7 +186,7 @@ pub unsafe extern "C" fn create_cq(
             wc_flags: 0,
             single_threaded: false,
         };
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         unsafe { create(context, &wanted) }
     })
 }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
             settle(object, depth as usize)?;
         }
         object.cq.resize(depth).map_err(errno::from)?;
-        // SAFETY: a live completion queue; the program resizes from one thread at a time.
+        // SAFETY: the completion queue is live; the program resizes from one thread at a time.
         unsafe { (*cq).cqe = c_int::try_from(object.cq.depth()).unwrap_or(c_int::MAX) };
         Ok(0)
     })

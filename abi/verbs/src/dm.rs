@@ -264,7 +264,7 @@ pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut D
         // SAFETY: `find` validates the handle.
         let device = unsafe { find::<ContextObject>(context)? }.device();
         let same = |dm: &DmObject| {
-            // SAFETY: a live object; `find` validates its context.
+            // SAFETY: the object is live; `find` validates its context.
             unsafe {
                 !dm.imported
                     && (*dm.c.get()).handle == handle

@@ -219,7 +219,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
         let number = object.qp.add_flow(flow).map_err(errno::from)?;
         let c = UnsafeCell::new(FlowHead {
             comp_mask: 0,
-            // SAFETY: a live queue pair.
+            // SAFETY: the queue pair is live.
             context: unsafe { (*qp).context },
             handle: number,
         });

@@ -152,7 +152,7 @@ unsafe fn kernel_stat(
     into: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, into, flags) as c_int }
 }
 
@@ -166,7 +166,7 @@ unsafe fn answer_stat(
     into: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe {
         let Some(file) = made_up(code != 0, path) else {
             return code;
@@ -208,7 +208,7 @@ macro_rules! stats {
                 ($($before: c_int,)* path: *const c_char, into: *mut libc::stat $(, $after: c_int)*) -> c_int,
                 kernel_stat($folder, path, into, $flags)
             );
-            // SAFETY: the caller promises valid arguments.
+            // SAFETY: the caller guarantees valid arguments.
             unsafe { answer_stat(code, path, into, $flags) }
         }
     )*};
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
         (path: *const c_char, mode: c_int) -> c_int,
         libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path, mode) as c_int
     );
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { answer_access(code, path, mode) }
 }
 
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn faccessat(
         (folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int,
         libc::syscall(libc::SYS_faccessat2, folder, path, mode, flags) as c_int
     );
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { answer_access(code, path, mode) }
 }
 
@@ -382,7 +382,7 @@ unsafe fn answer_realpath(
 /// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { answer_realpath(next_realpath(path, into), path, into) }
 }
 
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mu
 /// Same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { realpath(path, std::ptr::null_mut()) }
 }
 

@@ -35,7 +35,7 @@ unsafe fn find_both<'a>(
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn attach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u16) -> c_int {
     fence(|| {
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         let (object, group) = unsafe { find_both(qp, gid)? };
         object.qp.join(group).map_err(errno::from)?;
         Ok(0)
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn attach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn detach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u16) -> c_int {
     fence(|| {
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         let (object, group) = unsafe { find_both(qp, gid)? };
         if object.qp.leave(group).map_err(errno::from)? {
             Ok(0)

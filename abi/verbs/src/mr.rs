@@ -142,7 +142,7 @@ pub unsafe fn register(
     pd_handle: *mut Pd,
     wanted: &Registration,
 ) -> Result<*mut Mr, Errno> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { register_with(pd, pd_handle, wanted, None) }
 }
 
@@ -159,7 +159,7 @@ pub unsafe fn register_dm(
     wanted: &Registration,
     dm: DmRef,
 ) -> Result<*mut Mr, Errno> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { register_with(pd, pd_handle, wanted, Some(Backing::Dm(dm))) }
 }
 
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn reg_mr_iova2(
             flags: access,
             shown: addr,
         };
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         unsafe { register(object, pd, &wanted) }
     })
 }
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut Mr {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
 }
 
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut Mr {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
@@ -389,7 +389,7 @@ pub(crate) struct Advised {
 /// The region with this local key in a domain.
 pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     let same = |mr: &MrObject| {
-        // SAFETY: a live region; `find` validates its protection domain.
+        // SAFETY: the region is live; `find` validates its protection domain.
         !mr.is_null()
             && unsafe {
                 let c = &*mr.c();
@@ -398,7 +398,7 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     };
     let found = MrObject::pool().find_map(|mr| {
         same(mr).then(|| {
-            // SAFETY: a live region.
+            // SAFETY: the region is live.
             let ((base, flags), c) = unsafe { (*mr.base.get(), &*mr.c()) };
             let memory = match mr.backing.get().map(|backing| &**backing) {
                 None => Some(c.addr as u64),
@@ -453,7 +453,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
         let device = object.context()?.device();
         let same = |mr: &MrObject| {
             !mr.imported
-                // SAFETY: a live region.
+                // SAFETY: the region is live.
                 && unsafe { (*mr.c()).handle } == handle
                 && mr.context().is_ok_and(|c| c.device().is(device))
         };

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut M
         let attr = unsafe { input(attr)? };
         let source = source(attr)?;
         let given = (attr.comp_mask & REG_MR_MASK_IOVA != 0).then_some(attr.iova);
-        // SAFETY: the caller promises it; each of these calls validates its arguments.
+        // SAFETY: guaranteed by the caller; each of these calls validates its arguments.
         let region = unsafe {
             match source {
                 Source::Address => {

@@ -120,7 +120,7 @@ pub unsafe fn bind_work(
     } else {
         // SAFETY: `find` validates the handle.
         let mr = unsafe { find::<crate::mr::MrObject>(info.mr.cast_const().cast::<Mr>())? };
-        // SAFETY: a live region.
+        // SAFETY: the region is live.
         LocalKey(unsafe { (*mr.c()).lkey })
     };
     Ok(Work::Bind {
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
         // SAFETY: `find` validates the handles; `input` refuses null; the caller promises the rest.
         let (qp, window, bind) =
             unsafe { (find::<QpObject>(qp)?, find::<MwObject>(mw)?, input(bind)?) };
-        // SAFETY: a live window.
+        // SAFETY: the window is live.
         if unsafe { (*window.c()).mw_type } != MW_TYPE_1 {
             return Err(Errno::INVAL);
         }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
         if info.mr.is_null() && info.addr != 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a live window; `find` validates the region.
+        // SAFETY: the window is live; `find` validates the region.
         let strange = unsafe {
             let pd = (*window.c()).pd;
             !info.mr.is_null() && (*find::<crate::mr::MrObject>(info.mr)?.c()).pd != pd
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
         } else {
             None
         };
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         let posted =
             unsafe { bind_work(window, &bind.bind_info, key.map(|key| key.0)) }.and_then(|work| {
                 let request = SendRequest {

@@ -161,7 +161,7 @@ unsafe fn create(
         return Err(Errno::INVAL);
     }
     let cqs = [Some(send_cq), recv_cq];
-    // SAFETY: a live queue.
+    // SAFETY: the queue is live.
     let srq_fits = srq.is_none_or(|srq| unsafe { (*srq.c()).context } == pd.context);
     if !srq_fits || !cqs.into_iter().flatten().all(|cq| cq.is_of(pd.context)) {
         return Err(Errno::INVAL);
@@ -300,11 +300,11 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
             output(attr)?
         };
         if attr.qp_type == QPT_XRC_RECV {
-            // SAFETY: the caller promises it.
+            // SAFETY: guaranteed by the caller.
             return unsafe { xrc::create_receiver(context, attr) };
         }
         if attr.comp_mask & (QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH) != 0 {
-            // SAFETY: the caller promises it.
+            // SAFETY: guaranteed by the caller.
             return unsafe { wq::create_spreading(context, attr) };
         }
         let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS | QP_INIT_ATTR_CREATE_FLAGS;
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
         let extra = Extra {
             send_ops: with_ops.then_some(attr.send_ops_flags),
         };
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         let (handle, granted) = unsafe { create(attr.pd, &base, extra)? };
         attr.cap = granted;
         Ok(handle)
@@ -477,7 +477,7 @@ pub unsafe extern "C" fn query_qp(
             rnr_retry: now.rnr_retry.unwrap_or(0),
             ..kept
         };
-        // SAFETY: a live queue pair.
+        // SAFETY: the queue pair is live.
         let c = unsafe { &mut *qp };
         *init_attr = QpInitAttr {
             qp_context: c.qp_context,

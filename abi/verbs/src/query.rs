@@ -201,7 +201,7 @@ pub unsafe extern "C" fn query_port_ex(
 /// # Safety
 /// `attr` has room for [`port::COMPAT_LEN`] bytes; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { query_port_ex(context, port, attr, port::COMPAT_LEN) }
 }
 

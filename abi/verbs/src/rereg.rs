@@ -40,7 +40,7 @@ pub unsafe extern "C" fn rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     if fence(|| unsafe { change(mr, what as u32, pd, addr, length, access as u32) }) == 0 {
         0
     } else {

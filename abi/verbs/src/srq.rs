@@ -78,7 +78,7 @@ unsafe fn create(
         Some((xrcd, cq)) => Some(unsafe { (find::<XrcdObject>(xrcd)?, find::<CqObject>(cq)?) }),
         None => None,
     };
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     let strange = |(xrcd, cq): (*mut Xrcd, *mut Cq)| unsafe {
         (*xrcd).context != pd.context || (*cq).context != pd.context
     };

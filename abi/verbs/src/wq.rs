@@ -143,7 +143,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
     fence(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<WqObject>(wq)? };
-        // SAFETY: a live queue.
+        // SAFETY: the queue is live.
         if unsafe { (*object.c.get()).state } == WQS_ERR {
             // SAFETY: null, or writable as the caller promises.
             if let Ok(bad) = unsafe { output(bad) } {

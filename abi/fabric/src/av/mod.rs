@@ -253,7 +253,7 @@ static OPS: OpsAv = OpsAv {
 /// `fi_av_open`.
 ///
 /// # Safety
-/// Arguments as fi_av(3) requires.
+/// The arguments must be valid as described in fi_av(3).
 pub(crate) unsafe extern "C" fn av_open(
     domain: *mut FidDomain,
     attr: *mut AvAttr,
@@ -440,7 +440,7 @@ unsafe extern "C" fn insertsvc(
     context: *mut c_void,
 ) -> c_int {
     counted(|| {
-        // SAFETY: `find` validates the handle; C strings as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees C strings.
         let (object, node, service) =
             unsafe { (find::<AvObject, _>(av)?, text(node)?, text(service)?) };
         if node.is_none() || service.is_none() {
@@ -468,7 +468,7 @@ unsafe extern "C" fn insertsym(
     context: *mut c_void,
 ) -> c_int {
     counted(|| {
-        // SAFETY: `find` validates the handle; C strings as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees C strings.
         let (object, node, service) =
             unsafe { (find::<AvObject, _>(av)?, text(node)?, text(service)?) };
         let (Some(node), Some(service)) = (node, service) else {
@@ -501,7 +501,7 @@ unsafe extern "C" fn remove_numbers(
     flags: u64,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; a list as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees the list.
         let (object, numbers) = unsafe {
             (
                 find::<AvObject, _>(av)?,

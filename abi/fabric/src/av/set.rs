@@ -61,7 +61,7 @@ static OPS: OpsAvSet = OpsAvSet {
 /// `fi_av_set`.
 ///
 /// # Safety
-/// Arguments as fi_av_set(3) requires.
+/// The arguments must be valid as described in fi_av_set(3).
 pub(super) unsafe extern "C" fn av_set(
     av: *mut FidAv,
     attr: *mut AvSetAttr,
@@ -144,7 +144,7 @@ unsafe fn combine(
     change: impl FnOnce(&mut Vec<u64>, &[u64]),
 ) -> c_int {
     status(|| {
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         let (dst, src) = unsafe {
             let dst = &find::<AvSetObject, _>(dst)?.inner;
             (dst, &find::<AvSetObject, _>(src)?.inner)
@@ -167,7 +167,7 @@ unsafe extern "C" fn set_union(dst: *mut FidAvSet, src: *const FidAvSet) -> c_in
             }
         }
     };
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { combine(dst, src, change) }
 }
 
@@ -175,7 +175,7 @@ unsafe extern "C" fn intersect(dst: *mut FidAvSet, src: *const FidAvSet) -> c_in
     let change = |members: &mut Vec<u64>, others: &[u64]| {
         members.retain(|number| others.contains(number));
     };
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { combine(dst, src, change) }
 }
 
@@ -183,7 +183,7 @@ unsafe extern "C" fn diff(dst: *mut FidAvSet, src: *const FidAvSet) -> c_int {
     let change = |members: &mut Vec<u64>, others: &[u64]| {
         members.retain(|number| !others.contains(number));
     };
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { combine(dst, src, change) }
 }
 

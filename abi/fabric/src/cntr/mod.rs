@@ -205,7 +205,7 @@ static OPS: OpsCntr = OpsCntr {
 /// `fi_cntr_open`.
 ///
 /// # Safety
-/// Arguments as fi_cntr(3) requires.
+/// The arguments must be valid as described in fi_cntr(3).
 pub(crate) unsafe extern "C" fn cntr_open(
     domain: *mut FidDomain,
     attr: *mut CntrAttr,

@@ -65,7 +65,7 @@ impl Counter {
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { find::<CntrObject, _>(fid)? }.inner.arm()
 }
 

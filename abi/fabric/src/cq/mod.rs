@@ -191,7 +191,7 @@ static OPS: OpsCq = OpsCq {
 /// `fi_cq_open`.
 ///
 /// # Safety
-/// Arguments as fi_cq(3) requires.
+/// The arguments must be valid as described in fi_cq(3).
 pub(crate) unsafe extern "C" fn cq_open(
     domain: *mut FidDomain,
     attr: *mut CqAttr,
@@ -297,6 +297,6 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { find::<CqObject, _>(fid)? }.inner.arm_descriptor()
 }

@@ -81,12 +81,12 @@ unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
             return Err(FiError::AGAIN);
         }
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { take(cq, into, max, sources) }
 }
 
 pub(super) unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, max: usize) -> isize {
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { readfrom(cq, buf, max, std::ptr::null_mut()) }
 }
 
@@ -97,7 +97,7 @@ pub(super) unsafe extern "C" fn readfrom(
     sources: *mut u64,
 ) -> isize {
     count(|| {
-        // SAFETY: `find` validates the handle; room as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees the room.
         unsafe { poll(&find::<CqObject, _>(cq)?.inner, buf, max, sources) }
     })
 }
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn sread(
     cond: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { sreadfrom(cq, buf, max, std::ptr::null_mut(), cond, timeout) }
 }
 

@@ -188,7 +188,7 @@ pub(super) unsafe extern "C" fn connect(
     len: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; data as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees valid data.
         let (ep, data) = unsafe { (&find::<EpObject, _>(ep)?.inner, parameters(param, len)?) };
         if ep.ep_type != FI_EP_MSG {
             return Err(FiError::NOSYS);
@@ -212,7 +212,7 @@ pub(super) unsafe extern "C" fn connect(
 /// `fi_accept`.
 pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; data as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees valid data.
         let (ep, data) = unsafe { (&find::<EpObject, _>(ep)?.inner, parameters(param, len)?) };
         if ep.ep_type != FI_EP_MSG {
             return Err(FiError::NOSYS);
@@ -265,7 +265,7 @@ pub(super) unsafe extern "C" fn getpeer(
             Some(connection) if connection.state().is_open() => connection.peer,
             _ => return Err(FiError::NOTCONN),
         };
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller guarantees the room.
         unsafe { give_name(&ep.domain.format.encode(peer), addr, len) }
     })
 }

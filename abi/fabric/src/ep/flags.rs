@@ -61,9 +61,9 @@ impl OpFlags {
 /// Null, or flags of the program that may be written.
 pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
     let arg = arg.cast::<u64>();
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let (flags, _) = object.flags.of(*unsafe { input(arg.cast_const())? })?;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { crate::object::store(arg, flags.load(Ordering::Relaxed)) }
 }
 
@@ -72,6 +72,6 @@ pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
 /// # Safety
 /// Null, or flags of the program.
 pub(super) unsafe fn set(object: &EpObject, arg: *mut c_void) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     object.flags.set(*unsafe { input(arg.cast::<u64>())? })
 }

@@ -58,7 +58,7 @@ impl Joined {
 /// `fi_join_collective`.
 ///
 /// # Safety
-/// Arguments as fi_collective(3) requires.
+/// The arguments must be valid as described in fi_collective(3).
 pub(super) unsafe extern "C" fn join(
     ep: *mut FidEp,
     addr: *const c_void,

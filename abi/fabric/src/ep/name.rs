@@ -11,7 +11,7 @@ use std::ffi::c_void;
 /// `fi_setname`: the address, before the endpoint is enabled. It is reserved.
 pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; `len` bytes, as the program says.
+        // SAFETY: `find` validates the handle; the program says that there are `len` bytes.
         let (object, bytes) = unsafe {
             (
                 find::<EpObject, _>(fid)?,
@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn getname(
             Some(live) => live.name(),
             None => ep.name_before(&mut ep.setup.lock())?,
         };
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller guarantees the room.
         unsafe { give_name(&ep.domain.format.encode(name), addr, len) }
     })
 }

@@ -92,7 +92,7 @@ impl<'a> Target<'a> {
     /// # Safety
     /// See [`crate::object`] for the rules of handles.
     unsafe fn find(fid: *mut Fid) -> Result<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match find::<EpObject, _>(fid) {
                 Ok(ep) => Ok(Self::Endpoint(&ep.inner)),

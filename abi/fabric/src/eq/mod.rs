@@ -238,7 +238,7 @@ static OPS: OpsEq = OpsEq {
 /// `fi_eq_open`.
 ///
 /// # Safety
-/// Arguments as fi_eq(3) requires.
+/// The arguments must be valid as described in fi_eq(3).
 pub(crate) unsafe extern "C" fn eq_open(
     fabric: *mut FidFabric,
     attr: *mut EqAttr,
@@ -325,7 +325,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { find::<EqObject, _>(fid)? }.inner.arm()
 }
 
@@ -385,7 +385,7 @@ unsafe fn poll(
     len: usize,
     flags: u64,
 ) -> Result<usize> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     match unsafe { take(eq, event, buf, len, flags) } {
         // SAFETY: as above.
         Err(FiError::AGAIN) if eq.progress() => unsafe { take(eq, event, buf, len, flags) },
@@ -525,7 +525,7 @@ unsafe extern "C" fn strerror(
 /// # Safety
 /// `buf` is null or has `len` bytes.
 pub(crate) unsafe fn give_text(number: c_int, buf: *mut c_char, len: usize) -> *const c_char {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { give_words(errno::text(number).into_owned(), buf, len) }
 }
 

@@ -27,7 +27,7 @@ pub(crate) const DOMAIN_NAME: &CStr = c"rkey0";
 /// `fi_getinfo`, as libfabric's core calls it.
 ///
 /// # Safety
-/// Arguments as fi_getinfo(3) requires.
+/// The arguments must be valid as described in fi_getinfo(3).
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,

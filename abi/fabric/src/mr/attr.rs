@@ -125,7 +125,7 @@ pub(crate) unsafe fn register_with(
     ops: &'static Ops,
     mr: *mut *mut FidMr,
 ) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { register(domain, attr, tail, flags, ops, mr) }
 }
 

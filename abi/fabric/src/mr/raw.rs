@@ -21,7 +21,7 @@ use rkey_device::core::{Key, RawKey, WireKey};
 /// # Safety
 /// `arg` is the argument of the control command.
 pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let attr = unsafe { input(arg)? };
     if attr.flags != 0 {
         return Err(FiError::BADFLAGS);
@@ -73,7 +73,7 @@ pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
 /// # Safety
 /// `arg` is the argument of the control command.
 pub(crate) unsafe fn map(domain: &Domain, arg: *const MrMapRaw) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let asked = unsafe { input(arg)? };
     if asked.flags != 0 {
         return Err(FiError::BADFLAGS);
@@ -108,7 +108,7 @@ pub(crate) unsafe fn map(domain: &Domain, arg: *const MrMapRaw) -> Result<()> {
 /// # Safety
 /// `key` is the argument of the control command.
 pub(crate) unsafe fn unmap(domain: &Domain, key: *const u64) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     forget(domain, *unsafe { input(key)? })
 }
 

@@ -39,7 +39,7 @@ pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> 
 /// `arg` is the argument of the control command.
 pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<()> {
     let mr = &object.inner;
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let modify = unsafe { input(arg)? };
     if modify.flags != 0 {
         return Err(FiError::BADFLAGS);

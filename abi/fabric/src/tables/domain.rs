@@ -57,7 +57,7 @@ static OPS: OpsDomain = OpsDomain {
 /// `fi_domain`.
 ///
 /// # Safety
-/// Arguments as fi_domain(3) requires.
+/// The arguments must be valid as described in fi_domain(3).
 pub(crate) unsafe extern "C" fn domain_open(
     fabric: *mut FidFabric,
     info: *mut Info,
@@ -186,7 +186,7 @@ unsafe extern "C" fn endpoint2(
     if flags != 0 {
         return FiError::BADFLAGS.code();
     }
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { ep_tables::object::endpoint(domain, info, ep, context) }
 }
 

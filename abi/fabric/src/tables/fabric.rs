@@ -33,7 +33,7 @@ static OPS: OpsFabric = OpsFabric {
 /// `fi_fabric`, as libfabric's core calls it.
 ///
 /// # Safety
-/// Arguments as fi_fabric(3) requires.
+/// The arguments must be valid as described in fi_fabric(3).
 pub(crate) unsafe extern "C" fn fabric(
     attr: *mut FabricAttr,
     fabric: *mut *mut FidFabric,
@@ -81,7 +81,7 @@ unsafe extern "C" fn domain2(
     if flags != 0 {
         return FiError::BADFLAGS.code();
     }
-    // SAFETY: the caller promises valid arguments.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { domain_open(fabric, info, domain, context) }
 }
 

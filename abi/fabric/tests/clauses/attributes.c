@@ -34,7 +34,7 @@ CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that the system does
     wants_refusal("fi_mr_regattr", regattr(&w->there, &attr, 0, &mr));
 }
 
-CHECK(size_of_no_pages_ignored, "FI-140", "from 1.22 on a page_size that the system does not have changes nothing", .from = FI_VERSION(1, 22),
+CHECK(size_of_no_pages_ignored, "FI-140", "from 1.22 on a page_size that the system does not have is ignored", .from = FI_VERSION(1, 22),
       .lenient = true) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);

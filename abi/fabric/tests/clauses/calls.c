@@ -152,7 +152,7 @@ CHECK(unknown_rights, "FI-089", "an unknown right is refused", .strict = true) {
     wants_refusal("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE | 1ULL << 62, next_key(), 0, &mr));
 }
 
-CHECK(reserved_offset_ignored, "FI-016 FI-112", "an offset other than 0 changes nothing", .lenient = true) {
+CHECK(reserved_offset_ignored, "FI-016 FI-112", "an offset other than 0 is ignored", .lenient = true) {
     for (int call = 0; call < 3; call++) {
         struct area area = {.bytes = pages(1), .length = PAGE};
         struct iovec part = {area.bytes, PAGE};

@@ -79,7 +79,7 @@ CHECK(basic_with_others, "FI-253 FI-I18", "FI_MR_BASIC and FI_MR_SCALABLE with o
     wants("fi_getinfo for FI_MR_SCALABLE and FI_MR_LOCAL", refused(w, FI_MR_SCALABLE | FI_MR_LOCAL), -FI_ENODATA);
 }
 
-CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR changes nothing", .bare = true) {
+CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR has no effect", .bare = true) {
     for (int i = 0; i < 2; i++) {
         int offered = i ? ALL_BITS : ALL_BITS & ~FI_MR_LOCAL;
         struct fi_info *with = hints(w, offered), *info;
@@ -90,7 +90,7 @@ CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR chang
     }
 }
 
-CHECK(versions_of_old, "FI-028 FI-I17", "before 1.5 no bits mean basic or scalable registration, and FI_MR_SCALABLE asks for the second", .bare = true,
+CHECK(versions_of_old, "FI-028 FI-I17", "before 1.5 no bits mean basic or scalable registration, and FI_MR_SCALABLE selects the latter", .bare = true,
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     int bits = granted(w, FI_MR_UNSPEC);
     wants_that(bits == FI_MR_BASIC || bits == FI_MR_SCALABLE, "one of the two comes back");

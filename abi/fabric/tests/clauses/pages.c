@@ -36,7 +36,7 @@ CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: peers rea
     struct area area = share(w, REMOTE);
     for (int i = 0; i < 10; i++) {
         wants("a write", access_area(w, WRITE, &area, 0, 8), 0);
-        wants_pattern(w, area.bytes, 8, "the bytes are in the pages of now");
+        wants_pattern(w, area.bytes, 8, "the bytes are in the pages that are mapped now");
         munmap(area.bytes, PAGE);
         put_pages_at(area.bytes);
     }

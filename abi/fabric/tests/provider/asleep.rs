@@ -233,7 +233,7 @@ fn senders_complete_when_the_last_entry_is_read() {
     let progress = |counter| {
         let started = Instant::now();
         while count(counter) == 0 {
-            // SAFETY: a live handle; nothing is read.
+            // SAFETY: the handle is live; nothing is read.
             unsafe { ((*(*b.cq).ops).read)(b.cq, null_mut(), 0) };
             assert!(started.elapsed() < PATIENCE);
         }

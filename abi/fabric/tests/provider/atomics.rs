@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 pub(crate) fn add(side: &Side, target: &Side, peer: u64, value: u32, addr: u64, key: u64) -> c_int {
-    // SAFETY: a live handle; the operand is copied when it is posted.
+    // SAFETY: the handle is live; the operand is copied when it is posted.
     let code = again(|| unsafe {
         let (write, at) = ((*(*side.ep).atomic).write, (&raw const value).cast());
         write(
@@ -39,7 +39,7 @@ fn fetch(
     key: u64,
 ) -> Result<u32, c_int> {
     let (one, mut old) = (1u32, 0u32);
-    // SAFETY: a live handle; the result stays until the completion.
+    // SAFETY: the handle is live; the result stays valid until the completion.
     let code = again(|| unsafe {
         let (call, at) = ((*(*side.ep).atomic).readwrite, (&raw const one).cast());
         let (old, none) = ((&raw mut old).cast(), null_mut());
@@ -104,7 +104,7 @@ fn a_compare_and_swap_succeeds_only_on_equality() {
     let mr = b.reg(&mut words, REMOTE, 1, 0).unwrap();
     for (compare, swap, before) in [(7u64, 9u64, 7u64), (7, 11, 9), (9, 13, 9)] {
         let mut old = 0u64;
-        // SAFETY: a live handle; the result stays until the completion.
+        // SAFETY: the handle is live; the result stays valid until the completion.
         let code = again(|| unsafe {
             let call = (*(*a.ep).atomic).compwrite;
             let (swap, compare) = ((&raw const swap).cast(), (&raw const compare).cast());
@@ -136,7 +136,7 @@ fn sixteen_byte_numbers_are_supported() {
         (FI_LONG_DOUBLE, one_and_a_half, 16, FI_PROD),
     ] {
         let mut attr = AtomicAttr::default();
-        // SAFETY: live handles; the operand is copied when it is posted.
+        // SAFETY: the handles are live; the operand is copied when it is posted.
         let code = again(|| unsafe {
             let query = (*(*a.domain).ops).query_atomic;
             assert_eq!(query(a.domain, datatype, op, &mut attr, 0), 0);
@@ -173,7 +173,7 @@ fn with_local_registration_operands_and_results_need_their_rights() {
         let from = a.reg(&mut one, operand, 0, 0).unwrap();
         let into = a.reg(&mut old, result, 0, 0).unwrap();
         let good = (operand, result) == (FI_WRITE, FI_READ);
-        // SAFETY: a live handle; the buffers stay until the completion.
+        // SAFETY: the handle is live; the buffers stay valid until the completion.
         let code = again(|| unsafe {
             let call = (*(*a.ep).atomic).readwrite;
             let (at, to) = (one.as_ptr().cast(), old.as_mut_ptr().cast());

@@ -88,7 +88,7 @@ impl Keyed {
 
     fn regattr(&self, attr: &LongMrAttr, flags: u64) -> Result<Mr, c_int> {
         let mut mr = null_mut();
-        // SAFETY: a live handle; memory that the test keeps until the region is closed.
+        // SAFETY: the handle is live; memory that the test keeps until the region is closed.
         let code = unsafe {
             ((*(*self.domain).mr).regattr)(self.domain.cast(), &attr.known, flags, &mut mr)
         };
@@ -566,7 +566,7 @@ fn a_receive_can_be_limited_to_the_peers_of_a_key() {
             context: null_mut(),
             data: 0,
         };
-        // SAFETY: a live handle; the buffer stays until the completion.
+        // SAFETY: the handle is live; the buffer stays valid until the completion.
         unsafe { ((*(*end.ep).tagged).recvmsg)(end.ep, &msg, flags) }
     };
     let refused = INVAL as isize;

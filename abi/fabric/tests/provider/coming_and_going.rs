@@ -23,7 +23,7 @@ fn with_little_room(test: &str, run: impl FnOnce()) {
 
 fn send(ep: *mut FidEp, peer: u64, bytes: &[u8]) -> isize {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: a live handle; the bytes are copied before the call returns.
+    // SAFETY: the handle is live; the bytes are copied before the call returns.
     again(|| unsafe { ((*(*ep).msg).inject)(ep, at, len, peer) })
 }
 
@@ -49,7 +49,7 @@ fn an_endpoint_outlives_any_number_of_peers() {
             let mut into = [0u8; 8];
             let mut receive = || {
                 let (at, from) = (into.as_mut_ptr().cast(), FI_ADDR_UNSPEC);
-                // SAFETY: a live handle; the buffer stays until the completion.
+                // SAFETY: the handle is live; the buffer stays valid until the completion.
                 let code = unsafe {
                     let recv = (*(*stays.ep).msg).recv;
                     recv(stays.ep, at, 8, null_mut(), from, null_mut())
@@ -77,7 +77,7 @@ fn an_endpoint_outlives_any_number_of_peers() {
 /// Posts a receive of eight bytes, tagged or not.
 fn receive(ep: *mut FidEp, into: &mut [u8; 8], tag: Option<u64>) {
     let (at, from) = (into.as_mut_ptr().cast(), FI_ADDR_UNSPEC);
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     let code = unsafe {
         match tag {
             None => ((*(*ep).msg).recv)(ep, at, 8, null_mut(), from, null_mut()),
@@ -121,7 +121,7 @@ fn unread_messages_of_all_peers_together_are_bounded() {
         let bytes = [1u8; 8];
         again(|| {
             let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-            // SAFETY: a live handle; the bytes are copied before the call returns.
+            // SAFETY: the handle is live; the bytes are copied before the call returns.
             let code = unsafe {
                 match tag {
                     None => ((*(*side.ep).msg).inject)(side.ep, at, len, peer),

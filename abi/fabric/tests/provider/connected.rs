@@ -209,7 +209,7 @@ fn the_end_of_a_connection_is_reported_after_its_beginning() {
 /// Posts an empty receive.
 fn post(ep: *mut FidEp, context: usize) {
     let context = context as *mut c_void;
-    // SAFETY: a live handle; no memory is passed.
+    // SAFETY: the handle is live; no memory is passed.
     let code = unsafe { ((*(*ep).msg).recv)(ep, null_mut(), 0, null_mut(), 0, context) };
     assert_eq!(code, 0);
 }

@@ -27,20 +27,20 @@ fn stx_of(domain: *mut FidDomain, size: usize) -> *mut FidStx {
 /// Sends a message; returns 0 or a negative code.
 fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     unsafe { ((*(*ep).msg).send)(ep, at, len, null_mut(), to, null_mut()) }
 }
 
 /// Injects 8 bytes from an invalid address.
 fn inject_nothing(ep: *mut FidEp, to: u64) -> isize {
     let nowhere = null::<u64>().wrapping_add(1);
-    // SAFETY: a live handle; the provider's copy survives a bad address.
+    // SAFETY: the handle is live; the provider's copy survives a bad address.
     unsafe { ((*(*ep).msg).inject)(ep, nowhere.cast(), 8, to) }
 }
 
 fn recv(ep: *mut FidEp, into: &mut [u8]) {
     let (at, len) = (into.as_mut_ptr().cast(), into.len());
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     let code = unsafe { ((*(*ep).msg).recv)(ep, at, len, null_mut(), FI_ADDR_UNSPEC, null_mut()) };
     assert_eq!(code, 0);
 }

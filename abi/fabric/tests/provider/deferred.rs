@@ -55,13 +55,13 @@ fn tsend_at(side: &Side, peer: u64, bytes: &[u8], tag: u64, at: &mut TriggeredCo
         iov_len: bytes.len(),
     }];
     let msg = tagged(&iov, peer, tag, (&raw mut *at).cast());
-    // SAFETY: a live handle; context and bytes stay until the completion.
+    // SAFETY: the handle is live; context and bytes stay until the completion.
     unsafe { ((*(*side.ep).tagged).sendmsg)(side.ep, &msg, FI_TRIGGER | FI_COMPLETION) }
 }
 
 fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         ((*(*side.ep).tagged).send)(side.ep, at, len, null_mut(), peer, tag, null_mut())
     });
@@ -352,7 +352,7 @@ fn deferred_receives_count_and_complete_if_requested() {
     add(go, 1);
     tsend(&a, peer, &[8; 4], 8);
     let bytes = [3u8; 4];
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         let send = (*(*a.ep).msg).send;
         send(a.ep, bytes.as_ptr().cast(), 4, null_mut(), peer, null_mut())

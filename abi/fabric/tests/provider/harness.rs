@@ -98,7 +98,7 @@ pub(crate) fn reg_in(
     flags: u64,
 ) -> Result<Mr, c_int> {
     let (mut mr, buf) = (null_mut(), at as *const c_void);
-    // SAFETY: a live handle; the test keeps the memory until the region is closed.
+    // SAFETY: the handle is live; the test keeps the memory until the region is closed.
     let code = unsafe {
         let (reg, domain, none) = ((*(*domain).mr).reg, domain.cast(), null_mut());
         reg(domain, buf, len, access, 0, key, flags, &mut mr, none)
@@ -343,7 +343,7 @@ impl Side {
         key: u64,
     ) -> c_int {
         let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-        // SAFETY: a handle of this side; the bytes stay until the completion.
+        // SAFETY: a handle of this side; the bytes stay valid until the completion.
         let code = again(|| unsafe {
             ((*(*self.ep).rma).write)(self.ep, at, len, desc, peer, addr, key, null_mut())
         });
@@ -372,7 +372,7 @@ impl Side {
         key: u64,
     ) -> c_int {
         let (at, len) = (into.as_mut_ptr().cast(), into.len());
-        // SAFETY: a handle of this side; the buffer stays until the completion.
+        // SAFETY: a handle of this side; the buffer stays valid until the completion.
         let code = again(|| unsafe {
             ((*(*self.ep).rma).read)(self.ep, at, len, desc, peer, addr, key, null_mut())
         });

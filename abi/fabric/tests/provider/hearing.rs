@@ -233,7 +233,7 @@ fn every_method_reports_it(test: &str, end: impl FnOnce(&mut Peer)) {
     let mut buffers = METHODS.map(|_| [0u8; 8]);
     for (end, buffer) in ends.iter().zip(&mut buffers) {
         let (ep, at) = (end.ep.get(), buffer.as_mut_ptr().cast());
-        // SAFETY: a live handle; the buffer stays until the endpoint is closed.
+        // SAFETY: the handle is live; the buffer stays valid until the endpoint is closed.
         let code = unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), 0, null_mut()) };
         assert_eq!(code, 0);
     }
@@ -297,7 +297,7 @@ fn send_messages() {
     say("connected");
     while let Some(number) = hear().and_then(|word| word.parse::<usize>().ok()) {
         for _ in 0..number {
-            // SAFETY: a live handle; the bytes are copied.
+            // SAFETY: the handle is live; the bytes are copied.
             let inject = || unsafe { ((*(*ep).msg).inject)(ep, [7u8; 8].as_ptr().cast(), 8, 0) };
             assert_eq!(again(inject), 0);
         }
@@ -352,7 +352,7 @@ fn messages_wake_no_event_waiter(test: &str, take: impl Fn(End)) {
         let before = sleeps(&thread);
         for buffer in &mut buffers {
             let (ep, at) = (end.ep.get(), buffer.as_mut_ptr().cast());
-            // SAFETY: a live handle; the buffer stays until the completion.
+            // SAFETY: the handle is live; the buffer stays valid until the completion.
             let recv = || unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), 0, null_mut()) };
             assert_eq!(again(recv), 0);
             peer.tell("1");

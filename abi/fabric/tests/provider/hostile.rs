@@ -20,7 +20,7 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
     let bytes = [round as u8; 300];
     let mut into = [0u8; 300];
     trecv(b, FI_ADDR_UNSPEC, &mut into, OURS, 0, 99);
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         let send = (*(*a.ep).tagged).send;
         let _ = poll(b.cq);

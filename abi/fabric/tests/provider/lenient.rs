@@ -191,7 +191,7 @@ fn a_counter_that_is_bound_late_counts_from_then_on() {
         let mut there = [0u8; 4];
         assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
         assert_eq!(a.read(peer, &mut [0; 8], 0, 1), 0);
-        // SAFETY: live handles; both buffers stay until the completions.
+        // SAFETY: the handles are live; both buffers stay valid until the completions.
         unsafe {
             let at = there.as_mut_ptr().cast();
             let recv = (*(*b.ep).msg).recv;

@@ -258,7 +258,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
         (&raw mut old).cast(),
         null_mut(),
     );
-    // SAFETY: a live handle; operand and result stay until the completion.
+    // SAFETY: the handle is live; operand and result stay until the completion.
     let code = again(|| unsafe {
         ((*(*a.ep).atomic).write)(a.ep, at, 1, none, to, 8, 1, FI_UINT64, FI_SUM, none)
     });
@@ -279,7 +279,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     // Its receiver reads a long message from our memory, which is not an access by the program.
     let (long, mut into) = (vec![5u8; 100_000], vec![0u8; 100_000]);
     let to_a = counted.peer(&a);
-    // SAFETY: live handles; both buffers stay until the completions.
+    // SAFETY: the handles are live; both buffers stay valid until the completions.
     unsafe {
         let (recv, send) = ((*(*a.ep).msg).recv, (*(*counted.ep).msg).send);
         let at = into.as_mut_ptr().cast();

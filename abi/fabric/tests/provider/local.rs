@@ -8,13 +8,13 @@ use std::ptr::null_mut;
 
 fn send(side: &Side, peer: u64, bytes: &[u8], desc: *mut c_void) -> isize {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     again(|| unsafe { ((*(*side.ep).msg).send)(side.ep, at, len, desc, peer, null_mut()) })
 }
 
 fn recv(side: &Side, into: &mut [u8], desc: *mut c_void) -> isize {
     let (at, len) = (into.as_mut_ptr().cast(), into.len());
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     unsafe { ((*(*side.ep).msg).recv)(side.ep, at, len, desc, FI_ADDR_UNSPEC, null_mut()) }
 }
 
@@ -93,7 +93,7 @@ fn each_local_use_needs_its_right() {
         let received = recv(&a, &mut bytes, mr.desc());
         assert_eq!(received, expected(FI_RECV, refused) as isize);
         if received == 0 {
-            // SAFETY: a live handle; the receive is cancelled before the buffer is freed.
+            // SAFETY: the handle is live; the receive is cancelled before the buffer is freed.
             unsafe { ((*(*a.ep).ops).cancel)(a.ep.cast(), null_mut()) };
             assert_eq!(a.completion(&[]).unwrap_err().err, libc::ECANCELED);
         }

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 
 pub(crate) fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64, context: usize) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         let send = (*(*side.ep).tagged).send;
         send(
@@ -34,7 +34,7 @@ pub(crate) fn trecv(
     context: usize,
 ) {
     let (at, len) = (into.as_mut_ptr().cast(), into.len());
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     let code = unsafe {
         let recv = (*(*side.ep).tagged).recv;
         recv(
@@ -341,12 +341,12 @@ fn impossible_buffers_are_errors_of_their_messages() {
         context: null_mut(),
         data: 0,
     };
-    // SAFETY: a live handle; nothing can be written to such memory.
+    // SAFETY: the handle is live; nothing can be written to such memory.
     let code = unsafe { ((*(*b.ep).msg).recvmsg)(b.ep, &msg, FI_MULTI_RECV | FI_COMPLETION) };
     assert_eq!(code, 0);
     for _ in 0..3 {
         let bytes = [1u8; 80];
-        // SAFETY: a live handle; the bytes are copied at once.
+        // SAFETY: the handle is live; the bytes are copied at once.
         let code =
             again(|| unsafe { ((*(*a.ep).msg).inject)(a.ep, bytes.as_ptr().cast(), 80, peer) });
         assert_eq!(code, 0);
@@ -367,12 +367,12 @@ fn one_buffer_takes_many_messages() {
         context: 5 as *mut c_void,
         data: 0,
     };
-    // SAFETY: a live handle; the buffer stays until it is released.
+    // SAFETY: the handle is live; the buffer stays valid until it is released.
     let code = unsafe { ((*(*b.ep).msg).recvmsg)(b.ep, &msg, FI_MULTI_RECV | FI_COMPLETION) };
     assert_eq!(code, 0);
     for round in 0..4u8 {
         let bytes = [round + 1; 60];
-        // SAFETY: a live handle; the bytes are copied at once.
+        // SAFETY: the handle is live; the bytes are copied at once.
         let code =
             again(|| unsafe { ((*(*a.ep).msg).inject)(a.ep, bytes.as_ptr().cast(), 60, peer) });
         assert_eq!(code, 0);
@@ -393,7 +393,7 @@ fn data_comes_with_messages_and_after_writes() {
     let mut target = vec![0u8; 8];
     let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
     let data = 0x1122_3344_5566_7788;
-    // SAFETY: live handles; the bytes stay until the completions.
+    // SAFETY: the handles are live; the bytes stay valid until the completions.
     unsafe {
         let (bytes, none) = ([7u8; 4], null_mut());
         let at = bytes.as_ptr().cast();

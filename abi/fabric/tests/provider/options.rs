@@ -89,7 +89,7 @@ fn every_option_behaves_as_the_page_says() {
 fn the_length_of_a_value_is_checked() {
     let side = Side::open(&Wish::default());
     let ep: *mut Fid = side.ep.cast();
-    // SAFETY: a live handle; lengths that fit or are refused.
+    // SAFETY: the handle is live; lengths that fit or are refused.
     unsafe {
         let ops = &*(*side.ep).ops;
         let (mut value, mut len) = (0u64, 4);
@@ -122,7 +122,7 @@ fn limits_of_transfers_are_enforced() {
     assert_eq!(a.write(peer, &[1; 64], 0, 1), 0);
     let bytes = [2u8; 64];
     let at: *const c_void = bytes.as_ptr().cast();
-    // SAFETY: live handles; the bytes stay, and a refused transfer does not start.
+    // SAFETY: the handles are live; the bytes stay valid, and a refused transfer does not start.
     let (message, tagged, write, atomic) = unsafe {
         let (msg, tag) = ((*(*a.ep).msg).inject, (*(*a.ep).tagged).inject);
         let (rma, add) = ((*(*a.ep).rma).inject, (*(*a.ep).atomic).inject);

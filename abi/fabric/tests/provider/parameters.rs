@@ -13,7 +13,7 @@ fn by_each_call(side: &Side, buffer: &mut [u8]) -> [(Mr, usize); 3] {
     let mut made = [null_mut(); 3];
     let mut attr = attributes(&iov, REMOTE, 3);
     attr.known.context = 0x3333 as *mut c_void;
-    // SAFETY: a live handle; the caller keeps the buffer until the regions are closed.
+    // SAFETY: the handle is live; the caller keeps the buffer until the regions are closed.
     let codes = unsafe {
         let (domain, ops) = (side.domain.cast(), &*(*side.domain).mr);
         let (at, len) = (iov[0].iov_base, iov[0].iov_len);

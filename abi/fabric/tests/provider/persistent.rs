@@ -125,7 +125,7 @@ fn write_pieces(
         context: null_mut(),
         data: 0,
     };
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe { ((*(*a.ep).rma).writemsg)(a.ep, &msg, flags) });
     if code != 0 {
         return code as i32;

@@ -53,7 +53,7 @@ fn post_until_full(a: &Side, read: bool, mut post: impl FnMut(u64) -> isize) -> 
 
 fn receive(b: &Side, into: &mut [u8], tag: u64) {
     let (at, len) = (into.as_mut_ptr().cast(), into.len());
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     let code = unsafe {
         let recv = (*(*b.ep).tagged).recv;
         let none = null_mut();
@@ -81,7 +81,7 @@ fn unexpected_messages_are_bounded_and_all_arrive() {
         let sent = post_until_full(&a, true, |tag| {
             let bytes = &kept[tag as usize % 256];
             let (at, none) = (bytes.as_ptr().cast::<c_void>(), null_mut());
-            // SAFETY: a live handle; the bytes stay.
+            // SAFETY: the handle is live; the bytes stay valid.
             unsafe {
                 let ops = &*(*a.ep).tagged;
                 match inject {
@@ -103,7 +103,7 @@ fn unexpected_messages_are_bounded_and_all_arrive() {
         // This repeats now that all have been received.
         let mut into = vec![0; len];
         let at = kept[0].as_ptr().cast();
-        // SAFETY: a live handle; the bytes stay.
+        // SAFETY: the handle is live; the bytes stay valid.
         let code = again(|| unsafe {
             let send = (*(*a.ep).tagged).send;
             let sent = send(a.ep, at, len, null_mut(), peer, MANY, null_mut());
@@ -125,7 +125,7 @@ fn unread_completions_are_bounded_and_all_arrive() {
     for round in 0..2 {
         let sent = post_until_full(&a, true, |data| {
             let (at, none) = (bytes.as_ptr().cast(), null_mut());
-            // SAFETY: a live handle; the bytes stay.
+            // SAFETY: the handle is live; the bytes stay valid.
             unsafe { ((*(*a.ep).rma).writedata)(a.ep, at, 8, none, data, peer, 0, 1, none) }
         });
         assert!(sent > 64 && sent < 20_000, "{sent} were taken");
@@ -147,7 +147,7 @@ fn a_full_queue_accepts_no_operations() {
     let bytes = [7u8; 8];
     let sent = post_until_full(&a, false, |_| {
         let (at, none) = (bytes.as_ptr().cast(), null_mut());
-        // SAFETY: a live handle; the bytes stay.
+        // SAFETY: the handle is live; the bytes stay valid.
         unsafe { ((*(*a.ep).rma).write)(a.ep, at, 8, none, peer, 0, 1, none) }
     });
     assert!((64..1024).contains(&sent), "{sent} were taken");
@@ -172,7 +172,7 @@ fn operations_in_progress_leave_less_room() {
     let (at, none) = (bytes.as_ptr().cast::<c_void>(), null_mut());
     // Nothing completes before a queue is polled, and the last ones wait for a receive there.
     for under_way in 1..=48 {
-        // SAFETY: a live handle; the bytes stay.
+        // SAFETY: the handle is live; the bytes stay valid.
         let code = unsafe {
             match under_way % 3 {
                 0 => ((*(*a.ep).rma).write)(a.ep, at, 8, none, peer, 0, 1, none),

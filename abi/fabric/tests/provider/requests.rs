@@ -71,7 +71,7 @@ unsafe fn bytes<T>(at: *const T, len: usize) -> Vec<u8> {
     if at.is_null() {
         return vec![];
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec()
 }
 

@@ -55,7 +55,7 @@ impl Sharing {
 
 pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8], context: usize) -> isize {
     let (at, len, context) = (into.as_mut_ptr().cast(), into.len(), context as *mut c_void);
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     unsafe { ((*(*ep).msg).recv)(ep, at, len, null_mut(), FI_ADDR_UNSPEC, context) }
 }
 
@@ -77,14 +77,14 @@ pub(crate) fn trecvmsg(
         context: context as *mut c_void,
         data: 0,
     };
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     unsafe { ((*(*ep).tagged).recvmsg)(ep, &msg, flags) }
 }
 
 /// Sends bytes; the context is their number.
 pub(crate) fn send(side: &Side, peer: u64, bytes: &[u8]) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         let send = (*(*side.ep).msg).send;
         send(side.ep, at, len, null_mut(), peer, len as *mut c_void)
@@ -94,7 +94,7 @@ pub(crate) fn send(side: &Side, peer: u64, bytes: &[u8]) {
 
 fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         ((*(*side.ep).tagged).send)(side.ep, at, len, null_mut(), peer, tag, null_mut())
     });
@@ -217,7 +217,7 @@ fn one_multi_receive_buffer_serves_several_endpoints() {
         context: 4 as *mut c_void,
         data: 0,
     };
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     let code = unsafe { ((*(*b.srx).msg).recvmsg)(b.srx, &msg, FI_MULTI_RECV) };
     assert_eq!(code, 0);
     for (n, to) in [0, 1, 0].into_iter().enumerate() {

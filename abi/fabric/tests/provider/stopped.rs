@@ -28,7 +28,7 @@ fn target() {
         }
         let to = side.insert(&name_in(&word));
         let at = memory.as_ptr().cast();
-        // SAFETY: a live handle; the memory outlives the endpoint.
+        // SAFETY: the handle is live; the memory outlives the endpoint.
         let code = again(|| unsafe {
             let send = (*(*side.ep).msg).send;
             send(side.ep, at, LEN, null_mut(), to, null_mut())
@@ -64,7 +64,7 @@ impl Buffer {
 /// Starts to read all of the peer's memory into the buffer, and stops the peer in the middle of it.
 fn interrupt(side: &Side, number: u64, buffer: &Buffer, peer: &Peer) {
     let at = buffer.0.as_ptr().cast_mut().cast();
-    // SAFETY: a live handle; the buffer outlives the endpoint, and is of atomic bytes.
+    // SAFETY: the handle is live; the buffer outlives the endpoint, and is of atomic bytes.
     let code = again(|| unsafe {
         let read = (*(*side.ep).rma).read;
         read(side.ep, at, LEN, null_mut(), number, 0, KEY, null_mut())
@@ -140,7 +140,7 @@ fn no_stopped_peer_writes_after_its_region_is_closed() {
         buffer.fill(0);
         let at = buffer.0.as_ptr() as usize;
         let sink = reg_in(side.domain, at, LEN, FI_RECV, 0, 0).unwrap();
-        // SAFETY: a live handle; the buffer outlives the endpoint, and is of atomic bytes.
+        // SAFETY: the handle is live; the buffer outlives the endpoint, and is of atomic bytes.
         let code = unsafe {
             let recv = (*(*side.ep).msg).recv;
             recv(side.ep, at as *mut _, LEN, sink.desc(), number, null_mut())

@@ -194,7 +194,7 @@ fn send_from(
     desc: *mut c_void,
 ) -> (Result<usize, c_int>, Result<(), c_int>) {
     let at = bytes.as_ptr().cast();
-    // SAFETY: a live handle; the buffer outlives the endpoint's use of it.
+    // SAFETY: the handle is live; the buffer outlives the endpoint's use of it.
     let code =
         again(|| unsafe { ((*(*a.ep).msg).send)(a.ep, at, bytes.len(), desc, peer, null_mut()) });
     assert_eq!(code, 0);
@@ -217,7 +217,7 @@ fn a_posted_buffer_whose_region_was_closed_is_not_written_to() {
         let (mut into, mut bytes) = (vec![0u8; len], vec![7u8; len]);
         let sink = b.reg(&mut into, FI_RECV, 0, 0).unwrap();
         let source = a.reg(&mut bytes, FI_SEND, 0, 0).unwrap();
-        // SAFETY: a live handle; the buffer outlives the endpoint's use of it.
+        // SAFETY: the handle is live; the buffer outlives the endpoint's use of it.
         let code = unsafe {
             let (recv, none) = ((*(*b.ep).msg).recv, null_mut());
             let at = into.as_mut_ptr().cast();
@@ -243,7 +243,7 @@ fn a_rendezvous_message_whose_region_was_closed_is_not_read() {
     let sink = b.reg(&mut into, FI_RECV, 0, 0).unwrap();
     for (bytes, desc) in [(&bytes, source.desc()), (&others, other.desc())] {
         let at = bytes.as_ptr().cast();
-        // SAFETY: a live handle; the buffers outlive the endpoint's use of them.
+        // SAFETY: the handle is live; the buffers outlive the endpoint's use of them.
         let code =
             again(|| unsafe { ((*(*a.ep).msg).send)(a.ep, at, LEN, desc, peer, null_mut()) });
         assert_eq!(code, 0);
@@ -279,7 +279,7 @@ fn a_payload_does_not_move_up_into_the_next_buffer() {
     let second = b.reg(&mut two, FI_RECV, 0, 0).unwrap();
     let iov = [iovec(&mut one), iovec(&mut two)];
     let mut descs = [first.desc(), second.desc()];
-    // SAFETY: a live handle; the buffers outlive the endpoint's use of them.
+    // SAFETY: the handle is live; the buffers outlive the endpoint's use of them.
     let code = unsafe {
         let (recvv, none) = ((*(*b.ep).msg).recvv, null_mut());
         recvv(
@@ -336,7 +336,7 @@ fn write_data(a: &Side, peer: u64, data: u64, places: &[RmaIov]) -> Result<(), i
         context: null_mut(),
         data,
     };
-    // SAFETY: a live handle; the lists and the bytes stay until the completion.
+    // SAFETY: the handle is live; the lists and the bytes stay valid until the completion.
     let code = again(|| unsafe { ((*(*a.ep).rma).writemsg)(a.ep, &msg, FI_REMOTE_CQ_DATA) });
     assert_eq!(code, 0);
     a.completion(&[]).map(drop).map_err(|error| error.err)

@@ -148,13 +148,13 @@ impl<T> Shared<T> {
 }
 
 pub(crate) fn inject(ep: *mut FidEp, peer: u64) -> isize {
-    // SAFETY: a live handle; the byte is copied.
+    // SAFETY: the handle is live; the byte is copied.
     unsafe { ((*(*ep).msg).inject)(ep, b"x".as_ptr().cast(), 1, peer) }
 }
 
 pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8; 8]) {
     let at = into.as_mut_ptr().cast();
-    // SAFETY: a live handle; the buffer stays until the completion.
+    // SAFETY: the handle is live; the buffer stays valid until the completion.
     let code = unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), FI_ADDR_UNSPEC, null_mut()) };
     assert_eq!(code, 0);
 }

@@ -53,7 +53,7 @@ fn take_back(end: impl Fn(&Side, &[Work<DeferredRma>], *mut FidCntr) -> bool) {
         assert_eq!(side.enable(), 0);
         let peer = side.peer(&there);
         let (at, none) = (bytes.as_ptr().cast(), null_mut());
-        // SAFETY: a live handle; the bytes stay.
+        // SAFETY: the handle is live; the bytes stay valid.
         let write = || unsafe { ((*(*side.ep).rma).write)(side.ep, at, 4, none, peer, 0, 1, none) };
         assert_eq!(again(write), 0);
         while write() == 0 {}

@@ -105,7 +105,7 @@ fn a_use_against_the_mode_is_explained() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
         let bytes = [1u8; 8];
-        // SAFETY: a live handle; nothing is sent.
+        // SAFETY: the handle is live; nothing is sent.
         let code = again(|| unsafe {
             let send = (*(*a.ep).msg).send;
             send(a.ep, bytes.as_ptr().cast(), 8, null_mut(), peer, null_mut())
@@ -125,7 +125,7 @@ fn at_level_info_the_log_explains_failed_calls() {
         let side = Side::waiting(open_domain(wish.version, wish.info()), wish.info());
         let mut bytes = vec![0u8; 100_000];
         let at = bytes.as_mut_ptr().cast();
-        // SAFETY: live handles; nothing is sent or written.
+        // SAFETY: the handles are live; nothing is sent or written.
         unsafe {
             let inject_write = (*(*side.ep).rma).inject;
             let inject_write = |len, peer| inject_write(side.ep, at, len, peer, 0, 2);
@@ -275,7 +275,7 @@ fn refusals_by_the_mode_are_reported() {
         let wish = Wish::mode(FI_MR_LOCAL | FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_ALLOCATED);
         let (a, _b, peer) = pair(&wish);
         let mut bytes = [1u8; 8];
-        // SAFETY: a live handle; nothing is sent.
+        // SAFETY: the handle is live; nothing is sent.
         let code = again(|| unsafe {
             let send = (*(*a.ep).msg).send;
             send(a.ep, bytes.as_ptr().cast(), 8, null_mut(), peer, null_mut())
@@ -361,7 +361,7 @@ fn an_address_of_another_host_is_reported() {
 fn the_queue_explains_its_errors() {
     let (a, _b, peer) = pair(&Wish::default());
     let bytes = [6u8; 4];
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         let write = (*(*a.ep).rma).write;
         let at = bytes.as_ptr().cast();
@@ -392,7 +392,7 @@ fn the_queue_explains_its_errors() {
     assert_eq!(strerror(other, null_mut(), 0), name);
 
     // The key of a region without remote rights.
-    // SAFETY: a live handle; the bytes stay until the completion.
+    // SAFETY: the handle is live; the bytes stay valid until the completion.
     let code = again(|| unsafe {
         let write = (*(*a.ep).rma).write;
         let at = bytes.as_ptr().cast();

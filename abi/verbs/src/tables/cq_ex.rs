@@ -105,7 +105,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
             wc_flags: attr.wc_flags,
             single_threaded: flags & CREATE_CQ_ATTR_SINGLE_THREADED != 0,
         };
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         unsafe { cq::create(context, &wanted) }.map(<*mut Cq>::cast)
     })
 }
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_in
 /// Same as for [`find`].
 #[inline]
 unsafe fn object<'a>(cq: *mut CqEx) -> Option<&'a CqObject> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { find::<CqObject>(cq.cast()) }.ok()
 }
 
@@ -198,12 +198,12 @@ unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { start(cq, attr, false) }
 }
 
 unsafe extern "C" fn start_poll_stamped(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe { start(cq, attr, true) }
 }
 

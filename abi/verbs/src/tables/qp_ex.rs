@@ -57,7 +57,7 @@ pub fn structure(head: Qp) -> QpEx {
 /// Same as for [`find`].
 #[inline]
 unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let object = unsafe { find::<QpObject>(qp.cast()) }.ok()?;
     Some((object, object.builder.as_deref()?))
 }
@@ -68,7 +68,7 @@ unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
 /// Called between start and complete, by the thread that called start.
 #[inline]
 unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), Errno>) {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let Some((_, builder)) = (unsafe { object(qp) }) else {
         return;
     };
@@ -89,7 +89,7 @@ unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), 
 /// Same as for [`with_batch`].
 #[inline]
 unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
-    // SAFETY: the caller promises it; the program owns id and flags and has set them.
+    // SAFETY: guaranteed by the caller; the program owns id and flags and has set them.
     unsafe {
         with_batch(qp, |batch| {
             let (id, raw) = ((*qp).wr_id, (*qp).wr_flags);
@@ -119,7 +119,7 @@ unsafe fn with_list<T>(
     limit: impl FnOnce(&QpCap) -> u32,
     body: impl FnOnce(&mut Batch, &[T]) -> Result<(), Errno>,
 ) {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let Some((queue, _)) = object(qp) else { return };
         with_batch(qp, |batch| {

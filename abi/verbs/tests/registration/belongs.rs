@@ -24,7 +24,7 @@ fn shared_queue(pd: *mut ibverbs::sys::Pd) -> *mut ibverbs::sys::Srq {
             srq_limit: 0,
         },
     };
-    // SAFETY: a live protection domain.
+    // SAFETY: the protection domain is live.
     let queue = unsafe { srq::create_srq(pd, &raw mut attr) };
     assert!(!queue.is_null());
     queue
@@ -42,7 +42,7 @@ fn work_queue(world: &World, from: &World) -> *mut Wq {
         // The mask does not say that these fields are set.
         create_flags: 0xdead,
     };
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe { wq::create_wq(world.context, &raw mut attr) }
 }
 
@@ -50,7 +50,7 @@ fn work_queue(world: &World, from: &World) -> *mut Wq {
 #[test]
 fn objects_of_another_context_are_refused() {
     let (one, other) = (World::new(), World::new());
-    // SAFETY: live objects; all zeros is valid.
+    // SAFETY: the objects are live; all zeros is valid.
     unsafe {
         let events = channel::create_comp_channel(other.context);
         assert!(!events.is_null());
@@ -77,7 +77,7 @@ fn objects_of_another_context_are_refused() {
 #[test]
 fn an_imported_domain_with_users_stays() {
     let world = World::new();
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe {
         let imported = pd::import_pd(world.context, (*world.pd).handle);
         assert!(!imported.is_null());
@@ -104,7 +104,7 @@ fn the_limit_of_a_shared_receive_queue_ends_with_its_event() {
         max_sge: 0,
         srq_limit: 2,
     };
-    // SAFETY: a live queue.
+    // SAFETY: the queue is live.
     unsafe {
         // There are fewer receives, so the event is raised at once.
         assert_eq!(srq::modify_srq(queue, &raw mut attr, SRQ_LIMIT as i32), 0);
@@ -121,7 +121,7 @@ fn the_limit_of_a_shared_receive_queue_ends_with_its_event() {
 fn a_work_queue_in_error_names_the_refused_receive() {
     let world = World::new();
     let queue = work_queue(&world, &world);
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe {
         for state in [WQS_RDY, WQS_ERR] {
             let mut attr: WqAttr = std::mem::zeroed();
@@ -146,7 +146,7 @@ fn a_work_queue_in_error_names_the_refused_receive() {
 fn an_rss_queue_pair_without_flags() {
     let world = World::new();
     let mut key = [7u8; 40];
-    // SAFETY: live objects; all zeros is valid.
+    // SAFETY: the objects are live; all zeros is valid.
     unsafe {
         let mut queues = [work_queue(&world, &world)];
         let mut table: RwqIndTableInitAttr = std::mem::zeroed();
@@ -187,7 +187,7 @@ fn advice_is_about_the_memory_of_the_region() {
         pages.map(|page| page & 1)
     };
     let [memory, elsewhere] = mappings;
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe {
         let region = reg_mr_iova2(world.pd, memory, BYTES, elsewhere as u64, ALL);
         assert!(!region.is_null());
@@ -209,7 +209,7 @@ fn a_queue_does_not_shrink_below_the_outstanding_sends() {
     let world = World::new();
     let [a, b] = world.pair(QPT_RC);
     let region = world.register(0, LEN, ALL);
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe {
         let mut slow = QpAttr {
             min_rnr_timer: 28, // 164 ms

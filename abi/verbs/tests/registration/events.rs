@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The next event, acknowledged: its type and the address of its object. `None` if there is none within `time`.
 fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
-    // SAFETY: a live context; `event` is writable.
+    // SAFETY: the context is live; `event` is writable.
     unsafe {
         let fd = (*world.context).async_fd;
         libc::fcntl(
@@ -60,7 +60,7 @@ fn go(pair: *mut Qp, to: i32, notify: bool) {
         ..QpAttr::default()
     };
     let mask = QP_STATE | if notify { QP_EN_SQD_ASYNC_NOTIFY } else { 0 };
-    // SAFETY: a live queue pair.
+    // SAFETY: the queue pair is live.
     let code = unsafe { qp::modify_qp(pair, &raw mut attr, mask as i32) };
     assert_eq!(code, 0);
 }
@@ -98,9 +98,9 @@ fn an_overrun_fails_the_queue_and_its_queue_pairs() {
 
 /// Overruns a completion queue that has had `events` events.
 fn overrun(world: &World, events: u32) -> *mut Cq {
-    // SAFETY: a live context.
+    // SAFETY: the context is live.
     let small = unsafe { cq::create_cq(world.context, 1, null_mut(), null_mut(), 0) };
-    // SAFETY: a live completion queue.
+    // SAFETY: the completion queue is live.
     unsafe { (*small).async_events_completed = events };
     let [a, b] = [0, 1].map(|_| create(world, small, null_mut()));
     for pair in [a, b] {
@@ -121,7 +121,7 @@ fn overrun(world: &World, events: u32) -> *mut Cq {
 fn a_completion_queue_waits_for_events_in_delivery() {
     const ROUNDS: usize = 300;
     let world = World::new();
-    // SAFETY: a live context.
+    // SAFETY: the context is live.
     let events = unsafe { channel::create_comp_channel(world.context) };
     assert!(!events.is_null());
     let (gone, seen, events_at) = (AtomicUsize::new(0), AtomicUsize::new(0), events as usize);
@@ -130,7 +130,7 @@ fn a_completion_queue_waits_for_events_in_delivery() {
             let (mut which, mut round) = (null_mut(), null_mut());
             while round as usize != ROUNDS + 1 {
                 let events = events_at as *mut CompChannel;
-                // SAFETY: a live channel; both are writable.
+                // SAFETY: the channel is live; both are writable.
                 let code = unsafe { channel::get_cq_event(events, &raw mut which, &raw mut round) };
                 assert_eq!(code, 0);
                 // This is checked more than once: it must not be destroyed later, either.
@@ -144,7 +144,7 @@ fn a_completion_queue_waits_for_events_in_delivery() {
             }
         });
         for round in 1..=ROUNDS + 1 {
-            // SAFETY: live objects; the queue is unused after its destruction.
+            // SAFETY: the objects are live; the queue is unused after its destruction.
             unsafe {
                 let queue = cq::create_cq(world.context, 4, round as *mut c_void, events, 0);
                 assert_eq!(cq::req_notify_cq(queue, 0), 0);
@@ -168,14 +168,14 @@ fn a_completion_queue_waits_for_events_in_delivery() {
 #[test]
 fn counters_of_acknowledged_events_wrap() {
     let world = World::new();
-    // SAFETY: a live completion queue.
+    // SAFETY: the completion queue is live.
     unsafe {
         (*world.cq).comp_events_completed = u32::MAX;
         channel::ack_cq_events(world.cq, 2);
         assert_eq!((*world.cq).comp_events_completed, 1);
     }
     let small = overrun(&world, u32::MAX);
-    // SAFETY: a live completion queue.
+    // SAFETY: the completion queue is live.
     assert_eq!(unsafe { (*small).async_events_completed }, 0);
 }
 
@@ -185,7 +185,7 @@ fn a_refusal_fails_both_queue_pairs() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     let [a, b] = world.pair(QPT_RC);
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe {
         let mut entry = sge(world.at(0), 8, (*region).lkey);
         let wrong = (*region).rkey ^ 1;
@@ -216,7 +216,7 @@ fn a_failed_request_names_the_side_at_fault() {
     let near_read_only = world.register(NEAR, 64, 0);
     let far_read_only = world.register(FAR, 64, ACCESS_REMOTE_READ);
     let gone = world.register(FAR, 64, ALL);
-    // SAFETY: live regions.
+    // SAFETY: the regions are live.
     let [near, far, near_read_only, far_read_only, gone] =
         [near, far, near_read_only, far_read_only, gone].map(|mr| unsafe {
             let keys = ((*mr).lkey, (*mr).rkey);
@@ -287,7 +287,7 @@ fn a_failed_request_names_the_side_at_fault() {
             (2, WC_WR_FLUSH_ERR),
             "{what}"
         );
-        // SAFETY: a live queue pair.
+        // SAFETY: the queue pair is live.
         let number = unsafe { (*a).qp_num };
         assert_eq!((failed.qp_num, flushed.qp_num), (number, number), "{what}");
         assert_eq!(state(a), QPS_ERR, "{what}");
@@ -298,7 +298,7 @@ fn a_failed_request_names_the_side_at_fault() {
             assert_eq!(world.word(offset), 3, "{what}");
         }
         assert_eq!(world.word(FAR + 8), 0, "{what}");
-        // SAFETY: live queue pairs, unused from here on.
+        // SAFETY: the queue pairs are live, and unused from here on.
         unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
     }
 }
@@ -308,7 +308,7 @@ fn a_message_longer_than_its_receive() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     let [a, b] = world.pair(QPT_RC);
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*region).lkey };
     receive(b, 2, &mut sge(world.at(0), 4, lkey));
     let mut entry = sge(world.at(8), 8, lkey);
@@ -337,7 +337,7 @@ fn a_drained_send_queue() {
 fn a_message_before_the_receiver_is_ready_to_send() {
     let world = World::new();
     let [a, b] = world.pair(QPT_RC);
-    // SAFETY: live queue pairs.
+    // SAFETY: the queue pairs are live.
     let peer = unsafe { (*a).qp_num };
     go(b, QPS_RESET, false);
     let mut attr = QpAttr {
@@ -347,7 +347,7 @@ fn a_message_before_the_receiver_is_ready_to_send() {
         ..QpAttr::default()
     };
     (attr.ah_attr.is_global, attr.ah_attr.port_num) = (1, 1);
-    // SAFETY: live objects; `gid` is writable.
+    // SAFETY: the objects are live; `gid` is writable.
     unsafe {
         let gid = &raw mut attr.ah_attr.grh.dgid.0;
         assert_eq!(ibverbs::query::query_gid(world.context, 1, 0, gid), 0);
@@ -376,7 +376,7 @@ fn shared_receives_run_low_and_end() {
         create(&world, world.cq, null_mut()),
         create(&world, world.cq, queue),
     );
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe {
         world.connect(a, QPT_RC, (*b).qp_num);
         world.connect(b, QPT_RC, (*a).qp_num);

@@ -14,9 +14,9 @@ fn posting_needs_the_local_key() {
         world.register(0, 64, 0),
         world.register(64, 64, ACCESS_LOCAL_WRITE),
     );
-    // SAFETY: live regions.
+    // SAFETY: the regions are live.
     let (from, to) = unsafe { ((*readable).lkey, (*writable).lkey) };
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     unsafe {
         assert_eq!(
             ((*readable).addr as u64, (*readable).length),
@@ -45,7 +45,7 @@ fn posting_needs_the_local_key() {
         assert_eq!(world.statuses(expected.len()), expected, "case {index}");
         let arrived = if index == 0 { 40 } else { 0 };
         assert_eq!(world.word(64), arrived, "case {index}");
-        // SAFETY: live queue pairs, unused from here on.
+        // SAFETY: the queue pairs are live, and unused from here on.
         unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
     }
 }
@@ -88,7 +88,7 @@ fn shared_receives_need_the_local_key_too() {
 fn a_request_carries_the_remote_key() {
     let world = World::new();
     let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
-    // SAFETY: live regions.
+    // SAFETY: the regions are live.
     let (lkey, rkey) = unsafe { ((*near).lkey, (*far).rkey) };
     for opcode in [
         WR_RDMA_WRITE,
@@ -105,7 +105,7 @@ fn a_request_carries_the_remote_key() {
             let mut entry = sge(world.at(0), 8, lkey);
             let status = world.run(a, &mut remote(1, opcode, &mut entry, addr, key));
             assert_eq!(status, want, "{opcode} {key:#x}");
-            // SAFETY: live queue pairs, unused from here on.
+            // SAFETY: the queue pairs are live, and unused from here on.
             unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
         }
     }

@@ -10,19 +10,19 @@ use ibverbs::{mw, post};
 use std::ptr::null_mut;
 
 fn null_region(world: &World) -> *mut Mr {
-    // SAFETY: a live protection domain.
+    // SAFETY: the protection domain is live.
     let null = unsafe { alloc_null_mr(world.pd) };
     assert!(!null.is_null());
     null
 }
 
 fn lkey(region: *mut Mr) -> u32 {
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     unsafe { (*region).lkey }
 }
 
 fn rkey(region: *mut Mr) -> u32 {
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     unsafe { (*region).rkey }
 }
 
@@ -36,7 +36,7 @@ fn with_entries(mut wr: SendWr, entries: &mut [Sge]) -> SendWr {
 fn reads_give_zeros_and_writes_are_dropped() {
     let mut world = World::new();
     let (region, null) = (world.register(0, LEN, ALL), null_region(&world));
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     unsafe { assert_eq!(((*null).addr, (*null).length), (null_mut(), usize::MAX)) };
     let [a, _] = world.pair(QPT_RC);
     for offset in (0..LEN).step_by(8) {
@@ -77,7 +77,7 @@ fn a_receive_can_skip_bytes() {
             sg_list: entries.as_mut_ptr(),
             num_sge: 2,
         };
-        // SAFETY: a live queue pair; the request stays until the call returns.
+        // SAFETY: the queue pair is live; the request stays until the call returns.
         assert_eq!(unsafe { post::post_recv(b, &raw mut list, null_mut()) }, 0);
         let mut entry = sge(world.at(0), 16, lkey(region));
         assert_eq!(send(a, &mut request(2, WR_SEND, &mut entry)), (0, false));
@@ -92,7 +92,7 @@ fn messages_of_every_size() {
     const BIG: usize = (3 << 20) + 5;
     let (here, there) = (World::new(), World::new());
     let (a, b) = (here.qp(QPT_RC), there.qp(QPT_RC));
-    // SAFETY: live queue pairs.
+    // SAFETY: the queue pairs are live.
     let numbers = unsafe { [(*a).qp_num, (*b).qp_num] };
     here.connect(a, QPT_RC, numbers[1]);
     there.connect(b, QPT_RC, numbers[0]);
@@ -100,7 +100,7 @@ fn messages_of_every_size() {
     for len in [1, 300, 5000, 70_000, BIG] {
         let mut memory = vec![0xab_u8; len + 1];
         let start = memory.as_mut_ptr();
-        // SAFETY: the memory stays until its region is deregistered.
+        // SAFETY: the memory stays valid until its region is deregistered.
         let region = unsafe { reg_mr(there.pd, start.cast(), memory.len(), ALL as i32) };
         assert!(!region.is_null());
         for opcode in [WR_RDMA_READ, WR_RDMA_WRITE] {
@@ -119,7 +119,7 @@ fn messages_of_every_size() {
 fn a_null_region_is_local_only_and_cannot_change() {
     let world = World::new();
     let (region, null) = (world.register(0, 64, ALL), null_region(&world));
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     unsafe {
         for what in [
             REREG_MR_CHANGE_TRANSLATION,

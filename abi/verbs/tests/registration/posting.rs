@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 fn each_service_has_its_operations() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
     let reads = [WR_RDMA_READ, WR_ATOMIC_CMP_AND_SWP, WR_ATOMIC_FETCH_AND_ADD];
     let writes = [WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM];
@@ -43,7 +43,7 @@ fn each_service_has_its_operations() {
 fn posting_stops_at_the_first_bad_request() {
     let mut world = World::new();
     let region = world.register(0, 256, ALL);
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
     let [a, _] = world.pair(QPT_RC);
     let mut entry = sge(world.at(0), 8, lkey);
@@ -62,7 +62,7 @@ fn posting_stops_at_the_first_bad_request() {
     world.set(0, 7);
     let (mut third, mut bad) = (list[2], null_mut());
     (list[0].next, list[1].next) = (&raw mut list[1], &raw mut third);
-    // SAFETY: a live queue pair; the list stays until the call returns.
+    // SAFETY: the queue pair is live; the list stays until the call returns.
     let code = unsafe { post::post_send(a, &raw mut list[0], &raw mut bad) };
     assert_eq!((code, bad), (libc::EINVAL, &raw mut list[1]));
     assert_eq!(world.statuses(1), [(1, WC_SUCCESS)]);
@@ -143,7 +143,7 @@ fn a_list_longer_than_the_queue_takes_is_refused_unread() {
         (plain.sg_list, plain.num_sge) = (last.list(), count);
         let mut inline = plain;
         inline.send_flags |= SEND_INLINE;
-        // SAFETY: live queues; a list shorter than its stated length must not be read.
+        // SAFETY: the queues are live; a list shorter than its stated length must not be read.
         unsafe {
             let post_wq = (*work_queue).post_recv.expect("a function");
             let wr = &raw mut wr;
@@ -183,7 +183,7 @@ fn a_list_longer_than_the_extended_queue_pair_takes_is_refused_unread() {
     let world = World::new();
     let last = LastElement::new();
     let pair = extended(&world);
-    // SAFETY: a live queue pair; a list shorter than its stated length must not be read.
+    // SAFETY: the queue pair is live; a list shorter than its stated length must not be read.
     unsafe {
         for count in [3, 100, usize::MAX] {
             (*pair).wr_start.expect("a function")(pair);
@@ -211,7 +211,7 @@ fn a_list_longer_than_the_extended_queue_pair_takes_is_refused_unread() {
 fn a_bad_request_stops_the_whole_list() {
     let mut world = World::new();
     let region = world.register(0, 256, ALL);
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
     world.set(0, 7);
     let pair = extended(&world);

@@ -72,12 +72,12 @@ impl Use {
 }
 
 fn local_key(region: *mut Mr) -> u32 {
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     unsafe { (*region).lkey }
 }
 
 fn remote_key(region: *mut Mr) -> u32 {
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     unsafe { (*region).rkey }
 }
 
@@ -117,7 +117,7 @@ fn status(world: &World, [a, b]: [*mut Qp; 2], region: *mut Mr, good: *mut Mr, h
             world.run(a, &mut wr)
         }
         Use::Bind => {
-            // SAFETY: a live protection domain; the window is unused from here on.
+            // SAFETY: the protection domain is live; the window is unused from here on.
             unsafe {
                 let window = mw::alloc_mw(world.pd, MW_TYPE_1);
                 let info = MwBindInfo {
@@ -162,7 +162,7 @@ fn each_flag_allows_only_its_own_kind_of_access() {
             assert_eq!(changed, allowed && how.changes(), "{what}");
             destroy(pair);
         }
-        // SAFETY: a live region.
+        // SAFETY: the region is live.
         assert_eq!(unsafe { mr::dereg_mr(region) }, 0);
     }
 }
@@ -172,7 +172,7 @@ fn each_flag_allows_only_its_own_kind_of_access() {
 fn keys_work_only_on_queue_pairs_of_their_domain() {
     let mut world = World::new();
     let good = world.register(0, 64, ALL);
-    // SAFETY: a live context; memory of the world.
+    // SAFETY: the context is live; memory of the world.
     let (other, foreign) = unsafe {
         let other = pd::alloc_pd(world.context);
         let at = world.at(TRIED) as *mut _;
@@ -221,7 +221,7 @@ fn the_targets_queue_pair_must_allow_the_access_too() {
                 qp_access_flags: flags,
                 ..QpAttr::default()
             };
-            // SAFETY: a live queue pair.
+            // SAFETY: the queue pair is live.
             let code = unsafe { qp::modify_qp(pair[1], &raw mut attr, QP_ACCESS_FLAGS as i32) };
             assert_eq!(code, 0);
             let allowed = flags & how.needs() != 0;

@@ -81,7 +81,7 @@ fn requests_wait_for_a_peer_without_a_processor() {
     let world = World::new();
     let (memory, region) = register(&world, 0);
     let pair = world.qp(QPT_RC);
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     let (own, lkey) = unsafe { ((*pair).qp_num, (*region).lkey) };
     // 8 times 65 microseconds: much less than one time slice of the spinners.
     world.connect_with(pair, QPT_RC, number as u32, 4);

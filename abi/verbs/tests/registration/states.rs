@@ -156,7 +156,7 @@ impl Maker {
             fd: -1,
             oflags: libc::O_CREAT,
         };
-        // SAFETY: a live context.
+        // SAFETY: the context is live.
         let xrcd = unsafe { xrc::open_xrcd(world.context, &raw mut wanted) };
         assert!(!xrcd.is_null());
         Self { world, xrcd }
@@ -184,7 +184,7 @@ impl Maker {
             qp_access_flags: [ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE][usize::from(time)],
             qkey: 0x1234 + u32::from(time),
             path_mtu: MTU_2048,
-            // SAFETY: a live queue pair.
+            // SAFETY: the queue pair is live.
             dest_qp_num: unsafe { (*pair).qp_num },
             rq_psn: 0x12_3456,
             sq_psn: 0x65_4321,
@@ -204,7 +204,7 @@ impl Maker {
     fn route(&self) -> AhAttr {
         let mut attr = QpAttr::default().ah_attr;
         let gid = &raw mut attr.grh.dgid.0;
-        // SAFETY: a live context; `gid` is writable.
+        // SAFETY: the context is live; `gid` is writable.
         let code = unsafe { query::query_gid(self.world.context, 1, 0, gid) };
         assert_eq!(code, 0);
         (attr.is_global, attr.port_num) = (1, 1);
@@ -241,7 +241,7 @@ impl Maker {
         let mut entry = sge(self.world.at(0), 60, 0x7777);
         let mut wr = request(1, WR_SEND, &mut entry);
         let mut route = self.route();
-        // SAFETY: a live domain; the handle lives until the end.
+        // SAFETY: the domain is live; the handle lives until the end.
         unsafe {
             let handle = ah::create_ah(self.world.pd, &raw mut route);
             assert!(!handle.is_null());
@@ -265,7 +265,7 @@ impl Maker {
 
 fn modify(pair: *mut Qp, mut attr: QpAttr, to: &str, mask: u32) -> i32 {
     (attr.qp_state, attr.cur_qp_state) = (number(to), query(pair).qp_state);
-    // SAFETY: a live queue pair.
+    // SAFETY: the queue pair is live.
     unsafe { qp::modify_qp(pair, &raw mut attr, mask as i32) }
 }
 
@@ -465,7 +465,7 @@ fn invalid_states_are_refused() {
     let mut attr = maker.values(pair, 0);
     let mut set = |state, current, mask: u32| {
         (attr.qp_state, attr.cur_qp_state) = (state, current);
-        // SAFETY: a live queue pair.
+        // SAFETY: the queue pair is live.
         unsafe { qp::modify_qp(pair, &raw mut attr, mask as i32) }
     };
     for state in [QPS_UNKNOWN, 8, -1, i32::MAX, i32::MIN] {

@@ -29,7 +29,7 @@ pub(crate) fn peer() {
     let world = World::new();
     let (memory, region) = register(&world, 1);
     let pair = world.qp(QPT_RC);
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     let (number, rkey) = unsafe { ((*pair).qp_num, (*region).rkey) };
     println!("\noffer {number} {} {rkey}", memory.as_ptr() as u64);
     let mut line = String::new();
@@ -120,7 +120,7 @@ fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     let world = World::new();
     let (memory, region) = register(&world, 0);
     let pair = world.qp(QPT_RC);
-    // SAFETY: live objects.
+    // SAFETY: the objects are live.
     let (own, lkey) = unsafe { ((*pair).qp_num, (*region).lkey) };
     // 8 times 0.3 seconds.
     world.connect_with(pair, QPT_RC, number as u32, 16);
@@ -153,7 +153,7 @@ fn modify(pair: *mut Qp, qp_state: i32) -> i32 {
         qp_state,
         ..QpAttr::default()
     };
-    // SAFETY: a live queue pair.
+    // SAFETY: the queue pair is live.
     unsafe { qp::modify_qp(pair, &raw mut attr, QP_STATE as i32) }
 }
 

@@ -28,7 +28,7 @@ fn world(wc_flags: u64) -> (World, *mut CqEx, *mut CompChannel) {
 fn complete(world: &World, channel: *mut CompChannel, id: u64) {
     let region = world.register(0, LEN, ALL);
     let [a, _] = world.pair(QPT_RC);
-    // SAFETY: live objects; `event` is writable.
+    // SAFETY: the objects are live; `event` is writable.
     unsafe {
         assert_eq!(cq::req_notify_cq(world.cq, 0), 0);
         let mut entry = sge(world.at(0), 8, (*region).lkey);
@@ -83,7 +83,7 @@ fn a_queue_with_timestamps_works_like_any_other() {
     for flags in [0, TIMES, WC_EX_WITH_COMPLETION_TIMESTAMP] {
         let (world, queue, channel) = world(flags);
         (1..=3).for_each(|id| complete(&world, channel, id));
-        // SAFETY: a live queue.
+        // SAFETY: the queue is live.
         unsafe {
             assert_eq!(cq::resize_cq(world.cq, 64), 0, "{flags}");
             assert!((*queue).cqe >= 64);
@@ -95,7 +95,7 @@ fn a_queue_with_timestamps_works_like_any_other() {
         // A queue pair's unread completions disappear with it.
         let region = world.register(0, LEN, ALL);
         let [a, b] = world.pair(QPT_RC);
-        // SAFETY: live objects.
+        // SAFETY: the objects are live.
         unsafe {
             let mut entry = sge(world.at(0), 8, (*region).lkey);
             receive(b, 4, &mut entry);

@@ -10,14 +10,14 @@ use std::ptr::null_mut;
 type Unbind<'a> = &'a dyn Fn(*mut Qp, *mut Mw);
 
 fn window(world: &World, kind: i32) -> *mut Mw {
-    // SAFETY: a live protection domain.
+    // SAFETY: the protection domain is live.
     let window = unsafe { mw::alloc_mw(world.pd, kind) };
     assert!(!window.is_null());
     window
 }
 
 fn key(window: *mut Mw) -> u32 {
-    // SAFETY: a live window.
+    // SAFETY: the window is live.
     unsafe { (*window).rkey }
 }
 
@@ -33,7 +33,7 @@ fn part(region: *mut Mr, addr: u64, length: u64) -> MwBindInfo {
 /// The status of an 8-byte write with a key, on separate queue pairs.
 fn write(world: &World, near: *mut Mr, addr: u64, rkey: u32) -> i32 {
     let [a, b] = world.pair(QPT_RC);
-    // SAFETY: a live region; the queue pairs are unused from here on.
+    // SAFETY: the region is live; the queue pairs are unused from here on.
     unsafe {
         let mut entry = sge(world.at(0), 8, (*near).lkey);
         let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut entry, addr, rkey));
@@ -89,7 +89,7 @@ fn a_window_of_type_1_gets_a_new_key_with_each_bind() {
             assert_eq!(write(&world, near, world.at(4096), *old), WC_REM_ACCESS_ERR);
         }
     }
-    // SAFETY: a live protection domain.
+    // SAFETY: the protection domain is live.
     assert!(unsafe { mw::alloc_mw(world.pd, 3) }.is_null());
 }
 
@@ -106,7 +106,7 @@ fn invalid_binds_are_refused_at_once() {
             send_flags: SEND_SIGNALED,
             bind_info: info,
         };
-        // SAFETY: live objects.
+        // SAFETY: the objects are live.
         unsafe { mw::bind_mw(a, window, &raw mut bind) }
     };
     assert_eq!(bind(two, part(region, world.at(0), 8)), libc::EINVAL);
@@ -190,7 +190,7 @@ fn a_window_cannot_have_rights_that_its_region_lacks() {
                 let expected = if allowed { WC_SUCCESS } else { WC_MW_BIND_ERR };
                 assert_eq!(status, expected, "{what}");
                 // A window that was not bound allows nothing; a bound one allows exactly its own rights.
-                // SAFETY: a live region.
+                // SAFETY: the region is live.
                 let mut entry = sge(world.at(4096), 8, unsafe { (*near).lkey });
                 let opcode = if rights & ACCESS_REMOTE_ATOMIC != 0 {
                     WR_ATOMIC_FETCH_AND_ADD
@@ -265,11 +265,11 @@ fn each_way_to_unbind_ends_the_key() {
                 world.run(b, &mut bind_request(window, new, info)),
                 WC_SUCCESS
             );
-            // SAFETY: a live window; with type 2 the program stores the key itself.
+            // SAFETY: the window is live; with type 2 the program stores the key itself.
             unsafe { (*window).rkey = new };
         }
         let rkey = key(window);
-        // SAFETY: live objects.
+        // SAFETY: the objects are live.
         unsafe {
             assert_eq!(mr::dereg_mr(far), libc::EBUSY, "way {index}");
             let mut entry = sge(world.at(0), 8, (*near).lkey);
@@ -320,7 +320,7 @@ fn a_peer_unbinds_a_window_of_type_2() {
         world.run(b, &mut bind_request(window, third, info)),
         WC_MW_BIND_ERR
     );
-    // SAFETY: live objects, unused from here on.
+    // SAFETY: the objects are live, and unused from here on.
     unsafe {
         assert_eq!(mr::dereg_mr(far), libc::EBUSY);
         assert_eq!((mw::dealloc_mw(window), mr::dereg_mr(far)), (0, 0));
@@ -334,7 +334,7 @@ fn a_new_key_may_be_sent_right_after_its_bind() {
     const SEND: u64 = 4;
     let mut world = World::new();
     let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*near).lkey };
     let [a, b] = world.pair(QPT_RC);
     let window = window(&world, MW_TYPE_1);
@@ -346,7 +346,7 @@ fn a_new_key_may_be_sent_right_after_its_bind() {
             send_flags: SEND_SIGNALED,
             bind_info: part(far, world.at(4096), 64),
         };
-        // SAFETY: live objects.
+        // SAFETY: the objects are live.
         assert_eq!(unsafe { mw::bind_mw(b, window, &raw mut bind) }, 0);
         // This does not poll for the completion of the bind.
         let new = u64::from(key(window));

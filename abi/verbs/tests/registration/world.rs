@@ -88,7 +88,7 @@ impl World {
     pub(crate) fn pair(&self, qp_type: i32) -> [*mut Qp; 2] {
         let qps = [self.qp(qp_type), self.qp(qp_type)];
         for (own, other) in [(qps[0], qps[1]), (qps[1], qps[0])] {
-            // SAFETY: a live queue pair.
+            // SAFETY: the queue pair is live.
             self.connect(own, qp_type, unsafe { (*other).qp_num });
         }
         qps
@@ -118,7 +118,7 @@ impl World {
             qkey: 0x11,
             ..QpAttr::default()
         };
-        // SAFETY: live objects; `gid` is writable.
+        // SAFETY: the objects are live; `gid` is writable.
         unsafe {
             let gid = &raw mut attr.ah_attr.grh.dgid.0;
             assert_eq!(query::query_gid(self.context, 1, 0, gid), 0);
@@ -193,7 +193,7 @@ impl World {
             send_flags: SEND_SIGNALED,
             bind_info: info,
         };
-        // SAFETY: live objects.
+        // SAFETY: the objects are live.
         assert_eq!(unsafe { mw::bind_mw(pair, window, &raw mut bind) }, 0);
         let wc = self.next();
         assert_eq!(wc.wr_id, 77);
@@ -247,7 +247,7 @@ pub(crate) fn remote(id: u64, opcode: i32, entry: &mut Sge, addr: u64, rkey: u32
 /// Posts requests. Returns the code, and whether `bad_wr` names the first.
 pub(crate) fn send(pair: *mut Qp, wr: &mut SendWr) -> (i32, bool) {
     let mut bad = null_mut();
-    // SAFETY: a live queue pair; the list stays until the call returns.
+    // SAFETY: the queue pair is live; the list stays until the call returns.
     let code = unsafe { post::post_send(pair, wr, &raw mut bad) };
     (code, std::ptr::eq(bad, wr))
 }
@@ -260,6 +260,6 @@ pub(crate) fn receive(pair: *mut Qp, id: u64, entry: &mut Sge) {
         sg_list: entry,
         num_sge: 1,
     };
-    // SAFETY: a live queue pair; the request stays until the call returns.
+    // SAFETY: the queue pair is live; the request stays until the call returns.
     assert_eq!(unsafe { post::post_recv(pair, &raw mut wr, null_mut()) }, 0);
 }

@@ -68,7 +68,7 @@ impl List {
     /// # Safety
     /// `count` buffers, and null or `count` descriptors.
     unsafe fn read<'a>(self) -> Result<(&'a [Ioc], Descriptors<'a>)> {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             Ok((
                 list(self.buffers, self.count)?,
@@ -82,7 +82,7 @@ impl List {
     /// # Safety
     /// `count` buffers, and null or `count` descriptors.
     unsafe fn copy(self) -> Result<Buffers<Ioc>> {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let (buffers, desc) = unsafe { self.read()? };
         Ok(Buffers::copy(buffers, desc))
     }
@@ -118,7 +118,7 @@ unsafe fn start(
     it: &AtomicTarget,
     flags: Option<u64>,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let (object, operands, compare, result) = unsafe {
         (
             find::<EpObject, _>(ep)?,
@@ -171,7 +171,7 @@ unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     let (buf, desc) = (&one(buf, count), &raw mut desc);
-    // SAFETY: one buffer is a list of one; the rest as the caller promises.
+    // SAFETY: one buffer is a list of one; the caller guarantees the rest.
     unsafe { writev(ep, buf, desc, 1, peer, addr, key, datatype, op, context) }
 }
 
@@ -200,7 +200,7 @@ unsafe extern "C" fn writev(
         op,
         context,
     };
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { start(ep, Kind::Base, lists, None, &it, None) })
 }
 
@@ -229,7 +229,7 @@ unsafe extern "C" fn inject(
         context: std::ptr::null_mut(),
     };
     let flags = Some(FI_INJECT | QUIET);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { start(ep, Kind::Base, lists, None, &it, flags) })
 }
 
@@ -249,7 +249,7 @@ unsafe extern "C" fn readwrite(
 ) -> isize {
     let (buf, mut result) = (one(buf, count), one(result, count));
     let (desc, result_desc) = (&raw mut desc, &raw mut result_desc);
-    // SAFETY: one buffer is a list of one; the rest as the caller promises.
+    // SAFETY: one buffer is a list of one; the caller guarantees the rest.
     unsafe {
         readwritev(
             ep,
@@ -297,7 +297,7 @@ unsafe extern "C" fn readwritev(
         op,
         context,
     };
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { start(ep, Kind::Fetch, lists, None, &it, None) })
 }
 
@@ -320,7 +320,7 @@ unsafe extern "C" fn compwrite(
     let (buf, compare) = (one(buf, count), one(compare, count));
     let mut result = one(result, count);
     let (desc, compare_desc) = (&raw mut desc, &raw mut compare_desc);
-    // SAFETY: one buffer is a list of one; the rest as the caller promises.
+    // SAFETY: one buffer is a list of one; the caller guarantees the rest.
     unsafe {
         compwritev(
             ep,
@@ -374,7 +374,7 @@ unsafe extern "C" fn compwritev(
         op,
         context,
     };
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { start(ep, Kind::Compare, lists, None, &it, None) })
 }
 
@@ -390,9 +390,9 @@ unsafe fn message(
     result: List,
     flags: u64,
 ) -> Result<()> {
-    // SAFETY: a message as the caller promises.
+    // SAFETY: the caller guarantees that the message is valid.
     let msg = unsafe { input::<MsgAtomic>(msg)? };
-    // SAFETY: its list, as the caller promises.
+    // SAFETY: the caller guarantees its list.
     let args = unsafe { of_message(kind, msg, flags & !FI_TRIGGER)? };
     let lists = Lists {
         operands: List::new(msg.msg_iov, msg.desc, msg.iov_count),
@@ -421,7 +421,7 @@ unsafe fn message(
         op: args.op,
         context: args.context,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { start(ep, kind, lists, Some(args.count), &it, Some(flags)) }
 }
 
@@ -437,7 +437,7 @@ pub(super) unsafe fn of_message(
     if flags & !FLAGS != 0 {
         return Err(FiError::BADFLAGS);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let remote = unsafe { list(msg.rma_iov, msg.rma_iov_count)? };
     // There is one remote range: the provider offers no more.
     let [place] = remote else {
@@ -464,7 +464,7 @@ pub(super) unsafe fn of_message(
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, Kind::Base, msg, List::NONE, List::NONE, flags) })
 }
 
@@ -477,7 +477,7 @@ unsafe extern "C" fn readwritemsg(
     flags: u64,
 ) -> isize {
     let result = List::new(resultv, result_desc, result_count);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, Kind::Fetch, msg, List::NONE, result, flags) })
 }
 
@@ -494,7 +494,7 @@ unsafe extern "C" fn compwritemsg(
 ) -> isize {
     let compare = List::new(comparev, compare_desc, compare_count);
     let result = List::new(resultv, result_desc, result_count);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, Kind::Compare, msg, compare, result, flags) })
 }
 
@@ -508,19 +508,19 @@ unsafe fn valid(
     count: *mut usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { find::<EpObject, _>(ep)? };
         let (most, _) = limits(kind, datatype, op)?;
         if count.is_null() {
             return Ok(());
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { store(count, most) }
     })
 }
 
 unsafe extern "C" fn writevalid(ep: *mut FidEp, ty: c_int, op: c_int, count: *mut usize) -> c_int {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { valid(ep, Kind::Base, ty, op, count) }
 }
 
@@ -530,7 +530,7 @@ unsafe extern "C" fn readwritevalid(
     op: c_int,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { valid(ep, Kind::Fetch, ty, op, count) }
 }
 
@@ -540,6 +540,6 @@ unsafe extern "C" fn compwritevalid(
     op: c_int,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { valid(ep, Kind::Compare, ty, op, count) }
 }

@@ -149,7 +149,7 @@ pub(super) unsafe fn send_one(
     desc: *mut c_void,
     it: Envelope,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { send(ep, &single(buf, len), Descriptors::One(desc), it) }
 }
 
@@ -164,14 +164,14 @@ pub(super) unsafe fn send_list(
     count: usize,
     it: Envelope,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { send(ep, list(iov, count)?, descriptors(desc, count)?, it) }
 }
 
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelope) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let object = unsafe { find::<EpObject, _>(ep)? };
     let ep = &object.inner;
     if it.flags() & FI_TRIGGER != 0 {
@@ -265,7 +265,7 @@ pub(super) unsafe fn receive_one(
     desc: *mut c_void,
     it: Filter,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { receive(ep, &single(buf, len), Descriptors::One(desc), it) }
 }
 
@@ -280,7 +280,7 @@ pub(super) unsafe fn receive_list(
     count: usize,
     it: Filter,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { receive(ep, list(iov, count)?, descriptors(desc, count)?, it) }
 }
 
@@ -288,7 +288,7 @@ pub(super) unsafe fn receive_list(
 /// See [`crate::object`] for the rules of handles.
 unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filter) -> Result<()> {
     let triggered = it.flags() & FI_TRIGGER != 0;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     if let Ok(object) = unsafe { find::<EpObject, _>(ep) } {
         let ep = &object.inner;
         if triggered {
@@ -299,7 +299,7 @@ unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filt
         }
         return ep.receive(&it.wanted(iov, desc, object.flags.receive()));
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let srx = &unsafe { find::<SrxObject, _>(ep)? }.inner;
     if triggered {
         return Err(FiError::BADFLAGS);

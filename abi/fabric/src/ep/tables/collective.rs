@@ -99,7 +99,7 @@ unsafe fn start(
     words: &Words,
 ) -> isize {
     transfer_status(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let object = unsafe { find::<EpObject, _>(ep)? };
         let (source, result) = (
             Memory::One(source.0, source.1),
@@ -117,7 +117,7 @@ unsafe extern "C" fn barrier(ep: *mut FidEp, group: u64, context: *mut c_void) -
         ..Words::new(group, FI_VOID, 0, context)
     };
     let none = (null_mut(), null_mut());
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { start(ep, Kind::Barrier, none, none, 0, &words) }
 }
 
@@ -129,7 +129,7 @@ unsafe extern "C" fn barrier2(
 ) -> isize {
     let words = Words::new(group, FI_VOID, flags, context);
     let none = (null_mut(), null_mut());
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { start(ep, Kind::Barrier, none, none, 0, &words) }
 }
 
@@ -146,7 +146,7 @@ unsafe extern "C" fn broadcast(
 ) -> isize {
     let words = Words::new(group, datatype, flags, context).with_root(root);
     let buffer = (buf, desc);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { start(ep, Kind::Broadcast, buffer, buffer, count, &words) }
 }
 
@@ -171,7 +171,7 @@ macro_rules! two_buffers {
             $(let words = words.with_root($root);)?
             $(let words = words.with_op($op);)?
             let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-            // SAFETY: arguments as the caller promises.
+            // SAFETY: the caller guarantees valid arguments.
             unsafe { start(ep, Kind::$kind, source, result, count, &words) }
         }
     )*};
@@ -195,7 +195,7 @@ unsafe extern "C" fn msg(
     flags: u64,
 ) -> isize {
     transfer_status(|| {
-        // SAFETY: `find` validates the handle; a message as the caller promises, or null.
+        // SAFETY: `find` validates the handle; the caller guarantees that the message is null or valid.
         let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
         let kind = Kind::of(msg.coll).ok_or(FiError::OPNOTSUPP)?;
         // SAFETY: lists of these lengths, as the caller promises.
@@ -226,7 +226,7 @@ unsafe extern "C" fn msg(
 /// `fi_query_collective`.
 ///
 /// # Safety
-/// Arguments as fi_collective(3) requires.
+/// The arguments must be valid as described in fi_collective(3).
 pub(crate) unsafe extern "C" fn query(
     domain: *mut FidDomain,
     coll: c_int,
@@ -234,7 +234,7 @@ pub(crate) unsafe extern "C" fn query(
     flags: u64,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; attributes as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees valid attributes.
         let attr = unsafe {
             find::<DomainObject, _>(domain)?;
             input(attr.cast_const())?;

@@ -43,7 +43,7 @@ impl<T: Copy> Buffers<T> {
     /// # Safety
     /// `count` buffers, and null or `count` descriptors.
     unsafe fn read(start: *const T, desc: *mut *mut c_void, count: usize) -> Result<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { Ok(Self::copy(list(start, count)?, descriptors(desc, count)?)) }
     }
 
@@ -112,7 +112,7 @@ impl Job {
         work: &DeferredWork,
         counter: Option<Arc<Counter>>,
     ) -> Result<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let (ep, what) = unsafe {
             match work.op_type {
                 FI_OP_SEND | FI_OP_RECV => {
@@ -338,7 +338,7 @@ unsafe fn atomic_of(
     result: &DeferredLists,
     flags: u64,
 ) -> Result<What> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         Ok(What::Atomic {
             operands: Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?,

@@ -33,7 +33,7 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     let it = Envelope::new(to, None, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
@@ -46,23 +46,23 @@ unsafe extern "C" fn sendv(
     context: *mut c_void,
 ) -> isize {
     let it = Envelope::new(to, None, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     transfer_status(|| {
-        // SAFETY: a message as the caller promises, or null.
+        // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
         let it = Envelope::new(msg.addr, None, msg.context).with_flags(flags, msg.data)?;
-        // SAFETY: handle and lists as the caller promises.
+        // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }
 
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64) -> isize {
     let it = Envelope::inject(to, None);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
@@ -76,7 +76,7 @@ unsafe extern "C" fn senddata(
     context: *mut c_void,
 ) -> isize {
     let it = Envelope::new(to, None, context).with_data(data);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
@@ -88,7 +88,7 @@ unsafe extern "C" fn injectdata(
     to: u64,
 ) -> isize {
     let it = Envelope::inject(to, None).with_data(data);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
@@ -101,7 +101,7 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     let it = Filter::new(from, None, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
@@ -114,16 +114,16 @@ unsafe extern "C" fn recvv(
     context: *mut c_void,
 ) -> isize {
     let it = Filter::new(from, None, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     transfer_status(|| {
-        // SAFETY: a message as the caller promises, or null.
+        // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
         let it = Filter::new(msg.addr, None, msg.context).with_flags(flags, RECV_FLAGS)?;
-        // SAFETY: handle and lists as the caller promises.
+        // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }

@@ -80,7 +80,7 @@ pub(super) static CM: OpsCm = OpsCm {
 /// `fi_endpoint`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) requires.
+/// The arguments must be valid as described in fi_endpoint(3).
 pub(crate) unsafe extern "C" fn endpoint(
     domain: *mut FidDomain,
     info: *mut Info,
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         if ep.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: `find` validates the handle; an `fi_info` as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees a valid `fi_info`.
         let (owner, info) = unsafe { (find::<DomainObject, _>(domain)?, input(info)?) };
         // SAFETY: as above.
         let info = unsafe { Hints::read(info) };
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn endpoint(
                 "an endpoint of fi_endpoint has one context for each direction: fi_scalable_ep makes one with several"
             )));
         }
-        // SAFETY: attributes as the caller promises.
+        // SAFETY: the caller guarantees valid attributes.
         let pd = unsafe { own_pd(&owner.inner, attr)? };
         let source = source_of(&owner.inner, &info);
         // SAFETY: `origin` validates the handle, which is that of a passive endpoint or a connection request.
@@ -186,14 +186,14 @@ unsafe fn origin(
         return Ok((LocalAddress::new(source), None));
     }
     let handle = handle as *mut Fid;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     if let Ok(pep) = unsafe { find::<PepObject, _>(handle) } {
         if ep_type != FI_EP_MSG {
             return Err(FiError::INVAL);
         }
         return Ok((pep.take_local_address(&domain.fabric)?, None));
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let request = unsafe { take_request(handle)? };
     Ok((LocalAddress::new(source), Some(request)))
 }
@@ -245,7 +245,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 /// # Safety
 /// Null, or the argument of `fi_alias`.
 unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let asked = unsafe { input(arg.cast::<Alias>())? };
     let flags = OpFlags::new(object.flags.transmit(), object.flags.receive());
     if asked.flags != 0 {

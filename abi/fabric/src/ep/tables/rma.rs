@@ -92,7 +92,7 @@ unsafe fn start(
     desc: Descriptors<'_>,
     it: &RmaTarget,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let object = unsafe { find::<EpObject, _>(ep)? };
     let ep = &object.inner;
     let len = iov
@@ -130,7 +130,7 @@ unsafe fn one(
     desc: *mut c_void,
     it: &RmaTarget,
 ) -> isize {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     transfer_status(|| unsafe {
         start(ep, direction, &single(buf, len), Descriptors::One(desc), it)
     })
@@ -148,7 +148,7 @@ unsafe fn several(
     count: usize,
     it: &RmaTarget,
 ) -> isize {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     transfer_status(|| unsafe {
         start(
             ep,
@@ -161,14 +161,14 @@ unsafe fn several(
 }
 
 /// # Safety
-/// A message and its lists as fi_rma(3) requires.
+/// The message and its lists must be valid as described in fi_rma(3).
 unsafe fn message(
     ep: *mut FidEp,
     msg: *const MsgRma,
     flags: u64,
     direction: Direction,
 ) -> Result<()> {
-    // SAFETY: `find` validates the handle; the rest as the caller promises.
+    // SAFETY: `find` validates the handle; the caller promises the rest.
     let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
     let reads = direction == Direction::Read;
     check_flags(flags & !FI_TRIGGER, reads)?;
@@ -222,12 +222,12 @@ pub(super) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, msg, flags, Direction::Read) })
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, msg, flags, Direction::Write) })
 }
 
@@ -242,7 +242,7 @@ unsafe extern "C" fn read(
     context: *mut c_void,
 ) -> isize {
     let it = RmaTarget::new(peer, addr, key, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { one(ep, Direction::Read, buf, len, desc, &it) }
 }
 
@@ -257,7 +257,7 @@ unsafe extern "C" fn readv(
     context: *mut c_void,
 ) -> isize {
     let it = RmaTarget::new(peer, addr, key, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { several(ep, Direction::Read, iov, desc, count, &it) }
 }
 
@@ -272,7 +272,7 @@ unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     let it = RmaTarget::new(peer, addr, key, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { one(ep, Direction::Write, buf, len, desc, &it) }
 }
 
@@ -287,7 +287,7 @@ unsafe extern "C" fn writev(
     context: *mut c_void,
 ) -> isize {
     let it = RmaTarget::new(peer, addr, key, context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { several(ep, Direction::Write, iov, desc, count, &it) }
 }
 
@@ -300,7 +300,7 @@ unsafe extern "C" fn inject(
     key: u64,
 ) -> isize {
     let it = RmaTarget::inject(peer, addr, key);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { one(ep, Direction::Write, buf, len, std::ptr::null_mut(), &it) }
 }
 
@@ -316,7 +316,7 @@ unsafe extern "C" fn writedata(
     context: *mut c_void,
 ) -> isize {
     let it = RmaTarget::new(peer, addr, key, context).with_data(data);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { one(ep, Direction::Write, buf, len, desc, &it) }
 }
 
@@ -330,6 +330,6 @@ unsafe extern "C" fn injectdata(
     key: u64,
 ) -> isize {
     let it = RmaTarget::inject(peer, addr, key).with_data(data);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     unsafe { one(ep, Direction::Write, buf, len, std::ptr::null_mut(), &it) }
 }

@@ -48,7 +48,7 @@ static SEP_CM: OpsCm = OpsCm {
 /// `fi_scalable_ep`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) requires.
+/// The arguments must be valid as described in fi_endpoint(3).
 pub(crate) unsafe extern "C" fn scalable_ep(
     domain: *mut FidDomain,
     info: *mut Info,
@@ -56,13 +56,13 @@ pub(crate) unsafe extern "C" fn scalable_ep(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; an `fi_info` as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees a valid `fi_info`.
         let (owner, info) = unsafe { (find::<DomainObject, _>(domain)?, input(info)?) };
         // SAFETY: as above.
         let info = unsafe { Hints::read(info) };
         let attr = info.ep.ok_or(FiError::INVAL)?;
         let counts = counts(attr, &info)?;
-        // SAFETY: attributes as the caller promises.
+        // SAFETY: the caller guarantees valid attributes.
         let pd = unsafe { own_pd(&owner.inner, attr)? };
         let inner = Sep::new(
             &owner.inner,
@@ -159,7 +159,7 @@ unsafe extern "C" fn tx_ctx(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; null or attributes, as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees that the attributes are null or valid.
         let (sep, attr) = unsafe { (&find::<SepObject, _>(sep)?.inner, attr.as_mut()) };
         let choice = context::transmit(sep.ep_type, sep.transmit, attr)?;
         let flags = OpFlags::new(choice.op_flags, 0);
@@ -187,7 +187,7 @@ unsafe extern "C" fn rx_ctx(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; null or attributes, as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees that the attributes are null or valid.
         let (sep, attr) = unsafe { (&find::<SepObject, _>(sep)?.inner, attr.as_mut()) };
         let choice = context::receive(sep.receive, attr)?;
         let flags = OpFlags::new(0, choice.op_flags);
@@ -236,7 +236,7 @@ unsafe fn open(
         flags,
         is_alias: false,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let published = unsafe { publish(object, into) }.inspect_err(|_| {
         sep.leave(direction, index);
         sep.users.remove();
@@ -303,7 +303,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 /// `fi_setname`: reserves the address, before the endpoint or one of its contexts is enabled.
 unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; `len` bytes, as the program says.
+        // SAFETY: `find` validates the handle; the program says that there are `len` bytes.
         let (object, bytes) = unsafe {
             let bytes = list(addr.cast::<u8>().cast_const(), len)?;
             (find::<SepObject, _>(fid)?, bytes)
@@ -320,7 +320,7 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
         // SAFETY: `find` validates the handle.
         let sep = &unsafe { find::<SepObject, _>(fid)? }.inner;
         let name = sep.domain.format.encode(sep.name()?);
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller guarantees the room.
         unsafe { give_name(&name, addr, len) }
     })
 }

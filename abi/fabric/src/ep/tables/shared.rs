@@ -32,7 +32,7 @@ static OPS: OpsEp = OpsEp {
 /// `fi_srx_context`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) requires.
+/// The arguments must be valid as described in fi_endpoint(3).
 pub(crate) unsafe extern "C" fn srx_context(
     domain: *mut FidDomain,
     attr: *mut RxAttr,
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn srx_context(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; null or attributes, as the caller promises.
+        // SAFETY: `find` validates the handle; the caller guarantees that the attributes are null or valid.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
         let caps = attr.map_or(0, |attr| attr.caps);
         let flags = attr.map_or(0, |attr| attr.op_flags);

@@ -34,7 +34,7 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     let it = Envelope::new(to, Some(tag), context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
@@ -48,16 +48,16 @@ unsafe extern "C" fn sendv(
     context: *mut c_void,
 ) -> isize {
     let it = Envelope::new(to, Some(tag), context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     transfer_status(|| {
-        // SAFETY: a message as the caller promises, or null.
+        // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
         let it = Envelope::new(msg.addr, Some(msg.tag), msg.context).with_flags(flags, msg.data)?;
-        // SAFETY: handle and lists as the caller promises.
+        // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }
@@ -70,7 +70,7 @@ unsafe extern "C" fn inject(
     tag: u64,
 ) -> isize {
     let it = Envelope::inject(to, Some(tag));
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
@@ -85,7 +85,7 @@ unsafe extern "C" fn senddata(
     context: *mut c_void,
 ) -> isize {
     let it = Envelope::new(to, Some(tag), context).with_data(data);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
@@ -98,7 +98,7 @@ unsafe extern "C" fn injectdata(
     tag: u64,
 ) -> isize {
     let it = Envelope::inject(to, Some(tag)).with_data(data);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
@@ -113,7 +113,7 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     let it = Filter::new(from, Some((tag, ignore)), context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
@@ -128,17 +128,17 @@ unsafe extern "C" fn recvv(
     context: *mut c_void,
 ) -> isize {
     let it = Filter::new(from, Some((tag, ignore)), context);
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     transfer_status(|| {
-        // SAFETY: a message as the caller promises, or null.
+        // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
         let it = Filter::new(msg.addr, Some((msg.tag, msg.ignore)), msg.context)
             .with_flags(flags, RECV_FLAGS)?;
-        // SAFETY: handle and lists as the caller promises.
+        // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }

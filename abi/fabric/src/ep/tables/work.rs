@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.
 unsafe fn counter_of<'a>(domain: &Arc<Domain>, handle: *mut FidCntr) -> Result<&'a Arc<Counter>> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let counter = &unsafe { find::<CntrObject, _>(handle)? }.inner;
     if !Arc::ptr_eq(&counter.domain, domain) {
         return Err(FiError::INVAL);
@@ -70,7 +70,7 @@ fn add(
 /// # Safety
 /// `context` is null or a `fi_triggered_context`.
 pub(super) unsafe fn trigger(domain: &Arc<Domain>, context: *mut c_void, job: Job) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let trigger = unsafe { input(context.cast::<TriggeredContext>())? };
     if trigger.event_type != FI_TRIGGER_THRESHOLD {
         return Err(FiError::NOSYS);
@@ -150,7 +150,7 @@ pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Resul
         domain.work.flush(None);
         return Ok(());
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     let counter = unsafe { counter_of(domain, counter)? };
     domain.work.flush(Some(&**counter));
     Ok(())

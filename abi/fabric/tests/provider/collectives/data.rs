@@ -140,7 +140,7 @@ fn receives_of_the_program_get_no_collective_messages() {
     let group = team.join_all();
     let side = &team.sides[1];
     let (mut plain, mut tagged) = ([0u8; 64], [0u8; 64]);
-    // SAFETY: live handles; the buffers stay until the messages arrive.
+    // SAFETY: the handles are live; the buffers stay valid until the messages arrive.
     unsafe {
         let (recv, trecv) = ((*(*side.ep).msg).recv, (*(*side.ep).tagged).recv);
         let (plain, tagged) = (plain.as_mut_ptr().cast(), tagged.as_mut_ptr().cast());
@@ -155,7 +155,7 @@ fn receives_of_the_program_get_no_collective_messages() {
     let outcomes = run(&team, &group, FI_ALLTOALL, 4);
     assert!(outcomes.iter().all(|(there_is, wanted)| there_is == wanted));
     let sender = &team.sides[0];
-    // SAFETY: live handles; the bytes are copied.
+    // SAFETY: the handles are live; the bytes are copied.
     unsafe {
         let (inject, tinject) = ((*(*sender.ep).msg).inject, (*(*sender.ep).tagged).inject);
         let bytes: *const c_void = [5u8; 8].as_ptr().cast();

@@ -300,7 +300,7 @@ pub(crate) fn call(
     let (ep, group, to) = (side.ep, mc.address(), root.unwrap_or(FI_ADDR_NOTAVAIL));
     let (source, result) = (it.source.cast::<c_void>(), it.result.cast::<c_void>());
     let (desc, count, there) = (it.desc, it.count, it.result_desc);
-    // SAFETY: live handles; the buffers stay until the operation is complete.
+    // SAFETY: the handles are live; the buffers stay valid until the operation is complete.
     let code = again(|| unsafe {
         let ops = &*(*ep).collective;
         match coll {

@@ -272,7 +272,7 @@ fn invalid_calls_are_refused() {
     };
     let code = call(side, &group[0], FI_ALLREDUCE, unmapped, None, sum);
     assert_eq!(code, -libc::EFAULT);
-    // SAFETY: live handles; the address is not that of a group.
+    // SAFETY: the handles are live; the address is not that of a group.
     unsafe {
         let ops = &*(*side.ep).collective;
         let address = group[0].address();

@@ -243,7 +243,7 @@ fn send_to_unasked_context() -> isize {
     let to = a.peer(&b);
     let inject = |number| {
         let (ep, at) = (a.tx[0].ep, [0u8].as_ptr().cast());
-        // SAFETY: a live handle; the byte is copied.
+        // SAFETY: the handle is live; the byte is copied.
         again(|| unsafe { ((*(*ep).msg).inject)(ep, at, 1, number) })
     };
     assert_eq!(inject(rx_addr(to, 0)), 0);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn try_send(side: &Side, to: u64) -> isize {
-    // SAFETY: a live handle; the bytes are copied.
+    // SAFETY: the handle is live; the bytes are copied.
     unsafe { ((*(*side.ep).msg).inject)(side.ep, [7u8; 4].as_ptr().cast(), 4, to) }
 }
 
@@ -190,7 +190,7 @@ fn two_processes_exchange_messages_through_all_contexts() {
     let long = vec![1u8; 100_000];
     let failed = {
         let at = long.as_ptr().cast();
-        // SAFETY: a live handle; the bytes stay.
+        // SAFETY: the handle is live; the bytes stay valid.
         let code = again(|| unsafe {
             ((*(*it.tx[1].ep).msg).send)(it.tx[1].ep, at, long.len(), null_mut(), to, null_mut())
         });

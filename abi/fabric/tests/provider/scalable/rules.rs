@@ -6,7 +6,7 @@ use crate::shared::recv;
 
 /// A send that is tried once.
 fn try_send(ep: *mut FidEp, to: u64) -> isize {
-    // SAFETY: a live handle; the bytes stay.
+    // SAFETY: the handle is live; the bytes stay valid.
     unsafe { ((*(*ep).msg).send)(ep, [1u8; 4].as_ptr().cast(), 4, null_mut(), to, null_mut()) }
 }
 
@@ -121,7 +121,7 @@ fn contexts_have_aliases_and_scalable_endpoints_none() {
     assert_eq!(alias(a.sep).0, -libc::EOPNOTSUPP);
     let (code, other) = alias(a.tx[0].ep);
     assert_eq!(code, 0);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { (*other).fclass }, FI_CLASS_TX_CTX);
     assert_eq!(close(a.tx[0].ep.cast()), -libc::EBUSY);
     assert_eq!(close(other), 0);

@@ -77,7 +77,7 @@ fn contexts_match_apart() {
     assert!(poll(b.rx[1].cq).is_none());
     // Receives that still wait in a context can be canceled only in that context.
     let cancel = |side: &Side, context: usize| {
-        // SAFETY: a live handle.
+        // SAFETY: the handle is live.
         unsafe { ((*(*side.ep).ops).cancel)(side.ep.cast(), context as *mut _) }
     };
     assert_eq!(cancel(&b.rx[0], 1), -(libc::ENOENT as isize));
@@ -119,7 +119,7 @@ fn all_contexts_of_a_sender_have_its_address() {
     let (mut source, mut entry) = (0, [0u8; 64]);
     let code = again(|| {
         for side in &sides {
-            // SAFETY: a live handle; takes nothing.
+            // SAFETY: the handle is live; takes nothing.
             unsafe { ((*(*side.cq).ops).read)(side.cq, null_mut(), 0) };
         }
         // SAFETY: a live handle, and room for an entry and a number.
@@ -162,7 +162,7 @@ fn one_sided_operations_name_a_context_too() {
     assert_eq!(wait_count(written, 2), 2, "of that transmit context");
 
     let data = |side: &Side, peer| {
-        // SAFETY: a live handle; the bytes stay until the completion.
+        // SAFETY: the handle is live; the bytes stay valid until the completion.
         let code = again(|| unsafe {
             let write = (*(*side.ep).rma).writedata;
             let at = [1u8; 4].as_ptr().cast();
