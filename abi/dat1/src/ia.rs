@@ -9,6 +9,7 @@
 use crate::code::{bad_argument, down, error};
 use crate::layouts::{IaAttr, PZ_SHAREABLE, ProviderAttr};
 use crate::memory::forget_all;
+use crate::provider;
 use crate::table::ask;
 use daplrkey::sys::{
     self, Count, EvdHandle, IaAttrMask, IaHandle, NamePtr, ProviderAttrMask, ProviderInfo, Return,
@@ -58,8 +59,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     let Some(interface) = interfaces(&addresses).into_iter().find(is_wanted) else {
         return missing(sys::NAME_NOT_REGISTERED);
     };
-    let table = daplrkey::provider::entry(wanted, interface.to_owned()).table();
-    match table.ia_open_func {
+    match provider::table(wanted, interface).and_then(|table| table.ia_open_func) {
         // SAFETY: the same arguments; the caller promises what they point to.
         Some(open) => down(unsafe { open(name, async_len, async_evd, ia) }),
         None => missing(sys::NAME_NOT_REGISTERED),

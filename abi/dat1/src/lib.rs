@@ -10,6 +10,7 @@
 //! | [`layouts`] | the structures of DAT 1.2 that DAT 2.0 changed |
 //! | [`code`] | return codes, and their texts |
 //! | [`table`] | how calls reach the provider; calls that are the same in both versions |
+//! | [`provider`] | the provider, in the shared object of the front ends |
 //! | [`ia`] | opening, closing and querying adapters |
 //! | [`memory`] | LMRs and RMRs |
 //! | [`endpoint`], [`post`] | EPs and what they post |
@@ -25,4 +26,5 @@ pub mod ia;
 pub mod layouts;
 pub mod memory;
 pub mod post;
+pub mod provider;
 pub mod table;

@@ -1,6 +1,6 @@
 //! Runs a program that is compiled and linked for DAT 1.2.
 
-use rkey_kit::delivery::DAT1;
+use rkey_kit::delivery::{DAT1, UDAPL};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,10 +17,14 @@ impl Drop for Folder {
 fn compile(folder: &Path) -> PathBuf {
     let own = std::env::current_exe().expect("a test has a path");
     let beside = own.parent().expect("the file has a directory");
-    let library = DAT1
-        .find(beside)
-        .expect("cargo builds the library for its tests");
-    DAT1.put_into(folder, &library).expect("links can be made");
+    for front_end in [DAT1, UDAPL] {
+        let library = front_end
+            .find(beside)
+            .expect("cargo builds the libraries for the tests");
+        front_end
+            .put_into(folder, &library)
+            .expect("links can be made");
+    }
     std::fs::write(folder.join("dat1.h"), include_str!("programs/dat1.h")).expect("room");
     let source = folder.join("window.c");
     std::fs::write(&source, include_str!("programs/window.c")).expect("room");

@@ -1,4 +1,4 @@
-//! The libfabric provider `rkey`: `librkey_fi.so`, which libfabric finds through `FI_PROVIDER_PATH`.
+//! The libfabric provider `rkey`, which libfabric finds through `FI_PROVIDER_PATH` as `librkey-fi.so`.
 //!
 //! The library translates calls, flags, error numbers and completions. The device below
 //! decides about accesses. On top of the device's reliable connections it provides what libfabric endpoints need:
@@ -108,8 +108,7 @@ mod entry {
     /// library stays in memory for them.
     unsafe extern "C" fn cleanup() {}
 
-    /// The entry point of a provider library.
-    #[unsafe(no_mangle)]
+    /// The entry point of a provider library, which exports it under this name.
     pub extern "C" fn fi_prov_ini() -> *mut sys::Provider {
         static FIRST: Once = Once::new();
         FIRST.call_once(|| {

@@ -1,18 +1,48 @@
 //! Libfabric's own programs over the provider, which an installed libfabric loads.
 
+use rkey_kit::delivery::FABRIC;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The directory of the library that cargo built for this test.
+/// A directory with the library that cargo built for the tests, under the name that libfabric looks for.
+struct Folder(PathBuf);
+
+thread_local! {
+    /// The directory of the test that runs in this thread.
+    static FOLDER: Folder = Folder::new();
+}
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let test = std::env::current_exe().expect("a test has a path");
+        let beside = test.parent().expect("in a directory");
+        let library = FABRIC
+            .find(beside)
+            .expect("cargo builds the library for its tests");
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rkey-provider-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        // A killed process with the same number left it behind.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).expect("a directory for temporary files can be made");
+        FABRIC
+            .put_into(&folder, &library)
+            .expect("links can be made");
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 fn folder() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let deps = test.parent().expect("in a directory").to_path_buf();
-    // Cargo's latest build is here; the directory above has the libraries that were built by name, maybe earlier.
-    [deps.clone(), deps.join("..")]
-        .into_iter()
-        .find(|folder| folder.join("librkey_fi.so").exists())
-        .expect("cargo builds the library for its tests")
+    FOLDER.with(|folder| folder.0.clone())
 }
 
 /// A program that finds the provider; `None` if it is not installed.

@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The shared library of one front end.
+/// A front end, as programs find it.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontEnd {
     /// The file that cargo builds.
@@ -25,10 +25,14 @@ pub struct FrontEnd {
     pub preload: bool,
 }
 
+/// The file with all front ends that share the device of a process. The loader knows a file by its inode, so it loads this one
+/// once, whatever names a process finds it by.
+pub const LIBRARY: &str = "librkey_all.so";
+
 /// Verbs. Some programs load the short name first; UCX looks for a device file with `stat` and `access`,
 /// which the library answers.
 pub const VERBS: FrontEnd = FrontEnd {
-    built: "libibverbs.so",
+    built: LIBRARY,
     file: "libibverbs.so.1",
     links: &["libibverbs.so"],
     preload: true,
@@ -36,7 +40,7 @@ pub const VERBS: FrontEnd = FrontEnd {
 
 /// Libfabric's provider, under the name that libfabric gives such files.
 pub const FABRIC: FrontEnd = FrontEnd {
-    built: "librkey_fi.so",
+    built: LIBRARY,
     file: "librkey-fi.so",
     links: &[],
     preload: false,
@@ -44,13 +48,13 @@ pub const FABRIC: FrontEnd = FrontEnd {
 
 /// uDAPL's provider, which `libdat2.so.2` loads.
 pub const UDAPL: FrontEnd = FrontEnd {
-    built: "libdaplrkey.so",
+    built: LIBRARY,
     file: "libdaplrkey.so.2",
     links: &[],
     preload: false,
 };
 
-/// uDAPL 1.2, for programs that are linked with its own library.
+/// uDAPL 1.2, for programs that are linked with its own library. It finds uDAPL's provider in its folder.
 pub const DAT1: FrontEnd = FrontEnd {
     built: "libdat.so",
     file: "libdat.so.1",

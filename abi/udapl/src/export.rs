@@ -1,17 +1,16 @@
-//! The symbols that libdat2 looks up.
+//! The functions that libdat2 looks up by their names, and one for `libdat.so.1`.
 
 use crate::ext;
 use crate::provider;
-use crate::sys::{ExtendedOp, Handle, ProviderInfo, Return, VaListTag};
-use rkey_kit::caught;
-use std::ffi::c_char;
+use crate::sys::{ExtendedOp, Handle, Provider, ProviderInfo, Return, VaListTag};
+use rkey_kit::{caught, fence};
+use std::ffi::{CStr, c_char};
 
 /// libdat2 opens the first IA of a name.
 ///
 /// # Safety
 /// libdat2 calls it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters: *const c_char) {
+pub unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters: *const c_char) {
     // SAFETY: guaranteed by the caller.
     caught(|| unsafe { provider::init(info, parameters) });
 }
@@ -20,8 +19,7 @@ unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters: *c
 ///
 /// # Safety
 /// libdat2 calls it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dat_provider_fini(info: *const ProviderInfo) {
+pub unsafe extern "C" fn dat_provider_fini(info: *const ProviderInfo) {
     // SAFETY: guaranteed by the caller.
     caught(|| unsafe { provider::fini(info) });
 }
@@ -30,12 +28,34 @@ unsafe extern "C" fn dat_provider_fini(info: *const ProviderInfo) {
 ///
 /// # Safety
 /// libdat2 calls it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dapl_extensions(
+pub unsafe extern "C" fn dapl_extensions(
     handle: Handle,
     op: ExtendedOp,
     arguments: *mut VaListTag,
 ) -> Return {
     // SAFETY: guaranteed by the caller.
     unsafe { ext::call_extension(handle, op, arguments) }
+}
+
+/// The function table of the IA called `name` on the address or interface `parameters`, for `libdat.so.1`, which has no registry.
+/// Null if one of them is null.
+///
+/// # Safety
+/// Both are null or C strings.
+pub unsafe extern "C" fn rkey_dat_provider(
+    name: *const c_char,
+    parameters: *const c_char,
+) -> *const Provider {
+    fence(|| {
+        rkey_kit::log::start();
+        if name.is_null() || parameters.is_null() {
+            return Err(rkey_kit::Errno::INVAL);
+        }
+        // SAFETY: C strings.
+        let (name, parameters) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(parameters)) };
+        let parameters = parameters.to_string_lossy().into_owned();
+        Ok(std::ptr::from_ref(
+            provider::entry(name, parameters).table(),
+        ))
+    })
 }

@@ -6,7 +6,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`sys`] | structures and constants of `dat2/udat.h` |
-//! | `export`, [`provider`], [`registry`] | how libdat2 finds us and we find it; the table of all calls |
+//! | [`export`], [`provider`], [`registry`] | how libdat2 finds us and we find it; the table of all calls |
 //! | [`object`], [`argument`], [`fail`] | handles and arguments, and how calls fail |
 //! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`] | open devices |
 //! | [`worker`] | the thread of an IA |
@@ -58,5 +58,5 @@ pub mod va_list;
 pub mod worker;
 
 #[allow(unsafe_code)]
-// UNSAFETY: the exported symbols.
-mod export;
+// UNSAFETY: functions that a C library calls.
+pub mod export;

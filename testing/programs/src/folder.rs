@@ -9,30 +9,31 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The shared object with the front ends.
+const LIBRARY: &str = "librkey_all.so";
+
 /// Puts a debug build of the verbs front end into a directory.
 pub(crate) fn verbs_into(session: &Session<'_>, folder: &Path) -> Result<()> {
-    let words = ["build", "-p", "rkey-verbs"];
     let names = ["libibverbs.so.1", "libibverbs.so"];
-    library_into(session, &words, "libibverbs.so", folder, &names)
+    library_into(session, &["build"], folder, &names)
 }
 
 /// Puts a release build of the provider into a directory, under the name that libfabric looks for.
 pub(crate) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> {
-    let words = ["build", "--release", "-p", "rkey-fabric"];
-    library_into(session, &words, "librkey_fi.so", folder, &["librkey-fi.so"])
+    library_into(session, &["build", "--release"], folder, &["librkey-fi.so"])
 }
 
-/// Builds the shared library `built` and copies it into a directory under each of `names`.
+/// Builds the front ends with cargo's `words` and copies their library into a directory under each of `names`.
 pub(crate) fn library_into(
     session: &Session<'_>,
     words: &[&str],
-    built: &str,
     folder: &Path,
     names: &[&str],
 ) -> Result<()> {
-    let built_now = testbin::build(session.root, words)?;
-    let library = built_now.libraries.get(built);
-    let library = library.with_context(|| format!("cargo built no {built}"))?;
+    let words = [words, &["-p", "rkey-all"]].concat();
+    let built = testbin::build(session.root, &words)?;
+    let library = built.libraries.get(LIBRARY);
+    let library = library.with_context(|| format!("cargo built no {LIBRARY}"))?;
     fs::create_dir_all(folder)?;
     for name in names {
         fs::copy(library, folder.join(name))

@@ -25,18 +25,14 @@ const CRATES: &[&str] = &[
     "rkey-fabric",
     "rkey-udapl",
     "rkey-dat1",
+    "rkey-all",
 ];
 
 /// Targets that need cargo or the checkout and are not process tests.
 const LEFT_OUT: &[&str] = &["compile_fail"];
 
 /// Shared libraries that tests load into other programs.
-const FRONT_ENDS: &[&str] = &[
-    "libibverbs.so",
-    "librkey_fi.so",
-    "libdaplrkey.so",
-    "libdat.so",
-];
+const FRONT_ENDS: &[&str] = &["librkey_all.so", "libdat.so"];
 
 /// Runs the process tests as `UID`.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {

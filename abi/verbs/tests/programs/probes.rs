@@ -39,8 +39,8 @@ fn a_program_for_a_newer_rdma_core() {
     let stage = Stage::new("versions");
     let source = include_str!("versions.c");
     let program = compile(&stage, "versions", source, &["-libverbs", "-ldl"]);
-    let debian = include_str!("../debian-exports.txt").lines();
-    let symbols = debian.chain(include_str!("../later-exports.txt").lines());
+    let debian = include_str!("../../../all/tests/debian-exports.txt").lines();
+    let symbols = debian.chain(include_str!("../../../all/tests/later-exports.txt").lines());
     let mut command = stage.command(program);
     command.args(symbols);
     let text = stage.start(command, "program").succeed();

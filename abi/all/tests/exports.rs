@@ -1,7 +1,7 @@
-//! The library's symbol table has the names and versions of Debian's library and of later rdma-core, and
-//! otherwise
-//! only the interposed functions of the C library.
+//! The library's symbol table has the names and versions of Debian's libibverbs and of later rdma-core, what libfabric and libdat2
+//! look up in a provider, and otherwise only the interposed functions of the C library.
 
+use rkey_kit::delivery::VERBS;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -28,14 +28,21 @@ const UNVERSIONED: &[&str] = &[
     "statx",
 ];
 
+/// What other libraries look up in a provider. They have a version of their own: without one, they would take the place of the same
+/// symbols of other providers in a process that preloads the library.
+const PLUGINS: &[&str] = &[
+    "dapl_extensions@@RKEY_1",
+    "dat_provider_fini@@RKEY_1",
+    "dat_provider_init@@RKEY_1",
+    "fi_prov_ini@@RKEY_1",
+    "rkey_dat_provider@@RKEY_1",
+];
+
 /// The library that cargo built for this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    let deps = test.parent().expect("in the directory deps");
-    let candidates = [deps.join("../libibverbs.so"), deps.join("libibverbs.so")];
-    candidates
-        .into_iter()
-        .find(|path| path.exists())
+    VERBS
+        .find(test.parent().expect("in the directory deps"))
         .expect("cargo builds the library for its tests")
 }
 
@@ -63,6 +70,7 @@ fn names_and_versions_are_those_of_rdma_core() {
     let debian = include_str!("debian-exports.txt").lines();
     let mut theirs: Vec<&str> = debian
         .chain(include_str!("later-exports.txt").lines())
+        .chain(PLUGINS.iter().copied())
         .collect();
     theirs.sort_unstable();
     assert_eq!(ours, theirs);

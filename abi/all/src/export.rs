@@ -1,0 +1,44 @@
+//! The symbols that libfabric and libdat2 look up in a provider. As `libibverbs.so.1` the object is preloaded, so its symbols
+//! come before those of all libraries: a version of their own keeps them apart from the same symbols of other providers.
+
+use core::arch::global_asm;
+
+/// The instruction for a jump to a function.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {f}"
+    };
+}
+/// The instruction for a jump to a function.
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {f}"
+    };
+}
+
+macro_rules! exports {
+    ($($name:literal => $function:path,)*) => {
+        $(global_asm!(
+            ".pushsection .text",
+            concat!(".globl __rkey_plugin_", $name),
+            concat!(".type __rkey_plugin_", $name, ",@function"),
+            ".p2align 4",
+            concat!("__rkey_plugin_", $name, ":"),
+            jump!(),
+            concat!(".size __rkey_plugin_", $name, ", .-__rkey_plugin_", $name),
+            concat!(".symver __rkey_plugin_", $name, ", ", $name, "@@RKEY_1"),
+            ".popsection",
+            f = sym $function
+        );)*
+    };
+}
+
+exports! {
+    "fi_prov_ini" => rkey_fi::fi_prov_ini,
+    "dat_provider_init" => daplrkey::export::dat_provider_init,
+    "dat_provider_fini" => daplrkey::export::dat_provider_fini,
+    "dapl_extensions" => daplrkey::export::dapl_extensions,
+    "rkey_dat_provider" => daplrkey::export::rkey_dat_provider,
+}

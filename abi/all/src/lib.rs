@@ -1,0 +1,17 @@
+//! All C front ends in one shared object, `librkey_all.so`.
+//!
+//! Programs find it under several names: `libibverbs.so.1`, `librkey-fi.so`, `libdaplrkey.so.2`. The loader recognises the file and
+//! loads it once, whatever names a process uses and in which order. So the front ends of a process are one copy of this code, and
+//! share one device: a key that one of them issued is known to all.
+//!
+//! The exports of verbs come with that crate; those that other libraries look up in a provider are here.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+// For its exports.
+use ibverbs as _;
+
+#[allow(unsafe_code)]
+// UNSAFETY: assembly that makes the exported symbols.
+mod export;
