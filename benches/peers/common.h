@@ -244,7 +244,7 @@ static void parse_options(int argc, char **argv, const char *usage)
 		else if (!strcmp(name, "--timeout")) options.timeout = (unsigned)atoi(value);
 		else if (!strcmp(name, "--cores")) {
 			if (sscanf(value, "%d,%d", &options.cores[0], &options.cores[1]) != 2)
-				die("--cores wants two numbers, as in 0,1");
+				die("--cores needs two numbers, as in 0,1");
 		} else { fprintf(stderr, "error: unknown option %s\n%s", name, usage); exit(2); }
 		i++;
 	}

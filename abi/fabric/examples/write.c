@@ -103,7 +103,7 @@ static int own(int socket)
     must(got == 1 ? 0 : -FI_ESHUTDOWN, "waiting for the peer");
     printf("the owner has: %s\n", memory);
 
-    /* After this, no peer can touch the memory any more. */
+    /* After this, no peer can touch the memory. */
     must(fi_close(&mr->fid), "closing the region");
     must(fi_close(&it.ep->fid), "closing the endpoint");
     return strcmp(memory, "written by the peer") != 0;

@@ -142,8 +142,8 @@ pub unsafe fn remove_sparing<T: Object>(
 /// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// Same as [`Pool::end`]: no reference to it is used any more, no other thread ends or removes it, and nothing searches its
-/// pool.
+/// Same as [`Pool::end`]: no reference to it is used afterwards, no other thread ends or removes it, and nothing searches
+/// its pool.
 #[inline]
 pub unsafe fn end<T: Object>(
     spares: &'static LocalKey<Spares<T>>,

@@ -278,7 +278,7 @@ unsafe fn changed(ep: &Arc<Ep>, mask: EpParamMask, param: &EpParam) -> Result<Pa
 }
 
 impl Ep {
-    /// Gives the EP other parts.
+    /// Replaces the objects that the EP uses.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`: it is (or was) connected, or receives are posted.

@@ -272,7 +272,7 @@ pub unsafe extern "C" fn sync_rdma_read(
     })
 }
 
-/// `dat_lmr_sync_rdma_write`: as [`sync_rdma_read`].
+/// `dat_lmr_sync_rdma_write`: like [`sync_rdma_read`].
 ///
 /// # Safety
 /// The arguments must be valid as described in the manual page.

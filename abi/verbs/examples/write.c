@@ -115,7 +115,7 @@ static int own(int socket)
     meet(&it, socket);
     must(read(socket, &(char){0}, 1) == 1, "read");
     printf("the owner has: %s\n", memory);
-    /* After this, no peer can touch the memory any more. */
+    /* After this, no peer can touch the memory. */
     must(ibv_dereg_mr(it.mr) == 0, "ibv_dereg_mr");
     return strcmp(memory, "written by the peer") != 0;
 }

@@ -30,7 +30,7 @@ unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this object, and no region covers it any more.
+        // SAFETY: the mapping belongs to this object, and no region still covers it.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }

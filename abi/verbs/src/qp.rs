@@ -367,8 +367,7 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
 /// closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `ibv_modify_qp`. After a transition to RESET or ERR, no peer touches memory on behalf of its requests any
-/// more.
+/// `ibv_modify_qp`. After a transition to RESET or ERR, no peer still touches memory on behalf of its requests.
 ///
 /// # Safety
 /// No other thread modifies the queue pair; see [`crate::object`] for the rules of handles.

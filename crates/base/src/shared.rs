@@ -360,7 +360,8 @@ impl<'a> PeerBytes<'a> {
             return;
         }
         check(offset, into.len(), self.len);
-        // SAFETY: the source lies inside the view, by the check; `into` is an exclusive reference and hence elsewhere.
+        // SAFETY: the source lies inside the view (checked above); `into` is an exclusive reference and hence
+        // elsewhere.
         unsafe { transfer(into.as_mut_ptr(), self.ptr.add(offset), into.len()) };
     }
 

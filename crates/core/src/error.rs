@@ -76,7 +76,7 @@ pub enum CoreError {
         /// Endpoints and counters tied to it.
         bindings: u32,
     },
-    /// The region is enabled: nothing can be bound to it any more (FI-075).
+    /// The region is enabled: nothing more can be bound to it (FI-075).
     #[error("{0} is enabled: bind endpoints and counters before that")]
     AlreadyEnabled(RegionId),
     /// The region already has an endpoint or counter of this kind.

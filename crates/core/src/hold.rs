@@ -27,7 +27,7 @@ impl Protection {
         Ok(Held { id, table, entry })
     }
 
-    /// Ends the hold of a region, unless its slot is booked. The caller has the table's lock.
+    /// Releases the hold on a region, unless its slot is booked. The caller has the table's lock.
     pub(crate) fn end_hold(&self, id: RegionId) {
         if self
             .slots

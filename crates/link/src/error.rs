@@ -27,7 +27,7 @@ pub enum SendError {
     /// The caller's memory could not be read; nothing was sent.
     #[error("the payload could not be read: {0}")]
     Fault(Fault),
-    /// The link is down ([`crate::Link::is_up`] says why); nothing can be sent any more.
+    /// The link is down ([`crate::Link::is_up`] says why); nothing more can be sent.
     #[error("the link is down")]
     Down,
 }

@@ -321,7 +321,7 @@ fn the_last_acknowledgements_of_a_closed_link_arrive() {
             assert!(responder.incoming().unwrap().is_some());
             responder.incoming_done();
         }
-        assert_eq!(requester.acked(), Ok(0), "too few to be told yet");
+        assert_eq!(requester.acked(), Ok(0), "too few to be acknowledged yet");
         if drops {
             drop(responder);
         } else {

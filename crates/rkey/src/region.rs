@@ -25,8 +25,8 @@ impl<B: Buffer> Region<B> {
         Ok(Self { owned })
     }
 
-    /// Deregisters the region and returns the buffer. When this returns, no peer and no local operation can touch it
-    /// any more: all keys and windows of the region are refused, and copies in progress have finished.
+    /// Deregisters the region and returns the buffer. When this returns, no peer and no local operation can touch it:
+    /// all keys and windows of the region are refused, and copies in progress have finished.
     ///
     /// # Errors
     /// The device is broken. The buffer is then leaked, because the device might still write to it.

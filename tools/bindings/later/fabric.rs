@@ -1,5 +1,5 @@
-//! The fields and types that libfabric appended after 1.17, up to API 2.6. A structure that programs pass stays as it
-//! was in 1.17, because an older program passes the shorter one; the longer one starts with it.
+//! The fields and types that libfabric appended after 1.17, up to API 2.6. A structure that programs pass keeps its
+//! layout of 1.17, because older programs pass the shorter structure; the longer one begins with it.
 
 pub struct fi_ops_domain {
     pub xpu_ctx: unsafe extern "C" fn(

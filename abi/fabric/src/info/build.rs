@@ -223,7 +223,7 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
 /// Frees a list that was never handed out.
 ///
 /// # Safety
-/// The list was made here and is not used any more.
+/// The list was made here and is no longer used.
 pub(crate) unsafe fn free(mut info: *mut Info) {
     while !info.is_null() {
         // SAFETY: our own entry: its pointers are null or from the C allocator.

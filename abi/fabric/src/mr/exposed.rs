@@ -44,7 +44,7 @@ impl ExposedMessages {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Ends the messages of a closed region: once this returns, no peer reads one any more.
+    /// Ends the messages of a closed region: once this returns, no peer is reading one.
     #[inline]
     pub(crate) fn end(&self, owner: LocalKey, device: &Device) {
         if self.count.load(Ordering::Relaxed) > 0 {

@@ -111,7 +111,7 @@ pub(super) struct State {
     pub(super) unconfigured: bool,
     /// Set while its pages are absent and no refresh has reported them (`FI_MR_MMU_NOTIFY`).
     pub(super) unbacked: bool,
-    /// Set once nothing can be bound to it any more.
+    /// Set once nothing more can be bound to it.
     pub(super) sealed: bool,
     pub(super) counter: Option<Arc<Counter>>,
     /// Set if it has no counter and its accesses are counted for endpoints.

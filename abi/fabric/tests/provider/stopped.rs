@@ -1,5 +1,5 @@
 //! A peer is stopped while it accesses our memory: once its region or the endpoint is closed, or the operation has
-//! completed with an error, no byte changes any more.
+//! completed with an error, no byte changes.
 
 use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, name_in, say_name, until, word_of_name};

@@ -107,7 +107,7 @@ impl LastElement {
 
 impl Drop for LastElement {
     fn drop(&mut self) {
-        // SAFETY: the pages from `new`, which nothing uses any more.
+        // SAFETY: the pages from `new`, which are no longer used.
         unsafe { libc::munmap(self.pages, 2 * PAGE) };
     }
 }

@@ -256,8 +256,8 @@ fn other(errno: i32) -> CmaError {
 /// Copies one byte through a local variable; returns the number of bytes copied.
 ///
 /// `EFAULT` does not say which end of a copy failed, and checking the ends afterwards does not help: the page may be
-/// back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither fails any
-/// more, the copy has made progress by one byte and can continue from there.
+/// back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither fails
+/// now, the copy has made progress by one byte and can continue from there.
 ///
 /// # Safety
 ///
@@ -430,7 +430,7 @@ mod tests {
             over.store(true, Ordering::Relaxed);
         });
         assert_eq!(wrong, None, "what was said, and what was so");
-        // SAFETY: the pages are not used any more.
+        // SAFETY: the pages are no longer used.
         unsafe { libc::munmap(shaky.cast(), 2 * page) };
     }
 

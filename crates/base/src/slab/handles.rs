@@ -116,7 +116,7 @@ impl<T> Drop for Pin<'_, T> {
     }
 }
 
-/// A slot that cannot be found any more, and waits for its last pins to be dropped.
+/// A slot that can no longer be found, and waits for its last pins to be dropped.
 ///
 /// If this is dropped instead of released, the slot stays as it is until [`Slab::resume`].
 #[must_use = "the slot is lost until it is released"]

@@ -14,7 +14,7 @@ pub enum State {
     Claimed,
     /// Can be found and pinned.
     Live,
-    /// Lookups do not find it any more; there may be pins left.
+    /// Lookups no longer find it; there may be pins left.
     Retired,
 }
 

@@ -286,7 +286,7 @@ impl Incoming {
                 &Packet::Rejected("the number of queue pairs differs".into()),
             );
             return Err(DeviceError::Handshake(
-                "the peer brings a different number of queue pairs",
+                "the peer has a different number of queue pairs",
             ));
         }
         for (ours, theirs) in qps.iter().zip(&self.peer.qps) {

@@ -393,7 +393,7 @@ impl Drop for CqInner {
         for events in channel.into_iter().chain(self.notify.watcher.get()) {
             events.forget(|&event| event == id);
         }
-        // Queue pairs hold their completion queues, so nothing uses the queue any more.
+        // Queue pairs hold their completion queues, so nothing uses the queue now.
         if let Err(error) = shared.driver.command(|engine| engine.destroy_cq(id)) {
             tracing::debug!(%error, "cannot destroy a completion queue");
         }

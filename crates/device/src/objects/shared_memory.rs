@@ -19,7 +19,7 @@ static SEGMENTS: AtomicU32 = AtomicU32::new(1);
 /// long as a region covers it.
 ///
 /// If a peer is stopped in the middle of a copy while its region is deregistered, the pages that the copy can touch are detached.
-/// They keep their addresses and contents in this process, but cannot be leased any more, and a forked child no longer
+/// They keep their addresses and contents in this process, but they can no longer be leased, and a forked child no longer
 /// shares them. Bytes that another device or process writes to them with a system call at that moment may be lost.
 #[derive(Clone, Debug)]
 pub struct SharedMemory(Arc<Inner>);

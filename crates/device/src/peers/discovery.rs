@@ -334,7 +334,7 @@ fn log_owner_elsewhere(scope: Scope, block: u16, looked_at: &mut Option<Instant>
 }
 
 impl Attempt {
-    /// Abandons the queue pairs whose peer's device is known: no device has its block any more, so that device has closed.
+    /// Abandons the queue pairs whose peer's device is known: no device has its block now, so that device has closed.
     fn give_up_known_devices(&mut self, shared: &Shared) {
         let is_known = |waiting: &mut WaitingQp| node_of_peer(shared, waiting.qp).is_some();
         let gone: Vec<WaitingQp> = self.qps.extract_if(.., is_known).collect();

@@ -163,7 +163,7 @@ fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
     assert!(has_failed(near.device.inspect()));
     let text = near.device.settle().unwrap_err().to_string();
     assert!(text.contains("panicked"), "{text}");
-    // Deregistering works: no peer reaches the memory any more.
+    // Deregistering works: no peer can reach the memory.
     near.device.close_region(near.region).unwrap();
     drop((waited, channel, listener));
     drop(near);

@@ -141,7 +141,7 @@ impl PollSet {
         list.iter().for_each(act);
     }
 
-    /// Replaces the list, and frees the old one once no thread checks it any more.
+    /// Replaces the list, and frees the old one once no thread is checking it.
     pub(crate) fn replace(&self, list: Box<[PollHandle]>) {
         let changing = self.changing.lock();
         let new = Box::into_raw(Box::new(list));
@@ -161,7 +161,7 @@ impl PollSet {
                 backoff.snooze();
             }
         }
-        // SAFETY: `old` came from `Box::into_raw`, only this call took it out of `current`, and no thread checks it any more:
+        // SAFETY: `old` came from `Box::into_raw`, only this call took it out of `current`, and no thread is checking it:
         // threads that were checking at that moment have finished, and all others find the new list.
         drop(unsafe { Box::from_raw(old) });
     }

@@ -166,7 +166,7 @@ impl Reclaim {
         }
     }
 
-    /// Whether orphaned requests of a queue pair let no peer touch memory any more.
+    /// Whether no peer can still touch memory because of orphaned requests of a queue pair.
     pub(crate) fn is_qp_quiet(&self, driver: &EngineDriver, qpn: u32) -> bool {
         links_with_orphans(driver, qpn).is_empty()
             && self.has_no_lost_peers(driver, CopyScope::Qp(qpn))

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::objects::qp::Qp;
 
 impl Qp {
-    /// Whether no peer touches memory any more because of failed requests of this queue pair. Never waits.
+    /// Whether no peer still touches memory because of failed requests of this queue pair. Never waits.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let shared = self.device().shared();
@@ -45,7 +45,7 @@ impl Qp {
 }
 
 impl Device {
-    /// Waits until no peer touches memory any more because of orphaned requests of the queue pair with this number, which was
+    /// Waits until no peer still touches memory because of orphaned requests of the queue pair with this number, which was
     /// reset, destroyed or put into the error state. A peer that does not respond within `patience` loses its link to this
     /// device; the function then waits for system calls that have begun, as [`Device::close_region`] does.
     pub fn wait_until_quiet(&self, qpn: u32, patience: Duration) {

@@ -33,7 +33,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 /// How long peers get to end their copies before memory is replaced under them.
 const PAUSE_WITHIN: Duration = Duration::from_millis(200);
 
-/// Which memory must not be touched any more.
+/// The memory that peers must no longer touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyScope {
     /// All memory whose addresses a peer received.

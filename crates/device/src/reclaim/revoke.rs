@@ -8,7 +8,7 @@
 //! the copy can touch, which the peer announced before the copy ([`Arena::detach`](rkey_base::segment::Arena::detach)). This
 //! process keeps the bytes at the same addresses; the peer ends its copy in pages that only it maps. Other leases on these
 //! pages are revoked first: otherwise the writes of their holders would be lost. The memory works as before, but these pages
-//! cannot be leased any more.
+//! can no longer be leased.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -127,7 +127,7 @@ impl Leases {
         rest
     }
 
-    /// Marks the pages that copies in progress can touch, so that they are not leased any more. Adds them to `pages`.
+    /// Marks the pages that copies in progress can touch, so that they are not leased again. Adds them to `pages`.
     fn mark(&self, names: &HashSet<Name>, pages: &mut Vec<Part>) {
         let granted = self.granted.lock();
         let mut segments = self.segments.lock();

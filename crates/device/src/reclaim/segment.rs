@@ -16,7 +16,7 @@ use rkey_engine::LinkId;
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) arena: Weak<Arena>,
-    /// Detached bytes, which cannot be leased any more.
+    /// Detached bytes, which can no longer be leased.
     pub(crate) detached: Vec<Range<u64>>,
     /// The links whose peers got a descriptor for writing.
     writers: HashSet<LinkId>,

@@ -168,7 +168,7 @@ fn watched_queues_raise_an_event_of_their_own() {
     assert_eq!(told(&mut pair), (1, 0), "it is watched on");
     send(&mut pair, true);
     send(&mut pair, true);
-    assert_eq!(told(&mut pair), (0, 1), "once, and not armed any more");
+    assert_eq!(told(&mut pair), (0, 1), "once, and no longer armed");
     for solicited_only in [false, true] {
         pair.nodes[1].engine.watch_cq(b.cq.id()).unwrap();
         let arm = pair.nodes[1].engine.arm_cq(b.cq.id(), solicited_only);

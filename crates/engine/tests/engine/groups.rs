@@ -272,7 +272,7 @@ fn frames_go_to_who_has_a_flow_for_them() {
     pair.nodes[1].engine.remove_flow(takers[0].id, 7);
     assert!(
         send(&mut pair, 4, 7).iter().all(Vec::is_empty),
-        "not any more"
+        "no member takes it any longer"
     );
     let want: Vec<_> = (1..=4).map(|id| (id, Status::Success)).collect();
     assert_eq!(statuses(&sender.poll()), want);

@@ -27,7 +27,7 @@ pub(crate) struct Sender {
     produced: u64,
     /// How many fragments may have been sent in total: acknowledged + window; 0 once the link is down.
     limit: Cell<u64>,
-    /// Set once nothing can be sent any more.
+    /// Set once nothing more can be sent.
     stopped: Cell<bool>,
     /// How many fragments are acknowledged, with their responses taken (see `End::refresh`).
     acked: Cell<u64>,

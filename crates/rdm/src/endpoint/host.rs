@@ -77,7 +77,7 @@ pub trait Host: Sized {
     fn rts_posted(&self, exposed: &Self::Exposed);
     /// Withdraws a key, without waiting, if no peer is using it; returns whether it did.
     fn try_withdraw(&self, exposed: &Self::Exposed) -> bool;
-    /// Withdraws a key that no peer has, or has any more.
+    /// Withdraws a key that no peer has now.
     fn withdraw(&self, exposed: &Self::Exposed);
     /// Executes a peer's atomic. Returns the old values, if it requests them.
     ///

@@ -38,7 +38,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Handles a failed connection: the peer will not answer its operations any more.
+    /// Handles a failed connection: the peer will no longer answer its operations.
     pub fn lose(&mut self, host: &H, connection: usize) {
         self.happened(host, connection, Event::Lost);
     }

@@ -80,8 +80,8 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
 impl<B: Buffer, M: AsRef<Registered>> Drop for Owned<B, M> {
     fn drop(&mut self) {
         if self.memory.as_ref().close().is_ok() {
-            // SAFETY: from Box::leak, not taken (`take` forgets self), and the registration is closed, so the device
-            // does not access the bytes any more.
+            // SAFETY: from Box::leak, not taken (`take` forgets self), and the registration is closed, so the device no
+            // longer accesses the bytes.
             drop(unsafe { Box::from_raw(self.buffer.as_ptr()) });
         }
         // Otherwise the device may still write to the buffer, so it is leaked rather than reused.
