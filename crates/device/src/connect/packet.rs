@@ -83,7 +83,22 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
     }
 }
 
+/// Reads the next packet.
+///
+/// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the socket: a
+/// packet and the end may arrive between the kernel's look at the queue and its look at the socket. Both are final, so the
+/// second look finds the packet.
 pub(super) fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
+    match read_once(socket)? {
+        end @ (Received::Closed | Received::Reset) => match read_once(socket)? {
+            packet @ Received::Packet(_) => Ok(packet),
+            _ => Ok(end),
+        },
+        received => Ok(received),
+    }
+}
+
+fn read_once(socket: &OwnedFd) -> Result<Received, DeviceError> {
     let mut buffer = [0u8; PACKET_MAX];
     match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Ok(Received::Closed),
@@ -146,6 +161,23 @@ pub(crate) fn decodes(bytes: &[u8]) -> bool {
 mod tests {
     use super::super::{PRIVATE_DATA_MAX, QPS_MAX};
     use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn the_last_packet_of_a_peer_that_reads_nothing_arrives() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        send(&ours, &Packet::Ready).unwrap();
+        send(&theirs, &Packet::Rejected("no".into())).unwrap();
+        // The kernel reports a reset first, because the peer has not read all packets.
+        drop(theirs);
+        assert_eq!(
+            try_receive(&ours).unwrap(),
+            Some(Packet::Rejected("no".into()))
+        );
+        assert!(try_receive(&ours).is_err());
+    }
 
     #[test]
     fn packets_survive_encoding() {

@@ -189,9 +189,23 @@ impl Socket {
 
     /// Takes one packet.
     ///
+    /// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the socket: a
+    /// packet and the end may arrive between the kernel's look at the queue and its look at the socket. Both are final, so
+    /// the second look finds the packet.
+    ///
     /// # Errors
     /// `InvalidData` for a packet that is too long; other errors of the kernel.
     pub(crate) fn receive(&self) -> io::Result<Received> {
+        match self.receive_once()? {
+            Received::End => match self.receive_once()? {
+                packet @ Received::Packet(_) => Ok(packet),
+                _ => Ok(Received::End),
+            },
+            received => Ok(received),
+        }
+    }
+
+    fn receive_once(&self) -> io::Result<Received> {
         let mut bytes = vec![0; PACKET_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -323,6 +337,17 @@ mod tests {
         assert!(matches!(b.receive().unwrap(), Received::Nothing));
         drop(second);
         drop(a);
+        assert!(matches!(b.receive().unwrap(), Received::End));
+    }
+
+    #[test]
+    fn the_last_packet_of_a_peer_that_reads_nothing_arrives() {
+        let (a, b) = Socket::pair().unwrap();
+        b.ring();
+        a.send(b"last", &[]).unwrap();
+        // The kernel reports a reset first, because the peer has not read all packets.
+        drop(a);
+        assert!(matches!(b.receive().unwrap(), Received::Packet(last) if last.bytes == b"last"));
         assert!(matches!(b.receive().unwrap(), Received::End));
     }
 
