@@ -104,8 +104,8 @@ mod entry {
         cleanup,
     }));
 
-    /// Called by libfabric when it unloads the provider. Objects that the program has not closed keep running; the
-    /// library stays in memory for them.
+    /// `fi_provider.cleanup`: libfabric calls it when it unloads the provider. Objects that the program has not closed
+    /// keep running; the library stays in memory for them.
     unsafe extern "C" fn cleanup() {}
 
     /// The entry point of a provider library, which exports it under this name.

@@ -180,6 +180,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
     })
 }
 
+/// `fi_close`.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -201,6 +202,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
+/// `fi_pep_bind`.
 unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handles.
@@ -224,6 +226,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
+/// `fi_getopt`.
 unsafe extern "C" fn getopt(
     fid: *mut Fid,
     level: c_int,
@@ -254,6 +257,7 @@ unsafe extern "C" fn setopt(_: *mut Fid, _: c_int, _: c_int, _: *const c_void, _
     NO_SUCH.code()
 }
 
+/// `fi_setname`.
 unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle; the program promises this many bytes.
@@ -274,6 +278,7 @@ unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_
     })
 }
 
+/// `fi_getname`.
 unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -1,6 +1,7 @@
 //! The rules that protect the project's structure. Each rule is a function from the tree to findings, with a sample
 //! below it that it must refuse.
 
+mod calls;
 mod circles;
 #[cfg(test)]
 mod clippy;
@@ -60,6 +61,7 @@ const RULES: &[Rule] = &[
     ("circles", circles::rooms),
     ("reexports", layers::reexports),
     ("named once", layers::named_once),
+    ("calls", calls::named),
     ("headers", docs::headers),
     ("documents", docs::documents),
     ("links", links::links),

@@ -316,6 +316,7 @@ pub(crate) unsafe extern "C" fn av_open(
     })
 }
 
+/// `fi_close`.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -389,6 +390,7 @@ fn unknown_len(format: Format) -> usize {
     }
 }
 
+/// `fi_av_insert`.
 unsafe extern "C" fn insert(
     av: *mut FidAv,
     addr: *const c_void,
@@ -431,6 +433,7 @@ fn counted(body: impl FnOnce() -> Result<c_int>) -> c_int {
     }
 }
 
+/// `fi_av_insertsvc`.
 unsafe extern "C" fn insertsvc(
     av: *mut FidAv,
     node: *const c_char,
@@ -494,6 +497,7 @@ unsafe extern "C" fn insertsym(
     })
 }
 
+/// `fi_av_remove`.
 unsafe extern "C" fn remove_numbers(
     av: *mut FidAv,
     numbers: *mut u64,
@@ -523,6 +527,7 @@ unsafe extern "C" fn remove_numbers(
     })
 }
 
+/// `fi_av_lookup`.
 unsafe extern "C" fn lookup(
     av: *mut FidAv,
     number: u64,
@@ -539,6 +544,7 @@ unsafe extern "C" fn lookup(
     })
 }
 
+/// `fi_av_straddr`.
 unsafe extern "C" fn straddr(
     av: *mut FidAv,
     addr: *const c_void,

@@ -125,6 +125,7 @@ fn first_members(av: &Av, attr: &AvSetAttr) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
+/// `fi_close`.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `remove` validates the handle; the program no longer uses the set.
@@ -159,6 +160,7 @@ unsafe fn combine(
     })
 }
 
+/// `fi_av_set_union`.
 unsafe extern "C" fn set_union(dst: *mut FidAvSet, src: *const FidAvSet) -> c_int {
     let change = |members: &mut Vec<u64>, others: &[u64]| {
         for number in others {
@@ -171,6 +173,7 @@ unsafe extern "C" fn set_union(dst: *mut FidAvSet, src: *const FidAvSet) -> c_in
     unsafe { combine(dst, src, change) }
 }
 
+/// `fi_av_set_intersect`.
 unsafe extern "C" fn intersect(dst: *mut FidAvSet, src: *const FidAvSet) -> c_int {
     let change = |members: &mut Vec<u64>, others: &[u64]| {
         members.retain(|number| others.contains(number));
@@ -179,6 +182,7 @@ unsafe extern "C" fn intersect(dst: *mut FidAvSet, src: *const FidAvSet) -> c_in
     unsafe { combine(dst, src, change) }
 }
 
+/// `fi_av_set_diff`.
 unsafe extern "C" fn diff(dst: *mut FidAvSet, src: *const FidAvSet) -> c_int {
     let change = |members: &mut Vec<u64>, others: &[u64]| {
         members.retain(|number| !others.contains(number));
@@ -187,6 +191,7 @@ unsafe extern "C" fn diff(dst: *mut FidAvSet, src: *const FidAvSet) -> c_int {
     unsafe { combine(dst, src, change) }
 }
 
+/// `fi_av_set_insert`.
 unsafe extern "C" fn insert(set: *mut FidAvSet, number: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -200,6 +205,7 @@ unsafe extern "C" fn insert(set: *mut FidAvSet, number: u64) -> c_int {
     })
 }
 
+/// `fi_av_set_remove`.
 unsafe extern "C" fn remove_number(set: *mut FidAvSet, number: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -211,6 +217,7 @@ unsafe extern "C" fn remove_number(set: *mut FidAvSet, number: u64) -> c_int {
     })
 }
 
+/// `fi_av_set_addr`.
 unsafe extern "C" fn addr(set: *mut FidAvSet, address: *mut u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest; room for a

@@ -278,6 +278,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
+/// `fi_cntr_read`.
 unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     // SAFETY: `find` validates the handle.
     let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
@@ -292,6 +293,7 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     value
 }
 
+/// `fi_cntr_readerr`.
 unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     // SAFETY: `find` validates the handle.
     let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
@@ -306,6 +308,7 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     errors
 }
 
+/// `fi_cntr_add`.
 unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -316,6 +319,7 @@ unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
     })
 }
 
+/// `fi_cntr_set`.
 unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -326,6 +330,7 @@ unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
     })
 }
 
+/// `fi_cntr_adderr`.
 unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -336,6 +341,7 @@ unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
     })
 }
 
+/// `fi_cntr_seterr`.
 unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -255,6 +255,7 @@ pub(crate) unsafe extern "C" fn cq_open(
     })
 }
 
+/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to the queue.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -270,6 +271,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
+/// `fi_control`: `FI_GETWAIT` and `FI_GETWAITOBJ`.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -85,11 +85,13 @@ unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     unsafe { take(cq, into, max, sources) }
 }
 
+/// `fi_cq_read`.
 pub(super) unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, max: usize) -> isize {
     // SAFETY: the caller guarantees valid arguments.
     unsafe { readfrom(cq, buf, max, std::ptr::null_mut()) }
 }
 
+/// `fi_cq_readfrom`.
 pub(super) unsafe extern "C" fn readfrom(
     cq: *mut FidCq,
     buf: *mut c_void,
@@ -102,6 +104,7 @@ pub(super) unsafe extern "C" fn readfrom(
     })
 }
 
+/// `fi_cq_sread`.
 pub(super) unsafe extern "C" fn sread(
     cq: *mut FidCq,
     buf: *mut c_void,
@@ -113,6 +116,7 @@ pub(super) unsafe extern "C" fn sread(
     unsafe { sreadfrom(cq, buf, max, std::ptr::null_mut(), cond, timeout) }
 }
 
+/// `fi_cq_sreadfrom`.
 pub(super) unsafe extern "C" fn sreadfrom(
     cq: *mut FidCq,
     buf: *mut c_void,
@@ -154,6 +158,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
     })
 }
 
+/// `fi_cq_signal`.
 pub(super) unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -164,6 +169,7 @@ pub(super) unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
     })
 }
 
+/// `fi_cq_readerr`.
 pub(super) unsafe extern "C" fn readerr(
     cq: *mut FidCq,
     into: *mut CqErrEntry,
@@ -230,6 +236,7 @@ pub(super) unsafe extern "C" fn readerr(
     })
 }
 
+/// `fi_cq_strerror`.
 pub(super) unsafe extern "C" fn strerror(
     cq: *mut FidCq,
     prov_errno: c_int,

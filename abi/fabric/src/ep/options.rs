@@ -117,6 +117,7 @@ impl<'a> Target<'a> {
     }
 }
 
+/// `fi_getopt`.
 pub(super) unsafe extern "C" fn getopt(
     fid: *mut Fid,
     level: c_int,
@@ -188,6 +189,7 @@ unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
+/// `fi_setopt`.
 pub(super) unsafe extern "C" fn setopt(
     fid: *mut Fid,
     level: c_int,

@@ -289,6 +289,7 @@ pub(crate) unsafe extern "C" fn eq_open(
     })
 }
 
+/// `fi_close`: returns `-FI_EBUSY` while an object is bound to the queue.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -306,6 +307,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
+/// `fi_control`: `FI_GETWAIT`.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -393,6 +395,7 @@ unsafe fn poll(
     }
 }
 
+/// `fi_eq_read`.
 unsafe extern "C" fn read(
     eq: *mut FidEq,
     event: *mut u32,
@@ -408,6 +411,7 @@ unsafe extern "C" fn read(
     })
 }
 
+/// `fi_eq_sread`.
 unsafe extern "C" fn sread(
     eq: *mut FidEq,
     event: *mut u32,
@@ -437,6 +441,7 @@ unsafe extern "C" fn sread(
     })
 }
 
+/// `fi_eq_readerr`.
 unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) -> isize {
     count(|| {
         // SAFETY: `find` validates the handle.
@@ -489,6 +494,7 @@ pub(crate) unsafe fn give_error_data(data: &[u8], room: &mut *mut c_void, size: 
     }
 }
 
+/// `fi_eq_write`.
 unsafe extern "C" fn write(
     eq: *mut FidEq,
     event: u32,
@@ -509,6 +515,7 @@ unsafe extern "C" fn write(
     })
 }
 
+/// `fi_eq_strerror`.
 unsafe extern "C" fn strerror(
     _: *mut FidEq,
     prov_errno: c_int,

@@ -176,6 +176,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
+/// `fi_endpoint2`.
 unsafe extern "C" fn endpoint2(
     domain: *mut FidDomain,
     info: *mut Info,

@@ -71,6 +71,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
+/// `fi_domain2`.
 unsafe extern "C" fn domain2(
     fabric: *mut FidFabric,
     info: *mut Info,

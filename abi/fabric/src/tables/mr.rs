@@ -34,6 +34,7 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
+/// `fi_mr_reg`.
 unsafe extern "C" fn reg(
     domain: *mut Fid,
     buf: *const c_void,
@@ -59,6 +60,7 @@ unsafe extern "C" fn reg(
     })
 }
 
+/// `fi_mr_regv`.
 unsafe extern "C" fn regv(
     domain: *mut Fid,
     iov: *const iovec,
@@ -109,6 +111,7 @@ fn attributes(
     })
 }
 
+/// `fi_mr_regattr`.
 unsafe extern "C" fn regattr(
     domain: *mut Fid,
     attr: *const MrAttr,

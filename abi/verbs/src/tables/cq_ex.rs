@@ -197,26 +197,31 @@ unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
     code
 }
 
+/// `ibv_start_poll`.
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     // SAFETY: guaranteed by the caller.
     unsafe { start(cq, attr, false) }
 }
 
+/// `ibv_start_poll` for queues with time stamps.
 unsafe extern "C" fn start_poll_stamped(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     // SAFETY: guaranteed by the caller.
     unsafe { start(cq, attr, true) }
 }
 
+/// `ibv_next_poll`.
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
     // SAFETY: called between start and end, so the lock is held.
     unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, false)) }
 }
 
+/// `ibv_next_poll` for queues with time stamps.
 unsafe extern "C" fn next_poll_stamped(cq: *mut CqEx) -> c_int {
     // SAFETY: called between start and end, so the lock is held.
     unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, true)) }
 }
 
+/// `ibv_end_poll`.
 unsafe extern "C" fn end_poll(cq: *mut CqEx) {
     // SAFETY: `object` validates the handle.
     if let Some(object) = unsafe { object(cq) } {
@@ -234,7 +239,7 @@ unsafe fn current(cq: *mut CqEx) -> Current {
     unsafe { object(cq).map_or_else(Current::default, |object| *object.cursor.current.get()) }
 }
 
-/// Readers: name, type, and the field of the current completion.
+/// Readers: name, type, and the field of the current completion. `read_opcode` is `ibv_wc_read_opcode`, and so on.
 macro_rules! readers {
     ($($name:ident -> $type:ty { |$current:ident| $value:expr })*) => {$(
         unsafe extern "C" fn $name(cq: *mut CqEx) -> $type {
@@ -260,6 +265,7 @@ readers! {
     read_cvlan -> u16 { |_c| 0 }
 }
 
+/// `ibv_wc_read_tm_info`: the device matches no tags.
 unsafe extern "C" fn read_tm_info(_cq: *mut CqEx, info: *mut TmInfo) {
     if !info.is_null() {
         // SAFETY: the caller promises that it is writable.

@@ -135,7 +135,7 @@ unsafe fn with_list<T>(
     }
 }
 
-/// Functions that begin a request: name, further arguments, and the work.
+/// Functions that begin a request: name, further arguments, and the work. `rdma_write` is `ibv_wr_rdma_write`, and so on.
 macro_rules! requests {
     ($($name:ident($($arg:ident: $type:ty),*) { $work:expr })*) => {$(
         unsafe extern "C" fn $name(qp: *mut QpEx $(, $arg: $type)*) {
@@ -190,6 +190,7 @@ fn bind(window: *mut Mw, rkey: u32, info: *const MwBindInfo) -> Result<Work, Err
     }
 }
 
+/// `ibv_wr_set_ud_addr`.
 unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, qpn: u32, qkey: u32) {
     // SAFETY: called between start and complete.
     unsafe {
@@ -201,6 +202,7 @@ unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, qpn: u32, qkey: u32
     }
 }
 
+/// `ibv_wr_set_xrc_srqn`.
 unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, srqn: u32) {
     // SAFETY: called between start and complete.
     unsafe {
@@ -211,6 +213,7 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, srqn: u32) {
     }
 }
 
+/// `ibv_wr_set_sge`.
 unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
     // SAFETY: called between start and complete.
     unsafe {
@@ -227,6 +230,7 @@ unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
     }
 }
 
+/// `ibv_wr_set_sge_list`.
 unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const crate::sys::Sge) {
     let limit = |granted: &QpCap| granted.max_send_sge;
     // SAFETY: called between start and complete, with a list of `count` entries.
@@ -263,11 +267,13 @@ fn add_inline(batch: &mut Batch, pieces: &[DataBuf]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// `ibv_wr_set_inline_data`.
 unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: usize) {
     // SAFETY: called between start and complete.
     unsafe { with_batch(qp, |batch| add_inline(batch, &[DataBuf { addr, length }])) };
 }
 
+/// `ibv_wr_set_inline_data_list`.
 unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
     // A list with more buffers than bytes that fit cannot be valid.
     let limit = |granted: &QpCap| granted.max_inline_data;
@@ -275,6 +281,7 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *co
     unsafe { with_list(qp, (list, count), limit, add_inline) };
 }
 
+/// `ibv_wr_start`.
 unsafe extern "C" fn start(qp: *mut QpEx) {
     // SAFETY: `object` validates the handle.
     if let Some((_, builder)) = unsafe { object(qp) } {
@@ -284,6 +291,7 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
     }
 }
 
+/// `ibv_wr_abort`.
 unsafe extern "C" fn abort(qp: *mut QpEx) {
     // SAFETY: `object` validates the handle.
     if let Some((_, builder)) = unsafe { object(qp) } {
@@ -291,6 +299,7 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
     }
 }
 
+/// `ibv_wr_complete`.
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     // SAFETY: `object` validates the handle.
     let Some((object, builder)) = (unsafe { object(qp) }) else {

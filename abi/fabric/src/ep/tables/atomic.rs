@@ -158,6 +158,7 @@ fn one(addr: *const c_void, count: usize) -> Ioc {
     }
 }
 
+/// `fi_atomic`.
 unsafe extern "C" fn write(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -175,6 +176,7 @@ unsafe extern "C" fn write(
     unsafe { writev(ep, buf, desc, 1, peer, addr, key, datatype, op, context) }
 }
 
+/// `fi_atomicv`.
 unsafe extern "C" fn writev(
     ep: *mut FidEp,
     iov: *const Ioc,
@@ -204,6 +206,7 @@ unsafe extern "C" fn writev(
     transfer_status(|| unsafe { start(ep, Kind::Base, lists, None, &it, None) })
 }
 
+/// `fi_inject_atomic`.
 unsafe extern "C" fn inject(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -233,6 +236,7 @@ unsafe extern "C" fn inject(
     transfer_status(|| unsafe { start(ep, Kind::Base, lists, None, &it, flags) })
 }
 
+/// `fi_fetch_atomic`.
 unsafe extern "C" fn readwrite(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -269,6 +273,7 @@ unsafe extern "C" fn readwrite(
     }
 }
 
+/// `fi_fetch_atomicv`.
 unsafe extern "C" fn readwritev(
     ep: *mut FidEp,
     iov: *const Ioc,
@@ -301,6 +306,7 @@ unsafe extern "C" fn readwritev(
     transfer_status(|| unsafe { start(ep, Kind::Fetch, lists, None, &it, None) })
 }
 
+/// `fi_compare_atomic`.
 unsafe extern "C" fn compwrite(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -343,6 +349,7 @@ unsafe extern "C" fn compwrite(
     }
 }
 
+/// `fi_compare_atomicv`.
 unsafe extern "C" fn compwritev(
     ep: *mut FidEp,
     iov: *const Ioc,
@@ -463,11 +470,13 @@ pub(super) unsafe fn of_message(
     })
 }
 
+/// `fi_atomicmsg`.
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize {
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, Kind::Base, msg, List::NONE, List::NONE, flags) })
 }
 
+/// `fi_fetch_atomicmsg`.
 unsafe extern "C" fn readwritemsg(
     ep: *mut FidEp,
     msg: *const MsgAtomic,
@@ -481,6 +490,7 @@ unsafe extern "C" fn readwritemsg(
     transfer_status(|| unsafe { message(ep, Kind::Fetch, msg, List::NONE, result, flags) })
 }
 
+/// `fi_compare_atomicmsg`.
 unsafe extern "C" fn compwritemsg(
     ep: *mut FidEp,
     msg: *const MsgAtomic,
@@ -519,11 +529,13 @@ unsafe fn valid(
     })
 }
 
+/// `fi_atomicvalid`.
 unsafe extern "C" fn writevalid(ep: *mut FidEp, ty: c_int, op: c_int, count: *mut usize) -> c_int {
     // SAFETY: the caller guarantees valid arguments.
     unsafe { valid(ep, Kind::Base, ty, op, count) }
 }
 
+/// `fi_fetch_atomicvalid`.
 unsafe extern "C" fn readwritevalid(
     ep: *mut FidEp,
     ty: c_int,
@@ -534,6 +546,7 @@ unsafe extern "C" fn readwritevalid(
     unsafe { valid(ep, Kind::Fetch, ty, op, count) }
 }
 
+/// `fi_compare_atomicvalid`.
 unsafe extern "C" fn compwritevalid(
     ep: *mut FidEp,
     ty: c_int,

@@ -111,6 +111,7 @@ unsafe fn start(
     })
 }
 
+/// `fi_barrier`.
 unsafe extern "C" fn barrier(ep: *mut FidEp, group: u64, context: *mut c_void) -> isize {
     let words = Words {
         flags: None,
@@ -121,6 +122,7 @@ unsafe extern "C" fn barrier(ep: *mut FidEp, group: u64, context: *mut c_void) -
     unsafe { start(ep, Kind::Barrier, none, none, 0, &words) }
 }
 
+/// `fi_barrier2`.
 unsafe extern "C" fn barrier2(
     ep: *mut FidEp,
     group: u64,
@@ -133,6 +135,7 @@ unsafe extern "C" fn barrier2(
     unsafe { start(ep, Kind::Barrier, none, none, 0, &words) }
 }
 
+/// `fi_broadcast`.
 unsafe extern "C" fn broadcast(
     ep: *mut FidEp,
     buf: *mut c_void,
@@ -152,7 +155,8 @@ unsafe extern "C" fn broadcast(
 
 /// Calls with a source and a result. Calls of the same form differ only in their names.
 macro_rules! two_buffers {
-    ($($name:ident: $kind:ident ($($root:ident)?) ($($op:ident)?);)*) => {$(
+    ($($(#[$call:meta])* $name:ident: $kind:ident ($($root:ident)?) ($($op:ident)?);)*) => {$(
+        $(#[$call])*
         unsafe extern "C" fn $name(
             ep: *mut FidEp,
             buf: *const c_void,
@@ -177,15 +181,23 @@ macro_rules! two_buffers {
     )*};
 }
 two_buffers! {
+    /// `fi_alltoall`.
     alltoall: AllToAll () ();
+    /// `fi_allreduce`.
     allreduce: AllReduce () (op);
+    /// `fi_allgather`.
     allgather: AllGather () ();
+    /// `fi_reduce_scatter`.
     reduce_scatter: ReduceScatter () (op);
+    /// `fi_reduce`.
     reduce: Reduce (root) (op);
+    /// `fi_scatter`.
     scatter: Scatter (root) ();
+    /// `fi_gather`.
     gather: Gather (root) ();
 }
 
+/// `fi_ops_collective.msg`: a collective operation as a message, which no inline function calls.
 unsafe extern "C" fn msg(
     ep: *mut FidEp,
     msg: *const MsgCollective,

@@ -24,6 +24,7 @@ pub(super) static OPS: OpsMsg = OpsMsg {
 
 pub(super) const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_AUTH_KEY;
 
+/// `fi_send`.
 unsafe extern "C" fn send(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -37,6 +38,7 @@ unsafe extern "C" fn send(
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
+/// `fi_sendv`.
 unsafe extern "C" fn sendv(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -50,6 +52,7 @@ unsafe extern "C" fn sendv(
     transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
+/// `fi_sendmsg`.
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.
@@ -60,12 +63,14 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
     })
 }
 
+/// `fi_inject`.
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64) -> isize {
     let it = Envelope::inject(to, None);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
+/// `fi_senddata`.
 unsafe extern "C" fn senddata(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -80,6 +85,7 @@ unsafe extern "C" fn senddata(
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
+/// `fi_injectdata`.
 unsafe extern "C" fn injectdata(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -92,6 +98,7 @@ unsafe extern "C" fn injectdata(
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
+/// `fi_recv`.
 unsafe extern "C" fn recv(
     ep: *mut FidEp,
     buf: *mut c_void,
@@ -105,6 +112,7 @@ unsafe extern "C" fn recv(
     transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
+/// `fi_recvv`.
 unsafe extern "C" fn recvv(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -118,6 +126,7 @@ unsafe extern "C" fn recvv(
     transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
+/// `fi_recvmsg`.
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.

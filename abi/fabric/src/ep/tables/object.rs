@@ -198,6 +198,7 @@ unsafe fn origin(
     Ok((LocalAddress::new(source), Some(request)))
 }
 
+/// `fi_control`: `fi_enable`, `fi_alias`, and the default flags.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -265,6 +266,7 @@ unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
     Ok(())
 }
 
+/// `fi_cancel`.
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
     transfer_status(|| {
         // SAFETY: `find` validates the handle.
@@ -272,6 +274,7 @@ unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
     })
 }
 
+/// `fi_rx_size_left`.
 unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
         // SAFETY: `find` validates the handle.
@@ -282,6 +285,7 @@ unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
     })
 }
 
+/// `fi_tx_size_left`.
 unsafe extern "C" fn tx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
         // SAFETY: `find` validates the handle.

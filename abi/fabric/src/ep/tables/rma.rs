@@ -221,16 +221,19 @@ pub(super) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
     }
 }
 
+/// `fi_readmsg`.
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, msg, flags, Direction::Read) })
 }
 
+/// `fi_writemsg`.
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { message(ep, msg, flags, Direction::Write) })
 }
 
+/// `fi_read`.
 unsafe extern "C" fn read(
     ep: *mut FidEp,
     buf: *mut c_void,
@@ -246,6 +249,7 @@ unsafe extern "C" fn read(
     unsafe { one(ep, Direction::Read, buf, len, desc, &it) }
 }
 
+/// `fi_readv`.
 unsafe extern "C" fn readv(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -261,6 +265,7 @@ unsafe extern "C" fn readv(
     unsafe { several(ep, Direction::Read, iov, desc, count, &it) }
 }
 
+/// `fi_write`.
 unsafe extern "C" fn write(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -276,6 +281,7 @@ unsafe extern "C" fn write(
     unsafe { one(ep, Direction::Write, buf, len, desc, &it) }
 }
 
+/// `fi_writev`.
 unsafe extern "C" fn writev(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -291,6 +297,7 @@ unsafe extern "C" fn writev(
     unsafe { several(ep, Direction::Write, iov, desc, count, &it) }
 }
 
+/// `fi_inject_write`.
 unsafe extern "C" fn inject(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -304,6 +311,7 @@ unsafe extern "C" fn inject(
     unsafe { one(ep, Direction::Write, buf, len, std::ptr::null_mut(), &it) }
 }
 
+/// `fi_writedata`.
 unsafe extern "C" fn writedata(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -320,6 +328,7 @@ unsafe extern "C" fn writedata(
     unsafe { one(ep, Direction::Write, buf, len, desc, &it) }
 }
 
+/// `fi_inject_writedata`.
 unsafe extern "C" fn injectdata(
     ep: *mut FidEp,
     buf: *const c_void,

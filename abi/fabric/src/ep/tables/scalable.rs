@@ -270,6 +270,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
+/// `fi_control`: `fi_enable`.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -85,6 +85,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
+/// `fi_control`: `fi_enable`.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
@@ -97,6 +98,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
     })
 }
 
+/// `fi_cancel`.
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
     transfer_status(|| {
         // SAFETY: `find` validates the handle.
@@ -105,6 +107,7 @@ unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
     })
 }
 
+/// `fi_rx_size_left`.
 unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
         // SAFETY: `find` validates the handle.

@@ -24,6 +24,7 @@ pub(super) static OPS: OpsTagged = OpsTagged {
 
 const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD | FI_AUTH_KEY;
 
+/// `fi_tsend`.
 unsafe extern "C" fn send(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -38,6 +39,7 @@ unsafe extern "C" fn send(
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
+/// `fi_tsendv`.
 unsafe extern "C" fn sendv(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -52,6 +54,7 @@ unsafe extern "C" fn sendv(
     transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
+/// `fi_tsendmsg`.
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.
@@ -62,6 +65,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) 
     })
 }
 
+/// `fi_tinject`.
 unsafe extern "C" fn inject(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -74,6 +78,7 @@ unsafe extern "C" fn inject(
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
+/// `fi_tsenddata`.
 unsafe extern "C" fn senddata(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -89,6 +94,7 @@ unsafe extern "C" fn senddata(
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
+/// `fi_tinjectdata`.
 unsafe extern "C" fn injectdata(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -102,6 +108,7 @@ unsafe extern "C" fn injectdata(
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
+/// `fi_trecv`.
 unsafe extern "C" fn recv(
     ep: *mut FidEp,
     buf: *mut c_void,
@@ -117,6 +124,7 @@ unsafe extern "C" fn recv(
     transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
+/// `fi_trecvv`.
 unsafe extern "C" fn recvv(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -132,6 +140,7 @@ unsafe extern "C" fn recvv(
     transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
+/// `fi_trecvmsg`.
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.
