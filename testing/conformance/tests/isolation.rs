@@ -277,7 +277,7 @@ fn patient_qp(side: &Side) -> Qp {
 ///
 /// A queue pair that must fail with its peer detects its absence without sending, and goes to the error state.
 /// Like a timeout, that may happen before or after the program posts: earlier requests end with `RetryExceeded` because
-/// no peer responded, and later ones are flushed. So the test queries this one only once it has failed.
+/// no peer responded, and later ones are flushed. So the test queries this queue pair only after it has failed.
 #[test]
 fn a_number_does_not_reach_another_users_queue_pair() {
     const TEST: &str = "a_number_does_not_reach_another_users_queue_pair";

@@ -68,7 +68,7 @@ impl Body {
 #[derive(Debug, Default)]
 pub struct Inbox {
     chunks: HashMap<Key, VecDeque<Chunk>>,
-    /// How many chunks and bytes each connection has here, including connections that only had some before.
+    /// How many chunks and bytes each connection has here, including connections that have none now.
     held: HashMap<usize, (u32, usize)>,
 }
 

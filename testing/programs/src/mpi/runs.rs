@@ -30,7 +30,7 @@ impl Mpi {
         }
     }
 
-    /// The MPI whose compiler builds its programs: Intel's MPI runs those of MPICH and has no compiler.
+    /// The MPI whose compiler builds its programs: Intel MPI has no compiler and runs programs built for MPICH.
     pub(super) const fn compiled_by(self) -> Self {
         match self {
             Self::Open => Self::Open,
