@@ -1,16 +1,17 @@
-//! The symbols that libfabric and libdat2 look up in a provider. As `libibverbs.so.1` the object is preloaded, so its symbols
-//! come before those of all libraries: a version of their own keeps them apart from the same symbols of other providers.
+//! The symbols that libfabric and libdat2 look up in a provider. As `libibverbs.so.1` the object is preloaded, so its
+//! symbols take precedence over those of all libraries: a version of their own distinguishes them from the same symbols of
+//! other providers.
 
 use core::arch::global_asm;
 
-/// The instruction for a jump to a function.
+/// The instruction that jumps to a function.
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
     () => {
         "jmp {f}"
     };
 }
-/// The instruction for a jump to a function.
+/// The instruction that jumps to a function.
 #[cfg(target_arch = "aarch64")]
 macro_rules! jump {
     () => {

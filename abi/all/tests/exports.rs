@@ -28,7 +28,7 @@ const UNVERSIONED: &[&str] = &[
     "statx",
 ];
 
-/// What other libraries look up in a provider. They have a version of their own: without one, they would take the place of the same
+/// What other libraries look up in a provider. They have a version of their own: without one, they would replace the same
 /// symbols of other providers in a process that preloads the library.
 const PLUGINS: &[&str] = &[
     "dapl_extensions@@RKEY_1",

@@ -1,4 +1,4 @@
-//! The loader knows the library by its file: a process that loads it under several names has it once.
+//! The loader identifies the library by its file: a process that uses it under several names loads it once.
 
 use rkey_kit::delivery::{FABRIC, UDAPL, VERBS};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,8 @@ fn load(folder: &Folder, program: &Path, libraries: &[&str], preload: bool) -> S
     text
 }
 
-/// The names in every order, also with a library that is linked with libibverbs and its versions.
+/// Loads the library under its names, in every order, and with another library that is linked with libibverbs and its
+/// symbol versions.
 #[test]
 fn a_process_has_the_library_once() {
     let folder = Folder::new("loading");
@@ -87,7 +88,7 @@ fn a_process_has_the_library_once() {
     assert_eq!(text, "1 copy\n");
 }
 
-/// As a preloaded library it comes before other providers, whose symbols of the same names must stay theirs.
+/// A preloaded library takes precedence over other providers, which must still use their own symbols of the same names.
 #[test]
 fn another_provider_keeps_its_symbols() {
     let folder = Folder::new("others");

@@ -32,7 +32,7 @@ fn load() -> Option<Find> {
     let library = names.iter().find_map(|name| open(&folder.join(name)));
     let Some(library) = library else {
         tracing::error!(
-            "{} has neither {} nor {LIBRARY}; put libdat.so.1 beside one of them",
+            "{} has neither {} nor {LIBRARY}; put libdat.so.1 next to one of them",
             folder.display(),
             UDAPL.file
         );

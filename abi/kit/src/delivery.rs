@@ -54,7 +54,7 @@ pub const UDAPL: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// uDAPL 1.2, for programs that are linked with its own library. It finds uDAPL's provider in its folder.
+/// uDAPL 1.2, for programs that are linked with its own library. It finds uDAPL's provider in its directory.
 pub const DAT1: FrontEnd = FrontEnd {
     built: "libdat.so",
     file: "libdat.so.1",

@@ -4,7 +4,7 @@
 use super::Finding;
 use crate::source::{Tree, code_without_tests};
 
-/// Where functions stand in tables, and what the calls of the API begin with.
+/// The directories with functions in tables, and the prefix of the API's calls.
 const TABLES: &[(&str, &str)] = &[
     ("abi/fabric/src/", "`fi_"),
     ("abi/verbs/src/tables/", "`ibv_"),
@@ -27,7 +27,7 @@ pub(super) fn named(tree: &Tree) -> Vec<Finding> {
             };
             let is_call = name.starts_with(&call[1..]);
             if !is_call && !NO_CALL.contains(&name) && !is_said(&text[..index], call) {
-                let message = format!("name the call that `{name}` is: /// {call}...`.");
+                let message = format!("name the call that `{name}` implements: /// {call}...`.");
                 findings.push(Finding::at("calls", &file.path, index + 1, message));
             }
         }

@@ -203,7 +203,7 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     unsafe { start(cq, attr, false) }
 }
 
-/// `ibv_start_poll` for queues with time stamps.
+/// `ibv_start_poll` for queues with timestamps.
 unsafe extern "C" fn start_poll_stamped(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     // SAFETY: guaranteed by the caller.
     unsafe { start(cq, attr, true) }
@@ -215,7 +215,7 @@ unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
     unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, false)) }
 }
 
-/// `ibv_next_poll` for queues with time stamps.
+/// `ibv_next_poll` for queues with timestamps.
 unsafe extern "C" fn next_poll_stamped(cq: *mut CqEx) -> c_int {
     // SAFETY: called between start and end, so the lock is held.
     unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, true)) }

@@ -86,8 +86,8 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
 /// Reads the next packet.
 ///
 /// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the socket: a
-/// packet and the end may arrive between the kernel's look at the queue and its look at the socket. Both are final, so the
-/// second look finds the packet.
+/// packet and the end may arrive between the kernel's check of the queue and its check of the socket. Both are final, so a
+/// second read returns the packet.
 pub(super) fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
     match read_once(socket)? {
         end @ (Received::Closed | Received::Reset) => match read_once(socket)? {

@@ -34,7 +34,7 @@ impl Device {
         self.new_cq(depth, channel, |engine| engine.create_cq(depth))
     }
 
-    /// Like [`Device::create_cq`], with a time stamp for each completion, from `clock`, which must not call the device.
+    /// Like [`Device::create_cq`], with a timestamp for each completion, from `clock`, which must not call the device.
     /// [`Cq::poll_stamped`] returns it.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Cq {
         Ok(inner.entries.pop(into))
     }
 
-    /// Like [`Cq::poll`], with the time stamp of each completion; 0 if the queue has no clock.
+    /// Like [`Cq::poll`], with the timestamp of each completion; 0 if the queue has no clock.
     ///
     /// # Errors
     /// Same as [`Cq::poll`].

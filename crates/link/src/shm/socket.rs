@@ -190,8 +190,8 @@ impl Socket {
     /// Takes one packet.
     ///
     /// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the socket: a
-    /// packet and the end may arrive between the kernel's look at the queue and its look at the socket. Both are final, so
-    /// the second look finds the packet.
+    /// packet and the end may arrive between the kernel's check of the queue and its check of the socket. Both are final,
+    /// so a second read returns the packet.
     ///
     /// # Errors
     /// `InvalidData` for a packet that is too long; other errors of the kernel.
