@@ -1,4 +1,4 @@
-//! The control page: how the two processes of a benchmark synchronize without the device that they measure. A
+//! The control page: how the two processes of a benchmark synchronise without the device that they measure. A
 //! page of shared memory with a command, a number and an answer.
 
 // UNSAFETY: maps a page shared with the other process, which safe code cannot do.

@@ -156,7 +156,7 @@ fn client(address: &str, number: u64) -> anyhow::Result<()> {
     }
     anyhow::ensure!(get(&server, &key, &local, "planet/nowhere")?.is_none());
     let each = started.elapsed() / 5000;
-    println!("client {number}: 5000 look-ups, {each:?} each, none by the server's program");
+    println!("client {number}: 5000 lookups, {each:?} each, none by the server's program");
 
     // The key grants only remote read, so a write is refused, with the reason.
     let error = server.write_bytes(b"vandal", &key, 0)?.wait().err();

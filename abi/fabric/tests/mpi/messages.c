@@ -85,7 +85,7 @@ static void persistent(void) {
     free(out), free(in);
 }
 
-/* A cancelled receive takes no message, and the next receive gets the next message. */
+/* A canceled receive takes no message, and the next receive gets the next message. */
 static void cancel(void) {
     int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks, cancelled;
     unsigned char wrong[16], in[16], out[16];

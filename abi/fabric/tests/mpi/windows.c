@@ -117,7 +117,7 @@ static void types(long *memory, MPI_Win window) {
     MPI_Win_fence(0, window);
 }
 
-/* Post, start, complete, wait: only neighbours synchronize. */
+/* Post, start, complete, wait: only neighbours synchronise. */
 static void neighbours(long *memory, MPI_Win window) {
     MPI_Group all, to, from;
     int target = next_one(), origin = one_before();

@@ -167,7 +167,7 @@ fn closed_handles_are_refused() {
     // SAFETY: the handle is live.
     let ops = unsafe { &*(*fid).ops };
     assert_eq!(mr.close(), 0);
-    // SAFETY: a handle that is closed: it is recognized without being dereferenced.
+    // SAFETY: a handle that is closed: it is recognised without being dereferenced.
     unsafe {
         assert_eq!((ops.close)(fid), -libc::EINVAL);
         assert_eq!((ops.bind)(fid, b.ep.cast(), 0), -libc::EINVAL);

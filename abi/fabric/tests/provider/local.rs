@@ -93,7 +93,7 @@ fn each_local_use_needs_its_right() {
         let received = recv(&a, &mut bytes, mr.desc());
         assert_eq!(received, expected(FI_RECV, refused) as isize);
         if received == 0 {
-            // SAFETY: the handle is live; the receive is cancelled before the buffer is freed.
+            // SAFETY: the handle is live; the receive is canceled before the buffer is freed.
             unsafe { ((*(*a.ep).ops).cancel)(a.ep.cast(), null_mut()) };
             assert_eq!(a.completion(&[]).unwrap_err().err, libc::ECANCELED);
         }

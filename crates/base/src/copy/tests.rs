@@ -334,7 +334,7 @@ fn the_kernel_copies_too() {
     assert!(kernel::works());
     let source: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
     let mut target = vec![0u8; 100_000];
-    // SAFETY: both are as long.
+    // SAFETY: both have this length.
     unsafe { copy_by_kernel(target.as_mut_ptr(), source.as_ptr(), 100_000) }.unwrap();
     assert_eq!(source, target);
 }

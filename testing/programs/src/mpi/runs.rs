@@ -46,7 +46,7 @@ impl Mpi {
         }
     }
 
-    /// Tests of mpi4py that stop the others: with Open MPI, a send that cannot be cancelled is an error, and its
+    /// Tests of mpi4py that stop the others: with Open MPI, a send that cannot be canceled is an error, and its
     /// message then disturbs later tests, with every provider.
     pub(super) const fn left_out(self) -> &'static str {
         match self {
