@@ -33,7 +33,7 @@ pub(crate) struct CqId(pub(crate) usize);
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Armed {
     /// A call that returned `FI_EAGAIN` may be repeated.
-    pub(crate) comes_again: bool,
+    pub(crate) may_retry: bool,
     /// The endpoint waits for something that wakes no thread.
     pub(crate) needs_looks: bool,
 }

@@ -200,6 +200,7 @@ pub(crate) fn of_status(status: Status, denial: Option<&Denial>) -> FiError {
 pub(crate) fn text(number: i32) -> std::borrow::Cow<'static, std::ffi::CStr> {
     let own = match number {
         0 => c"Success",
+        256 => c"Unspecified error",
         257 => c"Provided buffer is too small",
         258 => c"Operation not permitted in current state",
         259 => c"Error available",
@@ -207,10 +208,12 @@ pub(crate) fn text(number: i32) -> std::borrow::Cow<'static, std::ffi::CStr> {
         261 => c"Missing or unavailable event queue",
         262 => c"Invalid resource domain",
         263 => c"Missing or unavailable completion queue",
+        264 => c"CRC error",
         265 => c"Truncation error",
         266 => c"Required key not available",
         267 => c"Missing or unavailable address vector",
         268 => c"Queue has been overrun",
+        269 => c"Receiver not ready, no receive buffers available",
         _ => {
             let words = std::io::Error::from_raw_os_error(number).to_string();
             let words = words.split(" (os error").next().unwrap_or("").to_owned();
@@ -235,6 +238,17 @@ mod tests {
 
     #[test]
     fn every_number_has_a_text() {
+        // Linux has no errors 41 and 58.
+        let system = (1..=libc::EHWPOISON).filter(|number| ![41, 58].contains(number));
+        let fabric = 256..=FiError::NORX.0;
+        for number in system.chain(fabric) {
+            let text = text(number).into_owned().into_string().expect("UTF-8");
+            assert!(
+                !text.is_empty() && !text.starts_with("Unknown error"),
+                "{number}: {text}"
+            );
+        }
+        assert_eq!(text(0).to_str(), Ok("Success"));
         assert_eq!(text(13).to_str(), Ok("Permission denied"));
         assert_eq!(text(266).to_str(), Ok("Required key not available"));
     }

@@ -1,4 +1,4 @@
-//! What every C front end of rkey needs, and nothing about any API.
+//! What the C front ends of rkey have in common: errors, handles, settings, logs, and how programs find them.
 //!
 //! | module | what it is |
 //! | --- | --- |

@@ -58,7 +58,7 @@ pub const fn type_of<O, T>(_: fn(&O) -> &T) -> PhantomData<T> {
 /// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// No other thread removes the object while the reference is used. (Both APIs require this: a program must not destroy
+/// No other thread removes the object while the reference is used. (Every API requires this: a program must not destroy
 /// an object while another thread uses it.)
 #[inline]
 pub unsafe fn find<'a, T: Object>(handle: *const T::C) -> Result<&'a T, Errno> {

@@ -1,9 +1,10 @@
 //! EVDs (event dispatchers): the queues from which programs take all events.
 //!
 //! An EVD has its own queue, for events of connections and of the program, and may have a completion queue of the device,
-//! for DTOs and binds. Completions become events when the program (or the IA's worker) checks the EVD: [`Evd::collect`]
-//! moves them from the completion queue to the EVD's queue. An EVD never loses an event: its queue grows beyond the
-//! length that the program requested.
+//! for DTOs and binds. A program that dequeues takes the event at the front of the EVD's own queue; if that is empty, the
+//! oldest completion becomes an event directly ([`Evd::dequeue`]). [`Evd::collect`] moves all completions to the EVD's
+//! queue: before a wait, for the IA's worker, and before an EP ends. An EVD never loses an event: its queue grows beyond
+//! the length that the program requested.
 //!
 //! Lock order: the state of an EP, then that of an EVD, then the lists of posted requests and the state of a CNO.
 

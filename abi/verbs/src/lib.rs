@@ -10,10 +10,11 @@
 //! | [`object`] | handles, and their validation |
 //! | [`tables`] | the function tables of contexts, completion queues and queue pairs; opening and closing a
 //! device |
-//! | [`device`], [`context`], [`port`], [`gid`] | the device and its attributes |
-//! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
+//! | [`device`], [`context`], [`query`], [`port`], [`gid`] | the device and its attributes |
+//! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`advise`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
 //! | `raw_lock` | the lock that a program holds between two calls of an extended interface |
 //! | [`cq`], [`channel`], [`async_event`] | completions and events |
+//! | [`ece`] | options that peers agree on before they connect: none |
 //! | [`cq_cursor`] | the cursor and the clock of extended completion queues |
 //! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue
 //! pairs and their parts |

@@ -20,6 +20,7 @@
 //! | [`limit`] | how many log lines a peer may cause |
 //! | `long_double` | the numbers of the x87 unit (x86-64 only) |
 //! | [`hint`] | prefetch and pause |
+//! | `sync` | atomics and cells, or loom's |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

@@ -2,11 +2,12 @@
 //!
 //! Core, engine and links are state machines without threads, clocks or sockets. This crate runs them in a process: it adds
 //! threads, clocks, sockets, configuration, discovery of other devices, waiting and inspection. It is the only crate with threads
-//! and clocks, and every front end (the Rust API, verbs, libfabric) is built on its objects.
+//! and clocks, and every front end (the Rust API, verbs, libfabric, uDAPL) is built on its objects.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`device`] | [`Device`]: opening, limits, events, end |
+//! | `lifecycle`, `shared`, [`error`] | whether a device can be used, what its threads share, why a call failed |
 //! | [`config`] | the configuration and the `RKEY_*` variables |
 //! | [`objects`] | completion queues and channels, queue pairs, shared receive queues, regions, windows, shareable memory |
 //! | [`connect`] | listen, accept and connect by address |

@@ -15,7 +15,7 @@ pub trait Front: Host<Qp = Qp> + Send + Sync + 'static {
     /// Describes an error of the device to the program or a peer.
     fn error_of(error: &DeviceError) -> Error;
     /// Called when it is known whether a peer can be reached: callers that wait for this should retry.
-    fn come_again(&self);
+    fn wake_retrying(&self);
 }
 
 /// The owner of a driver: the endpoint of a front end. The driver's threads hold it while they run.

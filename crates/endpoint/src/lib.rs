@@ -8,8 +8,8 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`front`] | what the driver needs from the front end |
-//! | [`progress`] | hands completions of the device to the state machine |
-//! | [`mod@reach`], [`connection`] | connections on demand, in either direction, and their queue pairs |
+//! | [`advance`] | hands completions of the device to the state machine |
+//! | [`connect_on_demand`], [`connection`] | connections on demand, in either direction, and their queue pairs |
 //! | [`hello`] | why two endpoints cannot talk |
 //! | [`listeners`] | the thread that accepts connections |
 //! | [`buffers`] | where messages arrive |
@@ -19,21 +19,21 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod advance;
 mod buffers;
+mod connect_on_demand;
 mod connection;
 mod front;
 mod hello;
 mod life;
-mod progress;
-mod reach;
 
 pub mod complaint;
 pub mod listeners;
 pub mod signal;
 
+pub use connect_on_demand::{Absent, reachable, serve, spawn_connect};
 pub use front::{Front, Holder};
 pub use hello::why_not;
-pub use reach::{Absent, reach, reachable, serve};
 
 use buffers::Buffers;
 use listeners::Serving;

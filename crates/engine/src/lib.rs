@@ -19,15 +19,22 @@
 //! | [`inbox`] | messages that need no receive |
 //! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
-//! | `post` | checks a work request and puts it into the send queue (`send_queue`) |
+//! | `engine`, `network` | the calls of the owner: for objects and events; for links |
+//! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link, or the other way round |
+//! | `recv_queue` | posted receives |
 //! | `drive` | one round of work on all links (`link_state`: a link and what the engine knows about it) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
-//! | `numbers` | which queue pair has which number |
+//! | `bind` | binding and invalidating windows, in the order of the send queue |
+//! | `nak` | the codes of refusals |
+//! | `timer`, `silence` | deadlines, and when to give up on a silent peer |
+//! | `numbers`, [`id`] | which queue pair has which number; handles |
+//! | [`guesses`], [`origin`] | keys that peers guess, counted for the process at the other end |
+//! | `membership`, [`ud`], `xrc` | members of multicast groups, headers of datagrams, extended reliable connections |
 //! | `context` | the state that all of these share (`x` everywhere): queues, timers, reports |
 //! | `checked_memory` | every access to memory: checks with the core, then copies |
 //! | `complete` | completions in posting order, and the error state |
-//! | [`event`], [`report`], [`exposure`] | what else an engine reports |
+//! | [`event`], [`report`], [`exposure`], [`error`] | what else an engine reports |
 //! | [`inspect`] | the whole state of an engine, as plain data |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]

@@ -1,4 +1,5 @@
-//! Posting work requests: local checks, then the send queue, then the link if possible.
+//! Posting work requests: local checks, then the send queue, then the link if possible. Short requests go the other way
+//! round, to the link first (`requester/cut_through.rs`).
 
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
@@ -218,9 +219,7 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     if qp.sq.is_full() {
         return Err(PostError::QueueFull(qp.config.max_send));
     }
-    // The first three flags are the same in both.
-    let mut flags = WqeFlags::from_bits_truncate(u16::from(request.flags.bits() & 7));
-    flags.set(WqeFlags::INLINE, request.inline.is_some());
+    let mut flags = WqeFlags::of(request);
     let qp_type = qp.config.qp_type;
     match request.work {
         Work::Write { remote, imm } if qp_type.is_plain_connection() => {

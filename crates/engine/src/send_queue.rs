@@ -4,7 +4,7 @@
 //! post. The counters only grow (64-bit sequence numbers of this queue); the ring wraps. Scatter/gather elements and
 //! inline data are in separate arrays with a fixed stride, so that a post allocates nothing.
 
-use crate::{CompletionOp, Sge, Status, UdAddress};
+use crate::{CompletionOp, SendFlags, SendRequest, Sge, Status, UdAddress};
 use bitflags::bitflags;
 use rkey_base::range::VaRange;
 use rkey_core::{
@@ -34,6 +34,25 @@ bitflags! {
         const RECEIVES = 1 << 10;
     }
 }
+
+impl WqeFlags {
+    /// Those that a request passes on with the same bits.
+    const POSTED: Self = Self::SIGNALED.union(Self::FENCE).union(Self::SOLICITED);
+
+    /// The flags of a posted request, whatever its work is.
+    #[inline]
+    pub(crate) fn of(request: &SendRequest<'_>) -> Self {
+        let mut flags = Self::from_bits_truncate(request.flags.bits().into()) & Self::POSTED;
+        flags.set(Self::INLINE, request.inline.is_some());
+        flags
+    }
+}
+
+const _: () = {
+    assert!(SendFlags::SIGNALED.bits() as u16 == WqeFlags::SIGNALED.bits());
+    assert!(SendFlags::FENCE.bits() as u16 == WqeFlags::FENCE.bits());
+    assert!(SendFlags::SOLICITED.bits() as u16 == WqeFlags::SOLICITED.bits());
+};
 
 /// One work request.
 ///

@@ -21,6 +21,7 @@
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
 //! | [`peer`] | more about links to other processes: the peer's identity, the control socket, leases |
 //! | [`any`] | one type for "whatever link this is" |
+//! | [`error`] | errors of a link, as values |
 //!
 //! Everything that a peer can write is copied out once and then checked; an invalid value is a [`Malformed`] error,
 //! after which the link is dead.

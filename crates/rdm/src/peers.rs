@@ -236,7 +236,7 @@ impl<C: Copy + PartialEq> Callers<C> {
     }
 
     /// Records that the result of an attempt to reach a peer is known: callers that must retry may do so now.
-    pub fn decided<E>(&mut self, peers: &mut Peers<E, C>, peer: usize, now: Instant) {
+    pub fn connect_finished<E>(&mut self, peers: &mut Peers<E, C>, peer: usize, now: Instant) {
         let retrying = std::mem::take(&mut peers[peer].retrying);
         self.untold |= !retrying.is_empty();
         let retrying = retrying.into_iter().map(|caller| (peer, caller, now));
@@ -338,7 +338,7 @@ mod tests {
         let it = peers.at(address(1));
         peers[it].retrying = vec![1, 2];
         assert!(!callers.may_retry(1, now), "nothing is decided");
-        callers.decided(&mut peers, it, now);
+        callers.connect_finished(&mut peers, it, now);
         assert!(peers[it].retrying.is_empty());
         assert!(callers.may_retry(3, now), "the first that waits is told");
         assert!(!callers.may_retry(3, now));
@@ -357,7 +357,7 @@ mod tests {
         let now = Instant::now();
         let it = peers.at(address(1));
         peers[it].retrying = vec![1];
-        callers.decided(&mut peers, it, now);
+        callers.connect_finished(&mut peers, it, now);
         callers.may_retry(2, now + REMEMBERED);
         assert!(callers.is_empty());
     }

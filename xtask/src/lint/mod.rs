@@ -63,6 +63,7 @@ const RULES: &[Rule] = &[
     ("named once", layers::named_once),
     ("calls", calls::named),
     ("headers", docs::headers),
+    ("tables", docs::tables),
     ("documents", docs::documents),
     ("links", links::links),
     ("manifests", docs::manifests),

@@ -97,9 +97,9 @@ impl Drop for WaitGuard<'_> {
 impl Cq {
     /// Prepares to wait on the descriptor. Returns `FI_EAGAIN` if there is something to read or to do first.
     pub(super) fn arm_descriptor(&self) -> Result<()> {
-        let comes_again = self.arm()?;
+        let may_retry = self.arm()?;
         let woken = self.wait.as_ref().is_some_and(Wait::is_woken);
-        match comes_again || woken {
+        match may_retry || woken {
             true => Err(FiError::AGAIN),
             false => Ok(()),
         }
@@ -119,7 +119,7 @@ impl Cq {
         let mut all = Armed::default();
         for endpoint in &*self.endpoints.all() {
             let armed = endpoint.arm(self.id())?;
-            all.comes_again |= armed.comes_again;
+            all.may_retry |= armed.may_retry;
             all.needs_looks |= armed.needs_looks;
         }
         self.domain.work.run();
@@ -130,6 +130,6 @@ impl Cq {
         }
         let needed = all.needs_looks || self.domain.work.needs_looks(&self.endpoints);
         wait.look_now_and_then(&mut timer, needed)?;
-        Ok(all.comes_again)
+        Ok(all.may_retry)
     }
 }

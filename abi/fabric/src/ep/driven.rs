@@ -7,11 +7,12 @@ use rkey_device::time;
 impl Driven for Endpoint {
     #[inline]
     fn progress(&self) {
-        self.progress();
+        // The inherent function.
+        Self::progress(self);
     }
 
     fn give_answers(&self) {
-        self.give_answers();
+        Self::give_answers(self);
     }
 
     /// Handles current work, then makes the descriptor readable when there is more. Only the thread that waits for the
@@ -30,7 +31,7 @@ impl Driven for Endpoint {
         live.advance(&mut state);
         let transmits = live.host.tx.as_ref().is_none_or(|tx| tx.cq.id() == cq);
         if transmits {
-            armed.comes_again = state
+            armed.may_retry = state
                 .rdm
                 .may_retry(std::thread::current().id(), time::now());
             armed.needs_looks = state.rdm.has_retrying();

@@ -118,7 +118,7 @@ impl Host for EpHost {
 
     fn connect(&self, peer: usize, to: Destination) -> Result<()> {
         let ep = self.this.upgrade().ok_or(Error::Shutdown)?;
-        rkey_endpoint::reach(ep, peer, to)
+        rkey_endpoint::spawn_connect(ep, peer, to)
     }
 
     #[inline]
@@ -338,7 +338,7 @@ impl Front for EpHost {
         crate::errno::of_device(error).into()
     }
 
-    fn come_again(&self) {
+    fn wake_retrying(&self) {
         // A program may wait for its queue before it retries.
         for side in [&self.tx, &self.rx].into_iter().flatten() {
             side.cq.nudge();

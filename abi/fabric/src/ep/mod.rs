@@ -12,20 +12,21 @@
 //! | [`life`] | enabling, and the end |
 //! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
 //! | [`backlog`] | progress for peers while the program does not poll |
-//! | [`reach`] | the connection to a peer of the address vector |
+//! | [`peer_connection`] | the connection to a peer of the address vector |
 //! | [`report`] | reports to the program about its operations |
 //! | [`post`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
 //! | [`payload`] | copies from and to the program's memory |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
 //! | [`scalable`], [`context`] | several contexts with one address |
-//! | [`wake`] | what wakes a program that waits |
+//! | [`driven`], [`wake`] | what queues make an endpoint do; what wakes a program that waits |
 //! | [`rma`], [`atomic`], [`datatype`] | one-sided operations, and the types of atomics |
 //! | [`collective`], [`group`] | operations of groups of endpoints |
 //! | [`caps`] | the capabilities that calls need |
 //! | [`commit`] | durable writes |
 //! | [`describe`] | what is in flight, for people |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
+//! | [`foreign`] | messages of other processes, for fuzz targets and tests |
 //! | [`tables`] | on top of these: the function tables, and the calls of transfers |
 
 mod atomic;
@@ -49,8 +50,8 @@ pub(crate) mod object;
 mod options;
 mod payload;
 mod peek;
+mod peer_connection;
 mod post;
-mod reach;
 mod receive;
 mod report;
 mod rma;

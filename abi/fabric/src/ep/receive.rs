@@ -2,7 +2,7 @@
 
 use super::host::EpHost;
 use super::payload::elements;
-use super::reach::no_peer;
+use super::peer_connection::no_peer;
 use super::report::Deferred;
 use super::send::{Descriptors, total};
 use super::*;

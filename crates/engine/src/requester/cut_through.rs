@@ -150,9 +150,7 @@ fn enter<L: Link>(
     len: u32,
 ) {
     let seq = qp.sq.tail;
-    // The first three flags are the same in both.
-    let mut flags = WqeFlags::from_bits_truncate(u16::from(request.flags.bits() & 7));
-    flags.set(WqeFlags::INLINE, request.inline.is_some());
+    let mut flags = WqeFlags::of(request);
     flags.set(WqeFlags::REQUESTED_KEY, aim.requested);
     let msn = qp.req.msn;
     let wqe = qp.sq.tail_mut();

@@ -6,6 +6,7 @@
 //! | [`kind`] | the operations |
 //! | [`names`] | the names that members derive for a group and for an operation |
 //! | [`plan`] | what one member does, round by round |
+//! | `tree` | binomial trees around a root |
 //! | [`early_chunks`] | chunks that arrived early |
 
 pub mod early_chunks;

@@ -151,7 +151,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Reports the result of an attempt to reach a peer: the new connection, or the error. After an error, a connection
     /// that the peer made meanwhile is used. Callers that must retry may do so now.
-    pub fn decided(
+    pub fn connect_finished(
         &mut self,
         host: &H,
         peer: usize,
@@ -169,7 +169,7 @@ impl<H: Host> Endpoint<H> {
             .err()
             .filter(|_| route == Route::None)
             .map(|it| (it, now));
-        self.callers.decided(&mut self.peers, peer, now);
+        self.callers.connect_finished(&mut self.peers, peer, now);
     }
 
     /// Starts to use a connection that a peer made to us.

@@ -2,7 +2,7 @@
 //!
 //! [`Endpoint`] decides, and its [`Host`] acts: the host owns the queue pairs, the memory and the program's objects. It calls the
 //! endpoint when the program requests something, when the device has completed something, and periodically with the time
-//! ([`Endpoint::progress`]). The endpoint calls the host to act. No call waits.
+//! ([`Endpoint::do_deferred_work`]). The endpoint calls the host to act. No call waits.
 //!
 //! A host takes the completions of its device and passes each to [`Endpoint::receive_completed`] or
 //! [`Endpoint::request_completed`]. It can take short messages directly from the ring, through [`Endpoint::inbox`].
@@ -15,7 +15,7 @@
 //! | `receive` | receives, and messages that match one or are unexpected |
 //! | `payload` | how payload gets to its buffer: copied, or read from the sender's memory |
 //! | `peek` | peeks, claims and discards of messages |
-//! | `direct` | messages that need no buffer |
+//! | `inbox` | messages that need no buffer |
 //! | `shared` | receives that several endpoints share |
 //! | `post` | requests to a connection, and those that wait for room |
 //! | `flow` | credit and answers for peers |

@@ -1,4 +1,4 @@
-//! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::progress`]).
+//! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::do_deferred_work`]).
 
 use super::operation::{Arrival, Operation, What};
 use super::{Endpoint, Host, Service};
@@ -158,7 +158,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether [`Self::progress`] would have nothing to do.
+    /// Whether [`Self::do_deferred_work`] would have nothing to do.
     #[inline]
     #[must_use]
     pub fn is_at_rest(&self, host: &H) -> bool {
@@ -174,7 +174,7 @@ impl<H: Host> Endpoint<H> {
     /// Does the work that no completion triggers. Completions of the device have just been taken. Returns whether the host
     /// must check for ended peers ([`Self::broken`]), because a group waits for its members.
     #[cold]
-    pub fn progress(&mut self, host: &H, now: Instant) -> bool {
+    pub fn do_deferred_work(&mut self, host: &H, now: Instant) -> bool {
         if !self.draining.is_empty() {
             self.drain(host, now);
         }

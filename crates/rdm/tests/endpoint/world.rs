@@ -312,7 +312,7 @@ impl World {
         let to = node_at(there);
         if !self.is_alive(to) {
             let Node { ep, host, .. } = &mut self.nodes[node];
-            return ep.decided(host, peer, Err(Error::NotConnected), self.now);
+            return ep.connect_finished(host, peer, Err(Error::NotConnected), self.now);
         }
         let (ours, theirs) = self.net.borrow_mut().pair(node, to);
         let add = |it: &mut Node, qp: usize, peer: usize| {
@@ -325,7 +325,7 @@ impl World {
         self.nodes[to].accepting.push(index);
         let index = add(&mut self.nodes[node], ours, to);
         let Node { ep, host, .. } = &mut self.nodes[node];
-        ep.decided(host, peer, Ok(index), self.now);
+        ep.connect_finished(host, peer, Ok(index), self.now);
     }
 
     /// Makes a node take completions and act on them.
@@ -333,7 +333,7 @@ impl World {
         let gone = self.net.borrow().devices[node].gone;
         self.take(node, LOOK);
         let Node { ep, host, .. } = &mut self.nodes[node];
-        let due = !ep.is_at_rest(host) && ep.progress(host, self.now);
+        let due = !ep.is_at_rest(host) && ep.do_deferred_work(host, self.now);
         if due || gone != self.nodes[node].gone {
             self.nodes[node].gone = gone;
             let Node { ep, host, .. } = &mut self.nodes[node];

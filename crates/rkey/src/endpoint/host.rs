@@ -87,7 +87,7 @@ impl Host for EndpointHost {
 
     fn connect(&self, peer: usize, to: Destination) -> Result<()> {
         let inner = self.this.upgrade().ok_or(Error::Shutdown)?;
-        rkey_endpoint::reach(inner, peer, to)
+        rkey_endpoint::spawn_connect(inner, peer, to)
     }
 
     fn domain(&self) -> DomainId {
@@ -245,7 +245,7 @@ impl Front for EndpointHost {
         }
     }
 
-    fn come_again(&self) {
+    fn wake_retrying(&self) {
         if let Some(inner) = self.this.upgrade() {
             inner.wake();
         }

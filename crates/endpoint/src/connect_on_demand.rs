@@ -1,4 +1,4 @@
-//! Reaching peers: a connection is made when either side first needs it.
+//! Connections on demand: made when either side first needs one.
 //!
 //! An endpoint sends to a peer over one connection only, so that order is kept. It is the connection that the endpoint
 //! requested, or the peer's if that came first. If both request one at the same time, there are two, and each side sends on
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an endpoint searches for a peer whose address the program has.
-const REACH: Duration = Duration::from_secs(3);
+const SEARCH: Duration = Duration::from_secs(3);
 /// How long an existing peer may take to answer: it may be stopped, or share few processors with many spinning threads.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -111,7 +111,7 @@ impl<F: Front> Driver<F> {
 
     /// Like [`Driver::ask_at`], but asks again while the receive context there is not ready.
     fn ask_until_ready(&self, to: Destination, qp: &Qp) -> Result<Hello, DeviceError> {
-        let until = time::now() + REACH;
+        let until = time::now() + SEARCH;
         loop {
             let find = until.saturating_duration_since(time::now());
             match self.ask_at(to, qp, &[], find, ANSWER) {
@@ -125,8 +125,8 @@ impl<F: Front> Driver<F> {
         }
     }
 
-    /// The thread that connects to a peer.
-    fn call(&self, peer: usize, to: Destination) {
+    /// Connects to a peer: the body of the thread of [`spawn_connect`].
+    fn connect_to(&self, peer: usize, to: Destination) {
         // Nothing can arrive over it before the peer gets our answer, but after that, messages may arrive at once.
         let made = self.prepare_connection(to).and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);
@@ -136,21 +136,21 @@ impl<F: Front> Driver<F> {
                 F::error_of(&error)
             })
         });
-        self.decided(peer, made);
+        self.connect_finished(peer, made);
     }
 
     /// Reports the result of connecting to a peer: our connection, or the error. A connection that the peer made meanwhile
     /// also counts.
-    fn decided(&self, peer: usize, made: Result<(usize, Hello), Error>) {
+    fn connect_finished(&self, peer: usize, made: Result<(usize, Hello), Error>) {
         let mut state = self.state.lock();
         let rdm = &mut state.rdm;
         let made = made.map(|(index, hello)| {
             rdm.set_device_keys(index, hello.device_keys);
             index
         });
-        rdm.decided(&self.host, peer, made, time::now());
+        rdm.connect_finished(&self.host, peer, made, time::now());
         drop(state);
-        self.host.come_again();
+        self.host.wake_retrying();
     }
 
     /// Checks whether a peer with this hello may connect to this (unconnected) endpoint; if not, sends it the reason.
@@ -197,13 +197,13 @@ impl<F: Front> Driver<F> {
 /// # Errors
 /// [`Error::NoMemory`]: there is no room for the thread.
 #[cold]
-pub fn reach<T: Holder>(holder: Arc<T>, peer: usize, to: Destination) -> Result<(), Error> {
+pub fn spawn_connect<T: Holder>(holder: Arc<T>, peer: usize, to: Destination) -> Result<(), Error> {
     let spawned = rkey_device::threads::spawn("rkey-connect", move || {
         let Some(driver) = holder.driver() else {
             return;
         };
-        if catch_unwind(AssertUnwindSafe(|| driver.call(peer, to))).is_err() {
-            driver.decided(peer, Err(Error::NotConnected));
+        if catch_unwind(AssertUnwindSafe(|| driver.connect_to(peer, to))).is_err() {
+            driver.connect_finished(peer, Err(Error::NotConnected));
         }
     });
     spawned.map(drop).map_err(|_| Error::NoMemory)
