@@ -107,7 +107,7 @@ impl<H: Host> Endpoint<H> {
                 Err(error) => {
                     let (mut landing, _) = receive.landing(host, &source, &header);
                     landing.len = payload.len();
-                    self.received(host, landing, Some(error));
+                    self.complete_in_turn(host, landing, Some(error));
                 }
             }
             if limited {
@@ -131,7 +131,7 @@ impl<H: Host> Endpoint<H> {
             self.keep_unexpected(connection, header, payload.to_vec());
             return Some(());
         };
-        self.place_with(host, landing, payload.len(), |sges, fits| {
+        self.copy_with(host, landing, payload.len(), |sges, fits| {
             place(sges, payload.slice(0, fits).unwrap_or(payload))
         });
         if limited {

@@ -245,7 +245,7 @@ impl<H: Host> Endpoint<H> {
             What::Fetch { landing, id, .. } => {
                 let error = operation.failure.map(|failure| failure.error);
                 self.send_fin(host, operation.connection, id, error);
-                return self.received(host, *landing, error);
+                return self.complete_in_turn(host, *landing, error);
             }
             What::Chunk { .. } => return self.chunk_over(host, operation),
             _ => {}
@@ -291,7 +291,7 @@ impl<H: Host> Endpoint<H> {
     /// Reports an arrival to the program, and the later ones that waited for it.
     pub(super) fn in_turn(&mut self, host: &H, turn: Option<u64>, arrival: Arrival<H>) {
         let tell = |arrival| match arrival {
-            Arrival::Message(landing, error) => Self::complete(host, landing, error),
+            Arrival::Message(landing, error) => Self::complete_now(host, landing, error),
             Arrival::Data { len, data } => host.written(len, data),
         };
         let Some(turn) = turn else {

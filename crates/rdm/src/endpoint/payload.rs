@@ -12,15 +12,15 @@ use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 
 impl<H: Host> Endpoint<H> {
     /// Copies a payload to its receive, and completes the receive.
-    pub(super) fn place(&mut self, host: &H, landing: Landing<H>, payload: &[u8]) {
-        self.place_with(host, landing, payload.len(), |sges, fits| {
+    pub(super) fn copy_and_complete(&mut self, host: &H, landing: Landing<H>, payload: &[u8]) {
+        self.copy_with(host, landing, payload.len(), |sges, fits| {
             host.store(sges, &payload[..fits], LocalUse::Recv)
         });
     }
 
     /// Completes a receive with a payload of this length; `copy` copies as much as fits.
     #[inline]
-    pub(super) fn place_with(
+    pub(super) fn copy_with(
         &mut self,
         host: &H,
         mut landing: Landing<H>,
@@ -34,7 +34,7 @@ impl<H: Host> Endpoint<H> {
         if error.is_none() {
             landing.overflow = len - fits;
         }
-        self.received(host, landing, error);
+        self.complete_in_turn(host, landing, error);
     }
 
     /// Starts to read the payload of an RTS from its sender.
@@ -60,7 +60,7 @@ impl<H: Host> Endpoint<H> {
                 _ => Some(Error::ConnectionReset),
             };
             self.confirm(host, connection, header);
-            return self.received(host, landing, error);
+            return self.complete_in_turn(host, landing, error);
         }
         let what = What::Fetch {
             landing: Box::new(landing),

@@ -50,7 +50,9 @@ impl<H: Host> Endpoint<H> {
     #[inline]
     fn handle_message(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
         match header.kind {
-            Kind::Message | Kind::Rts { .. } => self.arrived(host, connection, header, payload),
+            Kind::Message | Kind::Rts { .. } => {
+                self.message_arrived(host, connection, header, payload)
+            }
             Kind::Fin => {
                 let error = Error::reported(header.data);
                 self.answer_arrived(host, connection, header.id, error);

@@ -212,7 +212,13 @@ impl<H: Host> Endpoint<H> {
 
     /// Handles a message or an RTS.
     #[inline]
-    pub(super) fn arrived(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
+    pub(super) fn message_arrived(
+        &mut self,
+        host: &H,
+        connection: usize,
+        header: Header,
+        payload: &[u8],
+    ) {
         let key = match header.kind {
             Kind::Rts { key } => Some(key),
             _ => None,
@@ -240,7 +246,7 @@ impl<H: Host> Endpoint<H> {
                 self.deliver(host, landing, message);
             }
             (Some(landing), None) => {
-                self.place(host, landing, payload);
+                self.copy_and_complete(host, landing, payload);
                 self.confirm(host, connection, &header);
                 if limited {
                     self.message_taken(host, connection, header.len);
@@ -295,7 +301,7 @@ impl<H: Host> Endpoint<H> {
                 payload,
                 connection,
             } => {
-                self.place(host, landing, &payload);
+                self.copy_and_complete(host, landing, &payload);
                 self.confirm(host, connection, &header);
             }
             Unexpected::Rts {
@@ -315,16 +321,21 @@ impl<H: Host> Endpoint<H> {
 
     /// Completes a receive when its turn comes.
     #[inline]
-    pub(super) fn received(&mut self, host: &H, mut landing: Landing<H>, error: Option<Error>) {
+    pub(super) fn complete_in_turn(
+        &mut self,
+        host: &H,
+        mut landing: Landing<H>,
+        error: Option<Error>,
+    ) {
         match landing.turn.take() {
-            None => Self::complete(host, landing, error),
+            None => Self::complete_now(host, landing, error),
             turn => self.in_turn(host, turn, Arrival::Message(landing, error)),
         }
     }
 
     /// Completes a receive.
     #[inline]
-    pub(super) fn complete(host: &H, landing: Landing<H>, error: Option<Error>) {
+    pub(super) fn complete_now(host: &H, landing: Landing<H>, error: Option<Error>) {
         // The last message of a full buffer is marked as such.
         let last = landing.buffer.is_some_and(|buffer| {
             let last = buffer.pending.fetch_sub(1, Ordering::AcqRel) == 1;
