@@ -206,36 +206,41 @@ impl Header {
 
     /// Parses the header of an eager message with a payload of this length; `None` for anything else.
     #[inline]
-    pub fn of_message(head: &[u8; LEN], payload: usize) -> Option<Self> {
-        let header = Self::fields(head, Kind::Message);
-        (head[0] == 1 && header.len as usize == payload).then_some(header)
+    pub fn of_message(header_bytes: &[u8; LEN], payload: usize) -> Option<Self> {
+        let header = Self::fields(header_bytes, Kind::Message);
+        (header_bytes[0] == 1 && header.len as usize == payload).then_some(header)
     }
 
     /// Parses the fields of all kinds.
     #[inline]
-    fn fields(head: &[u8; LEN], kind: Kind) -> Self {
+    fn fields(header_bytes: &[u8; LEN], kind: Kind) -> Self {
         let word = |at: usize| {
             let mut word = [0; 8];
-            word.copy_from_slice(&head[at..at + 8]);
+            word.copy_from_slice(&header_bytes[at..at + 8]);
             u64::from_le_bytes(word)
         };
         Self {
             kind,
-            tagged: head[1] & TAGGED != 0,
-            has_data: head[1] & HAS_DATA != 0,
-            confirm: head[1] & CONFIRM != 0,
+            tagged: header_bytes[1] & TAGGED != 0,
+            has_data: header_bytes[1] & HAS_DATA != 0,
+            confirm: header_bytes[1] & CONFIRM != 0,
             id: word(8),
             tag: word(16),
             data: word(24),
-            len: u32::from_le_bytes([head[4], head[5], head[6], head[7]]),
+            len: u32::from_le_bytes([
+                header_bytes[4],
+                header_bytes[5],
+                header_bytes[6],
+                header_bytes[7],
+            ]),
         }
     }
 
     /// Parses a peer's message: the header, and the payload after it.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, rest) = bytes.split_first_chunk::<LEN>()?;
-        let (kind, payload) = match head[0] {
+        let (header_bytes, rest) = bytes.split_first_chunk::<LEN>()?;
+        let (kind, payload) = match header_bytes[0] {
             1 => (Kind::Message, rest),
             2 => {
                 let (more, rest) = rest.split_first_chunk::<RTS_LEN>()?;
@@ -270,7 +275,7 @@ impl Header {
                 let (more, rest) = rest.split_first_chunk::<CHUNK_LEN>()?;
                 let signature = u32::from_le_bytes([more[0], more[1], more[2], more[3]]);
                 let key = u32::from_le_bytes([more[4], more[5], more[6], more[7]]);
-                let kind = match head[0] {
+                let kind = match header_bytes[0] {
                     10 => Kind::Chunk { signature },
                     _ => Kind::ChunkRts { signature, key },
                 };
@@ -279,7 +284,7 @@ impl Header {
             12 => (Kind::Leave, rest),
             _ => return None,
         };
-        let header = Self::fields(head, kind);
+        let header = Self::fields(header_bytes, kind);
         let has_payload = matches!(kind, Kind::Message | Kind::Chunk { .. });
         let whole = !has_payload || payload.len() == header.len as usize;
         whole.then_some((header, payload))

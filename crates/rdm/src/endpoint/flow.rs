@@ -47,7 +47,7 @@ impl<H: Host> Endpoint<H> {
             len: bytes,
             ..Header::new(Kind::Credit)
         };
-        self.say(host, connection, &header, &[]);
+        self.send_control(host, connection, &header, &[]);
     }
 
     /// Releases an unexpected message that has matched its receive.
@@ -80,7 +80,7 @@ impl<H: Host> Endpoint<H> {
             self.connections[connection].pending += 1;
             self.owed.push((connection, fin));
         } else {
-            self.say(host, connection, &fin, &[]);
+            self.send_control(host, connection, &fin, &[]);
         }
     }
 
@@ -105,7 +105,7 @@ impl<H: Host> Endpoint<H> {
         for (connection, fin) in std::mem::take(&mut self.owed) {
             self.connections[connection].pending -= 1;
             if !self.connections[connection].state().is_lost() {
-                self.say(host, connection, &fin, &[]);
+                self.send_control(host, connection, &fin, &[]);
             }
         }
     }

@@ -85,9 +85,9 @@ impl<H: Host> Endpoint<H> {
         }
         let connection = self.connections.find(qpn)?;
         let payload = bytes.slice(header::LEN, bytes.len().checked_sub(header::LEN)?)?;
-        let mut head = [0; header::LEN];
-        bytes.slice(0, header::LEN)?.get(0, &mut head);
-        let header = Header::of_message(&head, payload.len())?;
+        let mut header_bytes = [0; header::LEN];
+        bytes.slice(0, header::LEN)?.get(0, &mut header_bytes);
+        let header = Header::of_message(&header_bytes, payload.len())?;
         let (limited, ordered) = (self.is_limited(), self.is_ordered());
         let it = &self.connections[connection];
         if !it.state().hears() {

@@ -115,7 +115,7 @@ impl<H: Host> Endpoint<H> {
             if operation.awaits_answer {
                 operation.awaits_answer = false;
                 operation.fail(Error::ConnectionReset);
-                self.step(host, id);
+                self.part_done(host, id);
             }
         }
         // The program learns of the end only after it has learned that the connection was made.
@@ -244,7 +244,7 @@ impl<H: Host> Endpoint<H> {
         let it = &self.connections[connection];
         let can_send = it.qp.as_ref().is_some_and(|qp| host.is_ready(qp));
         if !it.state().is_lost() && can_send {
-            self.say(host, connection, &Header::new(Kind::Bye), &[]);
+            self.send_control(host, connection, &Header::new(Kind::Bye), &[]);
         }
     }
 

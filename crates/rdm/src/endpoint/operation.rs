@@ -141,9 +141,9 @@ impl<H: Host> Endpoint<H> {
             .all(|operation| operation.connection == connection)
     }
 
-    /// Decrements the missing parts of an operation.
+    /// One of the parts that an operation waits for is done; after the last one the operation ends.
     #[inline]
-    pub(super) fn step(&mut self, host: &H, id: u64) {
+    pub(super) fn part_done(&mut self, host: &H, id: u64) {
         let Some(operation) = self.operations.get(id) else {
             return;
         };
@@ -160,10 +160,10 @@ impl<H: Host> Endpoint<H> {
             };
             operation.what = What::Transmit;
             operation.left = 1;
-            return self.say_for(host, connection, &header, &[], id);
+            return self.send_control_for(host, connection, &header, &[], id);
         }
         if let Some(operation) = self.operations.take(id) {
-            self.end(host, operation);
+            self.finish_when_released(host, operation);
         }
     }
 
@@ -173,7 +173,7 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn fail_with(&mut self, host: &H, id: u64, error: Error) {
         if let Some(operation) = self.operations.get(id) {
             operation.fail(error);
-            self.step(host, id);
+            self.part_done(host, id);
         }
     }
 
@@ -195,7 +195,7 @@ impl<H: Host> Endpoint<H> {
         if let Some(error) = error {
             operation.fail(error);
         }
-        self.step(host, id);
+        self.part_done(host, id);
     }
 
     /// Whether no peer can touch the memory of an ended operation. Never waits.
@@ -215,10 +215,10 @@ impl<H: Host> Endpoint<H> {
 
     /// Reports an ended operation as soon as no peer can touch its memory.
     #[inline]
-    fn end(&mut self, host: &H, mut operation: Operation<H>) {
+    fn finish_when_released(&mut self, host: &H, mut operation: Operation<H>) {
         let qp = self.connections[operation.connection].qp.as_ref();
         if Self::is_free(host, &mut operation, qp) {
-            return self.finish(host, operation);
+            return self.report_in_turn(host, operation);
         }
         let qp = qp.cloned();
         self.draining.push(operation, qp);
@@ -229,7 +229,7 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn drain(&mut self, host: &H, now: std::time::Instant) {
         for mut ended in self.draining.take_due(now) {
             if Self::is_free(host, &mut ended.operation, ended.qp.as_ref()) {
-                self.finish(host, ended.operation);
+                self.report_in_turn(host, ended.operation);
                 continue;
             }
             if let Some(qp) = ended.cut_off(now) {
@@ -239,8 +239,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Finishes an operation: the program owns its memory again.
-    pub(super) fn finish(&mut self, host: &H, operation: Operation<H>) {
+    /// Reports an ended operation to the program when its turn comes: the program owns its memory again.
+    pub(super) fn report_in_turn(&mut self, host: &H, operation: Operation<H>) {
         match operation.what {
             What::Fetch { landing, id, .. } => {
                 let error = operation.failure.map(|failure| failure.error);
@@ -258,17 +258,17 @@ impl<H: Host> Endpoint<H> {
             failure: operation.failure,
         };
         let Some(turn) = operation.turn else {
-            return Self::tell(host, outcome);
+            return Self::report(host, outcome);
         };
         self.sends.finish(turn, outcome);
         while let Some(outcome) = self.sends.pop() {
-            Self::tell(host, outcome);
+            Self::report(host, outcome);
         }
     }
 
     /// Reports to the program that an operation is complete.
     #[inline]
-    fn tell(host: &H, outcome: Outcome<H>) {
+    fn report(host: &H, outcome: Outcome<H>) {
         if let Some(attached) = outcome.attached {
             host.completed(attached, outcome.failure);
         }
@@ -290,16 +290,16 @@ impl<H: Host> Endpoint<H> {
 
     /// Reports an arrival to the program, and the later ones that waited for it.
     pub(super) fn in_turn(&mut self, host: &H, turn: Option<u64>, arrival: Arrival<H>) {
-        let tell = |arrival| match arrival {
+        let report = |arrival| match arrival {
             Arrival::Message(landing, error) => Self::complete_now(host, landing, error),
             Arrival::Data { len, data } => host.written(len, data),
         };
         let Some(turn) = turn else {
-            return tell(arrival);
+            return report(arrival);
         };
         self.arrivals.finish(turn, arrival);
         while let Some(arrival) = self.arrivals.pop() {
-            tell(arrival);
+            report(arrival);
         }
     }
 }

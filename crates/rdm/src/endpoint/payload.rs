@@ -100,7 +100,7 @@ impl<H: Host> Endpoint<H> {
         {
             // The sender gets the error.
             operation.fail(error);
-            self.finish(host, operation);
+            self.report_in_turn(host, operation);
         }
     }
 }

@@ -41,12 +41,18 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Sends one of the endpoint's own messages, now or when the connection has room.
-    pub(super) fn say(&mut self, host: &H, connection: usize, header: &Header, payload: &[u8]) {
-        self.say_for(host, connection, header, payload, UNTRACKED);
+    pub(super) fn send_control(
+        &mut self,
+        host: &H,
+        connection: usize,
+        header: &Header,
+        payload: &[u8],
+    ) {
+        self.send_control_for(host, connection, header, payload, UNTRACKED);
     }
 
     /// Sends such a message for an operation, to which the completion belongs.
-    pub(super) fn say_for(
+    pub(super) fn send_control_for(
         &mut self,
         host: &H,
         connection: usize,
@@ -54,13 +60,13 @@ impl<H: Host> Endpoint<H> {
         payload: &[u8],
         operation: u64,
     ) {
-        let mut head = [0; MAX_LEN];
-        let len = header.encode(&mut head);
-        let mut bytes = head[..len].to_vec();
+        let mut header_bytes = [0; MAX_LEN];
+        let len = header.encode(&mut header_bytes);
+        let mut bytes = header_bytes[..len].to_vec();
         bytes.extend_from_slice(payload);
         let it = &mut self.connections[connection];
         if it.takes_answers() {
-            return self.say_now(host, connection, bytes, operation);
+            return self.send_control_now(host, connection, bytes, operation);
         }
         it.backlog.push_back(Later::Message(bytes, operation));
         if it.backlog.is_too_much() {
@@ -73,7 +79,7 @@ impl<H: Host> Endpoint<H> {
         self.watch_backlog(host);
     }
 
-    fn say_now(&mut self, host: &H, connection: usize, bytes: Vec<u8>, operation: u64) {
+    fn send_control_now(&mut self, host: &H, connection: usize, bytes: Vec<u8>, operation: u64) {
         // This wakes a program that waits only for the end of the connection.
         let flags = match header::is_last(&bytes) {
             true => SendFlags::SIGNALED | SendFlags::SOLICITED,
@@ -90,7 +96,10 @@ impl<H: Host> Endpoint<H> {
             }
             return;
         }
-        debug_assert_eq!(operation, UNTRACKED, "what operations say is short");
+        debug_assert_eq!(
+            operation, UNTRACKED,
+            "control messages of operations are short"
+        );
         let bytes = bytes.into_boxed_slice();
         let sges = [Sge {
             addr: bytes.as_ptr() as u64,
@@ -116,7 +125,7 @@ impl<H: Host> Endpoint<H> {
             match self.connections[connection].backlog.pop_front() {
                 None => return,
                 Some(Later::Message(bytes, operation)) => {
-                    self.say_now(host, connection, bytes, operation);
+                    self.send_control_now(host, connection, bytes, operation);
                 }
                 Some(Later::Read(id)) => self.fetch_now(host, connection, id),
             }

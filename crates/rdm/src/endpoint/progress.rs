@@ -70,7 +70,7 @@ impl<H: Host> Endpoint<H> {
                     data: number_of(&done),
                     ..Header::new(Kind::AtomicResult)
                 };
-                self.say(host, connection, &answer, &done.unwrap_or_default());
+                self.send_control(host, connection, &answer, &done.unwrap_or_default());
             }
             Kind::AtomicResult => {
                 let mut error = Error::reported(header.data);
@@ -95,7 +95,7 @@ impl<H: Host> Endpoint<H> {
                     data: number_of(&done),
                     ..Header::new(Kind::Fin)
                 };
-                self.say(host, connection, &answer, &[]);
+                self.send_control(host, connection, &answer, &[]);
             }
             Kind::Bye => self.lose(host, connection),
             Kind::Chunk { .. } | Kind::ChunkRts { .. } | Kind::Leave => {
@@ -131,7 +131,7 @@ impl<H: Host> Endpoint<H> {
                 if failed {
                     self.fail(host, completion, connection, id);
                 }
-                self.step(host, id);
+                self.part_done(host, id);
             }
         }
         if failed {
@@ -156,7 +156,7 @@ impl<H: Host> Endpoint<H> {
         operation.fail(host.why(completion, &self.connections[operation.connection]));
         if operation.awaits_answer {
             operation.awaits_answer = false;
-            self.step(host, id);
+            self.part_done(host, id);
         }
     }
 

@@ -122,7 +122,7 @@ impl<H: Host> Endpoint<H> {
         let id = self.begin(operation);
         it.header.id = if confirm { id } else { 0 };
         let posted = match sge {
-            Some(sge) => self.post_behind(host, &it, &[sge], id),
+            Some(sge) => self.post_after_header(host, &it, &[sge], id),
             None => self.post_message(host, &it, body, id),
         };
         posted.inspect_err(|_| drop(self.forget(id)))
@@ -139,32 +139,32 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<()> {
         match it.inject {
             true => self.post_copied(host, it, body, id),
-            false => self.post_behind(host, it, body.sges(), id),
+            false => self.post_after_header(host, it, body.sges(), id),
         }
     }
 
     /// Posts a header and the memory after it.
     #[inline]
-    fn post_behind(&mut self, host: &H, it: &Outgoing, sges: &[Sge], id: u64) -> Result<()> {
+    fn post_after_header(&mut self, host: &H, it: &Outgoing, sges: &[Sge], id: u64) -> Result<()> {
         let request = SendRequest::new(id, SEND, sges);
         if let Some(front) = &it.header.encode_message() {
             let request = SendRequest { front, ..request };
             return self.post(host, it.connection, &request);
         }
-        let mut head = [0; MAX_LEN];
-        let len = it.header.encode(&mut head);
-        let front = &head[..len];
+        let mut header_bytes = [0; MAX_LEN];
+        let len = it.header.encode(&mut header_bytes);
+        let front = &header_bytes[..len];
         self.post(host, it.connection, &SendRequest { front, ..request })
     }
 
     /// Posts a short message that is copied now.
     fn post_copied(&mut self, host: &H, it: &Outgoing, body: &impl Body<H>, id: u64) -> Result<()> {
-        let mut head = [0; MAX_LEN];
-        let head_len = it.header.encode(&mut head);
-        let len = head_len + it.header.len as usize;
+        let mut header_bytes = [0; MAX_LEN];
+        let header_len = it.header.encode(&mut header_bytes);
+        let len = header_len + it.header.len as usize;
         let mut bytes = [0; INLINE_MAX];
-        bytes[..head_len].copy_from_slice(&head[..head_len]);
-        body.copy(&mut bytes[head_len..len])?;
+        bytes[..header_len].copy_from_slice(&header_bytes[..header_len]);
+        body.copy(&mut bytes[header_len..len])?;
         self.post(host, it.connection, &copied(id, &bytes[..len]))
     }
 
@@ -205,9 +205,9 @@ impl<H: Host> Endpoint<H> {
         }
         let id = self.begin(operation);
         header.id = id;
-        let mut head = [0; MAX_LEN];
-        let len = header.encode(&mut head);
-        if let Err(error) = self.post(host, connection, &copied(id, &head[..len])) {
+        let mut header_bytes = [0; MAX_LEN];
+        let len = header.encode(&mut header_bytes);
+        if let Err(error) = self.post(host, connection, &copied(id, &header_bytes[..len])) {
             if let Some(operation) = self.forget(id)
                 && let Retained::Exposed(exposed) = &operation.retained
             {

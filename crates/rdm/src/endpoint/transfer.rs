@@ -169,9 +169,9 @@ impl<H: Host> Endpoint<H> {
             id,
             ..Header::new(Kind::Commit)
         };
-        let mut head = [0; MAX_LEN];
-        let len = header.encode(&mut head);
-        let mut bytes = head[..len].to_vec();
+        let mut header_bytes = [0; MAX_LEN];
+        let len = header.encode(&mut header_bytes);
+        let mut bytes = header_bytes[..len].to_vec();
         bytes.extend(commit::encode(ranges));
         self.post(host, connection, &copied(id, &bytes))
     }
@@ -191,9 +191,9 @@ impl<H: Host> Endpoint<H> {
             id,
             ..Header::new(Kind::Atomic(it.what))
         };
-        let mut head = [0; MAX_LEN];
-        let len = header.encode(&mut head);
-        let mut bytes = head[..len].to_vec();
+        let mut header_bytes = [0; MAX_LEN];
+        let len = header.encode(&mut header_bytes);
+        let mut bytes = header_bytes[..len].to_vec();
         bytes.append(&mut it.operands);
         let posted = if bytes.len() <= INLINE_MAX {
             self.post(host, connection, &copied(id, &bytes))

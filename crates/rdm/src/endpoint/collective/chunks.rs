@@ -196,7 +196,7 @@ impl<H: Host> Endpoint<H> {
                 id,
                 ..Header::new(Kind::Fin)
             };
-            self.say(host, connection, &fin, &[]);
+            self.send_control(host, connection, &fin, &[]);
         }
     }
 
@@ -300,7 +300,7 @@ impl<H: Host> Endpoint<H> {
                 continue;
             };
             match self.peers[peer].route {
-                Route::Open(connection) => self.say(host, connection, &header, &[]),
+                Route::Open(connection) => self.send_control(host, connection, &header, &[]),
                 Route::Connecting => {
                     if let Some(it) = &mut self.collective {
                         it.telling.push((address, header));

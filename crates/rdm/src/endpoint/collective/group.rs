@@ -211,7 +211,7 @@ impl<H: Host> Endpoint<H> {
             if let Some(peer) = self.peers.find(member.address)
                 && let Route::Open(connection) = self.peers[peer].route
             {
-                self.say(host, connection, &leave(group.name, None), &[]);
+                self.send_control(host, connection, &leave(group.name, None), &[]);
             }
         }
     }
@@ -270,7 +270,7 @@ impl<H: Host> Endpoint<H> {
     /// Answers a chunk of an ended group.
     pub(super) fn refuse_chunk(&mut self, host: &H, connection: usize, name: Name, error: Error) {
         if !self.connections[connection].state().is_lost() {
-            self.say(host, connection, &leave(name, Some(error)), &[]);
+            self.send_control(host, connection, &leave(name, Some(error)), &[]);
         }
     }
 }
