@@ -9,9 +9,9 @@ const RANGE_LEN: usize = 32;
 /// The maximum number of ranges in one request.
 pub const RANGES_MAX: usize = 8;
 
-/// Memory of the peer to make durable.
+/// Memory of the peer: what a transfer reads or writes, or what is to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitRange {
+pub struct RemoteRange {
     /// Its start, as requests with the key address it.
     pub addr: u64,
     /// Its length in bytes.
@@ -33,7 +33,7 @@ pub enum CommitError {
 
 /// Encodes the payload of a request.
 #[must_use]
-pub fn encode(ranges: &[CommitRange]) -> Vec<u8> {
+pub fn encode(ranges: &[RemoteRange]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ranges.len() * RANGE_LEN);
     for range in ranges {
         let (key, by_device) = match range.key {
@@ -52,7 +52,7 @@ pub fn encode(ranges: &[CommitRange]) -> Vec<u8> {
 /// # Errors
 /// [`CommitError::Malformed`]: not a whole number of ranges, or more than [`RANGES_MAX`];
 /// [`CommitError::UnknownKey`]: a device key of more than 32 bits.
-pub fn decode(payload: &[u8]) -> Result<Vec<CommitRange>, CommitError> {
+pub fn decode(payload: &[u8]) -> Result<Vec<RemoteRange>, CommitError> {
     let ranges = payload.chunks_exact(RANGE_LEN);
     if !ranges.remainder().is_empty() || ranges.len() > RANGES_MAX {
         return Err(CommitError::Malformed);
@@ -70,7 +70,7 @@ pub fn decode(payload: &[u8]) -> Result<Vec<CommitRange>, CommitError> {
                 WireKey::Device(Key(key))
             }
         };
-        Ok(CommitRange {
+        Ok(RemoteRange {
             addr: word(range, 0),
             len: word(range, 1),
             key,
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn requests_survive_the_way() {
-        let range = |key| CommitRange {
+        let range = |key| RemoteRange {
             addr: 5,
             len: 6,
             key,

@@ -124,7 +124,7 @@ impl Endpoint {
             .collect::<Result<Sges>>()?;
         let (mut state, connection) = self.connection_to(live, it.peer, it.flags)?;
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
-        self.in_room(live, &mut state, connection, 1, report, |state| {
+        self.with_room(live, &mut state, connection, 1, report, |state| {
             let device_keys = state.rdm.connections()[connection].device_keys;
             let (key, device_key) = match super::rma::wire_key(self, device_keys, it.key)? {
                 WireKey::Device(key) => (u64::from(key.0), true),

@@ -11,7 +11,7 @@ use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::persistent;
 use rkey_device::core::{Accessor, Operation as Access};
 use rkey_endpoint::complaint::complain;
-use rkey_rdm::commit::{self, CommitRange};
+use rkey_rdm::commit::{self, RemoteRange};
 
 // One write has at most this many.
 const _: () = assert!(commit::RANGES_MAX == RMA_IOV_LIMIT);
@@ -25,7 +25,7 @@ pub(super) fn commit(host: &EpHost, from: &Connection, payload: &[u8]) -> Result
     };
     // SAFETY: nothing is registered or closed through the table here.
     let table = unsafe { host.domain.device.protection() };
-    for CommitRange { addr, len, key } in commit::decode(payload)? {
+    for RemoteRange { addr, len, key } in commit::decode(payload)? {
         if len == 0 {
             continue;
         }

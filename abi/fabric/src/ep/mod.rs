@@ -14,7 +14,7 @@
 //! | [`backlog`] | progress for peers while the program does not poll |
 //! | [`peer_connection`] | the connection to a peer of the address vector |
 //! | [`report`] | reports to the program about its operations |
-//! | [`post`] | room for requests of the program |
+//! | [`room`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
 //! | [`payload`] | copies from and to the program's memory |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
@@ -51,10 +51,10 @@ mod options;
 mod payload;
 mod peek;
 mod peer_connection;
-mod post;
 mod receive;
 mod report;
 mod rma;
+mod room;
 pub(crate) mod scalable;
 mod send;
 pub(crate) mod shared;

@@ -11,7 +11,7 @@ use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::raw;
 use libc::iovec;
 use rkey_device::core::{LocalUse, WireKey};
-use rkey_rdm::commit::CommitRange;
+use rkey_rdm::commit::RemoteRange;
 use rkey_rdm::endpoint::{self, Memory};
 use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
@@ -63,7 +63,7 @@ impl Endpoint {
             };
             let mut sges = elements(&self.domain, &self.pd, it.iov, it.desc, usage)?;
             sges.retain(|sge| sge.len > 0);
-            Memory::There(sges)
+            Memory::InPlace(sges)
         };
         let durable = !reads && it.flags & FI_COMMIT_COMPLETE != 0;
         if durable {
@@ -72,16 +72,16 @@ impl Endpoint {
         let posts = it.remote.len() as u32 + u32::from(durable);
         let (mut state, connection) = self.connection_to(live, it.peer, it.flags)?;
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
-        self.in_room(live, &mut state, connection, posts, report, |state| {
+        self.with_room(live, &mut state, connection, posts, report, |state| {
             let device_keys = state.rdm.connections()[connection].device_keys;
             let named = |place: &RmaIov| {
-                Ok(CommitRange {
+                Ok(RemoteRange {
                     addr: place.addr,
                     len: place.len as u64,
                     key: wire_key(self, device_keys, place.key)?,
                 })
             };
-            let remote: SmallVec<[CommitRange; 1]> = match it.remote {
+            let remote: SmallVec<[RemoteRange; 1]> = match it.remote {
                 [one] => smallvec![named(one)?],
                 all => all.iter().map(named).collect::<Result<_>>()?,
             };

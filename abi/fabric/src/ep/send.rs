@@ -249,7 +249,7 @@ impl Endpoint {
             report,
         };
         let (mut state, connection) = self.connection_to(live, message.to, message.flags)?;
-        self.in_room(live, &mut state, connection, 1, report, |state| {
+        self.with_room(live, &mut state, connection, 1, report, |state| {
             let it = Outgoing {
                 connection,
                 header,

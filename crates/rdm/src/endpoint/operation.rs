@@ -38,7 +38,7 @@ pub(super) enum What<H: Host> {
     /// A write of `len` bytes. When it is complete, a message carries `data` to the peer.
     Write { data: u64, len: u32 },
     /// A write that carries its data.
-    WriteTold,
+    WriteWithImmediate,
     /// An atomic with a result.
     AtomicFetch { result: Sges },
     /// A chunk of a collective operation, sent or read; at its end, the peer's operation `taken` is answered.
@@ -276,7 +276,10 @@ impl<H: Host> Endpoint<H> {
 
     /// Refunds the credit for a write's data that was never sent.
     pub(super) fn refund(&mut self, operation: &Operation<H>) {
-        if matches!(operation.what, What::Write { .. } | What::WriteTold) {
+        if matches!(
+            operation.what,
+            What::Write { .. } | What::WriteWithImmediate
+        ) {
             self.connections[operation.connection].credit.add(1, 0);
         }
     }

@@ -8,7 +8,7 @@
 use super::operation::{Operation, Retained, What};
 use super::post::{SEND, copied};
 use super::{Endpoint, Host};
-use crate::commit::{self, CommitRange};
+use crate::commit::{self, RemoteRange};
 use crate::error::{Error, Result};
 use crate::header::{Atomic, Header, Kind, MAX_LEN};
 use crate::limits::INLINE_MAX;
@@ -19,7 +19,7 @@ use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 #[derive(Debug)]
 pub enum Memory {
     /// Memory of the program, without empty elements.
-    There(Sges),
+    InPlace(Sges),
     /// A copy of it, for a write.
     Copy(Box<[u8]>),
 }
@@ -34,7 +34,7 @@ pub struct Transfer<'a> {
     /// The local memory.
     pub local: Memory,
     /// The remote memory, of the same total length.
-    pub remote: &'a [CommitRange],
+    pub remote: &'a [RemoteRange],
     /// Completion data of a write, for the peer's program.
     pub data: Option<u64>,
     /// Starts only when all earlier operations are complete.
@@ -81,7 +81,7 @@ impl<H: Host> Endpoint<H> {
             return Err(Error::Again);
         }
         let what = match (it.data, imm) {
-            (Some(_), Some(_)) => What::WriteTold,
+            (Some(_), Some(_)) => What::WriteWithImmediate,
             (Some(data), None) => What::Write {
                 data,
                 len: len as u32,
@@ -96,7 +96,7 @@ impl<H: Host> Endpoint<H> {
             operation = operation.awaiting_answer();
         }
         let sges = match it.local {
-            Memory::There(sges) => sges,
+            Memory::InPlace(sges) => sges,
             Memory::Copy(bytes) => {
                 let sge = Sge {
                     addr: bytes.as_ptr() as u64,
@@ -162,7 +162,7 @@ impl<H: Host> Endpoint<H> {
         &mut self,
         host: &H,
         connection: usize,
-        ranges: &[CommitRange],
+        ranges: &[RemoteRange],
         id: u64,
     ) -> Result<()> {
         let header = Header {

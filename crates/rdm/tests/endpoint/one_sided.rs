@@ -5,7 +5,7 @@ use crate::net::{gather, sge};
 use crate::world::{Node, World, address};
 use rkey_core::{Key, WireKey};
 use rkey_rdm::atomic::{DataType, Kind, Op as AtomicOp};
-use rkey_rdm::commit::CommitRange;
+use rkey_rdm::commit::RemoteRange;
 use rkey_rdm::endpoint::{AtomicCall, Memory, Service, Transfer};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::Atomic;
@@ -62,7 +62,7 @@ fn data_arrive_with_the_bytes_of_a_write() {
         let (mut world, connection) = connected();
         let mut there = vec![0; 64];
         let key = expose(&world, &mut there);
-        let place = |addr, len| CommitRange { addr, len, key };
+        let place = |addr, len| RemoteRange { addr, len, key };
         let remote = [place(8, 16), place(32, 8)];
         let copy: Vec<u8> = (1..25).collect();
         let it = Transfer {
@@ -88,7 +88,7 @@ fn data_arrive_with_the_bytes_of_a_write() {
 #[test]
 fn a_refused_write_gives_its_credit_back() {
     let (mut world, connection) = connected();
-    let place = CommitRange {
+    let place = RemoteRange {
         addr: 0,
         len: 8,
         key: WireKey::Device(Key(99)),
@@ -126,7 +126,7 @@ fn a_durable_write_waits_for_the_answer() {
         connection,
         reads: false,
         local: Memory::Copy(Box::new([1; 8])),
-        remote: &[CommitRange {
+        remote: &[RemoteRange {
             addr: 0,
             len: 8,
             key,

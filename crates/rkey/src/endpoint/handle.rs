@@ -18,7 +18,7 @@ use crate::region::Region;
 use rkey_device::time;
 use rkey_endpoint::{Driver, Options};
 use rkey_engine::Sge;
-use rkey_rdm::commit::CommitRange;
+use rkey_rdm::commit::RemoteRange;
 use rkey_rdm::endpoint::{Memory, Outgoing, Receive, Service, Transfer};
 use rkey_rdm::error::{Error as Code, Failure};
 use rkey_rdm::header::{Header, Kind};
@@ -218,7 +218,7 @@ impl Handle {
         offset: u64,
         reads: bool,
     ) -> Result<Transferring> {
-        let remote = [CommitRange {
+        let remote = [RemoteRange {
             addr: key.address().wrapping_add(offset),
             len: part.len.into(),
             key: key.wire_key(),
@@ -229,7 +229,7 @@ impl Handle {
             let transfer = Transfer {
                 connection,
                 reads,
-                local: Memory::There(Some(part).into_iter().collect()),
+                local: Memory::InPlace(Some(part).into_iter().collect()),
                 remote: &remote,
                 data: None,
                 fence: false,

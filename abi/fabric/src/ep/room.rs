@@ -6,7 +6,7 @@ impl Endpoint {
     /// Reserves room for this many requests and for their completions, if reported, then calls `post`. `FI_EAGAIN`
     /// without room. If `post` fails, the slot of a shared transmit context is released.
     #[inline]
-    pub(super) fn in_room(
+    pub(super) fn with_room(
         &self,
         live: &Live,
         state: &mut State,
