@@ -442,7 +442,7 @@ impl Ep {
         drop(control);
         // The worker withdraws a pending connection request.
         self.ia().worker().ring();
-        if let Err(error) = self.ia().device.settle() {
+        if let Err(error) = self.ia().device.drive_until_idle() {
             tracing::debug!(%error, "cannot acknowledge received messages");
         }
         self.flush();

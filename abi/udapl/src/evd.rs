@@ -230,7 +230,7 @@ impl Evd {
                 self.announce(&state);
             }
         }
-        self.settle(broken);
+        self.handle_broken(broken);
     }
 
     /// Notifies the waiting thread if there is one, otherwise the CNO. The caller holds the lock, so the CNO does not
@@ -296,7 +296,7 @@ impl Evd {
     }
 
     /// Handles EPs that have failed requests.
-    fn settle(&self, broken: Broken) {
+    fn handle_broken(&self, broken: Broken) {
         for ep in broken {
             ep.request_failed();
         }
@@ -332,7 +332,7 @@ impl Evd {
             taken
         };
         if !broken.is_empty() {
-            self.settle(broken);
+            self.handle_broken(broken);
         }
         let mut event = taken.ok_or(Fail::EMPTY)?.event;
         event.evd_handle = self.handle as EvdHandle;
@@ -389,7 +389,7 @@ impl Evd {
                 let enough = notified && state.queue.len() >= threshold;
                 (enough, state.check_waitable())
             };
-            self.settle(broken);
+            self.handle_broken(broken);
             if enough {
                 return Ok(());
             }

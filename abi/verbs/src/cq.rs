@@ -204,7 +204,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
             .filter(|&d| d > 0)
             .ok_or(Errno::INVAL)?;
         if (depth as usize) < object.cq.depth() {
-            settle(object, depth as usize)?;
+            wait_for_outstanding_sends(object, depth as usize)?;
         }
         object.cq.resize(depth).map_err(errno::from)?;
         // SAFETY: the completion queue is live; the program resizes from one thread at a time.
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
 /// Waits for work that hardware would have finished by now, so that the check of the new depth counts its
 /// completions: until no send is outstanding, more than `depth` completions are queued, or no send has finished for a
 /// while. Sends that wait for a receive at the peer do not count.
-fn settle(object: &CqObject, depth: usize) -> Result<(), Errno> {
+fn wait_for_outstanding_sends(object: &CqObject, depth: usize) -> Result<(), Errno> {
     const LOOK: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(2);
     let outstanding = || object.cq.outstanding().map_err(errno::from);

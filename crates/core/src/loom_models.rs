@@ -402,7 +402,7 @@ fn bind_against_close_into_a_magazine() {
     });
 }
 
-/// Counts are exact again when a magazine is settled while its thread uses it.
+/// Counts are exact again when a magazine is emptied while its thread uses it.
 #[test]
 fn settling_against_registering() {
     long_model(|| {

@@ -10,10 +10,10 @@
 //! keys just before the slot gets another key or is freed.
 //!
 //! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in addition:
-//! these are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::settle`]
+//! these are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::empty_all_magazines`]
 //! empties all magazines and checks again. Inspection subtracts what is prepaid.
 //!
-//! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to settle. The order is:
+//! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to empty it. The order is:
 //! the table's lock, a magazine's, that of the requested keys.
 
 use crate::entry::{Entry, NONE, flag};
@@ -52,7 +52,7 @@ pub(crate) struct Stock {
     ended: Vec<(u32, u32)>,
 }
 
-/// The contents of a magazine, for threads that settle.
+/// The contents of a magazine, for threads that empty it.
 pub(crate) type Stocks = SharedLock<Stock>;
 
 /// A slot that is claimed, and its remote key.
@@ -299,7 +299,7 @@ impl Protection {
 
     /// Returns the contents of all magazines, so that the counts are exact. The caller has the table's lock.
     #[cold]
-    pub(crate) fn settle(&self, registry: &mut Registry) {
+    pub(crate) fn empty_all_magazines(&self, registry: &mut Registry) {
         let magazines = std::mem::take(&mut registry.magazines);
         for mut stock in BiasedLock::lock_all(&magazines) {
             self.empty(registry, &mut stock);

@@ -64,7 +64,7 @@ impl Protection {
         let mut registry = self.registry.lock();
         let max = self.limits.max_regions;
         if registry.regions >= max {
-            self.settle(&mut registry);
+            self.empty_all_magazines(&mut registry);
         }
         if registry.regions >= max {
             return Err(reached(Limit::Regions, u64::from(max)));
@@ -379,7 +379,7 @@ impl Protection {
         if let Some(bytes) = sum(registry.bytes).filter(fits) {
             return Ok(bytes);
         }
-        self.settle(registry);
+        self.empty_all_magazines(registry);
         let bytes = sum(registry.bytes).filter(fits);
         bytes.ok_or(reached(Limit::TotalBytes, max))
     }

@@ -162,7 +162,7 @@ impl Protection {
     pub fn close_domain(&self, domain: DomainId) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
         if registry.domain(domain)?.children.regions > 0 {
-            self.settle(&mut registry);
+            self.empty_all_magazines(&mut registry);
         }
         let record = registry.domain(domain)?;
         if !record.children.is_empty() {
@@ -228,7 +228,7 @@ impl Protection {
         if let Some(ready) = self.ready_slot(registry) {
             return Some(ready);
         }
-        self.settle(registry);
+        self.empty_all_magazines(registry);
         self.ready_slot(registry)
     }
 

@@ -119,9 +119,9 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
-    pub fn settle(&self) -> Result<(), DeviceError> {
+    pub fn drive_until_idle(&self) -> Result<(), DeviceError> {
         self.check()?;
-        self.shared().driver.settle();
+        self.shared().driver.drive_until_idle();
         Ok(())
     }
 

@@ -143,7 +143,7 @@ impl Srx {
         if messages_wait {
             for ep in &*self.endpoints.read() {
                 if let Some(live) = ep.live.get() {
-                    live.state.lock().rdm.settle(&live.host);
+                    live.state.lock().rdm.offer_to_shared_receives(&live.host);
                 }
             }
         }

@@ -54,7 +54,7 @@ impl SharedSlots {
     }
 
     /// Returns the slots that the endpoint no longer needs.
-    fn settle(&self, needed: usize) {
+    fn release_unneeded(&self, needed: usize) {
         let given_back = self.slots.load(Ordering::Relaxed).saturating_sub(needed);
         self.slots.fetch_sub(given_back, Ordering::Relaxed);
         self.stx.taken.fetch_sub(given_back, Ordering::AcqRel);
@@ -130,7 +130,7 @@ impl Endpoint {
         if let Some(room) = &live.stx
             && room.slots.load(Ordering::Relaxed) > 0
         {
-            room.settle(state.rdm.under_way());
+            room.release_unneeded(state.rdm.under_way());
         }
     }
 }

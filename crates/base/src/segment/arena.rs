@@ -42,7 +42,7 @@ pub struct Arena {
 
 impl Arena {
     /// An arena of at least `len` bytes, rounded up to whole pages, all zero. `name` appears in `/proc/*/maps`.
-    /// `sharing` is the most that peers can do; see [`Arena::settle`].
+    /// `sharing` is the most that peers can do; see [`Arena::fix_sharing`].
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Arena {
             detached: Mutex::new(Vec::new()),
         };
         if sharing == Sharing::ReadOnly {
-            arena.settle(sharing)?;
+            arena.fix_sharing(sharing)?;
         }
         Ok(arena)
     }
@@ -69,11 +69,11 @@ impl Arena {
     /// # Errors
     ///
     /// Before Linux 5.1 if `sharing` is read-only.
-    pub fn settle(&self, sharing: Sharing) -> io::Result<Sharing> {
+    pub fn fix_sharing(&self, sharing: Sharing) -> io::Result<Sharing> {
         // If two threads seal at once, one finds that it may no longer add the seal that the other has added.
         let _one = self.detached.lock();
-        if let Some(settled) = self.sharing.get() {
-            return Ok(*settled);
+        if let Some(fixed) = self.sharing.get() {
+            return Ok(*fixed);
         }
         // The program's own mapping stays writable.
         seal(

@@ -137,11 +137,14 @@ fn an_arena_is_one_memory_with_a_peer() {
     let arena = Arena::create("rkey-test", 3 * page, Sharing::ReadWrite).unwrap();
     assert_eq!(arena.sharing(), None);
     assert_eq!(
-        arena.settle(Sharing::ReadWrite).unwrap(),
+        arena.fix_sharing(Sharing::ReadWrite).unwrap(),
         Sharing::ReadWrite
     );
     // It stays sealed.
-    assert_eq!(arena.settle(Sharing::ReadOnly).unwrap(), Sharing::ReadWrite);
+    assert_eq!(
+        arena.fix_sharing(Sharing::ReadOnly).unwrap(),
+        Sharing::ReadWrite
+    );
     let peer = PeerArena::map(
         arena.duplicate_fd().unwrap(),
         page as u64,
@@ -195,7 +198,10 @@ fn a_hostile_reader_of_the_same_user_cannot_write() {
     let memory = memory();
     let ours = arena.as_ptr().expose_provenance() as u64;
     memory.store_bytes(ours, b"before").unwrap();
-    assert_eq!(arena.settle(Sharing::ReadOnly).unwrap(), Sharing::ReadOnly);
+    assert_eq!(
+        arena.fix_sharing(Sharing::ReadOnly).unwrap(),
+        Sharing::ReadOnly
+    );
     let fd = arena.duplicate_fd().unwrap();
 
     assert_eq!(map_writable(&fd), Err(Errno::PERM));

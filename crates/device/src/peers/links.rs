@@ -250,7 +250,7 @@ impl Links {
             self.lose(shared, id, DownReason::Closed);
         }
         if let Some((_, pause)) = self.residue.take_if(|(at, _)| *at <= now)
-            && shared.reclaim.settle(&shared.driver)
+            && shared.reclaim.recheck_lost_peers(&shared.driver)
         {
             let pause = (pause * 2).min(RESIDUE_PAUSES.1);
             self.residue = Some((now + pause, pause));

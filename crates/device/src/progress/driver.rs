@@ -30,7 +30,7 @@ pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
 /// The maximum number of fragments that one call of `drive` takes, so that posting threads get the lock.
 const BUDGET: u32 = 256;
 /// How often a thread that is about to wait drives before it leaves the rest to the engine thread.
-const SETTLE_DRIVES: u32 = 32;
+const IDLE_DRIVES: u32 = 32;
 /// A poller reads the clock once in this many empty polls.
 const POLLS_PER_CLOCK: u32 = 64;
 /// A poller publishes delayed acknowledgements once in this many empty polls.
@@ -287,14 +287,14 @@ impl EngineDriver {
     #[cold]
     fn after_post_asleep(&self) {
         if self.schedule.mode() == Mode::Asleep {
-            self.settle();
+            self.drive_until_idle();
         }
     }
 
     /// Drives until there is no work at the moment, and leaves later work to the engine thread.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn drive_until_idle(&self) {
         let mut busy = true;
-        for _ in 0..SETTLE_DRIVES {
+        for _ in 0..IDLE_DRIVES {
             busy = self.drive_now();
             if !busy {
                 break;
@@ -317,7 +317,7 @@ impl EngineDriver {
         }
         drop(engine);
         barrier::heavy();
-        self.settle();
+        self.drive_until_idle();
     }
 
     /// Puts the engine to sleep after the engine thread found no work. Returns whether the engine thread may wait; it must not

@@ -161,7 +161,7 @@ fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
     assert!(has_failed(waited.req_notify(false)));
     assert!(has_failed(near.device.create_cq(1, None)));
     assert!(has_failed(near.device.inspect()));
-    let text = near.device.settle().unwrap_err().to_string();
+    let text = near.device.drive_until_idle().unwrap_err().to_string();
     assert!(text.contains("panicked"), "{text}");
     // Deregistering works: no peer can reach the memory.
     near.device.close_region(near.region).unwrap();

@@ -213,7 +213,7 @@ impl Leases {
         let target = self.check(qp, wanted, request)?;
         if let Some(segment) = self.segments.lock().get_mut(&target.segment) {
             segment
-                .settle(&target.arena, link, request.write)
+                .fix_sharing(&target.arena, link, request.write)
                 .map_err(LeaseError::Unavailable)?;
         }
         let fd = target

@@ -74,18 +74,22 @@ impl Reclaim {
         self.remote_copies.add(link, peer_access);
     }
 
-    /// Ends the access of a lost link's peer to our memory. Returns whether some access remains, which [`Reclaim::settle`] must
+    /// Ends the access of a lost link's peer to our memory. Returns whether some access remains, which [`Reclaim::recheck_lost_peers`] must
     /// check again.
     pub(crate) fn forget_link(&self, driver: &EngineDriver, link: LinkId) -> bool {
         self.leases.outbox.forget(link);
-        let copies = !self.remote_copies.settle(driver, CopyScope::All);
+        let copies = !self
+            .remote_copies
+            .recheck_lost_peers(driver, CopyScope::All);
         self.leases.forget_link(link) || copies
     }
 
     /// Checks the peers of lost links again. Returns whether any access remains.
-    pub(crate) fn settle(&self, driver: &EngineDriver) -> bool {
-        let copies = !self.remote_copies.settle(driver, CopyScope::All);
-        self.leases.settle() || copies
+    pub(crate) fn recheck_lost_peers(&self, driver: &EngineDriver) -> bool {
+        let copies = !self
+            .remote_copies
+            .recheck_lost_peers(driver, CopyScope::All);
+        self.leases.recheck_lost_peers() || copies
     }
 
     /// Whether answers wait for room on a control socket, so that [`Reclaim::send_answers`] must be called soon.
@@ -202,7 +206,7 @@ impl Reclaim {
     /// Whether no peer of a lost link is in a call that touches memory of this scope.
     fn has_no_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
         let lost_peers = self.remote_copies.has_lost_peers(&driver.lock());
-        !lost_peers || self.remote_copies.settle(driver, scope)
+        !lost_peers || self.remote_copies.recheck_lost_peers(driver, scope)
     }
 }
 

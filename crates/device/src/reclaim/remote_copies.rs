@@ -60,7 +60,7 @@ pub(crate) struct RemoteCopies {
     all: Mutex<All>,
     count: AtomicUsize,
     /// How many links the engine had lost when all their peers were last known to be in no call.
-    settled: AtomicU64,
+    checked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl RemoteCopies {
                 != known;
         if !lost_peers {
             let lost = engine.exposure().lost_links();
-            self.settled.store(lost, Ordering::Release);
+            self.checked.store(lost, Ordering::Release);
         }
         lost_peers
     }
@@ -124,7 +124,7 @@ impl RemoteCopies {
     /// `false` the caller must check with the engine.
     #[inline]
     pub(crate) fn are_over(&self, exposure: &Exposure) -> bool {
-        !exposure.is_memory_named() && exposure.lost_links() == self.settled.load(Ordering::Acquire)
+        !exposure.is_memory_named() && exposure.lost_links() == self.checked.load(Ordering::Acquire)
     }
 
     /// Revokes the permits of lost links, and forgets those whose peers cannot be in a call. On a device that failed, all
@@ -160,7 +160,7 @@ impl RemoteCopies {
 
     /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
     /// scope. The checks take `patience` at most; a peer that was not checked by then may be in a call.
-    fn settle_within(&self, driver: &EngineDriver, scope: CopyScope, patience: Duration) -> bool {
+    fn recheck_within(&self, driver: &EngineDriver, scope: CopyScope, patience: Duration) -> bool {
         self.revoke_permits(driver);
         let lost_peers: Vec<(LinkId, LostPeer)> = {
             let all = self.all.lock();
@@ -195,8 +195,8 @@ impl RemoteCopies {
 
     /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
     /// scope. Until then each link holds three descriptors and two mappings.
-    pub(super) fn settle(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
-        self.settle_within(driver, scope, GLANCE)
+    pub(super) fn recheck_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
+        self.recheck_within(driver, scope, GLANCE)
     }
 
     /// Waits until no peer of a lost link is in a call that touches memory of this scope, or the device has given up on the
@@ -204,7 +204,7 @@ impl RemoteCopies {
     #[cold]
     pub(super) fn wait(&self, driver: &EngineDriver, scope: CopyScope) {
         let mut backoff = Backoff::new();
-        while !self.settle_within(driver, scope, LIMIT) {
+        while !self.recheck_within(driver, scope, LIMIT) {
             backoff.sleep();
         }
     }

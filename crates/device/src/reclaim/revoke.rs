@@ -117,7 +117,7 @@ impl Leases {
     }
 
     /// Forgets leases of lost links whose copies have ended. Returns whether any are left.
-    pub(crate) fn settle(&self) -> bool {
+    pub(crate) fn recheck_lost_peers(&self) -> bool {
         let mut rest = false;
         self.retain(|lease| {
             let keep = !lease.lost || !lease.board.is_back(lease.lease);

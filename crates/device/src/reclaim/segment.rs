@@ -38,7 +38,7 @@ impl Segment {
 
     /// The first lease fixes whether peers can write; later leases that conflict with it are refused. A peer that has, or
     /// had, a write lease may also get a read lease, which gives it nothing new.
-    pub(crate) fn settle(
+    pub(crate) fn fix_sharing(
         &mut self,
         arena: &Arena,
         link: LinkId,
@@ -49,10 +49,10 @@ impl Segment {
         } else {
             Sharing::ReadOnly
         };
-        let settled = arena
-            .settle(wanted)
+        let fixed = arena
+            .fix_sharing(wanted)
             .map_err(|_| "this kernel cannot share memory for reading only")?;
-        match (settled, write) {
+        match (fixed, write) {
             (Sharing::ReadOnly, true) => Err(
                 "the memory was allocated, or first leased, for reading: no peer can map it for writing",
             ),

@@ -39,7 +39,7 @@ pub(crate) fn on_acked<M: Memory>(
     let mut last = u32::MAX;
     while let Some(record) = meta.outstanding.pop_before(ticket) {
         if record.qp != last {
-            settle(x, qps, last);
+            complete_acknowledged(x, qps, last);
             last = record.qp;
         }
         let Some(qp) = qps.at_mut(record.qp) else {
@@ -58,12 +58,12 @@ pub(crate) fn on_acked<M: Memory>(
         }
     }
     meta.progress += 1;
-    settle(x, qps, last);
+    complete_acknowledged(x, qps, last);
 }
 
 /// Completes the requests that an acknowledgement finishes, and resumes those that waited for it.
 #[inline]
-fn settle<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
+fn complete_acknowledged<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
     let Some(qp) = qps.at_mut(index) else { return };
     x.retire(qp);
     if qp.sq.next != qp.sq.tail && qp.may_send() {

@@ -105,7 +105,7 @@ pub struct Endpoint<H: Host> {
     messages: Matching<SocketAddr, Receive<H>, Unexpected>,
     tagged: Matching<SocketAddr, Receive<H>, Unexpected>,
     /// How many shared receives had been posted when waiting messages were last offered to them.
-    settled: u64,
+    offered_posts: u64,
     /// Messages that the program has claimed, by the context of the claim, oldest first.
     claimed: HashMap<usize, VecDeque<Found>>,
     /// Whether the connection of a connected endpoint has ended and this has been reported to the program.
@@ -131,7 +131,7 @@ impl<H: Host> Endpoint<H> {
             collective: None,
             messages: Matching::default(),
             tagged: Matching::default(),
-            settled: 0,
+            offered_posts: 0,
             claimed: HashMap::new(),
             shut: false,
         }

@@ -170,7 +170,7 @@ impl<H: Host> Endpoint<H> {
             && self.collective.as_ref().is_none_or(|it| it.is_idle())
             && host
                 .shared_posts()
-                .is_none_or(|posts| posts == self.settled)
+                .is_none_or(|posts| posts == self.offered_posts)
     }
 
     /// Does the work that no completion triggers. Completions of the device have just been taken. Returns whether the host
@@ -185,7 +185,7 @@ impl<H: Host> Endpoint<H> {
             look = self.is_look_due(now);
             self.carry_on(host, now);
         }
-        self.settle(host);
+        self.offer_to_shared_receives(host);
         self.send_owed(host);
         if self.connections.awaits_teardown() && self.service != Service::Connected {
             self.tear_down(host, now);

@@ -65,7 +65,7 @@ impl<H: Host> Pool<H> {
 impl<H: Host> Endpoint<H> {
     /// Offers waiting messages to receives that were posted since then. `newcomer`, a message that arrived just now, comes
     /// last; returns its destination.
-    fn settle_with(
+    fn offer_with(
         &mut self,
         host: &H,
         newcomer: Option<(&SocketAddr, &Header)>,
@@ -73,7 +73,7 @@ impl<H: Host> Endpoint<H> {
         let mut matched = Vec::new();
         let landing = host.shared(|pool| {
             let posts = host.shared_posts().unwrap_or_default();
-            if std::mem::replace(&mut self.settled, posts) != posts {
+            if std::mem::replace(&mut self.offered_posts, posts) != posts {
                 for tagged in [false, true] {
                     let there = pool.queue(tagged);
                     let kept = self.queue(tagged);
@@ -108,17 +108,17 @@ impl<H: Host> Endpoint<H> {
         source: &SocketAddr,
         header: &Header,
     ) -> Option<Landing<H>> {
-        self.settle_with(host, Some((source, header)))
+        self.offer_with(host, Some((source, header)))
     }
 
     /// Offers waiting messages to shared receives that were posted since then.
     #[inline]
-    pub fn settle(&mut self, host: &H) {
+    pub fn offer_to_shared_receives(&mut self, host: &H) {
         if host
             .shared_posts()
-            .is_some_and(|posts| posts != self.settled)
+            .is_some_and(|posts| posts != self.offered_posts)
         {
-            self.settle_with(host, None);
+            self.offer_with(host, None);
         }
     }
 }

@@ -283,7 +283,7 @@ fn endpoints_that_share_receives_match_in_one_order() {
         shared.1.set(shared.1.get() + 1);
         assert!(waits || receives.len() == 2);
         for node in &mut world.nodes {
-            node.ep.settle(&node.host);
+            node.ep.offer_to_shared_receives(&node.host);
         }
         receives.push(id);
     }
