@@ -301,7 +301,7 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        if let Err(error) = self.device.close_region(self.everything) {
+        if let Err(error) = self.device.deregister(self.everything) {
             tracing::debug!(%error, "cannot close the region of all memory");
         }
         if let Err(error) = self.device.close_domain(self.id) {

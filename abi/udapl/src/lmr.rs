@@ -92,7 +92,7 @@ impl Lmr {
     /// # Errors
     /// `DAT_INVALID_STATE`: RMRs are bound to it.
     pub fn close(&self) -> Result {
-        self.pz.ia().device.close_region(self.region)?;
+        self.pz.ia().device.deregister(self.region)?;
         self.pz.users.remove();
         Ok(())
     }

@@ -211,7 +211,7 @@ unsafe fn register_with(
 /// Deregisters a region for which there is no handle.
 #[cold]
 fn close(device: &Device, region: &Region) {
-    if let Err(error) = device.revoke_region(*region) {
+    if let Err(error) = device.revoke_and_deregister(*region) {
         tracing::warn!(%error, "cannot deregister a region after its handle could not be created");
     }
 }
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
         object
             .context()?
             .device()
-            .close_region(object.region())
+            .deregister(object.region())
             .map_err(errno::from)?;
         // SAFETY: unused, as the caller promises.
         drop(unsafe { remove_sparing(&SPARES, mr)? });
@@ -506,7 +506,7 @@ pub unsafe fn sweep(context: *mut Context) {
             if let Ok(mr) = remove::<MrObject>(object.cast())
                 && !mr.imported
                 && let Ok(context) = mr.context()
-                && let Err(error) = context.device().revoke_region(mr.region())
+                && let Err(error) = context.device().revoke_and_deregister(mr.region())
             {
                 tracing::debug!(%error, "cannot deregister a region of a closing context");
             }

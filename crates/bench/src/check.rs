@@ -86,7 +86,7 @@ pub(super) fn pair(table: &Table, count: u64) -> Result<f64> {
             table.domain,
             table.regions.len() as u64 + 1,
         )?;
-        let closing = table.protection.close_region(region.id)?;
+        let closing = table.protection.deregister(region.id)?;
         anyhow::ensure!(
             closing.finish().is_ok(),
             "cannot deregister an unused region"

@@ -84,7 +84,7 @@ impl Table {
         let region = self.register(|_| {})?;
         self.write(Key(0x42), BASE, 16)?;
         let deregistered = self.register(|_| {})?;
-        let closing = self.table.close_region(deregistered.id)?;
+        let closing = self.table.deregister(deregistered.id)?;
         anyhow::ensure!(closing.finish().is_ok(), "a region is in use");
         self.write(deregistered.key, BASE, 16)?;
         self.write(Key(region.local_key.0), BASE, 16)?;
@@ -119,7 +119,7 @@ impl Table {
             .table
             .check_remote(&who, key, BASE, 16, Operation::Read);
         let grant = grant.map_err(|denial| *denial)?;
-        let closing = self.table.close_region(busy.id)?;
+        let closing = self.table.deregister(busy.id)?;
         let late = self
             .table
             .check_remote(&who, key, BASE, 16, Operation::Write);

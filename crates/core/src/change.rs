@@ -5,7 +5,7 @@
 //! dropped, then the changed region becomes live.
 
 use crate::entry::{Entry, flag};
-use crate::grant::Closing;
+use crate::grant::Deregistering;
 use crate::registry::{Filling, Geometry, allowed};
 use crate::section::passing::{Awaited, Passing};
 use crate::sync::Ordering;
@@ -24,7 +24,7 @@ impl Protection {
         &self,
         region: RegionId,
         change: &Change<'_>,
-    ) -> Result<(Region, Closing<'_>), CoreError> {
+    ) -> Result<(Region, Deregistering<'_>), CoreError> {
         let (geometry, access) = self.changed(change)?;
         let mut registry = self.registry.lock();
         let entry = self.hold(region)?;

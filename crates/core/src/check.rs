@@ -525,7 +525,7 @@ mod tests {
             let found = table.keys.remote.find(first.key.0);
             if found.is_some() {
                 for _ in 0..GENERATIONS {
-                    table.close_region(last.get()).unwrap().finish().unwrap();
+                    table.deregister(last.get()).unwrap().finish().unwrap();
                     last.set(register(&table, domain).id);
                 }
             }

@@ -9,7 +9,7 @@ use rkey_base::slab::{Pin, Retired};
 
 /// The right to touch some bytes of registered memory, until it is dropped.
 ///
-/// While a grant lives, closing its region does not finish. Hold it only during a copy, and never across anything that
+/// While a grant lives, deregistering its region does not finish. Hold it only during a copy, and never across anything that
 /// waits.
 #[must_use]
 pub struct Grant<'a> {
@@ -141,8 +141,8 @@ impl ExactSizeIterator for Spans<'_> {}
 ///
 /// Dropping this earlier is allowed; the table then frees the region later, but the owner does not learn when
 /// accesses to the memory have ended.
-#[must_use = "the memory is in use until the close is drained"]
-pub struct Closing<'a> {
+#[must_use = "the memory is in use until the region is drained"]
+pub struct Deregistering<'a> {
     table: &'a Protection,
     /// The slot, unless the region ended immediately.
     waiting: Option<Retired<'a, Entry>>,
@@ -150,7 +150,7 @@ pub struct Closing<'a> {
     section: Awaited<'a>,
 }
 
-impl<'a> Closing<'a> {
+impl<'a> Deregistering<'a> {
     /// The region's slot is retired already.
     #[inline]
     pub(crate) fn new(
@@ -181,7 +181,7 @@ impl<'a> Closing<'a> {
         self.section.is_over() && self.waiting.as_ref().is_none_or(Retired::is_drained)
     }
 
-    /// Finishes the close: the memory belongs to the owner.
+    /// Finishes deregistering: the memory belongs to the owner.
     ///
     /// # Errors
     /// Returns itself while it is not drained.
@@ -192,14 +192,14 @@ impl<'a> Closing<'a> {
     }
 }
 
-impl Passing for Closing<'_> {
+impl Passing for Deregistering<'_> {
     #[inline]
     fn passed(&mut self, table: &Protection) {
         self.section.passed(table);
     }
 }
 
-impl Drop for Closing<'_> {
+impl Drop for Deregistering<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(retired) = self.waiting.take() {
@@ -209,8 +209,8 @@ impl Drop for Closing<'_> {
     }
 }
 
-impl std::fmt::Debug for Closing<'_> {
+impl std::fmt::Debug for Deregistering<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Closing(drained: {})", self.is_drained())
+        write!(out, "Deregistering(drained: {})", self.is_drained())
     }
 }

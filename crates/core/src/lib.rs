@@ -59,7 +59,7 @@ pub use change::Changing;
 pub use denial::{Attempt, Denial, NamedKey, Reason, SlotNow, WIRE_LEN};
 pub use domain::DomainChildren;
 pub use error::{BindError, CoreError};
-pub use grant::{Closing, Grant, Spans};
+pub use grant::{Deregistering, Grant, Spans};
 pub use id::{Accessor, DomainId, Key, LocalKey, RegionId, WindowId, WireKey};
 pub use key::Secrets;
 pub use limits::{Limit, Limits};

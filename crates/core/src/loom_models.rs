@@ -8,9 +8,9 @@ use crate::key_table::KeyTable;
 use crate::requested::{Requested, Vacancy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
-    Access, Accessor, Addressing, BindRegion, BindRequest, Change, Closing, CoreError, DomainId,
-    Limits, Magazine, Operation, Protection, Region, RegionId, RegionSpec, Rules, Secrets, Section,
-    SectionLock, WindowKind, WireKey,
+    Access, Accessor, Addressing, BindRegion, BindRequest, Change, CoreError, Deregistering,
+    DomainId, Limits, Magazine, Operation, Protection, Region, RegionId, RegionSpec, Rules,
+    Secrets, Section, SectionLock, WindowKind, WireKey,
 };
 use loom::sync::Arc;
 use loom::thread;
@@ -182,7 +182,7 @@ impl World {
     }
 
     /// The owner's steps before it reuses the memory; false if a grant still holds it.
-    fn take_back(&self, mut closing: Closing<'_>) -> bool {
+    fn take_back(&self, mut closing: Deregistering<'_>) -> bool {
         self.engine.pass(&mut closing);
         let drained = closing.finish().is_ok();
         if drained {
@@ -200,7 +200,7 @@ fn access_in_a_section_against_close() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.access_in_section(WireKey::Device(region.key)))
         };
-        let closing = world.table.close_region(region.id).unwrap();
+        let closing = world.table.deregister(region.id).unwrap();
         assert!(world.take_back(closing), "there is no pin");
         peer.join().unwrap();
     });
@@ -214,7 +214,7 @@ fn access_with_a_pin_against_close() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.access_with_a_pin(WireKey::Device(region.key)))
         };
-        let closing = world.table.close_region(region.id).unwrap();
+        let closing = world.table.deregister(region.id).unwrap();
         world.take_back(closing);
         peer.join().unwrap();
     });
@@ -237,7 +237,7 @@ fn an_old_key_against_the_next_use_of_its_slot() {
                 })
             })
         };
-        let mut closing = world.table.close_region(region.id).unwrap();
+        let mut closing = world.table.deregister(region.id).unwrap();
         world.engine.lock().pass(&mut closing);
         assert!(closing.finish().is_ok());
         let ranges = [VaRange::new(8 * START, 64).unwrap()];
@@ -325,7 +325,7 @@ fn access_through_a_window_against_unbind_and_close() {
             thread::spawn(move || world.access_in_section(WireKey::Device(key)))
         };
         world.table.bind_window(&bind(0)).unwrap();
-        let closing = world.table.close_region(region.id).unwrap();
+        let closing = world.table.deregister(region.id).unwrap();
         world.take_back(closing);
         peer.join().unwrap();
     });
@@ -355,7 +355,7 @@ fn access_against_a_magazine(access: fn(&World, WireKey)) {
             let world = Arc::clone(&world);
             thread::spawn(move || access(&world, WireKey::Device(region.key)))
         };
-        let closing = world.table.close_region_into(&magazine, region.id).unwrap();
+        let closing = world.table.deregister_into(&magazine, region.id).unwrap();
         world.take_back(closing);
         let next = world.register_from(&magazine, 8 * START).unwrap();
         assert_ne!(next.key, region.key);
@@ -383,10 +383,7 @@ fn bind_against_close_into_a_magazine() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.table.bind_endpoint(region.id, 7))
         };
-        let closed = world
-            .table
-            .close_region_into(&magazine, region.id)
-            .map(drop);
+        let closed = world.table.deregister_into(&magazine, region.id).map(drop);
         if closed.is_ok() {
             world.register_from(&magazine, 8 * START).unwrap();
         }
@@ -412,11 +409,11 @@ fn settling_against_registering() {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 let own = world.register_from(&magazine, 8 * START);
-                let own = own.map(|own| world.table.close_region_into(&magazine, own.id).map(drop));
+                let own = own.map(|own| world.table.deregister_into(&magazine, own.id).map(drop));
                 (magazine, own)
             })
         };
-        drop(world.table.close_region(region.id).unwrap());
+        drop(world.table.deregister(region.id).unwrap());
         // The domain closes when nothing is registered, whatever is prepaid.
         let early = world.table.close_domain(world.who.domain).is_ok();
         let (magazine, registered) = owner.join().unwrap();

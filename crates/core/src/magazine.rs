@@ -17,7 +17,7 @@
 //! the table's lock, a magazine's, that of the requested keys.
 
 use crate::entry::{Entry, NONE, flag};
-use crate::grant::Closing;
+use crate::grant::Deregistering;
 use crate::key::GENERATIONS;
 use crate::registry::{allowed, based, rights};
 use crate::sync::Ordering;
@@ -35,7 +35,7 @@ const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 const BYTES: u64 = 1 << 30;
 
 /// What one thread needs to register and deregister without the table's lock ([`Protection::register_from`],
-/// [`Protection::close_region_into`], [`Protection::revoke_region_into`]). Dropping it returns everything to its table.
+/// [`Protection::deregister_into`], [`Protection::revoke_and_deregister_into`]). Dropping it returns everything to its table.
 pub struct Magazine {
     stock: Owner<Stock>,
     table: Weak<Protection>,
@@ -233,42 +233,42 @@ impl Protection {
         })
     }
 
-    /// Like [`Self::close_region`], usually without the table's lock.
+    /// Like [`Self::deregister`], usually without the table's lock.
     ///
     /// # Errors
-    /// Same as [`Self::close_region`].
+    /// Same as [`Self::deregister`].
     #[inline]
-    pub fn close_region_into(
+    pub fn deregister_into(
         &self,
         magazine: &Magazine,
         region: RegionId,
-    ) -> Result<Closing<'_>, CoreError> {
+    ) -> Result<Deregistering<'_>, CoreError> {
         match self.end_idle(magazine, region) {
             Some(closing) => Ok(closing),
-            None => self.close_region(region),
+            None => self.deregister(region),
         }
     }
 
-    /// Like [`Self::revoke_region`], usually without the table's lock.
+    /// Like [`Self::revoke_and_deregister`], usually without the table's lock.
     ///
     /// # Errors
-    /// Same as for [`Self::revoke_region`].
+    /// Same as for [`Self::revoke_and_deregister`].
     #[inline]
-    pub fn revoke_region_into(
+    pub fn revoke_and_deregister_into(
         &self,
         magazine: &Magazine,
         region: RegionId,
-    ) -> Result<Closing<'_>, CoreError> {
+    ) -> Result<Deregistering<'_>, CoreError> {
         // A region with windows or bindings is held.
         match self.end_idle(magazine, region) {
             Some(closing) => Ok(closing),
-            None => self.revoke_region(region),
+            None => self.revoke_and_deregister(region),
         }
     }
 
     /// Ends a region that is neither pinned nor held, unless its slot is in its last generation.
     #[inline]
-    fn end_idle(&self, magazine: &Magazine, region: RegionId) -> Option<Closing<'_>> {
+    fn end_idle(&self, magazine: &Magazine, region: RegionId) -> Option<Deregistering<'_>> {
         let RegionId { index, generation } = region;
         let next = generation + 1;
         if next >= GENERATIONS || !magazine.is_of(self) {
@@ -288,13 +288,13 @@ impl Protection {
             if stock.regions() > 0 {
                 drop(stock);
                 self.count_ended(domain, rights, slot);
-                return Some(Closing::new(self, None, false));
+                return Some(Deregistering::new(self, None, false));
             }
             stock.domain = domain;
         }
         stock.bytes += slot.len.load(Ordering::Relaxed);
         stock.ended.push((index, next));
-        Some(Closing::new(self, None, false))
+        Some(Deregistering::new(self, None, false))
     }
 
     /// Returns the contents of all magazines, so that the counts are exact. The caller has the table's lock.
@@ -489,7 +489,7 @@ mod tests {
                 .collect();
             for region in all.iter().chain([&first]) {
                 assert_eq!(reason(region.key), None);
-                drop(table.close_region_into(&magazine, region.id).unwrap());
+                drop(table.deregister_into(&magazine, region.id).unwrap());
                 assert!(matches!(reason(region.key), Some(Reason::StaleKey { .. })));
             }
         }

@@ -1,7 +1,7 @@
 //! The owner's operations on regions: register, enable, tie, re-register, close.
 
 use crate::entry::{Entry, NONE, flag};
-use crate::grant::Closing;
+use crate::grant::Deregistering;
 use crate::hold::Held;
 use crate::magazine::ReadySlot;
 use crate::requested::{Adding, Room, Vacancy};
@@ -147,7 +147,7 @@ impl Protection {
     /// # Errors
     /// [`CoreError::RegionBusy`] while windows, an endpoint or a counter are bound to it; it is then unchanged.
     #[inline]
-    pub fn close_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
+    pub fn deregister(&self, region: RegionId) -> Result<Deregistering<'_>, CoreError> {
         let mut registry = self.registry.lock();
         let entry = self.region(region)?;
         // If the region ends meanwhile (into a magazine), these are another region's, and `end` fails.
@@ -164,11 +164,11 @@ impl Protection {
         self.end(&mut registry, region, entry)
     }
 
-    /// Unbinds every window of a region, removes its endpoint and counter, and closes it.
+    /// Unbinds every window of a region, removes its endpoint and counter, and deregisters it.
     ///
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
-    pub fn revoke_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
+    pub fn revoke_and_deregister(&self, region: RegionId) -> Result<Deregistering<'_>, CoreError> {
         let mut registry = self.registry.lock();
         let entry = self.hold(region)?;
         if entry.link.load(Ordering::Relaxed) > 0 {
@@ -436,7 +436,7 @@ impl Protection {
         registry: &mut Registry,
         region: RegionId,
         entry: &Entry,
-    ) -> Result<Closing<'_>, CoreError> {
+    ) -> Result<Deregistering<'_>, CoreError> {
         let RegionId { index, generation } = region;
         let Some(retired) = self.slots.retire(index, generation) else {
             return Err(CoreError::NoSuchRegion(region));
@@ -457,7 +457,7 @@ impl Protection {
         let key = registry.remote_key(index);
         self.keys.remote.end(key.0, index, generation);
         let busy = self.try_put_back(registry, false, retired).err();
-        Ok(Closing::new(self, busy, rights & flag::SHARED != 0))
+        Ok(Deregistering::new(self, busy, rights & flag::SHARED != 0))
     }
 
     /// A free cell for a requested key.

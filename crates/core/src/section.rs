@@ -6,7 +6,7 @@
 //! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back must
 //! make sure that no such grant is left: by exclusive access to the section ([`Section::pass`]), or by taking and
 //! releasing the lock that guards the section ([`SectionLock::pass`]). Until one of these has happened after a region was
-//! deregistered or began to change, [`Closing::finish`](crate::Closing::finish) and
+//! deregistered or began to change, [`Deregistering::finish`](crate::Deregistering::finish) and
 //! [`Changing::finish`](crate::Changing::finish) refuse. [`SectionLock`] is the only way to share a section between
 //! threads because a section is not `Sync`.
 
@@ -17,8 +17,8 @@ use crate::grant::{Grant, Granted, Held};
 use crate::sync::{Ordering, fence};
 use crate::table::Protection;
 use crate::{
-    Access, Accessor, Changing, Closing, Denial, DomainId, LocalKey, LocalUse, Operation, Region,
-    RegionId, WireKey,
+    Access, Accessor, Changing, Denial, Deregistering, DomainId, LocalKey, LocalUse, Operation,
+    Region, RegionId, WireKey,
 };
 use rkey_base::lock::{Guard, SpinLock};
 use rkey_base::range::VaRange;
@@ -293,12 +293,12 @@ pub trait Pending: passing::Passing + Sized {
     fn finish(self) -> Result<Self::Done, Self>;
 }
 
-impl Pending for Closing<'_> {
+impl Pending for Deregistering<'_> {
     type Done = ();
 
     #[inline]
     fn finish(self) -> Result<(), Self> {
-        Closing::finish(self)
+        Deregistering::finish(self)
     }
 }
 

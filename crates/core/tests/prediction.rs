@@ -61,7 +61,7 @@ fn seen_now(secret: u64) -> Seen {
     let side_by_side = (0..KEYS).map(|_| register().key.0).collect();
     let in_turn = (0..KEYS).map(|_| {
         let region = register();
-        table.close_region(region.id).unwrap().finish().unwrap();
+        table.deregister(region.id).unwrap().finish().unwrap();
         region.key.0
     });
     Seen {
@@ -255,7 +255,7 @@ fn a_client_that_came_16_times_cannot_reach_the_next_clients_buffer() {
         let own: Vec<u32> = (0..16)
             .map(|_| {
                 let region = register();
-                table.close_region(region.id).unwrap().finish().unwrap();
+                table.deregister(region.id).unwrap().finish().unwrap();
                 region.key.0
             })
             .collect();

@@ -59,7 +59,7 @@ fn check_all_the_time(
 }
 
 /// The owner's steps before it owns the memory again.
-fn wait_for(mut closing: Closing<'_>, section: &SectionLock<Section>) {
+fn wait_for(mut closing: Deregistering<'_>, section: &SectionLock<Section>) {
     section.pass(&mut closing);
     while let Err(busy) = closing.finish() {
         closing = busy;
@@ -110,8 +110,8 @@ fn memory_is_the_owners_when_its_close_is_drained() {
                         thread::yield_now();
                     }
                     let closing = match with_lock {
-                        true => table.close_region(region.id),
-                        false => table.close_region_into(&magazine, region.id),
+                        true => table.deregister(region.id),
+                        false => table.deregister_into(&magazine, region.id),
                     };
                     wait_for(closing.unwrap(), section);
                     arena.used[slot].store(FREE, Ordering::Release);
@@ -173,7 +173,7 @@ fn windows_are_rebound_under_fire() {
                 if round % 4 == 0 {
                     thread::yield_now();
                 }
-                wait_for(table.revoke_region(region.id).unwrap(), &section);
+                wait_for(table.revoke_and_deregister(region.id).unwrap(), &section);
                 arena.used[slot].store(FREE, Ordering::Release);
             }
             stop.store(true, Ordering::Relaxed);
@@ -216,7 +216,7 @@ fn requested_keys_come_and_go_under_fire() {
                 ..spec
             };
             let region = table.register(&spec).unwrap();
-            wait_for(table.close_region(region.id).unwrap(), &section);
+            wait_for(table.deregister(region.id).unwrap(), &section);
         }
         stop.store(true, Ordering::Relaxed);
         checker.join().unwrap();

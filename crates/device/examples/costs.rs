@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // SAFETY: nothing uses the memory meanwhile.
         let region = unsafe { near.register(&spec) };
         if let Ok(region) = region {
-            let _ = black_box(near.close_region(region));
+            let _ = black_box(near.deregister(region));
         }
     });
     measure("post to a queue pair that is not ready", 200_000, || {

@@ -318,7 +318,7 @@ fn closing_a_region_cuts_off_only_who_was_told_of_it() {
         .1
         .post_send(&SendRequest::new(2, other.2, &few))
         .unwrap();
-    side.device.close_region(region).unwrap();
+    side.device.deregister(region).unwrap();
     let done = side.next();
     assert_eq!((done.id, done.status), (1, Status::RetryExceeded));
     other.0.signal(libc::SIGCONT);

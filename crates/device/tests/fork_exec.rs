@@ -72,7 +72,7 @@ fn a_child_cannot_use_its_parents_device() {
                 && is_forked(device.create_domain())
                 && is_forked(device.listen("127.0.0.1:0".parse().unwrap()))
                 && is_forked(device.inspect())
-                && is_forked(device.close_region(side.region))
+                && is_forked(device.deregister(side.region))
                 && device.denials().is_empty();
             drop((qp, cq, device));
             // The child's own device works while it has the parent's handles.

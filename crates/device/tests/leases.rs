@@ -75,7 +75,7 @@ fn owner() {
     publish(&side, 14, &writable, window_key);
     // The initiator writes until we revoke the lease.
     until("direct writes", || word(&writable, 100) > 1000);
-    side.device.revoke_region(region).unwrap();
+    side.device.revoke_and_deregister(region).unwrap();
     let last = word(&writable, 100);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(
@@ -85,7 +85,7 @@ fn owner() {
     );
     side.set(20, 1);
     sleep_in_read();
-    side.device.close_region(read_region).unwrap();
+    side.device.deregister(read_region).unwrap();
 }
 
 /// The holder of a lease reads and writes without the owner, within its rights, until the owner deregisters the region, and never
@@ -274,7 +274,7 @@ fn closing_a_region_under_fire() {
             until("the first writes", || {
                 target[0].load(Ordering::Relaxed) > 20
             });
-            side.device.close_region(region).unwrap();
+            side.device.deregister(region).unwrap();
             let last = target[0].load(Ordering::Acquire);
             std::thread::sleep(Duration::from_millis(2));
             assert_eq!(

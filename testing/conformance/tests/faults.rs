@@ -252,8 +252,8 @@ fn remote_trouble(pair: &Pair, trouble: Trouble) {
             assert_unaffected(pair, &bystander, &bad, &region, &good, &local);
             bad.mend();
             works_again(pair, (&bad, &region), (&good, &local), &what);
-            pair.far.device.close_region(region).unwrap();
-            pair.near.device.close_region(local).unwrap();
+            pair.far.device.deregister(region).unwrap();
+            pair.near.device.deregister(local).unwrap();
         }
     }
 }
@@ -383,8 +383,8 @@ fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: C
     let other = good.first_other(0, LEN / 8, |word, value| value == pattern(3, word));
     assert_eq!(other, None, "{what}: after mending");
     drop((ends, again));
-    pair.near.device.close_region(local).unwrap();
-    pair.far.device.close_region(region).unwrap();
+    pair.near.device.deregister(local).unwrap();
+    pair.far.device.deregister(region).unwrap();
 }
 
 /// Receive buffers that cannot be written give an error at the receiver and the sender.
@@ -423,8 +423,8 @@ fn faults_in_receive_buffers_are_errors_at_both_sides() {
                 let done = next(&ends.far_cq);
                 assert_eq!((done.id, done.status), (11, Status::Flushed), "{what}");
                 drop(ends);
-                pair.far.device.close_region(region).unwrap();
-                pair.near.device.close_region(local).unwrap();
+                pair.far.device.deregister(region).unwrap();
+                pair.near.device.deregister(local).unwrap();
             }
         }
     }
@@ -472,8 +472,8 @@ fn a_region_follows_its_pages() {
             assert_eq!(other, None, "round {round}");
         }
         drop(ends);
-        pair.far.device.close_region(region).unwrap();
-        pair.near.device.close_region(local).unwrap();
+        pair.far.device.deregister(region).unwrap();
+        pair.near.device.deregister(local).unwrap();
     }
 }
 
@@ -549,7 +549,7 @@ fn transfers_survive_pages_that_come_and_go() {
             let other = memory.first_other(start, words, |_, value| value == canary);
             assert_eq!(other, None, "memory outside the region was changed");
         }
-        pair.far.device.close_region(region).unwrap();
-        pair.near.device.close_region(local).unwrap();
+        pair.far.device.deregister(region).unwrap();
+        pair.near.device.deregister(local).unwrap();
     }
 }

@@ -132,7 +132,7 @@ fn close_others(side: &Side, is_over: impl Fn() -> bool) -> Duration {
         // SAFETY: memory that is only read, and outlives the region.
         let region = unsafe { side.device.register(&spec) }.unwrap();
         let started = Instant::now();
-        side.device.close_region(region).unwrap();
+        side.device.deregister(region).unwrap();
         if is_over() {
             break;
         }

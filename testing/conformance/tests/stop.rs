@@ -329,7 +329,7 @@ fn stopped_with_a_lease() {
         let read = |index| unsafe { word(index).read_volatile() };
         let before: Vec<u64> = (0..LEASED / 8).map(read).collect();
         let stopped = Instant::now();
-        side.device.close_region(region).unwrap();
+        side.device.deregister(region).unwrap();
         let closed = stopped.elapsed();
         let after: Vec<u64> = (0..LEASED / 8).map(read).collect();
         assert!(
@@ -453,7 +453,7 @@ fn stopped_beside_a_neighbour() {
         until("direct writes", || word(0) != 0 && word(COUNT) > 1);
         peer.stop();
         let before = word(COUNT);
-        side.device.close_region(region).unwrap();
+        side.device.deregister(region).unwrap();
         until("a count or a report", || {
             word(COUNT) > before || word(REPORT) != 0
         });
@@ -478,7 +478,7 @@ fn stopped_beside_a_neighbour() {
         );
         eprintln!("{TEST}: stopped in the middle of a copy in round {round}");
         drop(qps);
-        side.device.close_region(other).unwrap();
+        side.device.deregister(other).unwrap();
         return;
     }
 }

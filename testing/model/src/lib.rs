@@ -232,7 +232,7 @@ impl Model {
     }
 
     /// Refused while windows, an endpoint or a counter are bound to it, unless `revoke` removes them all.
-    pub fn close_region(&mut self, region: usize, revoke: bool) -> Result<(), No> {
+    pub fn deregister(&mut self, region: usize, revoke: bool) -> Result<(), No> {
         let windows = self.bound_to(region);
         let it = self.region(region)?;
         need(revoke || windows == 0 && it.endpoint.is_none() && it.counter.is_none(), No::Busy)?;

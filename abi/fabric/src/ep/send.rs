@@ -126,13 +126,13 @@ impl Exposed {
             allowed.is_ok()
         };
         if !self.named.iter().all(may_send) {
-            let _ = domain.device.close_region(self.region);
+            let _ = domain.device.deregister(self.region);
         }
     }
 
     /// Withdraws a key, without waiting, if no peer is using it; returns whether it did.
     pub(super) fn try_withdraw(&self, domain: &Domain) -> bool {
-        match domain.device.try_close_region(self.region) {
+        match domain.device.try_deregister(self.region) {
             Ok(false) => return false,
             Ok(true) => {}
             Err(error) => tracing::debug!(%error, "cannot close the region of a message"),
@@ -144,7 +144,7 @@ impl Exposed {
     /// Withdraws a key; waits until no peer uses it.
     pub(super) fn withdraw(&self, domain: &Domain) {
         self.forget(domain);
-        let _ = domain.device.close_region(self.region);
+        let _ = domain.device.deregister(self.region);
     }
 
     fn forget(&self, domain: &Domain) {

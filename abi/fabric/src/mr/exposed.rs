@@ -65,7 +65,7 @@ impl ExposedMessages {
         }
         for message in list {
             // The peer may have read it meanwhile.
-            let _ = device.close_region(message);
+            let _ = device.deregister(message);
         }
     }
 }

@@ -140,7 +140,7 @@ impl Mr {
 
     fn revoke(&self, region: Region) {
         self.forget_persistent(region);
-        if let Err(error) = self.domain.device.revoke_region(region) {
+        if let Err(error) = self.domain.device.revoke_and_deregister(region) {
             tracing::debug!(%error, "cannot deregister a region");
         }
     }

@@ -319,7 +319,7 @@ pub(super) unsafe fn make(
 fn withdraw(mr: &Mr) {
     bind::unwatch(mr);
     for region in mr.everywhere() {
-        let _ = mr.domain.device.revoke_region(region);
+        let _ = mr.domain.device.revoke_and_deregister(region);
         mr.forget_persistent(region);
     }
 }
@@ -403,7 +403,7 @@ pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 /// lists is counted there again.
 #[inline]
 fn end_region(mr: &Mr, region: Region, known: bool) -> Result<()> {
-    if let Err(error) = mr.domain.device.close_region(region) {
+    if let Err(error) = mr.domain.device.deregister(region) {
         if known {
             bind::count(mr, &mut mr.state.lock());
         }

@@ -252,7 +252,7 @@ fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
     assert_eq!(memory.bytes[64..72], *b"to DAT!!");
     assert_eq!(write(part.virtual_address + 1), Status::RemoteAccess);
     expect(end.connect, CONNECTION_EVENT_BROKEN);
-    peer.device.close_region(region).unwrap();
+    peer.device.deregister(region).unwrap();
 }
 
 /// An RSP takes one request. A stranger cannot use it up by requesting a datagram address.

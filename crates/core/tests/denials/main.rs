@@ -24,7 +24,7 @@ fn a_key_that_was_never_issued() {
 fn a_deregistered_region() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
-    it.table.close_region(region.id).unwrap().finish().unwrap();
+    it.table.deregister(region.id).unwrap().finish().unwrap();
     let denial = it.write(region.key.0, 0x7000, 8);
     assert_eq!(denial.reason, Reason::StaleKey { now: SlotNow::Free });
     says(
@@ -42,7 +42,7 @@ fn a_deregistered_region() {
 fn a_deregistered_region_whose_slot_is_in_use_again() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
-    it.table.close_region(region.id).unwrap().finish().unwrap();
+    it.table.deregister(region.id).unwrap().finish().unwrap();
     let _next = it.register(Access::all(), Addressing::Virtual);
     says(
         &it.write(region.key.0, 0x7000, 8),
@@ -365,7 +365,7 @@ fn advice_about_local_memory_is_for_the_poster() {
         "Name local memory by the lkey of a region that this process has registered.",
     );
     let region = it.register(Access::all(), Addressing::Virtual);
-    it.table.close_region(region.id).unwrap().finish().unwrap();
+    it.table.deregister(region.id).unwrap().finish().unwrap();
     let key = region.local_key;
     let stale = it
         .table
@@ -433,7 +433,7 @@ fn an_address_outside_a_zero_based_region() {
 fn a_stale_key_learns_nothing_about_its_successor() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
-    it.table.close_region(region.id).unwrap().finish().unwrap();
+    it.table.deregister(region.id).unwrap().finish().unwrap();
     let _next = it.register(Access::REMOTE_READ, Addressing::Zero);
     let denial = it.write(region.key.0, 0x7000, 8);
     assert_eq!(denial.to_wire()[4..8], [0; 4]);

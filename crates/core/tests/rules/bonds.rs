@@ -34,11 +34,11 @@ fn a_disabled_region_is_tied_then_enabled() {
         windows: 0,
         bindings: 2,
     };
-    assert_eq!(table.close_region(region.id).unwrap_err(), busy);
+    assert_eq!(table.deregister(region.id).unwrap_err(), busy);
     assert!(ask().is_ok(), "a refused close changes nothing");
     table.unbind_counter(region.id).unwrap();
     assert_eq!(table.forget_endpoint(4), 1);
-    table.close_region(region.id).unwrap().finish().unwrap();
+    table.deregister(region.id).unwrap().finish().unwrap();
 }
 
 /// Proves: FI-076, FI-077

@@ -13,12 +13,12 @@ fn a_close_waits_for_the_lease() {
         .register(&RegionSpec::new(domain, &ranges, ALL))
         .unwrap();
     let grant = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
-    let closing = table.close_region(region.id).unwrap();
+    let closing = table.deregister(region.id).unwrap();
     assert!(!closing.is_drained());
     let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap_err();
     assert_eq!(refused, Reason::Closing);
     assert_eq!(
-        table.close_region(region.id).unwrap_err(),
+        table.deregister(region.id).unwrap_err(),
         CoreError::NoSuchRegion(region.id)
     );
     let closing = closing.finish().unwrap_err();
@@ -62,7 +62,7 @@ fn checks_in_a_section_hold_up_nothing() {
             .is_ok()
     );
     table.unbind_counter(region.id).unwrap();
-    let mut closing = table.close_region(region.id).unwrap();
+    let mut closing = table.deregister(region.id).unwrap();
     // The compiler refuses `pass` while a grant of the section exists.
     drop(grant);
     section.pass(&mut closing);
@@ -83,7 +83,7 @@ fn a_region_ends_when_its_tables_section_was_passed() {
     let spec = RegionSpec::new(domain, &ranges, ALL);
     let [first, second, third] = [(); 3].map(|()| table.register(&spec).unwrap());
 
-    let closing = table.close_region(first.id).unwrap();
+    let closing = table.deregister(first.id).unwrap();
     let mut closing = closing.finish().unwrap_err();
     let mut of_another = Arc::new(self::table().0).section().unwrap();
     of_another.pass(&mut closing);
@@ -98,7 +98,7 @@ fn a_region_ends_when_its_tables_section_was_passed() {
     lock.pass(&mut changing);
     changing.finish().unwrap();
 
-    let closing = table.close_region(third.id).unwrap();
+    let closing = table.deregister(third.id).unwrap();
     let closing = closing.finish().unwrap_err();
     drop(lock);
     closing.finish().unwrap();
@@ -129,7 +129,7 @@ fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
     assert!(ask(&section, first.key).is_ok());
     let mut last = first.id;
     for _ in 0..GENERATIONS {
-        let mut closing = table.close_region(last).unwrap();
+        let mut closing = table.deregister(last).unwrap();
         section.pass(&mut closing);
         closing.finish().unwrap();
         last = table.register(&spec).unwrap().id;
@@ -150,7 +150,7 @@ fn a_close_that_nobody_waits_for_ends_later() {
     let spec = RegionSpec::new(domain, &ranges, ALL);
     let region = table.register(&spec).unwrap();
     let grant = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
-    drop(table.close_region(region.id).unwrap());
+    drop(table.deregister(region.id).unwrap());
     let none_left = CoreError::LimitReached {
         limit: Limit::KeySlots,
         value: 1,

@@ -25,7 +25,7 @@ fn a_domain_with_children_stays() {
     );
     table.release_domain(domain).unwrap();
     table.close_window(window.id).unwrap();
-    table.close_region(region.id).unwrap().finish().unwrap();
+    table.deregister(region.id).unwrap().finish().unwrap();
     table.close_domain(domain).unwrap();
     assert_eq!(
         table.close_domain(domain),
@@ -65,7 +65,7 @@ fn the_regions_of_the_program_are_counted() {
     drop(changing);
     assert_eq!(counts(), [0, 0]);
     for region in [first, second] {
-        table.close_region(region.id).unwrap().finish().unwrap();
+        table.deregister(region.id).unwrap().finish().unwrap();
     }
     for domain in [domain, other] {
         table.close_domain(domain).unwrap();

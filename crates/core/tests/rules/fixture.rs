@@ -69,7 +69,7 @@ impl Fixture {
 
     pub(crate) fn close(&self) -> Result<(), CoreError> {
         self.table
-            .close_region(self.region.id)
+            .deregister(self.region.id)
             .map(|closing| closing.finish().unwrap())
     }
 }

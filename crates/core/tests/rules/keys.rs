@@ -31,7 +31,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
     let second = register(other, key).unwrap();
     assert_eq!(ask(domain, key).unwrap(), Some(first.id));
     assert_eq!(ask(other, key).unwrap(), Some(second.id));
-    table.close_region(first.id).unwrap().finish().unwrap();
+    table.deregister(first.id).unwrap().finish().unwrap();
     assert_eq!(ask(domain, key).unwrap_err().reason, Reason::UnknownKey);
     let third = register(domain, key).unwrap();
     assert_eq!(ask(domain, key).unwrap(), Some(third.id));
@@ -72,7 +72,7 @@ fn remote_keys_do_not_come_again_with_their_slot() {
         assert!(remote.insert(key.0), "{key} came again in round {round}");
         let again = !local.insert(region.local_key.0);
         assert_eq!(again, round >= 4 * 2048, "{} in {round}", region.local_key);
-        table.close_region(region.id).unwrap().finish().unwrap();
+        table.deregister(region.id).unwrap().finish().unwrap();
         let first = *first.get_or_insert(key);
         let who = over(domain, 1);
         for key in [first, key] {

@@ -50,7 +50,7 @@ fn limits_name_themselves() {
         table.create_window(domain, WindowKind::Type1).unwrap_err(),
         "the limit of 1 live windows is reached (raise it with RKEY_MAX_WINDOWS)",
     );
-    table.close_region(first).unwrap().finish().unwrap();
+    table.deregister(first).unwrap().finish().unwrap();
     register(&[range(1, 100)]).unwrap();
     assert_eq!(register(&[]), Err(CoreError::Empty));
     assert_eq!(register(&[range(5, 0)]), Err(CoreError::Empty));

@@ -22,7 +22,7 @@ fn register(
 }
 
 fn close(table: &Protection, magazine: &Magazine, region: Region) {
-    let closing = table.close_region_into(magazine, region.id);
+    let closing = table.deregister_into(magazine, region.id);
     closing.unwrap().finish().unwrap();
 }
 
@@ -150,7 +150,7 @@ fn a_region_with_bindings_does_not_end_into_a_magazine() {
     let magazine = table.magazine();
     let region = register(&table, &magazine, domain, range(0x1000, 64)).unwrap();
     let is_busy = || {
-        let answer = table.close_region_into(&magazine, region.id);
+        let answer = table.deregister_into(&magazine, region.id);
         matches!(answer, Err(CoreError::RegionBusy { .. }))
     };
     table.bind_counter(region.id, 5).unwrap();
@@ -175,7 +175,7 @@ fn a_region_with_bindings_does_not_end_into_a_magazine() {
     assert!(is_busy());
     table.bind_window(&bind(0)).unwrap();
     close(&table, &magazine, region);
-    let gone = table.close_region_into(&magazine, region.id).unwrap_err();
+    let gone = table.deregister_into(&magazine, region.id).unwrap_err();
     assert_eq!(gone, CoreError::NoSuchRegion(region.id));
 }
 
@@ -189,12 +189,16 @@ fn revoking_ends_what_is_bound_with_a_magazine_too() {
             table.bind_counter(region.id, 5).unwrap();
             table.bind_endpoint(region.id, 1).unwrap();
         }
-        let closing = table.revoke_region_into(&magazine, region.id).unwrap();
+        let closing = table
+            .revoke_and_deregister_into(&magazine, region.id)
+            .unwrap();
         closing.finish().unwrap();
         let stale = reason(&table, domain, WireKey::Device(region.key));
         assert!(matches!(stale, Some(Reason::StaleKey { .. })), "{stale:?}");
         assert_eq!(table.forget_endpoint(1), 0, "nothing is bound to it");
-        let gone = table.revoke_region_into(&magazine, region.id).unwrap_err();
+        let gone = table
+            .revoke_and_deregister_into(&magazine, region.id)
+            .unwrap_err();
         assert_eq!(gone, CoreError::NoSuchRegion(region.id));
         assert_eq!(table.regions_of_program(domain).unwrap(), 0);
     }

@@ -101,7 +101,7 @@ fn it_can_be_closed_and_nothing_else() {
     assert_eq!(table.change_region(region.id, &wanted).unwrap_err(), null);
     assert_eq!(table.snapshot().total_bytes, 0, "it holds nothing");
     assert!(table.close_domain(domain).is_err());
-    table.close_region(region.id).unwrap().finish().unwrap();
+    table.deregister(region.id).unwrap().finish().unwrap();
     let denied = table.check_local(domain, region.local_key, 0, 8, LocalUse::Send);
     assert!(matches!(
         denied.unwrap_err().reason,

@@ -42,7 +42,7 @@ fn each_right_grants_its_own_kind_of_access_only() {
                 "{access}: {want:?}"
             );
         }
-        table.close_region(region.id).unwrap().finish().unwrap();
+        table.deregister(region.id).unwrap().finish().unwrap();
     }
 }
 

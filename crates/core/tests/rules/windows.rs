@@ -274,7 +274,7 @@ fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
             .check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write)
             .unwrap();
         it.table.close_window(window.id).unwrap();
-        let closing = it.table.close_region(it.region.id).unwrap();
+        let closing = it.table.deregister(it.region.id).unwrap();
         assert!(!closing.is_drained());
         drop(grant);
         closing.finish().unwrap();
@@ -293,7 +293,7 @@ fn revoking_a_region_unbinds_its_windows() {
         })
     });
     it.table
-        .revoke_region(it.region.id)
+        .revoke_and_deregister(it.region.id)
         .unwrap()
         .finish()
         .unwrap();

@@ -16,7 +16,7 @@ impl Device {
     /// Registers memory.
     ///
     /// # Safety
-    /// Until [`Device::close_region`] (or [`Device::revoke_region`], or [`Device::reregister`]) has returned for this region, peers
+    /// Until [`Device::deregister`] (or [`Device::revoke_and_deregister`], or [`Device::reregister`]) has returned for this region, peers
     /// and the device read and write the memory as its rights allow. Nothing else in the process may rely on it not being
     /// read or written: in Rust, no reference to it may be used, except shared references to bytes that no right of the
     /// region allows peers to write. Unmapped memory is safe: accessing it is an error of the operation.
@@ -94,24 +94,24 @@ impl Device {
     /// [`rkey_core::CoreError::RegionBusy`] (it has windows or bindings: nothing changed), or it does not exist.
     /// [`DeviceError::Forked`].
     #[inline]
-    pub fn close_region(&self, region: Region) -> Result<(), DeviceError> {
+    pub fn deregister(&self, region: Region) -> Result<(), DeviceError> {
         if self.is_forked() {
             return Err(DeviceError::Forked);
         }
         let closing = match self.magazine() {
-            Some(magazine) => self.table().close_region_into(&magazine, region.id),
-            None => self.table().close_region(region.id),
+            Some(magazine) => self.table().deregister_into(&magazine, region.id),
+            None => self.table().deregister(region.id),
         }?;
         let leased = closing.was_shared();
         self.wait_until_unused(region, leased, closing);
         Ok(())
     }
 
-    /// Like [`Device::close_region`] if that need not wait for a peer. Otherwise nothing changes, and the result is `false`.
+    /// Like [`Device::deregister`] if that need not wait for a peer. Otherwise nothing changes, and the result is `false`.
     ///
     /// # Errors
-    /// Same as [`Device::close_region`].
-    pub fn try_close_region(&self, region: Region) -> Result<bool, DeviceError> {
+    /// Same as [`Device::deregister`].
+    pub fn try_deregister(&self, region: Region) -> Result<bool, DeviceError> {
         let shared = self.shared();
         if shared.lifecycle().is_usable()
             && !shared
@@ -120,20 +120,22 @@ impl Device {
         {
             return Ok(false);
         }
-        self.close_region(region).map(|()| true)
+        self.deregister(region).map(|()| true)
     }
 
-    /// Like [`Device::close_region`], but first unbinds the windows and removes the bindings of the region.
+    /// Like [`Device::deregister`], but first unbinds the windows and removes the bindings of the region.
     ///
     /// # Errors
     /// The region does not exist. [`DeviceError::Forked`].
-    pub fn revoke_region(&self, region: Region) -> Result<(), DeviceError> {
+    pub fn revoke_and_deregister(&self, region: Region) -> Result<(), DeviceError> {
         if self.is_forked() {
             return Err(DeviceError::Forked);
         }
         let closing = match self.magazine() {
-            Some(magazine) => self.table().revoke_region_into(&magazine, region.id),
-            None => self.table().revoke_region(region.id),
+            Some(magazine) => self
+                .table()
+                .revoke_and_deregister_into(&magazine, region.id),
+            None => self.table().revoke_and_deregister(region.id),
         }?;
         let leased = closing.was_shared();
         self.wait_until_unused(region, leased, closing);

@@ -15,7 +15,7 @@ impl Device {
     ///
     /// # Safety
     /// Registering or re-registering memory through it has the safety contract of [`Device::register`]. Deregistering through it
-    /// does not wait as [`Device::close_region`] does.
+    /// does not wait as [`Device::deregister`] does.
     #[allow(unsafe_code)]
     // UNSAFETY: peers access the memory that is registered in the table.
     #[must_use]

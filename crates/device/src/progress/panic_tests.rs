@@ -164,10 +164,10 @@ fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
     let text = near.device.drive_until_idle().unwrap_err().to_string();
     assert!(text.contains("panicked"), "{text}");
     // Deregistering works: no peer can reach the memory.
-    near.device.close_region(near.region).unwrap();
+    near.device.deregister(near.region).unwrap();
     drop((waited, channel, listener));
     drop(near);
-    far.device.close_region(far.region).unwrap();
+    far.device.deregister(far.region).unwrap();
 }
 
 /// The peer's operations in flight end, its links go down, and its device continues to work.

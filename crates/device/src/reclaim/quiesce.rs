@@ -30,7 +30,7 @@ impl Qp {
 
     /// Ends the queue pair: flushes everything that is posted. When this returns, no peer touches memory that any of its
     /// requests named. A peer that does not respond by `deadline` loses its link to this device; the function then waits for
-    /// system calls that have begun, as [`Device::close_region`] does.
+    /// system calls that have begun, as [`Device::deregister`] does.
     pub fn quiesce(&self, deadline: Instant) {
         let shared = self.device().shared();
         if !shared.lifecycle().is_usable() {
@@ -47,7 +47,7 @@ impl Qp {
 impl Device {
     /// Waits until no peer still touches memory because of orphaned requests of the queue pair with this number, which was
     /// reset, destroyed or put into the error state. A peer that does not respond within `patience` loses its link to this
-    /// device; the function then waits for system calls that have begun, as [`Device::close_region`] does.
+    /// device; the function then waits for system calls that have begun, as [`Device::deregister`] does.
     pub fn wait_until_quiet(&self, qpn: u32, patience: Duration) {
         let shared = self.shared();
         if shared.lifecycle().is_usable() {

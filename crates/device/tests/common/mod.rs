@@ -264,7 +264,7 @@ fn register(device: &Device, domain: DomainId, memory: &[AtomicU64]) -> Region {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        match self.device.revoke_region(self.region) {
+        match self.device.revoke_and_deregister(self.region) {
             Ok(()) | Err(rkey_device::DeviceError::Forked) => {}
             Err(error) => panic!("{error}"),
         }

@@ -155,7 +155,7 @@ fn an_inbox_reaches_only_what_keys_allow() {
         pair.nodes[1].sge(&region, 32, 32),
     );
     let lost = pair.nodes[1].sge(&gone, 128, 64);
-    drop(pair.nodes[1].protection.close_region(gone.id).unwrap());
+    drop(pair.nodes[1].protection.deregister(gone.id).unwrap());
     let domain = pair.nodes[1].domain;
     let put = |pair: &mut Pair, sges: &[Sge], byte| {
         send_byte(pair, &qps[0], byte);

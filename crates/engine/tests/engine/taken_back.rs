@@ -78,7 +78,7 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
         pair.send(0, &a, &SendRequest::new(1, work, &sge));
         assert!(pair.nodes[0].engine.exposes(mine.local_key));
         // The link has room again, and the region is closed.
-        drop(pair.nodes[0].protection.close_region(mine.id).unwrap());
+        drop(pair.nodes[0].protection.deregister(mine.id).unwrap());
         pair.end(0).window = 16;
         pair.drive(0, 64);
         assert_eq!(statuses(&a.poll()), [(1, Status::LocalProtection)]);

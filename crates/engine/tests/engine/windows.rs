@@ -167,7 +167,7 @@ fn a_bind_of_no_bytes_unbinds() {
     assert!(
         world.pair.nodes[1]
             .protection
-            .close_region(world.theirs.id)
+            .deregister(world.theirs.id)
             .is_err()
     );
     let next = world.next_key();

@@ -169,20 +169,20 @@ impl LocalMemory {
 
     /// Ends a key if no peer is using it; returns whether it has ended.
     pub(crate) fn try_withdraw(&self, exposed: &Exposed) -> bool {
-        let closed = self.domain.device().raw().try_close_region(exposed.region);
+        let closed = self.domain.device().raw().try_deregister(exposed.region);
         // An error means that it was closed before, or that the device is broken and serves no peer.
         closed.unwrap_or(true)
     }
 
     /// Ends a key, and waits until no peer uses it.
     pub(crate) fn withdraw(&self, exposed: &Exposed) {
-        let _ = self.domain.device().raw().close_region(exposed.region);
+        let _ = self.domain.device().raw().deregister(exposed.region);
     }
 }
 
 impl Drop for LocalMemory {
     fn drop(&mut self) {
-        let _ = self.domain.device().raw().close_region(self.all);
+        let _ = self.domain.device().raw().deregister(self.all);
     }
 }
 

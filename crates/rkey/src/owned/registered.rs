@@ -188,7 +188,12 @@ impl Registered {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.domain.device().raw().revoke_region(self.region) {
+        match self
+            .domain
+            .device()
+            .raw()
+            .revoke_and_deregister(self.region)
+        {
             // In a forked child the device does not access our copy of the memory.
             Ok(()) | Err(rkey_device::DeviceError::Forked) => {
                 self.closed.store(true, Ordering::Release);

@@ -84,7 +84,7 @@ impl Side {
 
     /// Deregisters all memory: from now on only we touch it.
     pub fn close_local(&self) {
-        self.device.close_region(self.local).unwrap();
+        self.device.deregister(self.local).unwrap();
     }
 
     /// Registers all memory again.
@@ -119,7 +119,7 @@ impl Side {
     /// Deregisters them again.
     pub fn withdraw(&self, offer: &Offer) {
         for region in [offer.pattern, offer.inbox, offer.atomics] {
-            self.device.revoke_region(region).unwrap();
+            self.device.revoke_and_deregister(region).unwrap();
         }
     }
 
@@ -295,7 +295,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        match self.device.revoke_region(self.local) {
+        match self.device.revoke_and_deregister(self.local) {
             Ok(()) | Err(rkey_device::DeviceError::Forked) => {}
             Err(error) => panic!("{error}"),
         }

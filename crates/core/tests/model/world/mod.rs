@@ -132,7 +132,7 @@ impl World {
             7 => self.enable(),
             8 => self.tie(),
             9 => self.reregister(),
-            10 | 11 => self.close_region(),
+            10 | 11 => self.deregister(),
             12 | 13 => self.create_window(),
             14 => self.close_window(),
             15..=18 => self.bind(),

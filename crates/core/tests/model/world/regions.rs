@@ -151,23 +151,23 @@ impl World {
         self.same("tie", (number, endpoint, to), core, core_no, model);
     }
 
-    pub(super) fn close_region(&mut self) {
+    pub(super) fn deregister(&mut self) {
         let Some(number) = self.some_region() else {
             return;
         };
         let (id, revoke) = (self.regions[number].id, self.random.one_in(5));
         let magazine = self.magazines.get(self.random.below(3) as usize);
         let core = match (magazine, revoke) {
-            (Some(magazine), true) => self.core.revoke_region_into(magazine, id),
-            (None, true) => self.core.revoke_region(id),
-            (Some(magazine), false) => self.core.close_region_into(magazine, id),
-            (None, false) => self.core.close_region(id),
+            (Some(magazine), true) => self.core.revoke_and_deregister_into(magazine, id),
+            (None, true) => self.core.revoke_and_deregister(id),
+            (Some(magazine), false) => self.core.deregister_into(magazine, id),
+            (None, false) => self.core.deregister(id),
         };
         let core = core.map(|mut closing| {
             self.section.pass(&mut closing);
             closing.finish().unwrap();
         });
-        let model = self.model.close_region(number, revoke);
+        let model = self.model.deregister(number, revoke);
         self.same("close", (number, revoke), core, core_no, model);
     }
 

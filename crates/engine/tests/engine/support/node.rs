@@ -65,7 +65,7 @@ impl Node {
     /// Closes a region as a device does; returns whether that ends at once, because no grant
     /// outlives a step of the engine.
     pub(crate) fn close(&mut self, region: &Region) -> bool {
-        let mut closing = self.protection.close_region(region.id).unwrap();
+        let mut closing = self.protection.deregister(region.id).unwrap();
         self.engine.pass(&mut closing);
         closing.finish().is_ok()
     }
