@@ -62,7 +62,7 @@ impl<T> SpinLock<T> {
     /// Locks if the lock is free at this moment.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // Sequentially consistent for `pass`.
+        // Sequentially consistent for `wait_for_holder`.
         let locked = self
             .locked
             .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
@@ -81,7 +81,7 @@ impl<T> SpinLock<T> {
     /// holders that read it with a sequentially consistent load; everything that earlier holders did has happened
     /// before this returns.
     #[inline]
-    pub fn pass(&self) {
+    pub fn wait_for_holder(&self) {
         crate::sync::order_for_loom();
         // One of the two comes first in the total order of such operations: if our load is first, a holder that it does
         // not see reads after our change; if the holder's exchange is first, our load sees it or the unlock after it.
@@ -211,12 +211,12 @@ mod tests {
     #[test]
     fn to_pass_is_to_wait_for_the_holder() {
         let lock = &SpinLock::new(0);
-        lock.pass();
+        lock.wait_for_holder();
         let guard = lock.lock();
         let passed = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                lock.pass();
+                lock.wait_for_holder();
                 passed.store(true, Ordering::SeqCst);
             });
             for _ in 0..100 {
@@ -277,7 +277,7 @@ mod loom_models {
                 })
             };
             ended.swap(true, Ordering::SeqCst);
-            world.0.pass();
+            world.0.wait_for_holder();
             // SAFETY: as above.
             world.1.with_mut(|value| unsafe { *value += 1 });
             user.join().unwrap();

@@ -7,7 +7,7 @@
 use crate::entry::{Entry, flag};
 use crate::grant::Deregistering;
 use crate::registry::{Filling, Geometry, allowed};
-use crate::section::passing::{Awaited, Passing};
+use crate::section::drained::{Awaited, SectionDrained};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};
 use crate::{Access, Change, CoreError, MemoryKind, Region, RegionId};
@@ -198,9 +198,9 @@ impl Changing<'_> {
     }
 }
 
-impl Passing for Changing<'_> {
-    fn passed(&mut self, table: &Protection) {
-        self.section.passed(table);
+impl SectionDrained for Changing<'_> {
+    fn section_drained(&mut self, table: &Protection) {
+        self.section.section_drained(table);
     }
 }
 

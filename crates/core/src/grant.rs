@@ -2,7 +2,7 @@
 
 use crate::RegionId;
 use crate::entry::Entry;
-use crate::section::passing::{Awaited, Passing};
+use crate::section::drained::{Awaited, SectionDrained};
 use crate::table::Protection;
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
@@ -192,10 +192,10 @@ impl<'a> Deregistering<'a> {
     }
 }
 
-impl Passing for Deregistering<'_> {
+impl SectionDrained for Deregistering<'_> {
     #[inline]
-    fn passed(&mut self, table: &Protection) {
-        self.section.passed(table);
+    fn section_drained(&mut self, table: &Protection) {
+        self.section.section_drained(table);
     }
 }
 

@@ -67,7 +67,7 @@ pub use magazine::Magazine;
 pub use raw::{RawKey, RawKeyMap};
 pub use region::{Addressing, Change, MemoryKind, Region, RegionSpec};
 pub use rules::Rules;
-pub use section::{Pending, Section, SectionLock};
+pub use section::{Draining, Section, SectionLock};
 pub use snapshot::{Binding, DomainInfo, RegionInfo, Snapshot, WindowInfo};
 pub use table::Protection;
 pub use window::{BindRegion, BindRequest, Window, WindowKind};

@@ -183,7 +183,7 @@ impl World {
 
     /// The owner's steps before it reuses the memory; false if a grant still holds it.
     fn take_back(&self, mut closing: Deregistering<'_>) -> bool {
-        self.engine.pass(&mut closing);
+        self.engine.drain_section(&mut closing);
         let drained = closing.finish().is_ok();
         if drained {
             self.memory.store(OURS, Ordering::Relaxed);
@@ -238,7 +238,7 @@ fn an_old_key_against_the_next_use_of_its_slot() {
             })
         };
         let mut closing = world.table.deregister(region.id).unwrap();
-        world.engine.lock().pass(&mut closing);
+        world.engine.lock().drain_section(&mut closing);
         assert!(closing.finish().is_ok());
         let ranges = [VaRange::new(8 * START, 64).unwrap()];
         let spec = RegionSpec::new(world.who.domain, &ranges, Access::all());
@@ -281,7 +281,7 @@ fn access_against_a_change(addr: u64) {
             ..Change::default()
         };
         let mut changing = world.table.change_region(region.id, &change).unwrap();
-        world.engine.pass(&mut changing);
+        world.engine.drain_section(&mut changing);
         if changing.finish().is_ok() {
             world.memory.store(OURS, Ordering::Relaxed);
         }

@@ -4,8 +4,8 @@
 //! makes all its checks and copies under its own lock, so it needs no pins: it keeps a [`Section`] behind that lock.
 //!
 //! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back must
-//! make sure that no such grant is left: by exclusive access to the section ([`Section::pass`]), or by taking and
-//! releasing the lock that guards the section ([`SectionLock::pass`]). Until one of these has happened after a region was
+//! make sure that no such grant is left: by exclusive access to the section ([`Section::drain_section`]), or by taking and
+//! releasing the lock that guards the section ([`SectionLock::drain_section`]). Until one of these has happened after a region was
 //! deregistered or began to change, [`Deregistering::finish`](crate::Deregistering::finish) and
 //! [`Changing::finish`](crate::Changing::finish) refuse. [`SectionLock`] is the only way to share a section between
 //! threads because a section is not `Sync`.
@@ -120,9 +120,9 @@ impl Section {
         &self.table
     }
 
-    /// Records that no grant of this section is in use, which exclusive access proves.
-    pub fn pass(&mut self, pending: &mut impl Pending) {
-        pending.passed(&self.table);
+    /// States that no grant of this section is left, which exclusive access proves.
+    pub fn drain_section(&mut self, pending: &mut impl Draining) {
+        pending.section_drained(&self.table);
     }
 
     /// Like [`Protection::check_remote`], without a pin.
@@ -272,16 +272,16 @@ impl<T: AsRef<Section>> SectionLock<T> {
     /// Waits until the current holder has unlocked; if the lock is free, this costs only a load. The section's earlier
     /// grants have then ended, and later checks in it see that the region has ended.
     #[inline]
-    pub fn pass(&self, pending: &mut impl Pending) {
+    pub fn drain_section(&self, pending: &mut impl Draining) {
         // The end of a region is a sequentially consistent read-modify-write, and checks read it with a sequentially
-        // consistent load, as `SpinLock::pass` requires.
-        self.lock.pass();
-        pending.passed(&self.table);
+        // consistent load, as `SpinLock::wait_for_holder` requires.
+        self.lock.wait_for_holder();
+        pending.section_drained(&self.table);
     }
 }
 
 /// The end of a region, or a change of one, that waits for earlier grants.
-pub trait Pending: passing::Passing + Sized {
+pub trait Draining: drained::SectionDrained + Sized {
     /// The result.
     type Done;
 
@@ -293,7 +293,7 @@ pub trait Pending: passing::Passing + Sized {
     fn finish(self) -> Result<Self::Done, Self>;
 }
 
-impl Pending for Deregistering<'_> {
+impl Draining for Deregistering<'_> {
     type Done = ();
 
     #[inline]
@@ -302,7 +302,7 @@ impl Pending for Deregistering<'_> {
     }
 }
 
-impl Pending for Changing<'_> {
+impl Draining for Changing<'_> {
     type Done = Region;
 
     fn finish(self) -> Result<Region, Self> {
@@ -310,14 +310,14 @@ impl Pending for Changing<'_> {
     }
 }
 
-pub(crate) mod passing {
+pub(crate) mod drained {
     use crate::sync::Ordering;
     use crate::table::Protection;
 
     /// Only this crate may state that the section's grants have ended.
-    pub trait Passing {
+    pub trait SectionDrained {
         /// Called when the section of this table has no earlier grants left.
-        fn passed(&mut self, table: &Protection);
+        fn section_drained(&mut self, table: &Protection);
     }
 
     /// The section that an end waits for, if there was one when it began.
@@ -348,7 +348,7 @@ pub(crate) mod passing {
         }
 
         #[inline]
-        pub(crate) fn passed(&mut self, table: &Protection) {
+        pub(crate) fn section_drained(&mut self, table: &Protection) {
             if std::ptr::eq(self.table, table) {
                 self.section = false;
             }

@@ -60,7 +60,7 @@ fn check_all_the_time(
 
 /// The owner's steps before it owns the memory again.
 fn wait_for(mut closing: Deregistering<'_>, section: &SectionLock<Section>) {
-    section.pass(&mut closing);
+    section.drain_section(&mut closing);
     while let Err(busy) = closing.finish() {
         closing = busy;
         thread::yield_now();

@@ -15,7 +15,7 @@ use crate::{
     QpState, Reports, SrqId, XrcdId,
 };
 use rkey_base::memory::Memory;
-use rkey_core::{CoreError, DomainId, Pending, Section};
+use rkey_core::{CoreError, DomainId, Draining, Section};
 use rkey_link::{Link, NodeId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -122,8 +122,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// Records that this engine is not accessing any region: no access outlives a call. A device that shares the engine
     /// takes and releases its lock instead ([`rkey_core::SectionLock`]).
-    pub fn pass(&mut self, pending: &mut impl Pending) {
-        self.x.checked.section.pass(pending);
+    pub fn drain_section(&mut self, draining: &mut impl Draining) {
+        self.x.checked.section.drain_section(draining);
     }
 
     /// Shares report numbers with other engines of this process. Call it before the first report.

@@ -65,7 +65,7 @@ fn checks_in_a_section_hold_up_nothing() {
     let mut closing = table.deregister(region.id).unwrap();
     // The compiler refuses `pass` while a grant of the section exists.
     drop(grant);
-    section.pass(&mut closing);
+    section.drain_section(&mut closing);
     closing.finish().unwrap();
     let denied = ask(&section, key).unwrap_err();
     assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
@@ -86,16 +86,16 @@ fn a_region_ends_when_its_tables_section_was_passed() {
     let closing = table.deregister(first.id).unwrap();
     let mut closing = closing.finish().unwrap_err();
     let mut of_another = Arc::new(self::table().0).section().unwrap();
-    of_another.pass(&mut closing);
+    of_another.drain_section(&mut closing);
     assert!(!closing.is_drained(), "the section of another table");
-    section.pass(&mut closing);
+    section.drain_section(&mut closing);
     assert!(closing.is_drained());
     closing.finish().unwrap();
 
     let lock = SectionLock::new(section);
     let changing = table.change_region(second.id, &Change::default()).unwrap();
     let mut changing = changing.finish().unwrap_err();
-    lock.pass(&mut changing);
+    lock.drain_section(&mut changing);
     changing.finish().unwrap();
 
     let closing = table.deregister(third.id).unwrap();
@@ -130,7 +130,7 @@ fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
     let mut last = first.id;
     for _ in 0..GENERATIONS {
         let mut closing = table.deregister(last).unwrap();
-        section.pass(&mut closing);
+        section.drain_section(&mut closing);
         closing.finish().unwrap();
         last = table.register(&spec).unwrap().id;
     }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use rkey_core::{Change, MemoryKind, Pending, Region, RegionSpec};
+use rkey_core::{Change, Draining, MemoryKind, Region, RegionSpec};
 
 use super::magazines::{Kept, magazine};
 use crate::device::Device;
@@ -159,7 +159,7 @@ impl Device {
     /// Waits until neither a peer nor the engine accesses the memory of a region whose keys already refuse. `leasable` means
     /// that peers may have leases on it.
     #[inline(always)]
-    fn wait_until_unused<P: Pending>(
+    fn wait_until_unused<P: Draining>(
         &self,
         region: Region,
         leasable: bool,
@@ -177,7 +177,7 @@ impl Device {
 /// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock
 /// because guards of that lock never leave this crate.
 #[cold]
-fn wait_until_drained<P: Pending>(mut pending: P) -> P::Done {
+fn wait_until_drained<P: Draining>(mut pending: P) -> P::Done {
     for _ in 0..SPINS {
         match pending.finish() {
             Ok(done) => return done,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rkey_base::barrier;
 use rkey_base::lock::Guard;
 use rkey_base::memory::ProcessMemory;
-use rkey_core::{Denial, Pending, SectionLock};
+use rkey_core::{Denial, Draining, SectionLock};
 use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
 use rkey_link::loopback::Loopback;
 use rkey_link::{AnyLink, Link, LinkRole, NodeId};
@@ -97,11 +97,11 @@ impl EngineDriver {
         self.engine.lock()
     }
 
-    /// Returns when no thread uses anything that the engine looked up before this call. Later lookups see that the region has
-    /// ended.
+    /// Returns when the engine has no grant left from before this call: takes the engine's lock once, if it is held. Later
+    /// checks of the engine see that the region has ended.
     #[inline]
-    pub(crate) fn pass(&self, pending: &mut impl Pending) {
-        self.engine.pass(pending);
+    pub(crate) fn drain_section(&self, draining: &mut impl Draining) {
+        self.engine.drain_section(draining);
     }
 
     /// Checks for work for a poller that found its completion queue empty.

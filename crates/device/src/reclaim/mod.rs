@@ -26,7 +26,7 @@ mod segment;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rkey_core::{Denial, LocalKey, Pending, Protection, Region, WIRE_LEN};
+use rkey_core::{Denial, Draining, LocalKey, Protection, Region, WIRE_LEN};
 use rkey_engine::{Exposure, LinkId};
 use rkey_link::Link;
 use rkey_link::direct::LeaseOffer;
@@ -143,9 +143,9 @@ impl Reclaim {
         driver: &EngineDriver,
         region: Region,
         leasable: bool,
-        pending: &mut impl Pending,
+        draining: &mut impl Draining,
     ) {
-        driver.pass(pending);
+        driver.drain_section(draining);
         if leasable || !self.remote_copies.are_over(&self.exposure) || driver.has_failed() {
             self.wait_for_peers(driver, region, leasable);
         }

@@ -53,7 +53,7 @@ impl Found {
             .map(|(name, row)| (name, &row.1))
     }
 
-    pub(super) fn passed(&self) -> usize {
+    pub(super) fn section_drained(&self) -> usize {
         self.with("ok").count()
     }
 

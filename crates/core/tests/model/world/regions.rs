@@ -103,7 +103,7 @@ impl World {
             .core
             .reregister(id, &change)
             .map(|(region, mut closing)| {
-                self.section.pass(&mut closing);
+                self.section.drain_section(&mut closing);
                 closing.finish().unwrap();
                 region
             });
@@ -164,7 +164,7 @@ impl World {
             (None, false) => self.core.deregister(id),
         };
         let core = core.map(|mut closing| {
-            self.section.pass(&mut closing);
+            self.section.drain_section(&mut closing);
             closing.finish().unwrap();
         });
         let model = self.model.deregister(number, revoke);

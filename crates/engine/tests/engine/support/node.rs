@@ -66,7 +66,7 @@ impl Node {
     /// outlives a step of the engine.
     pub(crate) fn close(&mut self, region: &Region) -> bool {
         let mut closing = self.protection.deregister(region.id).unwrap();
-        self.engine.pass(&mut closing);
+        self.engine.drain_section(&mut closing);
         closing.finish().is_ok()
     }
 
