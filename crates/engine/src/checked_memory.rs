@@ -65,7 +65,7 @@ pub(crate) struct CheckedMemory<M> {
     pub(crate) section: Section,
     pub(crate) memory: M,
     /// Set if new requests must not name our memory to peers; they carry their payload instead.
-    pub(crate) held_back: bool,
+    pub(crate) no_remote_iovecs: bool,
 }
 
 impl<M> CheckedMemory<M> {
@@ -74,7 +74,7 @@ impl<M> CheckedMemory<M> {
             protection: Arc::clone(section.protection()),
             section,
             memory,
-            held_back: false,
+            no_remote_iovecs: false,
         }
     }
 }

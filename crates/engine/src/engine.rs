@@ -1,4 +1,4 @@
-//! The engine's interface for its owner: objects and events. Links are in `network.rs`, posting is in `post.rs`,
+//! The engine's interface for its owner: objects and events. Links are in `links.rs`, posting is in `post.rs`,
 //! changing a queue pair in `qp/modify.rs`, and the work itself in `drive.rs`.
 
 use crate::checked_memory::CheckedMemory;
@@ -82,7 +82,7 @@ pub struct Engine<L: Link, M: Memory> {
     pub(crate) links: Table<LinkState<L>>,
     pub(crate) detached: Vec<(LinkId, L)>,
     /// Memory that was exposed over lost links, until the owner takes the list.
-    pub(crate) told: HashMap<LinkId, Vec<ExposedMemory>>,
+    pub(crate) exposed: HashMap<LinkId, Vec<ExposedMemory>>,
 }
 
 impl<L: Link, M: Memory> AsRef<Section> for Engine<L, M> {
@@ -111,7 +111,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             numbers: Numbers::new(),
             links: Table::new(),
             detached: Vec::new(),
-            told: HashMap::new(),
+            exposed: HashMap::new(),
         }
     }
 

@@ -19,7 +19,7 @@
 //! | [`inbox`] | messages that need no receive |
 //! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
-//! | `engine`, `network` | the calls of the owner: for objects and events; for links |
+//! | `engine`, `links` | the calls of the owner: for objects and events; for links |
 //! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link, or the other way round |
 //! | `recv_queue` | posted receives |
 //! | `drive` | one round of work on all links (`link_state`: a link and what the engine knows about it) |
@@ -59,9 +59,9 @@ pub mod id;
 pub mod inbox;
 pub mod inspect;
 mod link_state;
+mod links;
 mod membership;
 mod nak;
-mod network;
 mod numbers;
 pub mod origin;
 mod post;

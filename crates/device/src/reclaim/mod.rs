@@ -227,7 +227,7 @@ fn wait_for_responses(driver: &EngineDriver, key: LocalKey) {
 
 /// The links over which a peer has not acknowledged a request that named a region.
 fn unacknowledged_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
-    let mut links = engine.referencing_links(key);
+    let mut links = engine.links_exposing(key);
     links.retain(|id| engine.link(*id).is_some_and(Link::has_unacked));
     links
 }

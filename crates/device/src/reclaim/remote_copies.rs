@@ -45,11 +45,11 @@ pub(crate) enum CopyScope {
 }
 
 impl CopyScope {
-    fn covers(self, told: &ExposedMemory) -> bool {
+    fn covers(self, exposed: &ExposedMemory) -> bool {
         match self {
             Self::All => true,
-            Self::Region(key) => told.key == key,
-            Self::Qp(qpn) => told.qpn == qpn,
+            Self::Region(key) => exposed.key == key,
+            Self::Qp(qpn) => exposed.qpn == qpn,
         }
     }
 }
@@ -76,15 +76,15 @@ struct All {
 struct LostPeer {
     peer_access: PeerAccess,
     /// The memory that its call can touch. `None` means all memory whose addresses it ever received.
-    told: Option<Vec<ExposedMemory>>,
+    exposed: Option<Vec<ExposedMemory>>,
     /// When the device gives up waiting for it.
     until: Instant,
 }
 
 impl LostPeer {
     fn touches(&self, scope: CopyScope) -> bool {
-        let told = self.told.as_ref();
-        told.is_none_or(|told| told.iter().any(|one| scope.covers(one)))
+        let exposed = self.exposed.as_ref();
+        exposed.is_none_or(|exposed| exposed.iter().any(|one| scope.covers(one)))
     }
 }
 
@@ -139,12 +139,12 @@ impl RemoteCopies {
             let Some(peer_access) = all.linked.remove(&id) else {
                 continue;
             };
-            let told = engine.take_told(id);
-            let told = (!all_are_lost).then_some(told);
+            let exposed = engine.take_exposed(id);
+            let exposed = (!all_are_lost).then_some(exposed);
             let until = Instant::now() + LIMIT;
             let lost_peer = LostPeer {
                 peer_access,
-                told,
+                exposed,
                 until,
             };
             all.lost_peers.insert(id, lost_peer);
@@ -216,7 +216,7 @@ impl RemoteCopies {
             return act();
         }
         self.revoke_permits(driver);
-        driver.command(|engine| engine.hold_remote_iovecs_back(true));
+        driver.command(|engine| engine.forbid_remote_iovecs(true));
         let deadline = Instant::now() + PAUSE_WITHIN;
         let mut backoff = Backoff::new();
         let result = loop {
@@ -228,7 +228,7 @@ impl RemoteCopies {
             driver.drive_now();
             backoff.sleep();
         };
-        driver.command(|engine| engine.hold_remote_iovecs_back(false));
+        driver.command(|engine| engine.forbid_remote_iovecs(false));
         result
     }
 }
@@ -238,7 +238,7 @@ impl RemoteCopies {
 #[cold]
 fn log_given_up(lost_peer: &LostPeer) {
     let peer = crate::peers::process::name_of(lost_peer.peer_access.peer_pid());
-    let regions = lost_peer.told.as_ref().map(Vec::len);
+    let regions = lost_peer.exposed.as_ref().map(Vec::len);
     tracing::error!(
         peer,
         named = regions,

@@ -63,7 +63,7 @@ impl Leases {
     fn collect(&self, names: &HashSet<Name>) -> bool {
         let mut rest = false;
         self.retain(|lease| {
-            let out = names.contains(&lease.name()) && !lease.board.is_back(lease.lease);
+            let out = names.contains(&lease.name()) && !lease.board.has_no_copy(lease.lease);
             rest |= out;
             out || !names.contains(&lease.name())
         });
@@ -120,7 +120,7 @@ impl Leases {
     pub(crate) fn recheck_lost_peers(&self) -> bool {
         let mut rest = false;
         self.retain(|lease| {
-            let keep = !lease.lost || !lease.board.is_back(lease.lease);
+            let keep = !lease.lost || !lease.board.has_no_copy(lease.lease);
             rest |= keep && lease.lost;
             keep
         });
@@ -165,7 +165,7 @@ impl Leases {
     fn abandon(&self, names: &HashSet<Name>) {
         self.retain(|lease| {
             let ours = names.contains(&lease.name());
-            if ours && !lease.board.is_back(lease.lease) {
+            if ours && !lease.board.has_no_copy(lease.lease) {
                 lease.board.abandon(lease.lease);
             }
             !ours

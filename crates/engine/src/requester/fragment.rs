@@ -234,7 +234,7 @@ fn send_read_or_atomic<L: Link, M: Memory>(
     if header.op == Op::Read {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
         let total = u64::from(header.total);
-        if !checked.held_back
+        if !checked.no_remote_iovecs
             && may_use_remote_iovec(link_state, qp, total)
             && !link_state
                 .link

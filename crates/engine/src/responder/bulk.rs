@@ -4,7 +4,7 @@
 //! the order of the link. Each step moves at most [`STEP`] bytes and checks the access again, so that deregistering a
 //! region, or waiting for the engine, never waits for a gigabyte to be copied.
 
-use super::{Reply, arrived, back, count_access, failed, requested_range, still_allowed};
+use super::{Reply, arrived, back, count_access, failed, qp_still_allows, requested_range};
 use crate::checked_memory::{AccessError, CheckedMemory, Counter, RequestedRange};
 use crate::context::Context;
 use crate::id::Table;
@@ -50,7 +50,7 @@ pub(crate) fn step<L: Link, M: Memory>(
     if let Err(reason) = link_state.link.is_up() {
         return Stepped::Down(reason);
     }
-    if let Err(reply) = still_allowed(x, qp, link_state.meta.node, &bulk.header) {
+    if let Err(reply) = qp_still_allows(x, qp, link_state.meta.node, &bulk.header) {
         return Stepped::Finished(reply);
     }
     if bulk.header.op != Op::Read {

@@ -5,7 +5,7 @@
 //! has abandoned the latter.
 
 use super::receive::{complete_receive, no_receive, take_receive};
-use super::{Reply, allow, count_access, failed, refuse, requested_range};
+use super::{Reply, count_access, failed, qp_allows, refuse, requested_range};
 use crate::checked_memory::{AccessError, Counter};
 use crate::context::Context;
 use crate::link_state::Bulk;
@@ -53,7 +53,7 @@ pub(super) fn begin<M: Memory>(
     header: &Header,
 ) -> Result<(), Reply> {
     if header.op == Op::Write && header.total > 0 {
-        allow(x, qp, node, header, Operation::Write)?;
+        qp_allows(x, qp, node, header, Operation::Write)?;
         if header.len < header.total {
             let range = requested_range(qp, header);
             let whole = x

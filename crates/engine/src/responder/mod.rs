@@ -150,7 +150,7 @@ fn request_of_peer<M: Memory>(
         .is_none_or(|now| now.msn != header.msn || now.op != header.op)
     {
         return Reply::Done;
-    } else if let Err(reply) = still_allowed(x, qp, node, header) {
+    } else if let Err(reply) = qp_still_allows(x, qp, node, header) {
         return reply;
     }
     fragment(x, qp, node, incoming)
@@ -227,7 +227,7 @@ fn read<M: Memory>(
         return refuse(x, qp, node, header, Nak::InvalidRequest, None);
     }
     if header.total > 0 {
-        if let Err(reply) = allow(x, qp, node, header, Operation::Read) {
+        if let Err(reply) = qp_allows(x, qp, node, header, Operation::Read) {
             return reply;
         }
         let range = requested_range(qp, header);
@@ -247,7 +247,7 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Hea
     if !valid || !header.addr.is_multiple_of(8) {
         return refuse(x, qp, node, header, Nak::InvalidRequest, None);
     }
-    if let Err(reply) = allow(x, qp, node, header, Operation::Atomic) {
+    if let Err(reply) = qp_allows(x, qp, node, header, Operation::Atomic) {
         return reply;
     }
     let [a, b] = header.operands;
@@ -278,7 +278,7 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Hea
 
 /// Whether the queue pair itself allows the operation (VB-I06).
 #[inline]
-fn allow<M: Memory>(
+fn qp_allows<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
@@ -296,18 +296,18 @@ fn allow<M: Memory>(
     Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)))
 }
 
-/// Like [`allow`], for a message in progress: the rights of a queue pair may have been revoked since, and the rest of a
-/// message can have 4 GiB, which arrive as slowly as the peer likes.
+/// Like [`qp_allows`], for a message in progress: the rights of a queue pair may have been revoked since, and the rest of a
+/// message can have 4 GiB, which arrive as slowly as the peer likes. The key is checked again with each access to memory.
 #[inline]
-pub(crate) fn still_allowed<M: Memory>(
+pub(crate) fn qp_still_allows<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
     header: &Header,
 ) -> Result<(), Reply> {
     match header.op {
-        Op::Write => allow(x, qp, node, header, Operation::Write),
-        Op::Read if header.total > 0 => allow(x, qp, node, header, Operation::Read),
+        Op::Write => qp_allows(x, qp, node, header, Operation::Write),
+        Op::Read if header.total > 0 => qp_allows(x, qp, node, header, Operation::Read),
         _ => Ok(()),
     }
 }

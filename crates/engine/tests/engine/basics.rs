@@ -325,7 +325,7 @@ fn remote_iovecs_can_be_held_back() {
         for (id, held_back) in [(1, false), (2, true), (3, false)] {
             let data = pattern(id, len as usize);
             pair.nodes[from].fill(0, &data);
-            pair.nodes[0].engine.hold_remote_iovecs_back(held_back);
+            pair.nodes[0].engine.forbid_remote_iovecs(held_back);
             pair.send(0, &a, &SendRequest::new(id, work, &sge));
             assert_eq!(pair.nodes[0].engine.has_remote_iovecs(), !held_back);
             pair.settle();
@@ -407,7 +407,7 @@ fn remote_iovecs_outlive_their_requests() {
         .modify_qp(a.id, &QpAttributes::to(QpState::Error))
         .unwrap();
     assert_eq!(statuses(&a.poll()), [(1, Status::Flushed)]);
-    let links = pair.nodes[0].engine.referencing_links(mine.local_key);
+    let links = pair.nodes[0].engine.links_exposing(mine.local_key);
     assert_eq!(links, [pair.ends[0]]);
     assert!(!pair.nodes[0].engine.exposes(other.local_key));
     assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), links);

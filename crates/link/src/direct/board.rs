@@ -133,7 +133,7 @@ impl LeaseBoard {
 
     /// The last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: returns whether no copy is in
     /// progress. If so, the lease is revoked.
-    pub fn is_back(&self, lease: LeaseId) -> bool {
+    pub fn has_no_copy(&self, lease: LeaseId) -> bool {
         let mut state = self.0.state();
         let index = lease.index();
         if state.out.get(index) != Some(&lease.generation) {
@@ -152,10 +152,10 @@ impl LeaseBoard {
         true
     }
 
-    /// If [`is_back`](Self::is_back) is false, returns the bytes, counted from the start of the lease, that the copy in
+    /// If [`has_no_copy`](Self::has_no_copy) is false, returns the bytes, counted from the start of the lease, that the copy in
     /// progress can touch according to the peer; the range may lie outside the lease. `None` if there is no copy.
     pub fn under_way(&self, lease: LeaseId) -> Option<Range<u64>> {
-        if self.is_back(lease) {
+        if self.has_no_copy(lease) {
             return None;
         }
         announced(self.0.peer.in_use(lease.index())?.load(Ordering::Acquire))
@@ -184,7 +184,7 @@ impl LeaseBoard {
         let start = Instant::now();
         let mut pause = BACKOFF.0;
         for &lease in leases {
-            while !self.is_back(lease) {
+            while !self.has_no_copy(lease) {
                 let waited = start.elapsed();
                 if waited > patience {
                     return Err(StillInUse(lease));

@@ -53,7 +53,7 @@ impl Found {
             .map(|(name, row)| (name, &row.1))
     }
 
-    pub(super) fn section_drained(&self) -> usize {
+    pub(super) fn passed(&self) -> usize {
         self.with("ok").count()
     }
 

@@ -41,10 +41,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// raised.
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
-        let told = self.told_over(link);
+        let exposed = self.exposed_over(link);
         let mut link_state = self.links.remove(link)?;
-        if !told.is_empty() {
-            self.told.insert(link, told);
+        if !exposed.is_empty() {
+            self.exposed.insert(link, exposed);
         }
         self.x.exposure.link_lost();
         // This precedes the first completion, because the program that reads it may reuse the memory.
@@ -204,13 +204,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// has not acknowledged it. That remains true when the request has ended here by a timeout or a flush, until the
     /// link acknowledges it or is detached.
     pub fn exposes(&self, key: LocalKey) -> bool {
-        !self.referencing_links(key).is_empty()
+        !self.links_exposing(key).is_empty()
     }
 
     /// Sets whether new requests may name memory to peers; if not, they carry their payload. For requests already sent,
     /// see [`Self::has_remote_iovecs`].
-    pub fn hold_remote_iovecs_back(&mut self, held_back: bool) {
-        self.x.checked.held_back = held_back;
+    pub fn forbid_remote_iovecs(&mut self, no_remote_iovecs: bool) {
+        self.x.checked.no_remote_iovecs = no_remote_iovecs;
     }
 
     /// Whether a peer may still touch any of our memory; see [`Self::exposes`].
@@ -219,7 +219,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// The links over which a peer may still touch the region; see [`Self::exposes`].
-    pub fn referencing_links(&self, key: LocalKey) -> Vec<LinkId> {
+    pub fn links_exposing(&self, key: LocalKey) -> Vec<LinkId> {
         self.links_that_name(|sges| sges.iter().any(|sge| sge.key == key))
     }
 
@@ -269,17 +269,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Takes the list of memory whose addresses were sent over a detached link and not acknowledged.
-    pub fn take_told(&mut self, link: LinkId) -> Vec<ExposedMemory> {
-        self.told.remove(&link).unwrap_or_default()
+    pub fn take_exposed(&mut self, link: LinkId) -> Vec<ExposedMemory> {
+        self.exposed.remove(&link).unwrap_or_default()
     }
 
-    fn told_over(&self, link: LinkId) -> Vec<ExposedMemory> {
-        let mut told = Vec::new();
+    fn exposed_over(&self, link: LinkId) -> Vec<ExposedMemory> {
+        let mut exposed = Vec::new();
         let mut add = |qpn, sges: &[Sge]| {
             for sge in sges {
                 let one = ExposedMemory { qpn, key: sge.key };
-                if !told.contains(&one) {
-                    told.push(one);
+                if !exposed.contains(&one) {
+                    exposed.push(one);
                 }
             }
         };
@@ -294,7 +294,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         for orphan in self.x.orphans.iter().filter(of_link) {
             add(orphan.qpn, &orphan.sges);
         }
-        told
+        exposed
     }
 
     /// Whether the peer has yet to acknowledge some of it.
