@@ -20,7 +20,7 @@ use crate::watched::WatchedRegions;
 use crate::work::{Counting, Queue};
 use parking_lot::Mutex;
 use rkey_device::Device;
-use rkey_device::base::VaRange;
+use rkey_device::base::{ForeignMemory, VaRange};
 use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId, RegionSpec};
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
@@ -56,6 +56,8 @@ pub(crate) struct Domain {
     pub(crate) mr_mode: c_int,
     /// The program requested `FI_HMEM`.
     pub(crate) hmem: bool,
+    /// Buffers need no descriptor, and the processor copies them: neither `FI_MR_LOCAL` nor `FI_HMEM`.
+    pub(crate) plain: bool,
     /// The program requested `FI_RMA_EVENT`.
     pub(crate) rma_events: bool,
     /// Authorization keys are in address vectors.
@@ -157,12 +159,18 @@ impl Domain {
             // SAFETY: null, or as long as the program says.
             unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? }.to_vec()
         };
+        let mr_mode = mode::effective(attr.mr_mode, info.mode);
+        let hmem = info.caps & FI_HMEM != 0;
+        if hmem {
+            rkey_kinds::discover::load_all();
+        }
         Ok(Self {
             fabric: Arc::clone(&owner.inner),
             device: owner.inner.device()?,
             version,
-            mr_mode: mode::effective(attr.mr_mode, info.mode),
-            hmem: info.caps & FI_HMEM != 0,
+            mr_mode,
+            hmem,
+            plain: !hmem && mr_mode & FI_MR_LOCAL == 0,
             rma_events: info.caps & FI_RMA_EVENT != 0,
             av_keys: version >= crate::sys::version(1, 20) && attr.auth_key_size == FI_AV_AUTH_KEY,
             user_ids: (info.caps | attr.caps) & FI_AV_USER_ID != 0,
@@ -254,6 +262,12 @@ impl Domain {
     }
 }
 
+/// A copier for buffers that the program passes: each copy asks whose they are.
+pub(crate) fn anywhere() -> Arc<dyn ForeignMemory> {
+    // SAFETY: used for memory that the program passes to be sent from or received into.
+    unsafe { rkey_kinds::discover::Anywhere::copier() }
+}
+
 /// The end of programs' memory, unless they ask the kernel for mappings beyond it (48-bit addresses).
 pub(crate) const ADDRESSES: u64 = 1 << 47;
 
@@ -265,6 +279,8 @@ pub(crate) struct ProtectionDomain {
     /// Covers all memory of the process, for local use only: requests use it for memory that needs no
     /// registration.
     everything: Region,
+    /// The same for memory that the processor must not touch, in domains with `FI_HMEM`.
+    foreign: OnceLock<Region>,
 }
 
 impl ProtectionDomain {
@@ -284,6 +300,7 @@ impl ProtectionDomain {
                 id,
                 key: key.to_vec(),
                 everything,
+                foreign: OnceLock::new(),
             }),
             Err(error) => {
                 let _ = device.close_domain(id);
@@ -297,12 +314,43 @@ impl ProtectionDomain {
     pub(crate) fn everything(&self) -> LocalKey {
         self.everything.local_key
     }
+
+    /// The key for memory that needs no registration, and that the processor must not touch.
+    pub(crate) fn everything_foreign(&self) -> Result<LocalKey> {
+        if let Some(region) = self.foreign.get() {
+            return Ok(region.local_key);
+        }
+        let all = [VaRange::new(0, ADDRESSES).ok_or(FiError::INVAL)?];
+        let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
+        let spec = RegionSpec {
+            internal: true,
+            ..RegionSpec::new(self.id, &all, local)
+        };
+        // SAFETY: as for `everything`.
+        let made = unsafe { self.device.register_foreign(&spec, &[Some(anywhere())])? };
+        if self.foreign.set(made).is_err() {
+            self.deregister(made);
+        }
+        self.foreign.get().map(|it| it.local_key).ok_or(FiError::IO)
+    }
+
+    /// Whether this is the key of one of the two.
+    pub(crate) fn is_unregistered(&self, key: LocalKey) -> bool {
+        key == self.everything() || self.foreign.get().is_some_and(|it| it.local_key == key)
+    }
+
+    fn deregister(&self, region: Region) {
+        if let Err(error) = self.device.deregister(region) {
+            tracing::debug!(%error, "cannot deregister a region of all memory");
+        }
+    }
 }
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        if let Err(error) = self.device.deregister(self.everything) {
-            tracing::debug!(%error, "cannot close the region of all memory");
+        self.deregister(self.everything);
+        if let Some(region) = self.foreign.take() {
+            self.deregister(region);
         }
         if let Err(error) = self.device.close_domain(self.id) {
             tracing::debug!(%error, "cannot close a protection domain");

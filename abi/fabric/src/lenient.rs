@@ -26,6 +26,13 @@ pub(crate) static OFFSET: Leniency = Leniency::new(
     "a provider that follows the page returns -FI_EINVAL",
 );
 
+/// A registration that names another device than its memory's.
+pub(crate) static OTHER_DEVICE: Leniency = Leniency::new(
+    "a memory region was registered with the number of another device in fi_mr_attr.device; it is ignored",
+    "fi_mr(3) says that device names the device of the memory",
+    "a provider that follows the page returns -FI_EINVAL, or copies with the wrong device",
+);
+
 /// A page size that the system does not have.
 pub(crate) static PAGE_SIZE: Leniency = Leniency::new(
     "a memory region was registered with a page_size that the system does not have; it is ignored",

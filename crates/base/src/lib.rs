@@ -14,6 +14,7 @@
 //! | [`fault`], [`copy`] | copies and atomics that return an error where a plain access would crash |
 //! | [`shared`] | views of memory that a peer process can see or change |
 //! | [`memory`] | the trait for access to the memory of a program |
+//! | [`foreign`] | memory that only its own runtime or driver may copy |
 //! | [`segment`] | sealed shared-memory segments, our own and a peer's |
 //! | [`barrier`] | memory barriers that cost nothing on one side |
 //! | [`process`] | other processes: whether they are alive, copies to and from their memory, forks of this process |
@@ -30,6 +31,7 @@ pub mod biased;
 pub mod copy;
 pub mod fault;
 pub mod fifo;
+pub mod foreign;
 pub mod hint;
 pub mod limit;
 pub mod lock;

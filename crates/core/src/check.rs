@@ -406,15 +406,15 @@ impl Protection {
             )
         } else {
             let pieces = self.scatter.get(start).ok_or(Reason::Closing)?;
-            let spans = pieces.spans(offset, len).ok_or(Reason::Closing)?;
-            match spans[..] {
-                [one] => Granted::One(one),
-                _ => Granted::Many(spans.into()),
-            }
+            pieces.memory(offset, len).ok_or(Reason::Closing)?
         };
         match &memory {
             Granted::One(range) if range.start() & alignment != 0 => Err(Reason::Misaligned),
             Granted::Many(_) if alignment != 0 => Err(Reason::Misaligned),
+            Granted::Foreign(ranges) if alignment != 0 => match &ranges[..] {
+                [(one, _)] if one.start() & alignment == 0 => Ok(memory),
+                _ => Err(Reason::Misaligned),
+            },
             _ => Ok(memory),
         }
     }

@@ -4,6 +4,7 @@ use crate::RegionId;
 use crate::entry::Entry;
 use crate::section::drained::{Awaited, SectionDrained};
 use crate::table::Protection;
+use rkey_base::foreign::{Copier, Span};
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
 
@@ -35,6 +36,8 @@ pub(crate) enum Held<'a> {
 pub(crate) enum Granted {
     One(VaRange),
     Many(Box<[VaRange]>),
+    /// Some of the ranges have a copier of their own.
+    Foreign(Box<[(VaRange, Copier)]>),
 }
 
 impl Grant<'_> {
@@ -48,24 +51,25 @@ impl Grant<'_> {
         through_window: false,
     };
 
-    /// The memory, if it is one range, as it always is for a plain region. Addresses are those of this process.
+    /// The memory, if it is one range that the processor copies, as it always is for a plain region. Addresses are those of
+    /// this process.
     #[inline]
     #[must_use]
     pub fn single(&self) -> Option<VaRange> {
         match &self.memory {
             Granted::One(range) => Some(*range),
-            Granted::Many(_) => None,
+            Granted::Many(_) | Granted::Foreign(_) => None,
         }
     }
 
     /// The memory, range by range, in order; nothing for a request of no bytes.
     pub fn spans(&self) -> Spans<'_> {
-        let ranges = match &self.memory {
-            Granted::One(range) if range.is_empty() => &[],
-            Granted::One(range) => std::slice::from_ref(range),
-            Granted::Many(ranges) => ranges,
-        };
-        Spans(ranges.iter())
+        Spans(match &self.memory {
+            Granted::One(range) if range.is_empty() => Ranges::System([].iter()),
+            Granted::One(range) => Ranges::System(std::slice::from_ref(range).iter()),
+            Granted::Many(ranges) => Ranges::System(ranges.iter()),
+            Granted::Foreign(ranges) => Ranges::Foreign(ranges.iter()),
+        })
     }
 
     /// How many bytes.
@@ -113,24 +117,40 @@ impl Grant<'_> {
 
 impl std::fmt::Debug for Grant<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_list().entries(self.spans()).finish()
+        let ranges = self.spans().map(|span| span.range());
+        out.debug_list().entries(ranges).finish()
     }
 }
 
 /// The ranges of a grant, in order.
 #[derive(Clone, Debug)]
-pub struct Spans<'a>(std::slice::Iter<'a, VaRange>);
+pub struct Spans<'a>(Ranges<'a>);
 
-impl Iterator for Spans<'_> {
-    type Item = VaRange;
+#[derive(Clone, Debug)]
+enum Ranges<'a> {
+    System(std::slice::Iter<'a, VaRange>),
+    Foreign(std::slice::Iter<'a, (VaRange, Copier)>),
+}
+
+impl<'a> Iterator for Spans<'a> {
+    type Item = Span<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<VaRange> {
-        self.0.next().copied()
+    fn next(&mut self) -> Option<Span<'a>> {
+        match &mut self.0 {
+            Ranges::System(ranges) => ranges.next().map(|range| Span::system(*range)),
+            Ranges::Foreign(ranges) => {
+                let (range, copier) = ranges.next()?;
+                Some(Span::new(*range, copier))
+            }
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
+        match &self.0 {
+            Ranges::System(ranges) => ranges.size_hint(),
+            Ranges::Foreign(ranges) => ranges.size_hint(),
+        }
     }
 }
 

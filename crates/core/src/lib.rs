@@ -30,6 +30,7 @@ mod domain;
 mod entry;
 mod error;
 mod explain;
+mod foreign;
 mod grant;
 mod hold;
 mod id;

@@ -233,7 +233,11 @@ impl Protection {
     }
 
     #[cold]
-    fn scattered(&self, ranges: &[VaRange], addressing: Addressing) -> Result<Geometry, CoreError> {
+    pub(crate) fn scattered(
+        &self,
+        ranges: &[VaRange],
+        addressing: Addressing,
+    ) -> Result<Geometry, CoreError> {
         if ranges.iter().any(VaRange::is_empty) {
             return Err(CoreError::Empty);
         }
@@ -274,7 +278,7 @@ impl Protection {
             base: entry.base.load(Ordering::Relaxed),
             flags: rights & (flag::SCATTER | flag::VIRTUAL),
             pieces: match self.scatter.get(start) {
-                Some(list) if scattered => ScatterList::new(&list.ranges()),
+                Some(list) if scattered => list.again(),
                 _ => None,
             },
         }

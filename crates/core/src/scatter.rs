@@ -1,7 +1,10 @@
 //! Scatter lists: regions of several memory segments, and the side table that stores them.
 //!
-//! Few regions have a scatter list, so a region's slot holds only the list's number.
+//! Few regions have a scatter list, so a region's slot holds only the list's number. Regions of foreign memory have one as
+//! well, if only of one segment: it says who copies each.
 
+use crate::grant::Granted;
+use rkey_base::foreign::Copier;
 use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;
 use std::sync::Arc;
@@ -12,6 +15,8 @@ pub(crate) struct ScatterList {
     pieces: Box<[(u64, VaRange)]>,
     hull: VaRange,
     len: u64,
+    /// Who copies each segment; empty if the processor copies all.
+    copiers: Box<[Copier]>,
 }
 
 impl ScatterList {
@@ -30,7 +35,21 @@ impl ScatterList {
             pieces: pieces.into(),
             hull,
             len,
+            copiers: Box::default(),
         })
+    }
+
+    /// The same segments, copied by these.
+    pub(crate) fn copied_by(self, copiers: &[Copier]) -> Self {
+        Self {
+            copiers: copiers.into(),
+            ..self
+        }
+    }
+
+    /// Another list of the same segments.
+    pub(crate) fn again(&self) -> Option<Self> {
+        Some(Self::new(&self.ranges())?.copied_by(&self.copiers))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -60,8 +79,21 @@ impl ScatterList {
         offset.checked_add(range.start() - piece.start())
     }
 
-    /// The memory of `len` bytes from `offset` on, in order; empty unless they are all inside.
-    pub(crate) fn spans(&self, offset: u64, len: u64) -> Option<Vec<VaRange>> {
+    /// The memory of `len` bytes from `offset` on, in order; `None` unless they are all inside.
+    pub(crate) fn memory(&self, offset: u64, len: u64) -> Option<Granted> {
+        let (first, spans) = self.spans(offset, len)?;
+        if self.copiers.is_empty() {
+            return Some(match spans[..] {
+                [one] => Granted::One(one),
+                _ => Granted::Many(spans.into()),
+            });
+        }
+        let copiers = self.copiers.get(first..)?.iter().cloned();
+        Some(Granted::Foreign(spans.into_iter().zip(copiers).collect()))
+    }
+
+    /// The ranges of `len` bytes from `offset` on, and the index of the segment in which they begin.
+    fn spans(&self, offset: u64, len: u64) -> Option<(usize, Vec<VaRange>)> {
         let end = offset.checked_add(len)?;
         if end > self.len {
             return None;
@@ -78,7 +110,7 @@ impl ScatterList {
             let take = piece.len().min(end - at) - skip;
             spans.push(piece.slice(skip, take)?);
         }
-        Some(spans)
+        Some((first, spans))
     }
 }
 
@@ -142,10 +174,13 @@ mod tests {
     #[test]
     fn spans_run_through_the_pieces_in_order() {
         let pieces = pieces();
-        assert_eq!(pieces.spans(0, 16).unwrap(), pieces.ranges());
-        assert_eq!(pieces.spans(8, 4).unwrap(), [range(108, 2), range(50, 2)]);
-        assert_eq!(pieces.spans(10, 5).unwrap(), [range(50, 5)]);
-        assert_eq!(pieces.spans(15, 1).unwrap(), [range(200, 1)]);
+        assert_eq!(pieces.spans(0, 16).unwrap(), (0, pieces.ranges()));
+        assert_eq!(
+            pieces.spans(8, 4).unwrap(),
+            (0, vec![range(108, 2), range(50, 2)])
+        );
+        assert_eq!(pieces.spans(10, 5).unwrap(), (1, vec![range(50, 5)]));
+        assert_eq!(pieces.spans(15, 1).unwrap(), (2, vec![range(200, 1)]));
         assert_eq!(pieces.spans(15, 2), None);
         assert_eq!(pieces.spans(u64::MAX, 2), None);
         assert_eq!(pieces.hull(), range(50, 151));

@@ -68,6 +68,8 @@ pub use peers::names;
 
 /// Copies that return a fault, ranges and locks.
 pub mod base {
+    pub use rkey_base::fault::Fault;
+    pub use rkey_base::foreign::{Copier, ForeignMemory, Span};
     pub use rkey_base::limit::Limit;
     pub use rkey_base::lock::SpinLock;
     pub use rkey_base::memory::Memory;

@@ -6,8 +6,8 @@
 
 use crate::Sge;
 use rkey_base::fault::Fault;
+use rkey_base::foreign::Span;
 use rkey_base::memory::Memory;
-use rkey_base::range::VaRange;
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_core::{
     Accessor, Attempt, Denial, DomainId, Grant, LocalUse, NamedKey, Operation, Protection, Section,
@@ -56,6 +56,23 @@ pub(crate) struct RequestedRange {
     pub(crate) addr: u64,
 }
 
+/// An atomic on a word, with its operands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Atomic {
+    CompareSwap(u64, u64),
+    FetchAdd(u64),
+}
+
+impl Atomic {
+    #[inline(always)]
+    fn run<M: Memory>(self, memory: &M, va: u64) -> Result<u64, Fault> {
+        match self {
+            Self::CompareSwap(compare, swap) => memory.compare_swap(va, compare, swap),
+            Self::FetchAdd(add) => memory.fetch_add(va, add),
+        }
+    }
+}
+
 /// The counter of a region, if one is bound to it.
 pub(crate) type Counter = Option<u32>;
 
@@ -89,7 +106,7 @@ impl<M: Memory> CheckedMemory<M> {
         offset: u64,
         len: u64,
         want: LocalUse,
-        mut touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+        mut touch: impl FnMut(Span<'_>, u64) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let (mut skip, mut done) = (offset, 0);
         for sge in sges {
@@ -151,7 +168,7 @@ impl<M: Memory> CheckedMemory<M> {
         self.walk(domain, sges, offset, len, want, |span, before| {
             let (_, rest) = all.reborrow().split(before as usize);
             let (part, _) = rest.split(span.len() as usize);
-            Ok(self.memory.load(part, span.start())?)
+            Ok(span.load(&self.memory, part)?)
         })
     }
 
@@ -204,7 +221,7 @@ impl<M: Memory> CheckedMemory<M> {
         offset: u64,
         len: u64,
         want: LocalUse,
-        touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+        touch: impl FnMut(Span<'_>, u64) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         self.walk(domain, sges, offset, len, want, touch)
     }
@@ -215,7 +232,7 @@ impl<M: Memory> CheckedMemory<M> {
         range: &RequestedRange,
         len: u64,
         want: Operation,
-        touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+        touch: impl FnMut(Span<'_>, u64) -> Result<(), AccessError>,
     ) -> Result<Counter, AccessError> {
         let grant = self.grant(range, len, want)?;
         for_spans(&grant, touch)?;
@@ -253,29 +270,29 @@ impl<M: Memory> CheckedMemory<M> {
             for_spans(grant, |span, before| {
                 let (_, rest) = place.reborrow().split(before as usize);
                 let (part, _) = rest.split(span.len() as usize);
-                Ok(self.memory.load(part, span.start())?)
+                Ok(span.load(&self.memory, part)?)
             })?;
         }
         Ok(grant.counter())
     }
 
-    /// Executes an atomic; returns the old value.
+    /// Executes an atomic; returns the old value. On foreign memory it is indivisible only for other atomics of this engine.
     pub(crate) fn atomic(
         &self,
         range: &RequestedRange,
-        run: impl FnOnce(&M, u64) -> Result<u64, Fault>,
+        what: Atomic,
     ) -> Result<(u64, Counter), AccessError> {
         let grant = self.grant(range, 8, Operation::Atomic);
         let grant = held(&grant)?;
         // The table denies an atomic that is not in one segment.
-        let span = grant
-            .single()
-            .or_else(|| grant.spans().next())
-            .filter(|span| span.len() == 8);
-        let Some(span) = span else {
-            return Err(Fault::at(range.addr).into());
+        let old = match grant.single() {
+            Some(word) if word.len() == 8 => what.run(&self.memory, word.start())?,
+            _ => match grant.spans().next().filter(|span| span.len() == 8) {
+                Some(word) => what.run(&word.as_target(&self.memory), word.start())?,
+                None => return Err(Fault::at(range.addr).into()),
+            },
         };
-        Ok((run(&self.memory, span.start())?, grant.counter()))
+        Ok((old, grant.counter()))
     }
 
     #[inline(always)]
@@ -291,14 +308,14 @@ impl<M: Memory> CheckedMemory<M> {
 
     fn store_part(
         &self,
-        span: VaRange,
+        span: Span<'_>,
         bytes: PeerBytes<'_>,
         before: u64,
     ) -> Result<(), AccessError> {
         let part = bytes.slice(before as usize, span.len() as usize);
         // The spans of a grant add up to its length, which is that of `bytes`.
         let part = part.ok_or(Fault::at(span.start()))?;
-        Ok(self.memory.store(span.start(), part)?)
+        Ok(span.store(&self.memory, part)?)
     }
 }
 
@@ -328,10 +345,10 @@ fn explain(trouble: AccessError, sge: &Sge, addr: u64, len: u64, want: LocalUse)
 
 fn for_spans(
     grant: &Grant<'_>,
-    mut touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+    mut touch: impl FnMut(Span<'_>, u64) -> Result<(), AccessError>,
 ) -> Result<(), AccessError> {
     if let Some(span) = grant.single() {
-        return touch(span, 0);
+        return touch(Span::system(span), 0);
     }
     let mut before = 0;
     for span in grant.spans() {

@@ -7,10 +7,11 @@
 use super::datatype::limits;
 use super::host::{EpHost, identity_of, refuse};
 use super::options::Limits;
+use super::payload::load;
 use super::report::{Deferred, Posted};
 use super::send::Descriptors;
 use super::*;
-use crate::mr::local;
+use crate::mr::{hmem, local};
 use rkey_device::base::Memory;
 use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
 use rkey_rdm::atomic::{Kind, Request};
@@ -65,16 +66,24 @@ impl Endpoint {
             // Refuses buffers without a required descriptor, or without the right. Memory that is copied at once
             // needs no registration.
             let usage = LocalUse::WriteSource;
-            if !inject {
-                local::element(&self.domain, &self.pd, addr, len, desc.get(index), usage)?;
-            }
             let start = into.len();
             into.resize(start + len, 0);
+            let place = &mut into[start..];
+            let domain = &self.domain;
+            if !inject {
+                let desc = desc.get(index);
+                let sge = local::element(domain, &self.pd, addr, len, desc, usage)?;
+                if domain.hmem {
+                    load(domain, &self.pd, &[sge], place, usage)?;
+                    continue;
+                }
+            } else if domain.hmem {
+                hmem::load_injected(domain, place, addr)?;
+                continue;
+            }
             // SAFETY: operands that the program hands over: its own memory, or a fault.
-            let memory = unsafe { self.domain.device.memory() };
-            memory
-                .load_bytes(&mut into[start..], addr)
-                .map_err(|_| FiError::FAULT)?;
+            let memory = unsafe { domain.device.memory() };
+            memory.load_bytes(place, addr).map_err(|_| FiError::FAULT)?;
         }
         Ok(())
     }
@@ -199,8 +208,7 @@ pub(super) fn execute(
     let mut at = 0;
     for span in spans() {
         let end = at + span.len() as usize;
-        memory
-            .load_bytes(&mut values[at..end], span.start())
+        span.load_bytes(&memory, &mut values[at..end])
             .map_err(|_| FiError::FAULT)?;
         at = end;
     }
@@ -210,8 +218,7 @@ pub(super) fn execute(
         at = 0;
         for span in spans() {
             let end = at + span.len() as usize;
-            memory
-                .store_bytes(span.start(), &values[at..end])
+            span.store_bytes(&memory, &values[at..end])
                 .map_err(|_| FiError::FAULT)?;
             at = end;
         }

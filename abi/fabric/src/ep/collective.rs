@@ -4,7 +4,7 @@
 use super::atomic::elements_of;
 use super::datatype::{self, data_type, operation};
 use super::group::check;
-use super::payload::gather;
+use super::payload::{gather, load};
 use super::report::{Counts, Posted};
 use super::send::Descriptors;
 use super::*;
@@ -156,9 +156,10 @@ impl Endpoint {
             let (at, len) = (buffer.iov_base as u64, buffer.iov_len);
             local::collective(&self.domain, &self.pd, at, len, *desc, usage)
         };
-        for buffer in &source {
-            element(buffer, LocalUse::Send)?;
-        }
+        let sources: Vec<Sge> = source
+            .iter()
+            .map(|buffer| element(buffer, LocalUse::Send))
+            .collect::<Result<_>>()?;
         let result: Vec<Sge> = result
             .iter()
             .map(|buffer| element(buffer, LocalUse::Recv))
@@ -174,7 +175,13 @@ impl Endpoint {
             reduction: reduction.filter(|_| it.kind.reduces()),
             result,
         };
-        let loaded = call.load(|into| Ok(gather(&self.domain, &source, into)?))?;
+        let loaded = call.load(|into| {
+            let loaded = match self.domain.hmem {
+                true => load(&self.domain, &self.pd, &sources, into, LocalUse::Send),
+                false => gather(&self.domain, &source, into),
+            };
+            Ok(loaded?)
+        })?;
         let posted = Posted {
             context: it.context as usize,
             flags: FI_COLLECTIVE,

@@ -41,9 +41,10 @@ pub(super) fn commit(host: &EpHost, from: &Connection, payload: &[u8]) -> Result
             ));
             return Err(FiError::INVAL);
         }
-        let spans: Vec<_> = grant.spans().collect();
+        let foreign = grant.spans().any(|span| span.in_process().is_none());
+        let spans: Vec<_> = grant.spans().map(|span| span.range()).collect();
         // The memory behind the region may have changed since it was registered.
-        persistent::check(&spans)?;
+        persistent::check(&spans, foreign)?;
         spans.iter().try_for_each(persistent::sync)?;
     }
     Ok(())

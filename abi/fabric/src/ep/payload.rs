@@ -6,7 +6,7 @@
 use super::send::Descriptors;
 use super::*;
 use crate::info::offer::IOV_LIMIT;
-use crate::mr::local;
+use crate::mr::{hmem, local};
 use libc::iovec;
 use rkey_device::base::Memory;
 use rkey_device::core::{Denial, LocalUse};
@@ -37,6 +37,8 @@ pub(super) fn elements(
 }
 
 /// Copies the bytes of buffers one after the other; fails with `FI_EFAULT` if they are not mapped.
+///
+/// These are bytes that the program injects, or system memory.
 #[inline]
 pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Result<()> {
     // SAFETY: buffers that the program passed to send from: its own memory, which is readable, or a fault.
@@ -45,9 +47,11 @@ pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Res
         let Some((place, rest)) = into.split_at_mut_checked(buffer.iov_len) else {
             return Err(FiError::MSGSIZE);
         };
-        memory
-            .load_bytes(place, buffer.iov_base as u64)
-            .map_err(|_| FiError::FAULT)?;
+        let at = buffer.iov_base as u64;
+        match domain.hmem {
+            false => memory.load_bytes(place, at).map_err(|_| FiError::FAULT)?,
+            true => hmem::load_injected(domain, place, at)?,
+        }
         into = rest;
     }
     Ok(())
@@ -55,9 +59,39 @@ pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Res
 
 /// Logs that the program's memory may not be written: its region may have been closed since the receive was posted.
 #[cold]
-fn not_allowed(denial: &Denial) -> FiError {
+pub(super) fn not_allowed(denial: &Denial) -> FiError {
     rkey_device::denials::refused(&denial.in_one_line());
     FiError::ACCES
+}
+
+/// Copies the bytes of elements one after the other.
+pub(super) fn load(
+    domain: &Domain,
+    pd: &ProtectionDomain,
+    sges: &[Sge],
+    mut into: &mut [u8],
+    usage: LocalUse,
+) -> Result<()> {
+    // SAFETY: buffers that the program passed to send from: its own memory, which is readable, or a fault.
+    let memory = unsafe { domain.device.memory() };
+    // SAFETY: nothing is registered or closed through the table here.
+    let table = unsafe { domain.device.protection() };
+    for sge in sges {
+        let (all, rest) = into
+            .split_at_mut_checked(sge.len as usize)
+            .ok_or(FiError::MSGSIZE)?;
+        into = rest;
+        let grant = table
+            .check_local(pd.id, sge.key, sge.addr, sge.len.into(), usage)
+            .map_err(|denial| not_allowed(&denial))?;
+        let mut left = all;
+        for span in grant.spans() {
+            let (now, rest) = left.split_at_mut(span.len() as usize);
+            span.load_bytes(&memory, now).map_err(|_| FiError::FAULT)?;
+            left = rest;
+        }
+    }
+    Ok(())
 }
 
 /// Copies bytes to local memory that has the right for this use.
@@ -91,9 +125,7 @@ pub(super) fn scatter(
         let mut left = now;
         for span in grant.spans() {
             let (now, rest) = left.split_at(left.len().min(span.len() as usize));
-            memory
-                .store_bytes(span.start(), now)
-                .map_err(|_| FiError::FAULT)?;
+            span.store_bytes(&memory, now).map_err(|_| FiError::FAULT)?;
             left = rest;
         }
     }

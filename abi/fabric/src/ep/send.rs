@@ -4,12 +4,12 @@
 // UNSAFETY: registers memory that the program passes.
 
 use super::options::Limits;
-use super::payload::{elements, gather};
+use super::payload::{elements, gather, load};
 use super::report::{self, Deferred, Posted};
 use super::*;
 use crate::info::offer::MAX_MSG_SIZE;
 use libc::iovec;
-use rkey_device::base::VaRange;
+use rkey_device::base::{Copier, VaRange};
 use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
 use rkey_rdm::endpoint::{Body, Outgoing};
 use rkey_rdm::error::Result as RdmResult;
@@ -73,12 +73,16 @@ impl Exposed {
         sges: &[Sge],
         copy: Box<[u8]>,
     ) -> Result<Self> {
-        let ranges: Option<Vec<VaRange>> = iov
-            .iter()
-            .filter(|buffer| buffer.iov_len > 0)
-            .map(|buffer| VaRange::new(buffer.iov_base as u64, buffer.iov_len as u64))
-            .collect();
-        let ranges = ranges.ok_or(FiError::FAULT)?;
+        let mut copiers = Vec::new();
+        let ranges = match domain.hmem && !sges.is_empty() {
+            true => ranges_of(domain, pd, sges, &mut copiers)?,
+            false => iov
+                .iter()
+                .filter(|buffer| buffer.iov_len > 0)
+                .map(|buffer| VaRange::new(buffer.iov_base as u64, buffer.iov_len as u64))
+                .collect::<Option<Vec<_>>>()
+                .ok_or(FiError::FAULT)?,
+        };
         let spec = RegionSpec {
             addressing: Addressing::Zero,
             internal: true,
@@ -86,9 +90,14 @@ impl Exposed {
         };
         // SAFETY: the program does not touch the buffers until the send is complete, and a copy lives as long; peers
         // only read them.
-        let region = unsafe { domain.device.register(&spec)? };
-        let everything = pd.everything();
-        let named = sges.iter().copied().filter(|sge| sge.key != everything);
+        let region = unsafe {
+            match copiers.iter().any(Option::is_some) {
+                true => domain.device.register_foreign(&spec, &copiers)?,
+                false => domain.device.register(&spec)?,
+            }
+        };
+        let named = sges.iter().copied();
+        let named = named.filter(|sge| !pd.is_unregistered(sge.key));
         let exposed = Self {
             region,
             named: named.collect(),
@@ -154,6 +163,29 @@ impl Exposed {
     }
 }
 
+/// The memory of elements, range by range, and who copies each.
+fn ranges_of(
+    domain: &Domain,
+    pd: &ProtectionDomain,
+    sges: &[Sge],
+    copiers: &mut Vec<Copier>,
+) -> Result<Vec<VaRange>> {
+    // SAFETY: nothing is registered or closed through the table here.
+    let table = unsafe { domain.device.protection() };
+    let mut ranges = Vec::new();
+    for sge in sges {
+        let (addr, len) = (sge.addr, u64::from(sge.len));
+        let grant = table
+            .check_local(pd.id, sge.key, addr, len, LocalUse::Send)
+            .map_err(|denial| super::payload::not_allowed(&denial))?;
+        for span in grant.spans() {
+            ranges.push(span.range());
+            copiers.push(span.copier());
+        }
+    }
+    Ok(ranges)
+}
+
 /// The bytes of a message in the program's memory.
 struct Bytes<'a> {
     ep: &'a Endpoint,
@@ -168,7 +200,11 @@ impl Body<EpHost> for Bytes<'_> {
     }
 
     fn copy(&self, into: &mut [u8]) -> RdmResult<()> {
-        Ok(gather(&self.ep.domain, self.iov, into)?)
+        let ep = self.ep;
+        match ep.domain.hmem && !self.sges.is_empty() {
+            true => Ok(load(&ep.domain, &ep.pd, &self.sges, into, LocalUse::Send)?),
+            false => Ok(gather(&ep.domain, self.iov, into)?),
+        }
     }
 
     fn expose(&self) -> RdmResult<(Exposed, u32)> {

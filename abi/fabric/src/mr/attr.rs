@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads structures of the program.
 
+use super::hmem::Interface;
 use super::region;
 use crate::av::{AuthKey, Av, AvObject};
 use crate::domain::{ADDRESSES, Domain};
@@ -25,6 +26,7 @@ pub(crate) type Ranges = SmallVec<[VaRange; 1]>;
 /// A request, checked as far as possible without the protection table.
 pub(crate) struct Request<'a> {
     pub(crate) memory: Memory<'a>,
+    pub(crate) interface: Interface,
     pub(crate) access: u64,
     pub(crate) requested_key: u64,
     pub(crate) context: usize,
@@ -162,7 +164,6 @@ pub(crate) unsafe fn register(
     if let Some(tail) = tail {
         tail.check()?;
     }
-    check_interface(domain, attr)?;
     let memory = if flags & FI_MR_DMABUF != 0 {
         // SAFETY: with this flag, the caller promises the description of a DMA-buf.
         Memory::Dmabuf(unsafe { dmabuf(attr)? })
@@ -181,6 +182,10 @@ pub(crate) unsafe fn register(
     }
     let request = Request {
         memory,
+        interface: Interface {
+            iface: attr.iface,
+            device: attr.device,
+        },
         access,
         requested_key: attr.requested_key,
         context: attr.context as usize,
@@ -255,18 +260,6 @@ unsafe fn av_keys(
         only,
         peer,
     })
-}
-
-/// Refuses device memory, which does not exist here; without `FI_HMEM` the field is ignored (FI-123).
-fn check_interface(domain: &Domain, attr: &MrAttr) -> Result<()> {
-    if !domain.hmem {
-        return Ok(());
-    }
-    match attr.iface {
-        FI_HMEM_SYSTEM => Ok(()),
-        FI_HMEM_CUDA..=FI_HMEM_SYNAPSEAI => Err(FiError::NOSYS),
-        _ => Err(FiError::INVAL),
-    }
 }
 
 /// The ranges of a list. None may be empty or pass the end of the address space (FI-015, FI-I34).

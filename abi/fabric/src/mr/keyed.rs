@@ -5,6 +5,7 @@
 // UNSAFETY: registers memory for which the program is responsible.
 
 use super::attr::AvKeys;
+use super::hmem;
 use super::region::{Mr, Shape, State};
 use crate::domain::ProtectionDomain;
 use crate::errno::{FiError, Result};
@@ -115,7 +116,7 @@ impl Mr {
             ..copies.shape.spec(pd.id, &self.ranges, disabled)
         };
         // SAFETY: as for the region itself: the program keeps the memory valid until it closes the region.
-        let region = unsafe { device.register(&spec)? };
+        let region = unsafe { hmem::register(device, &spec, self.foreign.as_deref())? };
         let configure = || {
             if let Some(number) = counting {
                 device.bind_counter(region.id, number)?;

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: descriptors are handles that C passes.
 
+use super::hmem;
 use super::region::{Mr, MrObject};
 use crate::domain::{Domain, ProtectionDomain};
 use crate::errno::{FiError, Result};
@@ -29,7 +30,7 @@ pub(crate) fn element(
     usage: LocalUse,
 ) -> Result<Sge> {
     let len32 = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
-    if desc.is_null() && !domain.has(FI_MR_LOCAL) || len == 0 {
+    if desc.is_null() && domain.plain || len == 0 {
         return Ok(Sge {
             addr,
             len: len32,
@@ -39,8 +40,21 @@ pub(crate) fn element(
     if let Some(sge) = usual(domain, pd, addr, len32, desc, usage) {
         return Ok(sge);
     }
-    let needs = domain.has(FI_MR_LOCAL).then_some("FI_MR_LOCAL");
-    described(domain, pd, addr, len32, desc, usage, needs)
+    let foreign = domain.hmem && hmem::is_foreign(addr)?;
+    let needs = match foreign {
+        false => domain.has(FI_MR_LOCAL).then_some("FI_MR_LOCAL"),
+        // FI-080 to FI-085: the two bits are about different buffers.
+        true => domain.has(FI_MR_HMEM).then_some("FI_MR_HMEM"),
+    };
+    let anywhere = Sge {
+        addr,
+        len: len32,
+        key: hmem::unregistered(pd, foreign)?,
+    };
+    if desc.is_null() && needs.is_none() {
+        return Ok(anywhere);
+    }
+    described(domain, pd, anywhere, desc, usage, needs)
 }
 
 /// The entry by a descriptor with which everything is as usual; the result of [`described`] would be the same.
@@ -91,8 +105,13 @@ pub(crate) fn collective(
     let len = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
     let needs = Some("FI_MR_COLLECTIVE");
     let both = LocalUse::Collective;
-    described(domain, pd, addr, len, desc, both, needs)?;
-    described(domain, pd, addr, len, desc, usage, needs)
+    let buffer = Sge {
+        addr,
+        len,
+        key: pd.everything(),
+    };
+    described(domain, pd, buffer, desc, both, needs)?;
+    described(domain, pd, buffer, desc, usage, needs)
 }
 
 #[cold]
@@ -102,22 +121,18 @@ fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
     FiError::INVAL
 }
 
-/// The entry for a descriptor; `needs` is the mode bit that requires a descriptor, if any.
+/// The entry for a descriptor; `needs` is the mode bit that requires a descriptor, if any. `anywhere` is the entry without
+/// one.
 fn described(
     domain: &Domain,
     pd: &ProtectionDomain,
-    addr: u64,
-    len: u32,
+    anywhere: Sge,
     desc: *mut c_void,
     usage: LocalUse,
     needs: Option<&str>,
 ) -> Result<Sge> {
+    let Sge { addr, len, .. } = anywhere;
     let refuse = |why: &str| Err(refuse(why, usage, addr, len));
-    let anywhere = Sge {
-        addr,
-        len,
-        key: pd.everything(),
-    };
     if desc.is_null() {
         let bit = needs.unwrap_or_default();
         return refuse(&format!(
@@ -134,8 +149,11 @@ fn described(
     if mr.pd != pd.id && !domain.av_keys {
         return refuse("the region has another authorization key");
     }
+    // The runtime of a region's memory may be the only one that knows its addresses.
+    let foreign = mr.foreign.as_ref().is_some_and(|it| it.has_copiers());
+    let optional = needs.is_none() && !foreign;
     let Some(inside) = place_in(mr, addr, len) else {
-        if needs.is_none() {
+        if optional {
             // No mode required the descriptor.
             return Ok(anywhere);
         }
@@ -145,13 +163,16 @@ fn described(
     let table = unsafe { domain.device.protection() };
     match table.allows(mr.pd, mr.region.id, inside, u64::from(len), usage) {
         // The endpoint's key is not that of the region's own entry in the table.
+        Ok(_) if domain.av_keys && foreign && pd.everything() == anywhere.key => {
+            refuse("its kind of memory is not supported in FI_AV_AUTH_KEY domains")
+        }
         Ok(_) if domain.av_keys => Ok(anywhere),
         Ok(_) => Ok(Sge {
             addr: inside,
             len,
             key: mr.region.local_key,
         }),
-        Err(_) if needs.is_none() => Ok(anywhere),
+        Err(_) if optional => Ok(anywhere),
         Err(denial) => {
             refused(&denial.in_one_line());
             Err(FiError::ACCES)

@@ -7,6 +7,7 @@
 //! | [`bind`] | counters and endpoints |
 //! | [`refresh`] | `fi_mr_refresh`: pages that have changed |
 //! | [`keyed`] | authorization keys from address vectors |
+//! | [`hmem`] | memory of accelerators, and DMA-bufs |
 //! | [`mappings`] | the mappings of the process |
 //! | [`persistent`] | memory that outlives the process |
 //! | [`exposed`] | rendezvous messages that peers read from regions |
@@ -19,6 +20,7 @@
 pub(crate) mod attr;
 pub(crate) mod bind;
 pub(crate) mod exposed;
+pub(crate) mod hmem;
 mod keyed;
 pub(crate) mod local;
 mod mappings;

@@ -15,9 +15,12 @@ fn persistent(it: &Mapping<'_>) -> bool {
     it.rights.ends_with('s') && it.inode != "0" && named
 }
 
-/// Refuses memory outside shared mappings of files.
-pub(crate) fn check<'a>(ranges: impl IntoIterator<Item = &'a VaRange>) -> Result<()> {
-    if mappings::cover(ranges, persistent)? {
+/// Refuses memory outside shared mappings of files; `foreign` says that not the processor copies it.
+pub(crate) fn check<'a>(
+    ranges: impl IntoIterator<Item = &'a VaRange>,
+    foreign: bool,
+) -> Result<()> {
+    if !foreign && mappings::cover(ranges, persistent)? {
         return Ok(());
     }
     tracing::warn!("FI_RMA_PMEM needs a shared mapping (MAP_SHARED) of a file that has a name");

@@ -1,9 +1,10 @@
 //! The object of a registration: how it is created, enabled and closed, and its key.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions; registers memory that the program keeps valid; maps DMA-bufs.
+// UNSAFETY: C functions; registers memory that the program keeps valid.
 
-use super::attr::{Dmabuf, Memory, Ranges, Request, ranges};
+use super::attr::{Memory, Ranges, Request, ranges};
+use super::hmem::{self, Foreign};
 use super::keyed::Copies;
 use super::{bind, persistent, raw, refresh};
 use crate::cntr::Counter;
@@ -13,7 +14,6 @@ use crate::object::{Object, end, find, object, status, vacant};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::base::VaRange;
-use rkey_device::base::page_size;
 use rkey_device::core::{Access, Addressing, DomainId, Region, RegionSpec, Rules};
 use rkey_kit::Spares;
 use smallvec::smallvec;
@@ -54,27 +54,10 @@ pub(crate) struct Mr {
     pub(super) state: Mutex<State>,
     /// Whether it may be among the domain's watched regions. Never cleared.
     pub(super) watched: AtomicBool,
+    /// Who copies its memory, if the processor does not copy all. Released after the region.
+    pub(super) foreign: Option<Box<Foreign>>,
     /// Released after the region.
-    _owned: Option<Box<Owned>>,
-}
-
-/// Objects that a region keeps alive but does not use.
-struct Owned {
     _pd: Option<Arc<ProtectionDomain>>,
-    /// The mapping of its DMA-buf.
-    _mapping: Option<Mapping>,
-}
-
-impl Owned {
-    /// `None` if there is nothing to keep.
-    fn new(pd: Option<Arc<ProtectionDomain>>, mapping: Option<Mapping>) -> Option<Box<Self>> {
-        (pd.is_some() || mapping.is_some()).then(|| {
-            Box::new(Self {
-                _pd: pd,
-                _mapping: mapping,
-            })
-        })
-    }
 }
 
 /// The common properties of a registration's regions.
@@ -120,59 +103,6 @@ pub(super) struct State {
     pub(super) endpoint: Option<u32>,
 }
 
-/// Our own mapping of a file.
-struct Mapping {
-    start: usize,
-    len: usize,
-}
-
-impl Mapping {
-    /// Maps the pages of a DMA-buf. Also returns the address of its first registered byte.
-    fn new(buf: &Dmabuf, writable: bool) -> Result<(Self, u64)> {
-        let skip = buf.offset % page_size() as u64;
-        let len = (skip as usize).checked_add(buf.len).ok_or(FiError::INVAL)?;
-        let offset = i64::try_from(buf.offset - skip).map_err(|_| FiError::INVAL)?;
-        // Accesses past the end of a file only fault. SAFETY: the program's descriptor; no memory is passed.
-        let size = unsafe { libc::lseek(buf.fd, 0, libc::SEEK_END) };
-        if size >= 0 && (size as u64) < buf.offset.saturating_add(buf.len as u64) {
-            return Err(FiError::INVAL);
-        }
-        let protection = if writable {
-            libc::PROT_READ | libc::PROT_WRITE
-        } else {
-            libc::PROT_READ
-        };
-        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                protection,
-                libc::MAP_SHARED,
-                buf.fd,
-                offset,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(rkey_kit::Errno::last().into());
-        }
-        Ok((
-            Self {
-                start: start as usize,
-                len,
-            },
-            start as u64 + skip,
-        ))
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, whose region was closed before.
-        unsafe { libc::munmap(self.start as *mut c_void, self.len) };
-    }
-}
-
 /// The rights of `access` for the protection table.
 pub(crate) fn rights(access: u64) -> Access {
     let mut rights = Access::empty();
@@ -190,31 +120,34 @@ pub(crate) fn rights(access: u64) -> Access {
     rights
 }
 
-/// The ranges of a request's memory, its mapping if it has one, and how peers address it.
+/// The ranges of a request's memory, who copies them, and how peers address them.
 #[inline(always)]
 fn memory(
     domain: &Domain,
-    memory: Memory<'_>,
+    request: &Request<'_>,
     access: Access,
-) -> Result<(Ranges, Option<Mapping>, Addressing)> {
-    match memory {
+) -> Result<(Ranges, Option<Box<Foreign>>, Addressing)> {
+    match &request.memory {
         Memory::List(pieces) => {
             let addressing = match domain.has(FI_MR_VIRT_ADDR) {
                 true => Addressing::Virtual,
                 false => Addressing::Zero,
             };
-            Ok((ranges(pieces)?, None, addressing))
+            let ranges = ranges(pieces)?;
+            let foreign = match domain.hmem {
+                false => None,
+                true => hmem::copiers(domain, request.interface, request.flags, &ranges, access)?,
+            };
+            Ok((ranges, foreign, addressing))
         }
         Memory::Dmabuf(buf) => {
-            let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-            let (mapping, first) = Mapping::new(&buf, access.intersects(writes))?;
-            let range = VaRange::new(first, buf.len as u64).ok_or(FiError::INVAL)?;
+            let (range, foreign) = hmem::dma_buf(buf, request.interface, request.flags, access)?;
             // FI-056, FI-155: addresses start at base address plus offset, mapped or not.
             let addressing = match domain.has(FI_MR_VIRT_ADDR) {
                 true => Addressing::Iova(buf.base + buf.offset),
                 false => Addressing::Zero,
             };
-            Ok((smallvec![range], Some(mapping), addressing))
+            Ok((smallvec![range], foreign, addressing))
         }
     }
 }
@@ -241,13 +174,15 @@ pub(super) unsafe fn make(
     mr: *mut *mut FidMr,
 ) -> Result<()> {
     let access = rights(request.access);
-    let (ranges, mapping, addressing) = memory(domain, request.memory, access)?;
+    let (ranges, foreign, addressing) = memory(domain, &request, access)?;
+    let copied = foreign.as_ref().is_some_and(|it| it.has_copiers());
     let (pd, keeper) = domain.pd_with_owner(request.auth_key)?;
     let durable = request.flags & FI_RMA_PMEM != 0;
     if durable {
-        persistent::check(&ranges)?;
+        persistent::check(&ranges, copied)?;
     }
-    let backed = refresh::check_backed(domain, &ranges)?;
+    // A runtime or driver that copies memory has said that it exists.
+    let backed = copied || refresh::check_backed(domain, &ranges)?;
     let rma_event = request.flags & FI_RMA_EVENT != 0;
     // FI-072, FI-077: a region that must be configured first starts disabled.
     let unconfigured = domain.has(FI_MR_ENDPOINT) || rma_event && domain.has(FI_MR_RMA_EVENT);
@@ -262,7 +197,7 @@ pub(super) unsafe fn make(
     let spec = shape.spec(pd, &ranges, unconfigured || !backed);
     // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
     // Copies survive faults.
-    let region = unsafe { domain.device.register(&spec)? };
+    let region = unsafe { hmem::register(&domain.device, &spec, foreign.as_deref())? };
     let base = base(addressing, &ranges);
     let handle: *mut FidMr = vacant.address().as_ptr().cast();
     let object = vacant.fill(MrObject {
@@ -293,7 +228,8 @@ pub(super) unsafe fn make(
                 endpoint: None,
             }),
             watched: AtomicBool::new(false),
-            _owned: Owned::new(keeper, mapping),
+            foreign,
+            _pd: keeper,
         },
     });
     if let Err(error) = object.inner.begin(unconfigured) {

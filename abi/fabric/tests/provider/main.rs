@@ -20,6 +20,7 @@ mod described;
 mod devices;
 mod harness;
 mod hearing;
+mod hmem;
 mod hostile;
 mod info;
 mod keys;

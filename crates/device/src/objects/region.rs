@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use rkey_base::foreign::Copier;
 use rkey_core::{Change, Draining, MemoryKind, Region, RegionSpec};
 
 use super::magazines::{Kept, magazine};
@@ -35,6 +36,25 @@ impl Device {
         }?;
         self.add_leasable(spec.memory, &region);
         Ok(region)
+    }
+
+    /// Registers memory whose ranges have copiers of their own, one for each; `None` is the processor. The device drops them
+    /// after the region has ended.
+    ///
+    /// # Safety
+    /// Same as [`Device::register`].
+    ///
+    /// # Errors
+    /// Same as [`Device::register`]; the numbers of ranges and copiers differ.
+    #[allow(unsafe_code)]
+    // UNSAFETY: as for `register`.
+    pub unsafe fn register_foreign(
+        &self,
+        spec: &RegionSpec<'_>,
+        copiers: &[Copier],
+    ) -> Result<Region, DeviceError> {
+        self.check()?;
+        Ok(self.table().register_foreign(spec, copiers)?)
     }
 
     /// Changes rights, domain or memory of a region, which gets a new handle and new keys. When this returns, the old keys

@@ -62,8 +62,8 @@ pub(super) fn may_use_remote_iovec<L: Link>(
         && qp.config.qp_type.is_reliable()
 }
 
-/// Sends the rest of the message, or a large part of it, as a remote iovec. `None` if the list would be too long, or
-/// the peer cannot access our memory.
+/// Sends the rest of the message, or a large part of it, as a remote iovec. `None` if the list would be too long, if
+/// the peer cannot access our memory, or if some of it is foreign.
 pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     checked: &CheckedMemory<M>,
     link_state: &mut LinkState<L>,
@@ -87,9 +87,12 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
         rest.min(REMOTE_IOVEC_FRAGMENT)
     };
     let sges = qp.sq.sges(seq);
+    let mut foreign = false;
     let walked = checked.each_local(qp.config.domain, sges, offset, len, want, |span, _| {
-        if let Some(place) = list.get_mut(count) {
-            *place = (span.start(), span.len());
+        match (span.in_process(), list.get_mut(count)) {
+            (None, _) => foreign = true,
+            (Some(range), Some(place)) => *place = (range.start(), range.len()),
+            (Some(_), None) => {}
         }
         count += 1;
         Ok(())
@@ -97,7 +100,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     if let Err(found) = walked {
         return Some(Err(SendError::Fault(keep(trouble, found))));
     }
-    let list = list.get(..count)?;
+    let list = list.get(..count).filter(|_| !foreign)?;
     header.len = if reads { 0 } else { len as u32 };
     if len == rest {
         header.flags |= HeaderFlags::LAST;

@@ -19,8 +19,8 @@ use crate::requester;
 use crate::send_queue::WqeFlags;
 use crate::{CompletionOp, LinkId, QpState, Status};
 use rkey_base::fault::Fault;
+use rkey_base::foreign::Span;
 use rkey_base::memory::Memory;
-use rkey_base::range::VaRange;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, LocalUse};
 use rkey_link::{HeaderFlags, Incoming, NodeId, Op, Payload, Ticket};
@@ -339,7 +339,7 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
     }
     let (sges, len) = (qp.sq.sges(seq), u64::from(wqe.total));
     let want = wqe.local_use();
-    let met = |span: VaRange, _| {
+    let met = |span: Span<'_>, _| {
         if address.wrapping_sub(span.start()) < span.len() {
             Err(Fault::at(address).into())
         } else {

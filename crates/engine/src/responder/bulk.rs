@@ -12,6 +12,7 @@ use crate::link_state::{Answer, Bulk, LinkState};
 use crate::nak::Nak;
 use crate::qp::pair::{MSN_MASK, Qp};
 use rkey_base::fault::Fault;
+use rkey_base::foreign::Span;
 use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, Operation, WIRE_LEN};
 use rkey_link::{DownReason, Header, HeaderFlags, Link, Op, PullError, RemoteIovec, SendError};
@@ -79,9 +80,14 @@ fn pull_step<L: Link, M: Memory>(
     let header = &bulk.header;
     let len = (u64::from(header.len) - bulk.done).min(STEP);
     let (link, memory, from) = (&link_state.link, &x.checked.memory, bulk.done);
-    let touch = |span: rkey_base::range::VaRange, before: u64| {
+    let touch = |span: Span<'_>, before: u64| {
         each_remote_range(list, from + before, span.len(), |remote, at, part| {
-            Ok(link.pull(memory, span.start() + at, remote, part)?)
+            let to = span.start() + at;
+            let pulled = match span.in_process() {
+                Some(_) => link.pull(memory, to, remote, part),
+                None => link.pull(&span.as_target(memory), to, remote, part),
+            };
+            pulled.map_err(AccessError::from)
         })
     };
     let moved: Result<Counter, AccessError> = if header.op == Op::Write {
@@ -157,7 +163,12 @@ fn push_step<L: Link, M: Memory>(
         .checked
         .each_remote(&range, len, Operation::Read, |span, before| {
             each_remote_range(list, from + before, span.len(), |remote, at, part| {
-                Ok(link.push(memory, remote, span.start() + at, part)?)
+                let source = span.start() + at;
+                let pushed = match span.in_process() {
+                    Some(_) => link.push(memory, remote, source, part),
+                    None => link.push(&span.as_source(memory), remote, source, part),
+                };
+                pushed.map_err(AccessError::from)
             })
         });
     match moved {

@@ -19,7 +19,7 @@ mod reply;
 mod rss;
 mod xrc;
 
-use crate::checked_memory::{Counter, RequestedRange};
+use crate::checked_memory::{Atomic, Counter, RequestedRange};
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
 use crate::id::Table;
@@ -251,16 +251,11 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Hea
         return reply;
     }
     let [a, b] = header.operands;
-    let compare = header.op == Op::CompareSwap;
-    let done = x
-        .checked
-        .atomic(&requested_range(qp, header), |memory, va| {
-            if compare {
-                memory.compare_swap(va, a, b)
-            } else {
-                memory.fetch_add(va, a)
-            }
-        });
+    let what = match header.op {
+        Op::CompareSwap => Atomic::CompareSwap(a, b),
+        _ => Atomic::FetchAdd(a),
+    };
+    let done = x.checked.atomic(&requested_range(qp, header), what);
     match done {
         Ok((old, counter)) => {
             count_access(x, qp, counter, 8, true);

@@ -21,9 +21,6 @@ use std::time::Instant;
 /// How many bytes one system call copies. This value was measured to be fastest; it also determines how often a
 /// revocation is checked.
 const CHUNK: u64 = 256 << 10;
-/// The size of the stack buffer for memory that is not the process's own.
-const STEP: usize = 4096;
-
 /// The process at the other end.
 #[derive(Debug)]
 pub struct PeerProcess {
@@ -111,10 +108,10 @@ impl PeerProcess {
                 .map_err(explain)
             })?;
         } else {
-            let mut step = [0; STEP];
-            for_chunks(dst, src, len, STEP as u64, |dst, src, len| {
+            let mut step = buffer(len);
+            for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 let inside = peer_access.enter()?;
-                // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
+                // SAFETY: `for_chunks` gives at most as many bytes as the buffer has.
                 unsafe { cma_read_with(permit, pid, step.as_mut_ptr(), src, len) }
                     .map_err(explain)?;
                 drop(inside);
@@ -152,17 +149,22 @@ impl PeerProcess {
                 .map_err(explain)
             })
         } else {
-            let mut step = [0; STEP];
-            for_chunks(dst, src, len, STEP as u64, |dst, src, len| {
+            let mut step = buffer(len);
+            for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 mem.load_bytes(&mut step[..len], src)
                     .map_err(PullError::Local)?;
                 let _inside = peer_access.enter()?;
                 let pid = self.check_alive()?;
-                // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
+                // SAFETY: `for_chunks` gives at most as many bytes as the buffer has.
                 unsafe { cma_write_with(permit, pid, step.as_ptr(), dst, len) }.map_err(explain)
             })
         }
     }
+}
+
+/// Room for a part of `len` bytes that are not the process's own memory (an accelerator's, or a simulation's).
+fn buffer(len: u64) -> Vec<u8> {
+    vec![0; len.min(CHUNK) as usize]
 }
 
 /// Calls `copy(dst, src, len)` for parts of at most `chunk` bytes.

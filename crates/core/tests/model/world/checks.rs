@@ -127,6 +127,6 @@ impl World {
 fn bytes(grant: &Grant<'_>) -> Vec<u64> {
     grant
         .spans()
-        .flat_map(|span| span.start()..span.end())
+        .flat_map(|span| span.start()..span.range().end())
         .collect()
 }

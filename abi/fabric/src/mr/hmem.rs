@@ -1,0 +1,274 @@
+//! Memory of accelerators and DMA-bufs (`FI_HMEM`): who copies the bytes of a registration, and of a buffer that the program
+//! passes without one.
+//!
+//! In a domain without `FI_HMEM` nothing here runs: all memory is the system's (FI-123).
+
+#![allow(unsafe_code)]
+// UNSAFETY: registers memory for which the caller is responsible.
+
+use super::attr::{Dmabuf, Ranges};
+use crate::domain::{Domain, ProtectionDomain, anywhere};
+use crate::errno::{FiError, Result};
+use crate::lenient;
+use crate::sys::*;
+use rkey_device::base::{Copier, VaRange};
+use rkey_device::core::{Access, LocalKey, Region, RegionSpec};
+use rkey_device::{Device, DeviceError};
+use rkey_kinds::file::{self, Mapping};
+use rkey_kinds::{Kind, Refusal, Wanted, discover};
+use std::ffi::c_int;
+use std::fmt::Arguments;
+use std::sync::Arc;
+
+/// The interface that a program names, with its device.
+#[derive(Clone, Copy)]
+pub(crate) struct Interface {
+    pub(crate) iface: c_int,
+    /// The union `device`.
+    pub(crate) device: u64,
+}
+
+/// Who copies the segments of a region, and what they keep.
+pub(crate) struct Foreign {
+    /// One for each segment; empty if the processor copies all.
+    pub(crate) copiers: Vec<Copier>,
+    /// Our mapping of a file.
+    _mapping: Option<Arc<Mapping>>,
+}
+
+impl Foreign {
+    /// `None` if there is nothing to keep.
+    fn new(copiers: Vec<Copier>, mapping: Option<Arc<Mapping>>) -> Option<Box<Self>> {
+        let copiers = match copiers.iter().any(Option::is_some) {
+            true => copiers,
+            false => Vec::new(),
+        };
+        (mapping.is_some() || !copiers.is_empty()).then(|| {
+            Box::new(Self {
+                copiers,
+                _mapping: mapping,
+            })
+        })
+    }
+
+    /// Whether a runtime or driver copies some of the memory.
+    pub(crate) fn has_copiers(&self) -> bool {
+        !self.copiers.is_empty()
+    }
+}
+
+impl Interface {
+    /// The kind of its memory; `None` is system memory.
+    fn kind(self) -> Result<Option<Kind>> {
+        Ok(Some(match self.iface {
+            FI_HMEM_SYSTEM => return Ok(None),
+            FI_HMEM_CUDA => Kind::Cuda,
+            FI_HMEM_ROCR => Kind::Rocr,
+            FI_HMEM_ZE => Kind::LevelZero,
+            FI_HMEM_NEURON => Kind::Neuron,
+            FI_HMEM_SYNAPSEAI => Kind::SynapseAi,
+            other => {
+                return Err(denied(
+                    FiError::INVAL,
+                    format_args!("fi_mr_attr.iface is {other}, which is no interface"),
+                ));
+            }
+        }))
+    }
+
+    /// The number of the device, as its runtime counts; ROCr has no member of the union (FI-130).
+    fn device_of(self, kind: Kind) -> Option<u64> {
+        match kind {
+            Kind::Rocr => None,
+            // The members are of type int.
+            _ => Some(u64::from(self.device as u32)),
+        }
+    }
+}
+
+/// The error and the reason for memory that no kind holds.
+#[cold]
+fn refuse(refusal: &Refusal) -> FiError {
+    let error = match refusal {
+        Refusal::Absent(_) => FiError::NOSYS,
+        Refusal::NotReadable { .. } => FiError::OPNOTSUPP,
+        Refusal::Failed { .. } => FiError::IO,
+        _ => FiError::INVAL,
+    };
+    denied(error, format_args!("{refusal}"))
+}
+
+/// An error whose reason the program needs to see.
+#[cold]
+fn denied(error: FiError, why: Arguments<'_>) -> FiError {
+    rkey_device::denials::refused(&format!("memory refused: {why}"));
+    error
+}
+
+/// Holds one range for a registration with these flags.
+fn hold(
+    kind: Kind,
+    interface: Interface,
+    flags: u64,
+    range: VaRange,
+    access: Access,
+) -> Result<Copier> {
+    let host = flags & FI_HMEM_HOST_ALLOC != 0;
+    let reads = Access::LOCAL_READ | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let wanted = Wanted {
+        range,
+        // FI-146: ignored for memory of the host.
+        device: interface.device_of(kind).filter(|_| !host),
+        reads: access.intersects(reads),
+        device_only: flags & FI_HMEM_DEVICE_ONLY != 0,
+        host,
+    };
+    match rkey_kinds::hold(kind, &wanted) {
+        Err(refusal @ Refusal::OtherDevice { .. }) => {
+            tracing::debug!("{refusal}");
+            lenient::unless_strict(&lenient::OTHER_DEVICE, FiError::INVAL)?;
+            let any = Wanted {
+                device: None,
+                ..wanted
+            };
+            rkey_kinds::hold(kind, &any).map_err(|refusal| refuse(&refusal))
+        }
+        other => other.map_err(|refusal| refuse(&refusal)),
+    }
+}
+
+/// Who copies the ranges of a registration. `interface` is what its attributes say.
+#[cold]
+pub(super) fn copiers(
+    domain: &Domain,
+    interface: Interface,
+    flags: u64,
+    ranges: &Ranges,
+    access: Access,
+) -> Result<Option<Box<Foreign>>> {
+    let both = FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC;
+    if flags & both == both {
+        return Err(denied(
+            FiError::INVAL,
+            format_args!("FI_HMEM_DEVICE_ONLY and FI_HMEM_HOST_ALLOC contradict each other"),
+        ));
+    }
+    let Some(kind) = interface.kind()? else {
+        if flags & FI_HMEM_DEVICE_ONLY != 0 {
+            return Err(denied(
+                FiError::INVAL,
+                format_args!(
+                    "FI_HMEM_DEVICE_ONLY needs the interface of a device: the processor reaches FI_HMEM_SYSTEM memory"
+                ),
+            ));
+        }
+        return found(domain, ranges);
+    };
+    let hold = |range: &VaRange| hold(kind, interface, flags, *range, access);
+    let copiers = ranges.iter().map(hold).collect::<Result<_>>()?;
+    Ok(Foreign::new(copiers, None))
+}
+
+/// Who copies ranges that the program calls system memory, or about which it says nothing. With `FI_MR_HMEM` the program must
+/// say it (FI-081); otherwise the runtimes do (FI-082).
+fn found(domain: &Domain, ranges: &Ranges) -> Result<Option<Box<Foreign>>> {
+    let one = |range: &VaRange| {
+        let found = discover(range.start()).map_err(|refusal| refuse(&refusal))?;
+        match found.filter(|found| found.is_foreign()) {
+            None => Ok(None),
+            Some(found) if domain.has(FI_MR_HMEM) => Err(denied(
+                FiError::INVAL,
+                format_args!(
+                    "{range} is {} memory: the domain has FI_MR_HMEM, so register it with fi_mr_regattr, its iface and its device",
+                    found.kind()
+                ),
+            )),
+            Some(found) => found.hold(*range).map_err(|refusal| refuse(&refusal)),
+        }
+    };
+    let copiers = ranges.iter().map(one).collect::<Result<_>>()?;
+    Ok(Foreign::new(copiers, None))
+}
+
+/// The memory of a DMA-buf: its range here, and who copies it. If the program names the interface of its device and the
+/// address at which the buffer begins there, that runtime copies; otherwise the file is mapped.
+pub(super) fn dma_buf(
+    buf: &Dmabuf,
+    interface: Interface,
+    flags: u64,
+    access: Access,
+) -> Result<(VaRange, Option<Box<Foreign>>)> {
+    if flags & FI_HMEM_DEVICE_ONLY != 0 && interface.iface == FI_HMEM_SYSTEM {
+        return Err(denied(
+            FiError::INVAL,
+            format_args!("FI_HMEM_DEVICE_ONLY needs the interface of a device"),
+        ));
+    }
+    if let Some(kind) = interface.kind()?
+        && buf.base != 0
+    {
+        let range = VaRange::new(buf.base + buf.offset, buf.len as u64).ok_or(FiError::INVAL)?;
+        let copier = hold(kind, interface, flags, range, access)?;
+        return Ok((range, Foreign::new(vec![copier], None)));
+    }
+    let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let memory = file::map(buf.fd, buf.offset, buf.len, access.intersects(writes));
+    let memory = memory.map_err(|error| match error.raw_os_error() {
+        Some(libc::ENODEV) => denied(FiError::OPNOTSUPP, format_args!(
+            "the file cannot be mapped: if it is a DMA-buf of a device, name its iface and base_addr"
+        )),
+        number => FiError(number.unwrap_or(libc::EIO)),
+    })?;
+    let foreign = Foreign::new(vec![memory.copier], Some(memory.mapping));
+    Ok((memory.range, foreign))
+}
+
+/// Registers a region whose segments are copied by these.
+///
+/// # Safety
+/// As for [`Device::register`].
+#[inline]
+pub(super) unsafe fn register(
+    device: &Device,
+    spec: &RegionSpec<'_>,
+    foreign: Option<&Foreign>,
+) -> std::result::Result<Region, DeviceError> {
+    // SAFETY: the caller promises it.
+    unsafe {
+        match foreign {
+            Some(foreign) if foreign.has_copiers() => {
+                device.register_foreign(spec, &foreign.copiers)
+            }
+            _ => device.register(spec),
+        }
+    }
+}
+
+/// Whether the processor must not touch a buffer that the program passes.
+pub(crate) fn is_foreign(addr: u64) -> Result<bool> {
+    let found = discover(addr).map_err(|refusal| refuse(&refusal))?;
+    Ok(found.is_some_and(|found| found.is_foreign()))
+}
+
+/// The key of a protection domain for a buffer without a registration.
+pub(super) fn unregistered(pd: &ProtectionDomain, foreign: bool) -> Result<LocalKey> {
+    match foreign {
+        true => pd.everything_foreign(),
+        false => Ok(pd.everything()),
+    }
+}
+
+/// Copies bytes that the program injects: with `FI_MR_HMEM` only from system memory (FI-I13).
+#[cold]
+pub(crate) fn load_injected(domain: &Domain, into: &mut [u8], addr: u64) -> Result<()> {
+    if domain.has(FI_MR_HMEM) && !into.is_empty() && is_foreign(addr)? {
+        return Err(denied(
+            FiError::INVAL,
+            format_args!(
+                "{} B at {addr:#x} are memory of a device: a domain with FI_MR_HMEM injects only system memory",
+                into.len()
+            ),
+        ));
+    }
+    anywhere().load(into, addr).map_err(|_| FiError::FAULT)
+}

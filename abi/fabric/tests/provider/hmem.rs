@@ -1,0 +1,500 @@
+//! Memory of accelerators, with fake runtimes whose memory traps when the processor touches it: a stray copy is a fault.
+
+use crate::harness::*;
+use crate::peer::{Peer, hear, is_peer, say, say_name, strictly};
+use crate::registration::pair;
+use rkey_fakes::{CUDA, Place};
+use rkey_fi::sys::*;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+const CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_HMEM;
+const LOCAL: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+const ALL: u64 = LOCAL | REMOTE;
+const EINVAL: c_int = -libc::EINVAL;
+/// Longer than what travels in one piece, on every way.
+const LEN: usize = 3 << 20;
+const TAG: u64 = 5;
+
+pub(crate) fn wish(mr_mode: c_int) -> Wish {
+    Wish {
+        caps: CAPS,
+        ..Wish::mode(mr_mode)
+    }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at * 7 + at / 251 + seed) as u8)
+        .collect()
+}
+
+/// Registers memory of an interface.
+fn register(
+    side: &Side,
+    (iface, device): (fi_hmem_iface, u64),
+    (at, len): (u64, usize),
+    (access, key, flags): (u64, u64, u64),
+) -> Result<Mr, c_int> {
+    let iov = [libc::iovec {
+        iov_base: at as *mut c_void,
+        iov_len: len,
+    }];
+    let mut attr = attributes(&iov, access, key);
+    attr.known.iface = iface;
+    attr.known.device = device;
+    side.regattr(&attr, flags)
+}
+
+fn cuda(side: &Side, memory: (u64, usize), access: u64, key: u64) -> Mr {
+    register(side, (FI_HMEM_CUDA, 0), memory, (access, key, 0)).unwrap()
+}
+
+/// A buffer by its address, with a descriptor.
+#[derive(Clone, Copy)]
+struct Buffer {
+    at: u64,
+    len: usize,
+    desc: *mut c_void,
+}
+
+impl Buffer {
+    fn plain((at, len): (u64, usize)) -> Self {
+        let desc = null_mut();
+        Self { at, len, desc }
+    }
+
+    fn of((at, len): (u64, usize), mr: &Mr) -> Self {
+        let desc = mr.desc();
+        Self { at, len, desc }
+    }
+}
+
+/// The end of an operation whose post returned this code: 0, its negative code, or the error of its completion.
+fn end(side: &Side, others: &[&Side], code: isize) -> c_int {
+    match code {
+        0 => side.completion(others).err().map_or(0, |error| error.err),
+        code => code as c_int,
+    }
+}
+
+fn write(side: &Side, it: Buffer, peer: u64, addr: u64, key: u64) -> c_int {
+    // SAFETY: a live handle; the buffer stays until the completion.
+    let code = again(|| unsafe {
+        let write = (*(*side.ep).rma).write;
+        write(
+            side.ep,
+            it.at as *const c_void,
+            it.len,
+            it.desc,
+            peer,
+            addr,
+            key,
+            null_mut(),
+        )
+    });
+    end(side, &[], code)
+}
+
+fn read(side: &Side, it: Buffer, peer: u64, addr: u64, key: u64) -> c_int {
+    // SAFETY: as above.
+    let code = again(|| unsafe {
+        let read = (*(*side.ep).rma).read;
+        read(
+            side.ep,
+            it.at as *mut c_void,
+            it.len,
+            it.desc,
+            peer,
+            addr,
+            key,
+            null_mut(),
+        )
+    });
+    end(side, &[], code)
+}
+
+fn post_send(side: &Side, it: Buffer, peer: u64) -> isize {
+    // SAFETY: as above.
+    again(|| unsafe {
+        let send = (*(*side.ep).tagged).send;
+        send(
+            side.ep,
+            it.at as *const c_void,
+            it.len,
+            it.desc,
+            peer,
+            TAG,
+            null_mut(),
+        )
+    })
+}
+
+fn post_recv(side: &Side, it: Buffer) -> isize {
+    let (at, from) = (it.at as *mut c_void, FI_ADDR_UNSPEC);
+    // SAFETY: as above.
+    unsafe {
+        let recv = (*(*side.ep).tagged).recv;
+        recv(side.ep, at, it.len, it.desc, from, TAG, 0, null_mut())
+    }
+}
+
+/// Adds to a number at a peer and fetches the old one; operand and result are at these buffers.
+fn fetch_add(side: &Side, other: &[&Side], it: [Buffer; 2], peer: u64, addr: u64) -> c_int {
+    let [operand, result] = it;
+    // SAFETY: as above.
+    let code = again(|| unsafe {
+        let add = (*(*side.ep).atomic).readwrite;
+        let from = (operand.at as *const c_void, operand.desc);
+        let to = (result.at as *mut c_void, result.desc);
+        let (ep, op) = (side.ep, FI_SUM);
+        add(
+            ep,
+            from.0,
+            1,
+            from.1,
+            to.0,
+            to.1,
+            peer,
+            addr,
+            1,
+            FI_UINT64,
+            op,
+            null_mut(),
+        )
+    });
+    end(side, other, code)
+}
+
+/// The peer: moves what it is told between its device memory and the test's.
+fn target(mode: c_int) {
+    let fake = CUDA.load().unwrap();
+    let side = Side::open(&wish(mode));
+    let memory = (fake.alloc(Place::Device, 0, LEN), LEN);
+    let mr = cuda(&side, memory, ALL, 1);
+    say_name(&side);
+    while let Some(line) = hear() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<usize>().unwrap();
+        match words[0] {
+            "fill" => fake.poke(memory.0, &pattern(LEN, number(1))),
+            "receive" => {
+                let len = number(1);
+                assert_eq!(post_recv(&side, Buffer::of((memory.0, len), &mr)), 0);
+                side.completion(&[]).unwrap();
+            }
+            "compare" => {
+                let (len, seed) = (number(1), number(2));
+                assert!(fake.peek(memory.0, len) == pattern(len, seed), "{line}");
+            }
+            _ => break,
+        }
+        say("done");
+    }
+    assert!(fake.copies() > 0);
+    assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
+}
+
+/// Proves: FI-125, FI-082, FI-083
+#[test]
+fn device_memory_travels_between_two_processes() {
+    let test = "hmem::device_memory_travels_between_two_processes";
+    if is_peer() {
+        return target(FI_MR_HMEM);
+    }
+    let Some(fake) = CUDA.load() else { return };
+    for mode in [FI_MR_HMEM, 0] {
+        let mut peer = Peer::start(test, &[]);
+        let side = Side::open(&wish(mode));
+        let number = side.insert(&peer.name());
+        let memory = (fake.alloc(Place::Device, 0, LEN), LEN);
+        let mr = cuda(&side, memory, ALL, 7);
+        for (seed, len) in [8, 64, 5000, 100_000, LEN].into_iter().enumerate() {
+            let buffer = match mode {
+                FI_MR_HMEM => Buffer::of((memory.0, len), &mr),
+                _ => Buffer::plain((memory.0, len)),
+            };
+            let mut ask = |what: String| {
+                peer.tell(&what);
+                assert_eq!(peer.heard(), "done");
+            };
+            fake.poke(memory.0, &pattern(len, seed));
+            assert_eq!(write(&side, buffer, number, 0, 1), 0, "{len}");
+            ask(format!("compare {len} {seed}"));
+            ask(format!("fill {}", seed + 100));
+            assert_eq!(read(&side, buffer, number, 0, 1), 0, "{len}");
+            assert!(
+                fake.peek(memory.0, len) == pattern(len, seed + 100),
+                "{len}"
+            );
+            peer.tell(&format!("receive {len}"));
+            fake.poke(memory.0, &pattern(len, seed + 50));
+            assert_eq!(
+                end(&side, &[], post_send(&side, buffer, number)),
+                0,
+                "{len}"
+            );
+            assert_eq!(peer.heard(), "done");
+            peer.tell(&format!("compare {len} {}", seed + 50));
+            assert_eq!(peer.heard(), "done");
+        }
+        peer.finish();
+        assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
+        fake.free(memory.0);
+    }
+}
+
+/// Both sides in this process, and buffers of every kind on both sides.
+#[test]
+fn every_pair_of_kinds_of_memory_exchanges_messages_and_atomics() {
+    let Some(fake) = CUDA.load() else { return };
+    let (a, b, peer) = pair(&wish(0));
+    let mut bytes = vec![0u8; 2 * LEN];
+    let system = bytes.as_mut_ptr().expose_provenance() as u64;
+    let places = [Place::Device, Place::Managed, Place::Host];
+    let mut memories: Vec<u64> = places.map(|place| fake.alloc(place, 0, 2 * LEN)).to_vec();
+    memories.push(system);
+    let mut seed = 0;
+    for from in &memories {
+        for to in &memories {
+            let to = to + LEN as u64;
+            for len in [40, 6000, LEN] {
+                seed += 1;
+                fake.poke(*from, &pattern(len, seed));
+                let receive = Buffer::plain((to, len));
+                assert_eq!(post_recv(&b, receive), 0);
+                assert_eq!(post_send(&a, Buffer::plain((*from, len)), peer), 0);
+                assert!(a.completion(&[&b]).is_ok() && b.completion(&[&a]).is_ok());
+                assert!(fake.peek(to, len) == pattern(len, seed), "{len}");
+                // An unexpected message waits in the provider.
+                fake.poke(*from, &pattern(len, seed + 1));
+                assert_eq!(post_send(&a, Buffer::plain((*from, len)), peer), 0);
+                poll(b.cq);
+                assert_eq!(post_recv(&b, receive), 0);
+                assert!(a.completion(&[&b]).is_ok() && b.completion(&[&a]).is_ok());
+                assert!(fake.peek(to, len) == pattern(len, seed + 1), "{len}");
+            }
+            let target = b.reg_at(to as usize, 64, REMOTE, 1, 0).unwrap();
+            fake.poke(to + 8, &40u64.to_ne_bytes());
+            fake.poke(*from, &2u64.to_ne_bytes());
+            let here = [0, 16].map(|at| Buffer::plain((*from + at, 8)));
+            assert_eq!(fetch_add(&a, &[&b], here, peer, 8), 0);
+            assert_eq!(fake.peek(to + 8, 8), 42u64.to_ne_bytes());
+            assert_eq!(fake.peek(*from + 16, 8), 40u64.to_ne_bytes());
+            assert_eq!(target.close(), 0);
+        }
+    }
+    for at in &memories[..3] {
+        fake.free(*at);
+    }
+}
+
+/// Proves: FI-080, FI-084, FI-085, FI-083, FI-279
+#[test]
+fn each_mode_bit_is_about_its_own_buffers() {
+    let Some(fake) = CUDA.load() else { return };
+    let at = fake.alloc(Place::Device, 0, 4096);
+    let mut bytes = vec![0u8; 4096];
+    let system = bytes.as_mut_ptr().expose_provenance() as u64;
+    for mode in [0, FI_MR_LOCAL, FI_MR_HMEM, FI_MR_LOCAL | FI_MR_HMEM] {
+        let (a, b, peer) = pair(&wish(mode));
+        let mut target = vec![0u8; 64];
+        let remote = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+        for (memory, iface, bit) in [
+            ((system, 64), FI_HMEM_SYSTEM, FI_MR_LOCAL),
+            ((at, 64), FI_HMEM_CUDA, FI_MR_HMEM),
+        ] {
+            let without = if mode & bit == 0 { 0 } else { EINVAL };
+            let plain = Buffer::plain(memory);
+            assert_eq!(write(&a, plain, peer, 0, 1), without, "{mode:#x} {iface}");
+            assert_eq!(read(&a, plain, peer, 0, 1), without, "{mode:#x} {iface}");
+            let posted = post_recv(&a, plain) as c_int;
+            assert_eq!(posted, without, "{mode:#x} {iface}");
+            let mr = register(&a, (iface, 0), memory, (LOCAL, 0, 0)).unwrap();
+            let described = Buffer::of(memory, &mr);
+            assert_eq!(write(&a, described, peer, 0, 1), 0, "{mode:#x} {iface}");
+            assert_eq!(read(&a, described, peer, 0, 1), 0, "{mode:#x} {iface}");
+            assert_eq!(mr.close(), 0);
+        }
+        assert_eq!((close(a.ep.cast()), remote.close()), (0, 0));
+    }
+    fake.free(at);
+}
+
+/// Proves: FI-081, FI-082, FI-130, FI-144, FI-146
+#[test]
+fn registrations_that_contradict_the_runtime_are_refused() {
+    let Some(fake) = CUDA.load() else { return };
+    let device = (fake.alloc(Place::Device, 1, 4096), 4096);
+    let host = (fake.alloc(Place::Host, 0, 4096), 4096);
+    let mut bytes = vec![0u8; 4096];
+    let system = (bytes.as_mut_ptr().expose_provenance() as u64, 4096);
+    let (strict, lax) = (Side::open(&wish(FI_MR_HMEM)), Side::open(&wish(0)));
+    for side in [&strict, &lax] {
+        let code = |iface, device, memory, flags| {
+            let made = register(side, (iface, device), memory, (REMOTE, 1, flags));
+            made.map_or_else(|code| code, |mr| mr.close())
+        };
+        let (only, of_host) = (FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC);
+        assert_eq!(code(FI_HMEM_CUDA, 1, device, 0), 0);
+        assert_eq!(code(FI_HMEM_CUDA, 1, device, only), 0);
+        assert_eq!(code(FI_HMEM_CUDA, 1, device, of_host), EINVAL);
+        assert_eq!(code(FI_HMEM_CUDA, 1, device, only | of_host), EINVAL);
+        assert_eq!(
+            code(FI_HMEM_CUDA, 77, host, of_host),
+            0,
+            "device is ignored"
+        );
+        assert_eq!(code(FI_HMEM_CUDA, 0, host, only), EINVAL);
+        assert_eq!(code(FI_HMEM_CUDA, 0, system, 0), EINVAL, "not CUDA's");
+        assert_eq!(
+            code(FI_HMEM_CUDA, 1, (device.0, 8192), 0),
+            EINVAL,
+            "too long"
+        );
+        assert_eq!(code(FI_HMEM_SYSTEM, 0, system, only), EINVAL);
+        assert_eq!(code(FI_HMEM_SYSTEM, 0, system, of_host), 0);
+        assert_eq!(code(FI_HMEM_NEURON, 0, device, 0), -libc::ENOSYS);
+    }
+    // Device memory that the program calls system memory.
+    let all = |side: &Side, expected: c_int| {
+        let at = device.0 as usize;
+        let code = |made: Result<Mr, c_int>| made.map_or_else(|code| code, |mr| mr.close());
+        assert_eq!(code(side.reg_at(at, 8, REMOTE, 1, 0)), expected);
+        let plain = register(side, (FI_HMEM_SYSTEM, 0), device, (REMOTE, 1, 0));
+        assert_eq!(code(plain), expected);
+    };
+    all(&strict, EINVAL);
+    all(&lax, 0);
+    fake.free(device.0);
+    fake.free(host.0);
+}
+
+/// Proves in strict mode: FI-131
+#[test]
+fn in_strict_mode_the_device_must_be_that_of_the_memory() {
+    strictly(
+        "hmem::in_strict_mode_the_device_must_be_that_of_the_memory",
+        || {
+            let Some(fake) = CUDA.load() else { return };
+            let memory = (fake.alloc(Place::Device, 1, 64), 64);
+            let side = Side::open(&wish(0));
+            // Only the member `cuda` of the union counts, an int.
+            for (device, accepted) in [(0, false), (1, true), (2, false), (7 << 32 | 1, true)] {
+                let made = register(&side, (FI_HMEM_CUDA, device), memory, (REMOTE, 1, 0));
+                assert_eq!(made.is_ok(), accepted, "{device:#x}");
+                if let Ok(mr) = made {
+                    assert_eq!(mr.close(), 0);
+                }
+            }
+        },
+    );
+}
+
+/// Without `FI_HMEM` the program has promised system memory. The processor finds out that it cannot touch it.
+#[test]
+fn device_memory_in_a_domain_without_hmem_is_an_error_of_the_operation() {
+    let Some(fake) = CUDA.load() else { return };
+    let (a, b, peer) = pair(&Wish::default());
+    let at = fake.alloc(Place::Device, 0, 4096);
+    let mr = b.reg_at(at as usize, 4096, REMOTE, 1, 0).unwrap();
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), libc::EFAULT);
+    let mut target = vec![0u8; 64];
+    let other = b.reg(&mut target, REMOTE, 2, 0).unwrap();
+    assert_eq!(write(&a, Buffer::plain((at, 8)), peer, 0, 2), libc::EFAULT);
+    assert_eq!(a.write(peer, &[1; 8], 0, 2), 0, "also afterwards");
+    assert_eq!((mr.close(), other.close()), (0, 0));
+    fake.free(at);
+}
+
+/// Proves: FI-067
+#[test]
+fn memory_that_was_freed_is_refused_even_if_its_address_is_in_use_again() {
+    let Some(fake) = CUDA.load() else { return };
+    let (a, b, peer) = pair(&wish(0));
+    let at = fake.alloc(Place::Device, 0, 4096);
+    let mr = cuda(&b, (at, 4096), REMOTE, 1);
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+    fake.free(at);
+    assert_eq!(a.write(peer, &[2; 8], 0, 1), libc::EFAULT);
+    assert_eq!(fake.alloc(Place::Device, 0, 4096), at);
+    assert_eq!(a.write(peer, &[3; 8], 0, 1), libc::EFAULT);
+    assert_eq!(a.read(peer, &mut [0; 8], 0, 1), libc::EFAULT);
+    assert_eq!(fake.peek(at, 8), [1; 8]);
+    assert_eq!(mr.close(), 0);
+    let again = cuda(&b, (at, 4096), REMOTE, 1);
+    assert_eq!(a.write(peer, &[4; 8], 0, 1), 0);
+    assert_eq!((fake.peek(at, 8), again.close()), (vec![4; 8], 0));
+    fake.free(at);
+}
+
+#[test]
+fn a_runtime_that_fails_gives_error_completions() {
+    let Some(fake) = CUDA.load() else { return };
+    let (a, b, peer) = pair(&wish(0));
+    let at = fake.alloc(Place::Device, 0, LEN);
+    let mr = cuda(&b, (at, LEN), REMOTE, 1);
+    let mut bytes = vec![7u8; LEN];
+    let here = bytes.as_mut_ptr().expose_provenance() as u64;
+    for len in [8, LEN] {
+        for copies in [1, 2] {
+            fake.fail(copies);
+            let results = [0, 1].map(|_| a.write(peer, &bytes[..len], 0, 1));
+            assert!(
+                results.contains(&libc::EFAULT),
+                "{len} {copies} {results:?}"
+            );
+            fake.fail(1);
+            assert_eq!(a.read(peer, &mut vec![0; len], 0, 1), libc::EFAULT);
+            // On our own side.
+            let own = Buffer::plain((at, len));
+            let target = b.reg_at(here as usize, LEN, REMOTE, 2, 0).unwrap();
+            let sides = [write(&a, own, peer, 0, 2), read(&a, own, peer, 0, 2)];
+            assert_eq!(sides, [libc::EFAULT; 2], "{len}");
+            // A short message is read when it is sent, a long one when it has a receive.
+            let long = len == LEN;
+            if long {
+                assert_eq!(post_recv(&b, Buffer::plain((here, len))), 0);
+            }
+            let message = post_send(&a, own, peer);
+            assert_ne!(end(&a, &[&b], message), 0, "{len}");
+            assert!(!long || b.completion(&[&a]).is_err());
+            fake.fail(0);
+            assert_eq!((a.write(peer, &bytes[..len], 0, 1), target.close()), (0, 0));
+        }
+    }
+    assert_eq!(mr.close(), 0);
+    fake.free(at);
+}
+
+/// Proves: FI-I13
+#[test]
+fn only_system_memory_is_injected_with_the_mode_bit() {
+    let Some(fake) = CUDA.load() else { return };
+    let at = fake.alloc(Place::Device, 0, 4096);
+    for (mode, expected) in [(FI_MR_HMEM, EINVAL), (0, 0)] {
+        let (a, b, peer) = pair(&wish(mode));
+        let mut target = vec![0u8; 8];
+        let remote = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+        let bytes = [9u8; 8];
+        fake.poke(at, &bytes);
+        let inject = |from: *const c_void| {
+            // SAFETY: live handles; 8 bytes, or memory that the provider must not touch.
+            let codes = unsafe {
+                let (ep, msg, rma) = (a.ep, &*(*a.ep).msg, &*(*a.ep).rma);
+                let atomic = (*(*a.ep).atomic).inject;
+                [
+                    again(|| (msg.inject)(ep, from, 8, peer)),
+                    again(|| (rma.inject)(ep, from, 8, peer, 0, 1)),
+                    again(|| atomic(ep, from, 1, peer, 0, 1, FI_UINT64, FI_ATOMIC_WRITE)),
+                ]
+            };
+            codes.map(|code| code as c_int)
+        };
+        assert_eq!(inject(bytes.as_ptr().cast()), [0; 3]);
+        assert_eq!(inject(at as *const c_void), [expected; 3]);
+        drop((a, b));
+        assert_eq!(remote.close(), 0);
+    }
+    fake.free(at);
+}

@@ -1,0 +1,78 @@
+//! The kinds of memory that have a runtime.
+
+use crate::runtime::{self, Absent, Runtime};
+use std::fmt;
+
+/// A kind of accelerator memory, named by its runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// NVIDIA's CUDA driver.
+    Cuda,
+    /// AMD's ROCr (HSA).
+    Rocr,
+    /// Intel's oneAPI Level Zero.
+    LevelZero,
+    /// AWS Neuron.
+    Neuron,
+    /// Habana's SynapseAI.
+    SynapseAi,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Cuda,
+        Self::Rocr,
+        Self::LevelZero,
+        Self::Neuron,
+        Self::SynapseAi,
+    ];
+
+    /// The runtime's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "CUDA",
+            Self::Rocr => "ROCr",
+            Self::LevelZero => "Level Zero",
+            Self::Neuron => "Neuron",
+            Self::SynapseAi => "SynapseAI",
+        }
+    }
+
+    /// The library that is loaded.
+    #[must_use]
+    pub const fn library(self) -> &'static str {
+        match self {
+            Self::Cuda => "libcuda.so.1",
+            Self::Rocr => "libhsa-runtime64.so.1",
+            Self::LevelZero => "libze_loader.so.1",
+            Self::Neuron => "libnrt.so.1",
+            Self::SynapseAi => "libSynapse.so",
+        }
+    }
+
+    /// Whether the runtime says of any address whether it is its memory.
+    #[must_use]
+    pub const fn discovers(self) -> bool {
+        matches!(self, Self::Cuda | Self::Rocr | Self::LevelZero)
+    }
+
+    /// Loads the runtime's library, if that has not been done.
+    ///
+    /// # Errors
+    /// Why this host lacks it.
+    pub fn load(self) -> Result<(), Absent> {
+        self.runtime().map(|_| ())
+    }
+
+    pub(crate) fn runtime(self) -> Result<&'static dyn Runtime, Absent> {
+        runtime::of(self)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}

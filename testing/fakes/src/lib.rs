@@ -1,0 +1,188 @@
+//! Fake runtimes of accelerators: C libraries that the tests build and load under the runtime's name.
+//!
+//! Their memory traps when the processor touches it by its address, so a stray copy is a fault. A second mapping, which only
+//! the fake knows, holds the bytes. Freed addresses are given out again at once.
+
+#![allow(unsafe_code)]
+// UNSAFETY: loads a library that was built a moment ago, and calls its functions.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const COMMON: &str = include_str!("common.h");
+
+/// A fake runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Runtime {
+    /// The runtime's name in the project.
+    pub name: &'static str,
+    /// The name under which its programs load it.
+    library: &'static str,
+    source: &'static str,
+}
+
+/// `libcuda.so.1`.
+pub const CUDA: Runtime = Runtime {
+    name: "CUDA",
+    library: "libcuda.so.1",
+    source: include_str!("cuda.c"),
+};
+
+/// Where memory of a fake is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Place {
+    /// At the device.
+    Device = 1,
+    /// It migrates.
+    Managed = 2,
+    /// At the host.
+    Host = 3,
+}
+
+/// A loaded fake. A process has one of each runtime, which one test at a time uses.
+#[derive(Debug)]
+pub struct Fake {
+    library: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Runtime {
+    /// Builds and loads it, for the life of the process, and waits until no other test uses a fake. `None` if this host has no
+    /// C compiler; the test says that it is skipped.
+    ///
+    /// # Panics
+    /// The library cannot be built or loaded.
+    #[must_use]
+    pub fn load(&self) -> Option<Fake> {
+        static LOADED: Mutex<Vec<(&str, usize)>> = Mutex::new(Vec::new());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = loaded.iter().find(|(name, _)| *name == self.name);
+        let library = match known {
+            Some((_, library)) => *library,
+            None => {
+                let library = self.open()?;
+                loaded.push((self.name, library));
+                library
+            }
+        };
+        let fake = Fake {
+            library,
+            _alone: alone,
+        };
+        fake.fail(0);
+        Some(fake)
+    }
+
+    fn open(&self) -> Option<usize> {
+        let Some(path) = self.build() else {
+            println!("skipped: no C compiler is installed");
+            return None;
+        };
+        let name = CString::new(path.to_str().expect("a path of ours")).expect("no zero");
+        // SAFETY: our own library; its name is that of the runtime, so it is found under that name from now on.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null(), "cannot load {}", path.display());
+        let _ = std::fs::remove_file(&path);
+        Some(library as usize)
+    }
+
+    fn build(&self) -> Option<PathBuf> {
+        let name = format!("rkey-fake-{}-{}", self.name, std::process::id());
+        let place = std::env::temp_dir().join(name);
+        let (source, library) = (place.with_extension("c"), place.with_extension("so"));
+        std::fs::write(&source, [COMMON, self.source].concat()).expect("room for a file");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
+            .arg(&library)
+            .arg(&source)
+            .arg(format!("-Wl,-soname,{}", self.library))
+            .arg("-lpthread")
+            .status();
+        let _ = std::fs::remove_file(&source);
+        match built {
+            Ok(status) => {
+                assert!(status.success(), "cannot build {}", self.library);
+                Some(library)
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+macro_rules! call {
+    ($fake:expr, $name:literal: $type:ty, $($argument:expr),*) => {{
+        // SAFETY: a loaded library, and the type of its function.
+        unsafe {
+            let name: *const c_char = concat!($name, "\0").as_ptr().cast();
+            let function = libc::dlsym($fake.library as *mut c_void, name);
+            assert!(!function.is_null(), $name);
+            std::mem::transmute::<*mut c_void, $type>(function)($($argument),*)
+        }
+    }};
+}
+
+impl Fake {
+    /// Allocates memory at a device.
+    ///
+    /// # Panics
+    /// There is no room.
+    #[must_use]
+    pub fn alloc(&self, place: Place, device: i32, len: usize) -> u64 {
+        let at = call!(
+            self,
+            "fake_alloc": unsafe extern "C" fn(c_int, c_int, u64) -> u64,
+            place as c_int,
+            device,
+            len as u64
+        );
+        assert_ne!(at, 0, "the fake has no room");
+        at
+    }
+
+    /// Frees an allocation.
+    ///
+    /// # Panics
+    /// There is none at this address.
+    pub fn free(&self, at: u64) {
+        let code = call!(self, "fake_free": unsafe extern "C" fn(u64) -> c_int, at);
+        assert_eq!(code, 0);
+    }
+
+    /// The bytes of its memory.
+    #[must_use]
+    pub fn peek(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0u8; len];
+        let into = bytes.as_mut_ptr().cast();
+        call!(self, "fake_peek": unsafe extern "C" fn(u64, *mut c_void, u64), at, into, len as u64);
+        bytes
+    }
+
+    /// Changes bytes of its memory.
+    pub fn poke(&self, at: u64, bytes: &[u8]) {
+        let (from, len) = (bytes.as_ptr().cast(), bytes.len() as u64);
+        call!(self, "fake_poke": unsafe extern "C" fn(u64, *const c_void, u64), at, from, len);
+    }
+
+    /// How many copies it was asked for.
+    #[must_use]
+    pub fn copies(&self) -> u64 {
+        call!(self, "fake_copies": unsafe extern "C" fn() -> u64,)
+    }
+
+    /// Lets the `n`-th copy from now on fail, and all after it; 0 heals it.
+    pub fn fail(&self, n: u64) {
+        call!(self, "fake_fail": unsafe extern "C" fn(u64), n);
+    }
+
+    /// How many contexts the calling thread has pushed (CUDA).
+    #[must_use]
+    pub fn depth(&self) -> i32 {
+        call!(self, "fake_depth": unsafe extern "C" fn() -> c_int,)
+    }
+}
