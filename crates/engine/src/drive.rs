@@ -378,7 +378,7 @@ fn take_responses<L: Link, M: Memory>(
 ) -> Result<u32, Malformed> {
     let mut fragments = 0;
     while fragments < budget {
-        match &link_state.link.response() {
+        match &link_state.link.next_response() {
             Ok(Some(incoming)) => on_response(x, qps, numbers, &mut link_state.meta, incoming),
             Ok(None) => break,
             Err(malformed) => return Err(*malformed),
@@ -387,7 +387,7 @@ fn take_responses<L: Link, M: Memory>(
         fragments += 1;
     }
     if fragments < budget {
-        let ticket = link_state.link.acked()?;
+        let ticket = link_state.link.acknowledged()?;
         if ticket > link_state.meta.outstanding.acked {
             fragments += 1;
             on_acked(x, qps, &mut link_state.meta, ticket);
@@ -426,7 +426,7 @@ fn take_requests<L: Link, M: Memory>(
             continue;
         }
         // The fragment is handled in place: moving it costs as much as executing it.
-        let next = link_state.link.incoming();
+        let next = link_state.link.next_request();
         let incoming = match &next {
             Ok(Some(incoming)) => incoming,
             Ok(None) => break,
@@ -456,7 +456,7 @@ fn take_requests<L: Link, M: Memory>(
 #[inline]
 fn conclude<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
     match reply {
-        Reply::Done => link_state.link.incoming_done(),
+        Reply::Done => link_state.link.request_done(),
         Reply::Answer(answer) => send_answer(link_state, answer),
         Reply::Bulk(bulk) => link_state.meta.bulk = Some(bulk),
         Reply::Hold => link_state.meta.stuck = true,
@@ -464,13 +464,13 @@ fn conclude<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
 }
 
 fn send_answer<L: Link>(link_state: &mut LinkState<L>, answer: Answer) {
-    let sent = link_state.link.respond(&answer.header, |mut place| {
+    let sent = link_state.link.send_response(&answer.header, |mut place| {
         let len = place.len().min(answer.wire.len());
         place.put(0, &answer.wire[..len]);
         Ok(())
     });
     match sent {
-        Ok(()) => link_state.link.incoming_done(),
+        Ok(()) => link_state.link.request_done(),
         Err(SendError::Full) => link_state.meta.unsent = Some(answer),
         Err(SendError::Down | SendError::Fault(_)) => {
             let reason = link_state.link.is_up().err().unwrap_or(DownReason::Closed);

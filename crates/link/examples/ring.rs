@@ -88,7 +88,7 @@ fn target(name: &str) -> Outcome {
     let mut idle = 0u32;
     let mut words = vec![0; SIZE];
     loop {
-        if let Some(incoming) = link.incoming()? {
+        if let Some(incoming) = link.next_request()? {
             idle = 0;
             let header = incoming.header;
             match (header.op, incoming.payload) {
@@ -110,14 +110,14 @@ fn target(name: &str) -> Outcome {
                         ..Header::new(Op::ReadData)
                     };
                     let value = &words[..8];
-                    link.respond(&answer, |mut place| {
+                    link.send_response(&answer, |mut place| {
                         place.put(0, value);
                         Ok(())
                     })?;
                 }
                 _ => return Err("unexpected request".into()),
             }
-            link.incoming_done();
+            link.request_done();
         } else {
             link.flush();
             hint::pause();
@@ -147,7 +147,7 @@ impl Initiator {
                     addr: BASE + offset as u64,
                     ..Header::new(Op::Write)
                 };
-                last = self.request(&header, |mut place| {
+                last = self.send_request(&header, |mut place| {
                     place.put(0, &bytes);
                 })?;
             }
@@ -157,13 +157,13 @@ impl Initiator {
     }
 
     #[inline(always)]
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl Fn(OwnBytes<'_>),
     ) -> Result<u64, Box<dyn Error>> {
         loop {
-            let sent = self.link.request(header, |place| {
+            let sent = self.link.send_request(header, |place| {
                 fill(place);
                 Ok(())
             });
@@ -175,13 +175,13 @@ impl Initiator {
                 Err(SendError::Full) => hint::pause(),
                 Err(e) => return Err(e.into()),
             }
-            self.link.acked()?;
+            self.link.acknowledged()?;
         }
     }
 
     fn wait_for(&mut self, ticket: u64) -> Outcome {
-        while self.link.acked()? <= ticket {
-            if self.link.response()?.is_some() {
+        while self.link.acknowledged()? <= ticket {
+            if self.link.next_response()?.is_some() {
                 self.link.response_done();
             }
             self.link.flush();
@@ -199,15 +199,15 @@ impl Initiator {
         };
         let start = Instant::now();
         for i in 0..count {
-            self.request(&header, |_| ())?;
-            while self.link.response()?.is_none() {
+            self.send_request(&header, |_| ())?;
+            while self.link.next_response()?.is_none() {
                 hint::pause();
             }
             self.link.response_done();
             // Reads acknowledgements as rarely as the window allows: the other side writes their
             // cache line, and each read of it costs a transfer.
             if i.is_multiple_of(8) {
-                self.link.acked()?;
+                self.link.acknowledged()?;
             }
         }
         Ok(start.elapsed())
@@ -223,8 +223,8 @@ impl Initiator {
         header.flags |= HeaderFlags::ACK_NOW;
         let start = Instant::now();
         for i in 0..count {
-            let ticket = self.request(&header, |mut place| place.put(0, &i.to_le_bytes()))?;
-            while self.link.acked()? <= ticket {
+            let ticket = self.send_request(&header, |mut place| place.put(0, &i.to_le_bytes()))?;
+            while self.link.acknowledged()? <= ticket {
                 hint::pause();
             }
         }
@@ -238,14 +238,14 @@ impl Initiator {
             addr: BASE,
             ..Header::new(Op::Write)
         };
-        let refs = [(bytes.as_ptr() as u64, len as u64)];
+        let remote_iovec = [(bytes.as_ptr() as u64, len as u64)];
         let start = Instant::now();
         let mut last = 0;
         for _ in 0..count {
             last = loop {
-                match self.link.request_remote_iovec(&header, &refs) {
+                match self.link.send_remote_iovec(&header, &remote_iovec) {
                     Ok(ticket) => break ticket,
-                    Err(SendError::Full) => drop(self.link.acked()?),
+                    Err(SendError::Full) => drop(self.link.acknowledged()?),
                     Err(e) => return Err(e.into()),
                 }
             };

@@ -3,8 +3,8 @@
 use crate::loopback::Loopback;
 use crate::shm::ShmLink;
 use crate::{
-    Capabilities, DownReason, Header, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
-    PullError, RemotePeer, SendError, Ticket,
+    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, PollHandle, PullError,
+    ReceivedFragment, RemotePeer, SendError, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -58,21 +58,21 @@ impl Link for AnyLink {
     }
 
     #[inline(always)]
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
-        each!(self, link => link.request(header, fill))
+        each!(self, link => link.send_request(header, fill))
     }
 
     #[inline]
-    fn request_remote_iovec(
+    fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
-        each!(self, link => link.request_remote_iovec(header, refs))
+        each!(self, link => link.send_remote_iovec(header, remote_iovec))
     }
 
     fn prefers_fragments(&self) -> bool {
@@ -84,8 +84,8 @@ impl Link for AnyLink {
     }
 
     #[inline]
-    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
-        each!(self, link => link.response())
+    fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
+        each!(self, link => link.next_response())
     }
 
     #[inline]
@@ -94,18 +94,18 @@ impl Link for AnyLink {
     }
 
     #[inline]
-    fn acked(&mut self) -> Result<Ticket, Malformed> {
-        each!(self, link => link.acked())
+    fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
+        each!(self, link => link.acknowledged())
     }
 
     #[inline]
-    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
-        each!(self, link => link.incoming())
+    fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
+        each!(self, link => link.next_request())
     }
 
     #[inline]
-    fn incoming_done(&mut self) {
-        each!(self, link => link.incoming_done());
+    fn request_done(&mut self) {
+        each!(self, link => link.request_done());
     }
 
     #[inline]
@@ -114,12 +114,12 @@ impl Link for AnyLink {
     }
 
     #[inline]
-    fn respond(
+    fn send_response(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        each!(self, link => link.respond(header, fill))
+        each!(self, link => link.send_response(header, fill))
     }
 
     #[inline]

@@ -6,8 +6,8 @@
 //! down.
 
 use crate::{
-    Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, LinkRole, Malformed, NodeId,
-    PollHandle, PullError, RemotePeer, SendError, Ticket,
+    Capabilities, DownReason, Header, HeaderFlags, Link, LinkRole, Malformed, NodeId, PollHandle,
+    PullError, ReceivedFragment, RemotePeer, SendError, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -139,7 +139,11 @@ impl<L> Faulty<L> {
         }
     }
 
-    fn look<'a>(&self, direction: usize, fragment: Option<Incoming<'a>>) -> Option<Incoming<'a>> {
+    fn look<'a>(
+        &self,
+        direction: usize,
+        fragment: Option<ReceivedFragment<'a>>,
+    ) -> Option<ReceivedFragment<'a>> {
         let kept = &self.changes[direction];
         if self.down.is_some() || self.happens(self.plan.hide) {
             return None;
@@ -186,22 +190,22 @@ impl<L: Link> Link for Faulty<L> {
         self.down.map_or_else(|| self.inner.is_up(), Err)
     }
 
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
         self.may_send()?;
-        self.inner.request(header, fill)
+        self.inner.send_request(header, fill)
     }
 
-    fn request_remote_iovec(
+    fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         self.may_send()?;
-        self.inner.request_remote_iovec(header, refs)
+        self.inner.send_remote_iovec(header, remote_iovec)
     }
 
     fn prefers_fragments(&self) -> bool {
@@ -212,8 +216,8 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.prefers_fragments_for_read(len)
     }
 
-    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
-        Ok(self.look(RESPONSES, self.inner.response()?))
+    fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
+        Ok(self.look(RESPONSES, self.inner.next_response()?))
     }
 
     fn response_done(&mut self) {
@@ -221,19 +225,19 @@ impl<L: Link> Link for Faulty<L> {
         self.count_taken(RESPONSES);
     }
 
-    fn acked(&mut self) -> Result<Ticket, Malformed> {
+    fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         if self.down.is_none() && !self.happens(self.plan.deaf) {
-            self.acked = self.inner.acked()?;
+            self.acked = self.inner.acknowledged()?;
         }
         Ok(self.acked)
     }
 
-    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
-        Ok(self.look(REQUESTS, self.inner.incoming()?))
+    fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
+        Ok(self.look(REQUESTS, self.inner.next_request()?))
     }
 
-    fn incoming_done(&mut self) {
-        self.inner.incoming_done();
+    fn request_done(&mut self) {
+        self.inner.request_done();
         self.count_taken(REQUESTS);
     }
 
@@ -241,7 +245,7 @@ impl<L: Link> Link for Faulty<L> {
         self.down.is_none() && !self.happens(self.plan.full) && self.inner.room_to_respond()
     }
 
-    fn respond(
+    fn send_response(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
@@ -250,7 +254,7 @@ impl<L: Link> Link for Faulty<L> {
         if self.down.is_some() {
             return Err(SendError::Down);
         }
-        self.inner.respond(header, fill)
+        self.inner.send_response(header, fill)
     }
 
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
@@ -316,24 +320,24 @@ mod tests {
         let mut link = Faulty::new(Loopback::new(NodeId::default()), plan, seed);
         let mut seen = Vec::new();
         let (mut sent, mut looks) = (0, 0);
-        while (seen.len() < 200 || link.acked() != Ok(200)) && looks < 100_000 {
+        while (seen.len() < 200 || link.acknowledged() != Ok(200)) && looks < 100_000 {
             looks += 1;
             if sent < 200 {
                 let header = Header {
                     msn: sent,
                     ..Header::new(Op::Probe)
                 };
-                match link.request(&header, |_| Ok(())) {
+                match link.send_request(&header, |_| Ok(())) {
                     Ok(_) => sent += 1,
                     Err(SendError::Full) => {}
                     Err(_) => break,
                 }
             }
-            if let Some(incoming) = link.incoming().unwrap() {
-                let again = link.incoming().unwrap();
+            if let Some(incoming) = link.next_request().unwrap() {
+                let again = link.next_request().unwrap();
                 assert!(again.is_none_or(|again| again.header == incoming.header));
                 seen.push(incoming.header);
-                link.incoming_done();
+                link.request_done();
             }
             link.flush();
         }

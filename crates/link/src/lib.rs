@@ -8,7 +8,7 @@
 //! A link moves bytes between peers. It knows no keys, regions or queue pair states: the engine
 //! decides what a request may do, and a link only promises that every fragment arrives once, whole
 //! and in order, and that a request counts as executed only after its responses have been taken
-//! ([`Link::acked`]).
+//! ([`Link::acknowledged`]).
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -45,6 +45,6 @@ pub mod shm;
 pub use any::AnyLink;
 pub use error::{DownReason, Malformed, PullError, SendError};
 pub use header::{Header, HeaderFlags, Op};
-pub use link::{Capabilities, Incoming, Link, NodeId, Payload, RemoteIovec, Ticket};
+pub use link::{Capabilities, Link, NodeId, Payload, ReceivedFragment, RemoteIovec, Ticket};
 pub use peer::{LinkRole, PollHandle, RemotePeer};
 pub use ring::Peek;

@@ -84,7 +84,7 @@ pub enum Payload<'a> {
 
 /// One fragment that arrived: its header has been copied out and checked, and its payload is still in the ring.
 #[derive(Clone, Debug)]
-pub struct Incoming<'a> {
+pub struct ReceivedFragment<'a> {
     /// The checked header.
     pub header: Header,
     /// The payload.
@@ -93,11 +93,11 @@ pub struct Incoming<'a> {
 
 /// A path between this device and one other (or itself).
 ///
-/// Order of calls. A requester calls [`request`](Self::request) any number of times, then [`flush`](Self::flush); it takes
-/// [`response`](Self::response)s, each followed by [`response_done`](Self::response_done), until none is left, and then
-/// reads [`acked`](Self::acked). A responder executes [`incoming`](Self::incoming) only when
+/// Order of calls. A requester calls [`send_request`](Self::send_request) any number of times, then [`flush`](Self::flush); it takes
+/// [`next_response`](Self::next_response)s, each followed by [`response_done`](Self::response_done), until none is left, and then
+/// reads [`acknowledged`](Self::acknowledged). A responder executes [`next_request`](Self::next_request) only when
 /// [`room_to_respond`](Self::room_to_respond), sends its responses, and then calls
-/// [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and `response` may be called again without
+/// [`request_done`](Self::request_done); then it flushes. `next_request` and `next_response` may be called again without
 /// `..._done`: they return the same fragment.
 pub trait Link {
     /// The device at the other end.
@@ -118,7 +118,7 @@ pub trait Link {
     /// # Errors
     /// [`SendError::Full`] when there is no room; [`SendError::Fault`] when `fill` failed, and then nothing was sent;
     /// [`SendError::Down`]. A `header.len` above [`Capabilities::fragment_max`] is always `Full`: split the message.
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
@@ -129,12 +129,12 @@ pub trait Link {
     /// acknowledged. For an [`Op::Read`](crate::Op::Read) the list says where the data may be pushed.
     ///
     /// # Errors
-    /// Same as for [`request`](Self::request); a list that is empty, too long or does not add up to `header.len` (reads:
+    /// Same as for [`send_request`](Self::send_request); a list that is empty, too long or does not add up to `header.len` (reads:
     /// to `header.total`, with `header.len` 0) is always `Full`.
-    fn request_remote_iovec(
+    fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError>;
 
     /// Whether a fragment should carry its payload, although a remote iovec is possible: the ring has room for a
@@ -155,7 +155,7 @@ pub trait Link {
     ///
     /// # Errors
     /// The peer broke the protocol; the link is down.
-    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed>;
+    fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed>;
 
     /// Frees the slot of the response. Does nothing if there was none.
     fn response_done(&mut self);
@@ -164,25 +164,25 @@ pub trait Link {
     ///
     /// # Errors
     /// The peer broke the protocol; the link is down.
-    fn acked(&mut self) -> Result<Ticket, Malformed>;
+    fn acknowledged(&mut self) -> Result<Ticket, Malformed>;
 
     /// The oldest request that has not been executed.
     ///
     /// # Errors
     /// The peer broke the protocol; the link is down.
-    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed>;
+    fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed>;
 
     /// Removes the request, which has been executed, refused or dropped. Does nothing if there was none.
-    fn incoming_done(&mut self);
+    fn request_done(&mut self);
 
     /// Whether one response with a whole fragment of payload can be sent now.
     fn room_to_respond(&self) -> bool;
 
-    /// Sends a response; see [`request`](Self::request).
+    /// Sends a response; see [`send_request`](Self::send_request).
     ///
     /// # Errors
-    /// Same as for [`request`](Self::request).
-    fn respond(
+    /// Same as for [`send_request`](Self::send_request).
+    fn send_response(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,

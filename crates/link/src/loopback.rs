@@ -5,8 +5,8 @@
 
 use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, KeepMapped, Role};
 use crate::{
-    Capabilities, DownReason, Header, Incoming, Link, Malformed, NodeId, PullError, SendError,
-    Ticket,
+    Capabilities, DownReason, Header, Link, Malformed, NodeId, PullError, ReceivedFragment,
+    SendError, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -96,7 +96,7 @@ impl Link for Loopback {
     }
 
     #[inline(always)]
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
@@ -107,19 +107,19 @@ impl Link for Loopback {
             .map_err(|e| self.full_or_down(e))
     }
 
-    fn request_remote_iovec(
+    fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         self.used = true;
         self.requester
-            .send_remote_iovec(header, refs)
+            .send_remote_iovec(header, remote_iovec)
             .map_err(|e| self.full_or_down(e))
     }
 
     #[inline]
-    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         self.requester.next()
     }
 
@@ -129,19 +129,19 @@ impl Link for Loopback {
     }
 
     #[inline]
-    fn acked(&mut self) -> Result<Ticket, Malformed> {
+    fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         // Includes the other end's acknowledgements of our responses; otherwise they would seem new forever.
         self.responder.refresh()?;
         self.requester.refresh()
     }
 
     #[inline]
-    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         self.responder.next()
     }
 
     #[inline]
-    fn incoming_done(&mut self) {
+    fn request_done(&mut self) {
         self.responder.done();
     }
 
@@ -151,7 +151,7 @@ impl Link for Loopback {
     }
 
     #[inline]
-    fn respond(
+    fn send_response(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
@@ -231,22 +231,22 @@ mod tests {
                 flags: HeaderFlags::ACK_NOW,
                 ..Header::new(Op::Read)
             };
-            assert_eq!(link.request(&read, |_| Ok(())), Ok(round));
-            assert!(link.incoming().unwrap().is_some());
+            assert_eq!(link.send_request(&read, |_| Ok(())), Ok(round));
+            assert!(link.next_request().unwrap().is_some());
             assert!(link.room_to_respond());
-            link.respond(&Header::new(Op::ReadData), |_| Ok(()))
+            link.send_response(&Header::new(Op::ReadData), |_| Ok(()))
                 .unwrap();
-            link.incoming_done();
+            link.request_done();
             assert!(link.pending());
-            assert!(link.response().unwrap().is_some());
+            assert!(link.next_response().unwrap().is_some());
             link.response_done();
             link.flush();
-            assert_eq!(link.acked(), Ok(round + 1));
+            assert_eq!(link.acknowledged(), Ok(round + 1));
             assert!(!link.pending() && peeks.iter().all(|peek| !peek.pending()));
         }
         link.close();
         assert_eq!(
-            link.request(&Header::new(Op::Probe), |_| Ok(())),
+            link.send_request(&Header::new(Op::Probe), |_| Ok(())),
             Err(SendError::Down)
         );
     }

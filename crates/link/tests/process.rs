@@ -108,7 +108,7 @@ fn child_asks(mut link: ShmLink) {
                 msn: sent,
                 ..Header::new(Op::Send)
             };
-            let filled = link.request(&header, |mut place| {
+            let filled = link.send_request(&header, |mut place| {
                 place.put(0, &bytes);
                 Ok(())
             });
@@ -121,14 +121,14 @@ fn child_asks(mut link: ShmLink) {
                 Err(e) => panic!("{e}"),
             }
         }
-        while let Some(incoming) = link.response().unwrap() {
+        while let Some(incoming) = link.next_response().unwrap() {
             // Every third message is echoed.
             assert_eq!(incoming.header.msn, answered);
             assert_eq!(bytes_of(&incoming), message(answered));
             answered += 3;
             link.response_done();
         }
-        let acked = link.acked().unwrap();
+        let acked = link.acknowledged().unwrap();
         assert!(
             acked <= u64::from(answered),
             "an acknowledgement overtook an answer"
@@ -136,7 +136,7 @@ fn child_asks(mut link: ShmLink) {
         link.flush();
     }
     let since = Instant::now();
-    while link.acked().unwrap() < u64::from(MESSAGES) {
+    while link.acknowledged().unwrap() < u64::from(MESSAGES) {
         link.flush();
         std::thread::yield_now();
         assert!(since.elapsed() < LONG);
@@ -155,7 +155,7 @@ fn messages_of_all_lengths_travel_both_ways() {
             std::thread::yield_now();
             continue;
         }
-        let Some(incoming) = link.incoming().unwrap() else {
+        let Some(incoming) = link.next_request().unwrap() else {
             link.flush();
             std::thread::yield_now();
             continue;
@@ -169,13 +169,13 @@ fn messages_of_all_lengths_travel_both_ways() {
                 msn: taken,
                 ..Header::new(Op::ReadData)
             };
-            link.respond(&header, |mut place| {
+            link.send_response(&header, |mut place| {
                 place.put(0, &bytes);
                 Ok(())
             })
             .unwrap();
         }
-        link.incoming_done();
+        link.request_done();
         link.flush();
         taken += 1;
         since = Instant::now();
@@ -185,7 +185,7 @@ fn messages_of_all_lengths_travel_both_ways() {
         .on_socket()
         .is_none_or(|event| !matches!(event, Event::Gone))
     {
-        let _ = link.incoming();
+        let _ = link.next_request();
         link.flush();
         std::thread::yield_now();
     }
@@ -202,11 +202,11 @@ fn child_sends_with_gaps(mut link: ShmLink) {
             flags: HeaderFlags::ACK_NOW,
             ..Header::new(Op::Probe)
         };
-        link.request(&header, |_| Ok(())).unwrap();
+        link.send_request(&header, |_| Ok(())).unwrap();
         link.flush();
         // One message at a time, so that no later message hides a lost wake-up.
         let start = Instant::now();
-        while link.acked().unwrap() <= u64::from(msn) {
+        while link.acknowledged().unwrap() <= u64::from(msn) {
             assert!(start.elapsed() < LONG, "message {msn} was not heard");
             std::hint::spin_loop();
         }
@@ -227,9 +227,9 @@ fn a_sleeper_hears_everything() {
     let mut taken = 0;
     let mut slept = 0;
     loop {
-        while let Some(incoming) = link.incoming().unwrap() {
+        while let Some(incoming) = link.next_request().unwrap() {
             assert_eq!(incoming.header.msn, taken);
-            link.incoming_done();
+            link.request_done();
             taken += 1;
         }
         link.flush();
@@ -266,7 +266,7 @@ fn a_sleeper_hears_everything() {
 fn child_streams(mut link: ShmLink) {
     // Sends payload of all kinds without end: the parent kills us.
     let source = vec![5u8; 100_000];
-    let refs = [(source.as_ptr() as u64, source.len() as u64)];
+    let list = [(source.as_ptr() as u64, source.len() as u64)];
     let remote_iovec = link.capabilities().remote_iovec;
     for n in 0u32.. {
         let bytes = message(n);
@@ -274,7 +274,7 @@ fn child_streams(mut link: ShmLink) {
             len: bytes.len() as u32,
             ..Header::new(Op::Send)
         };
-        let _ = link.request(&header, |mut place| {
+        let _ = link.send_request(&header, |mut place| {
             place.put(0, &bytes);
             Ok(())
         });
@@ -283,12 +283,12 @@ fn child_streams(mut link: ShmLink) {
                 len: source.len() as u32,
                 ..Header::new(Op::Write)
             };
-            let _ = link.request_remote_iovec(&header, &refs);
+            let _ = link.send_remote_iovec(&header, &list);
         }
-        while link.response().unwrap().is_some() {
+        while link.next_response().unwrap().is_some() {
             link.response_done();
         }
-        let _ = link.acked().unwrap();
+        let _ = link.acknowledged().unwrap();
         link.flush();
     }
 }
@@ -328,7 +328,7 @@ fn a_killed_peer_is_noticed_and_nothing_is_left() {
             }
             assert!(start.elapsed() < LONG);
             if link.room_to_respond()
-                && let Some(incoming) = link.incoming().unwrap()
+                && let Some(incoming) = link.next_request().unwrap()
             {
                 if let Payload::RemoteIovec(list) = incoming.payload {
                     for &(va, len) in list.as_slice() {
@@ -336,8 +336,8 @@ fn a_killed_peer_is_noticed_and_nothing_is_left() {
                         assert!(pulled.is_ok() || killed, "{pulled:?}");
                     }
                 }
-                let _ = link.respond(&Header::new(Op::Nak), |_| Ok(()));
-                link.incoming_done();
+                let _ = link.send_response(&Header::new(Op::Nak), |_| Ok(()));
+                link.request_done();
             }
             link.flush();
             if let Some(Event::Gone) = link.on_socket() {
@@ -346,7 +346,7 @@ fn a_killed_peer_is_noticed_and_nothing_is_left() {
         }
         assert_eq!(link.is_up(), Err(DownReason::PeerGone));
         assert_eq!(
-            link.respond(&Header::new(Op::Nak), |_| Ok(())),
+            link.send_response(&Header::new(Op::Nak), |_| Ok(())),
             Err(SendError::Down)
         );
         drop(link);

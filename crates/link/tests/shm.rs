@@ -41,14 +41,14 @@ fn requests_and_responses_travel() {
             ..Header::new(Op::Send)
         };
         let ticket = requester
-            .request(&header, |mut place| {
+            .send_request(&header, |mut place| {
                 place.put(0, &bytes);
                 Ok(())
             })
             .unwrap();
         requester.flush();
         assert!(responder.pending());
-        let incoming = responder.incoming().unwrap().unwrap();
+        let incoming = responder.next_request().unwrap().unwrap();
         assert_eq!(incoming.header, header);
         assert_eq!(bytes_of(&incoming), bytes);
         assert!(responder.room_to_respond());
@@ -57,21 +57,28 @@ fn requests_and_responses_travel() {
             ..Header::new(Op::ReadData)
         };
         responder
-            .respond(&answer, |mut place| {
+            .send_response(&answer, |mut place| {
                 place.put(0, &bytes);
                 Ok(())
             })
             .unwrap();
-        responder.incoming_done();
+        responder.request_done();
         responder.flush();
-        assert_eq!(requester.acked(), Ok(ticket), "the response comes first");
-        assert_eq!(bytes_of(&requester.response().unwrap().unwrap()), bytes);
+        assert_eq!(
+            requester.acknowledged(),
+            Ok(ticket),
+            "the response comes first"
+        );
+        assert_eq!(
+            bytes_of(&requester.next_response().unwrap().unwrap()),
+            bytes
+        );
         requester.response_done();
-        assert_eq!(requester.acked(), Ok(ticket + 1));
+        assert_eq!(requester.acknowledged(), Ok(ticket + 1));
         requester.flush();
-        assert_eq!(responder.acked(), Ok(0), "it has sent no request");
-        assert!(requester.incoming().unwrap().is_none());
-        assert!(responder.response().unwrap().is_none());
+        assert_eq!(responder.acknowledged(), Ok(0), "it has sent no request");
+        assert!(requester.next_request().unwrap().is_none());
+        assert!(responder.next_response().unwrap().is_none());
     }
 }
 
@@ -94,17 +101,17 @@ fn a_full_ring_is_no_place_to_wait() {
     for round in 0..3 {
         let mut sent = 0;
         while requester.prefers_fragments() {
-            requester.request(&header, |_| Ok(())).unwrap();
+            requester.send_request(&header, |_| Ok(())).unwrap();
             sent += 1;
         }
         assert_eq!(sent, 4, "round {round}");
         assert_eq!(
-            requester.request(&header, |_| Ok(())),
+            requester.send_request(&header, |_| Ok(())),
             Err(SendError::Full),
             "round {round}"
         );
-        while responder.incoming().unwrap().is_some() {
-            responder.incoming_done();
+        while responder.next_request().unwrap().is_some() {
+            responder.request_done();
         }
         responder.publish();
     }
@@ -123,14 +130,14 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
     let sink = vec![0u8; 5000];
     let target = rkey_base::memory::ArenaMemory::new(0x10_0000, 200_000);
     let address = source.as_ptr() as u64;
-    let refs = [(address, 60_000), (address + 60_000, 40_000)];
+    let remote_iovec = [(address, 60_000), (address + 60_000, 40_000)];
     let header = Header {
         len: 100_000,
         total: 100_000,
         ..Header::new(Op::Write)
     };
-    requester.request_remote_iovec(&header, &refs).unwrap();
-    let incoming = responder.incoming().unwrap().unwrap();
+    requester.send_remote_iovec(&header, &remote_iovec).unwrap();
+    let incoming = responder.next_request().unwrap().unwrap();
     let Payload::RemoteIovec(list) = incoming.payload else {
         panic!("not a remote iovec")
     };
@@ -139,7 +146,7 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
         responder.pull(&target, at, va, len).unwrap();
         at += len;
     }
-    responder.incoming_done();
+    responder.request_done();
     assert_eq!(target.read(0x10_0000, 100_000), source);
 
     responder
@@ -229,15 +236,15 @@ fn a_sleeper_is_woken_once() {
     let peek = responder.peek();
     let probe = Header::new(Op::Probe);
     // Awake: no doorbell.
-    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     assert!(responder.line().next_event().is_none());
     // The peer is asleep: the first flush rings, the second does not.
     peek.announce_sleep();
     barrier::heavy();
-    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
-    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     assert!(peek.pending());
     assert!(wait_readable(responder.line().as_fd()));
@@ -246,7 +253,7 @@ fn a_sleeper_is_woken_once() {
     // The next sleep gets a doorbell again.
     peek.awake();
     peek.announce_sleep();
-    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
     requester.kick();
@@ -257,21 +264,21 @@ fn a_sleeper_is_woken_once() {
 fn a_sleeping_requester_hears_its_acknowledgement() {
     let (mut requester, mut responder) = pair();
     requester
-        .request(&Header::new(Op::Probe), |_| Ok(()))
+        .send_request(&Header::new(Op::Probe), |_| Ok(()))
         .unwrap();
     requester.flush();
     let peek = requester.peek();
     peek.announce_sleep();
-    responder.incoming().unwrap().unwrap();
-    responder.incoming_done();
+    responder.next_request().unwrap().unwrap();
+    responder.request_done();
     for _ in 0..50 {
-        let _ = responder.incoming().unwrap();
+        let _ = responder.next_request().unwrap();
         responder.flush();
     }
     assert!(matches!(requester.line().next_event(), Some(Event::Wake)));
     assert!(peek.pending());
     peek.awake();
-    assert_eq!(requester.acked(), Ok(1));
+    assert_eq!(requester.acknowledged(), Ok(1));
     assert!(!requester.has_unacked());
 }
 
@@ -297,15 +304,15 @@ fn devices_can_talk_beside_the_rings() {
 fn the_end_of_a_peer_is_seen_and_what_it_sent_can_still_be_taken() {
     let (mut requester, mut responder) = pair();
     requester
-        .request(&Header::new(Op::Probe), |_| Ok(()))
+        .send_request(&Header::new(Op::Probe), |_| Ok(()))
         .unwrap();
     drop(requester);
     assert!(wait_readable(responder.line().as_fd()));
     assert!(matches!(responder.on_socket(), Some(Event::Gone)));
     assert_eq!(responder.is_up(), Err(DownReason::PeerGone));
-    assert!(responder.incoming().unwrap().is_some());
-    responder.incoming_done();
-    let sent = responder.respond(&Header::new(Op::Nak), |_| Ok(()));
+    assert!(responder.next_request().unwrap().is_some());
+    responder.request_done();
+    let sent = responder.send_response(&Header::new(Op::Nak), |_| Ok(()));
     assert_eq!(sent, Err(SendError::Down));
     responder.flush();
 }
@@ -316,18 +323,22 @@ fn the_last_acknowledgements_of_a_closed_link_arrive() {
         let (mut requester, mut responder) = pair();
         for _ in 0..3 {
             requester
-                .request(&Header::new(Op::Probe), |_| Ok(()))
+                .send_request(&Header::new(Op::Probe), |_| Ok(()))
                 .unwrap();
-            assert!(responder.incoming().unwrap().is_some());
-            responder.incoming_done();
+            assert!(responder.next_request().unwrap().is_some());
+            responder.request_done();
         }
-        assert_eq!(requester.acked(), Ok(0), "too few to be acknowledged yet");
+        assert_eq!(
+            requester.acknowledged(),
+            Ok(0),
+            "too few to be acknowledged yet"
+        );
         if drops {
             drop(responder);
         } else {
             responder.go_down(DownReason::Closed);
         }
-        assert_eq!(requester.acked(), Ok(3));
+        assert_eq!(requester.acknowledged(), Ok(3));
     }
 }
 
@@ -424,9 +435,9 @@ fn nothing_is_left_after_a_thousand_links() {
     for _ in 0..1000 {
         let (mut requester, responder) = pair();
         requester
-            .request(&Header::new(Op::Probe), |_| Ok(()))
+            .send_request(&Header::new(Op::Probe), |_| Ok(()))
             .unwrap();
-        assert!(responder.incoming().unwrap().is_some());
+        assert!(responder.next_request().unwrap().is_some());
     }
     assert_eq!(counts(), before);
 }

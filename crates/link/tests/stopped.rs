@@ -48,7 +48,11 @@ fn child() {
         let mut link = request.accept().unwrap();
         memory.write(0x1000, &vec![round as u8 | 1; WORDS * 8]);
         let list = loop {
-            match link.incoming().unwrap().map(|incoming| incoming.payload) {
+            match link
+                .next_request()
+                .unwrap()
+                .map(|incoming| incoming.payload)
+            {
                 Some(Payload::RemoteIovec(list)) => break list,
                 _ => std::thread::yield_now(),
             }
@@ -62,7 +66,7 @@ fn child() {
             }
         };
         assert_eq!(end, PullError::Gone);
-        link.incoming_done();
+        link.request_done();
     }
 }
 
@@ -125,7 +129,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
             total: WORDS as u32 * 8,
             ..Header::new(Op::Read)
         };
-        link.request_remote_iovec(&header, &[place]).unwrap();
+        link.send_remote_iovec(&header, &[place]).unwrap();
         link.flush();
         until("a write", || memory[0].load(Ordering::Relaxed) != 0);
         // It is stopped at a different point of its loop each time.

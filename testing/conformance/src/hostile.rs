@@ -5,8 +5,8 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
-    Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, Malformed, NodeId, Payload,
-    PullError, RemoteIovec, SendError, Ticket,
+    Capabilities, DownReason, Header, HeaderFlags, Link, Malformed, NodeId, Payload, PullError,
+    ReceivedFragment, RemoteIovec, SendError, Ticket,
 };
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -27,12 +27,12 @@ struct Fragment {
 }
 
 impl Fragment {
-    fn incoming(&self) -> Incoming<'_> {
+    fn incoming(&self) -> ReceivedFragment<'_> {
         let payload = match self.references {
             Some(list) => Payload::RemoteIovec(Box::new(list)),
             None => Payload::Bytes(PeerBytes::from_slice(&self.bytes)),
         };
-        Incoming {
+        ReceivedFragment {
             header: self.header,
             payload,
         }
@@ -132,7 +132,7 @@ impl Link for HostileLink {
         Ok(())
     }
 
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
@@ -148,15 +148,15 @@ impl Link for HostileLink {
         Ok(self.sent - 1)
     }
 
-    fn request_remote_iovec(
+    fn send_remote_iovec(
         &mut self,
         header: &Header,
         _refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
-        self.request(&Header { len: 0, ..*header }, |_| Ok(()))
+        self.send_request(&Header { len: 0, ..*header }, |_| Ok(()))
     }
 
-    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         Ok(self.responses.front().map(Fragment::incoming))
     }
 
@@ -164,15 +164,15 @@ impl Link for HostileLink {
         self.responses.pop_front();
     }
 
-    fn acked(&mut self) -> Result<Ticket, Malformed> {
+    fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         Ok(self.acked)
     }
 
-    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         Ok(self.requests.front().map(Fragment::incoming))
     }
 
-    fn incoming_done(&mut self) {
+    fn request_done(&mut self) {
         self.requests.pop_front();
     }
 
@@ -180,7 +180,7 @@ impl Link for HostileLink {
         true
     }
 
-    fn respond(
+    fn send_response(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,

@@ -238,7 +238,7 @@ fn bad_requester(random: &mut Random) {
                     key,
                     ..Header::new(op)
                 };
-                let _ = link.request(&head, |mut place| {
+                let _ = link.send_request(&head, |mut place| {
                     place.put(0, &[0x66; 64]);
                     Ok(())
                 });
@@ -281,7 +281,7 @@ fn bad_responder(random: &mut Random) {
         for link in &mut links {
             // Takes some requests, responds to some, then fills the rings with garbage.
             while random.below(4) != 0
-                && let Ok(Some(_)) = link.incoming()
+                && let Ok(Some(_)) = link.next_request()
             {
                 let op = [Op::ReadData, Op::AtomicResult, Op::Nak][random.below(3) as usize];
                 let head = Header {
@@ -289,8 +289,8 @@ fn bad_responder(random: &mut Random) {
                     imm: random.next() as u32,
                     ..Header::new(op)
                 };
-                let _ = link.respond(&head, |_| Ok(()));
-                link.incoming_done();
+                let _ = link.send_response(&head, |_| Ok(()));
+                link.request_done();
             }
             link.flush();
             link.kick();

@@ -124,7 +124,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
     };
     let domain = qp.config.domain;
     // A link that is full, or memory that must not be read, is found again on the long way.
-    let sent = link_state.link.request(&header, |mut place| {
+    let sent = link_state.link.send_request(&header, |mut place| {
         if let Some(bytes) = request.inline {
             place.put(0, bytes);
             return Ok(());

@@ -134,7 +134,7 @@ pub(crate) fn send_datagram<L: Link, M: Memory>(
     } else {
         None
     };
-    link_state.link.request(&header, |place| {
+    link_state.link.send_request(&header, |place| {
         let (mut front, mut rest) = place.split(grh.len());
         front.put(0, grh);
         if let Some(bytes) = taken {

@@ -80,7 +80,7 @@ fn send_small<L: Link, M: Memory>(
     }
     let inline = wqe.flags.contains(WqeFlags::INLINE);
     let domain = qp.config.domain;
-    let sent = link_state.link.request(&header, |place| {
+    let sent = link_state.link.send_request(&header, |place| {
         if inline {
             put(place, queue.inline(seq));
             return Ok(());
@@ -200,20 +200,20 @@ fn send_message_fragment<L: Link, M: Memory>(
     if queue.wqe(seq).op == CompletionOp::AtomicWrite
         && let Detail::Atomic([value, _]) = *queue.detail(seq)
     {
-        return link_state.link.request(header, |mut place| {
+        return link_state.link.send_request(header, |mut place| {
             place.put(0, &value.to_ne_bytes());
             Ok(())
         });
     }
     if inline {
-        return link_state.link.request(header, |mut place| {
+        return link_state.link.send_request(header, |mut place| {
             let from = offset as usize;
             place.put(0, &queue.inline(seq)[from..from + place.len()]);
             Ok(())
         });
     }
     let domain = qp.config.domain;
-    link_state.link.request(header, |place| {
+    link_state.link.send_request(header, |place| {
         let (place, skip) = put_front(queue.front(seq), offset, place);
         checked
             .gather(domain, queue.sges(seq), skip, place, want)
@@ -259,7 +259,7 @@ fn send_read_or_atomic<L: Link, M: Memory>(
             want,
         )
         .map_err(|found| SendError::Fault(keep(trouble, found)))?;
-    link_state.link.request(header, |_| Ok(()))
+    link_state.link.send_request(header, |_| Ok(()))
 }
 
 /// Records a fragment that the link accepted.

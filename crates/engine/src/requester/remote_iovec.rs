@@ -108,7 +108,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
             header.flags |= HeaderFlags::ACK_NOW;
         }
     }
-    let sent = link_state.link.request_remote_iovec(header, list);
+    let sent = link_state.link.send_remote_iovec(header, list);
     if sent.is_ok() {
         qp.sq.wqe_mut(seq).flags |= WqeFlags::REMOTE_IOVEC;
     }

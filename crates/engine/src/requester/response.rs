@@ -23,7 +23,7 @@ use rkey_base::foreign::Span;
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, LocalUse};
-use rkey_link::{HeaderFlags, Incoming, NodeId, Op, Payload, Ticket};
+use rkey_link::{HeaderFlags, NodeId, Op, Payload, ReceivedFragment, Ticket};
 
 /// The shortest and the longest delay before a retry to a peer that is not ready.
 const NOT_READY_FIRST_NS: u64 = 20_000;
@@ -77,7 +77,7 @@ pub(crate) fn on_response<M: Memory>(
     qps: &mut Table<Qp>,
     numbers: &Numbers,
     meta: &mut Meta,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
 ) {
     let header = &incoming.header;
     let (id, node) = (meta.id, meta.node);
@@ -146,7 +146,7 @@ fn due(qp: &Qp, msn: u32) -> Option<u64> {
 fn on_read_data<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
     bytes: PeerBytes<'_>,
 ) {
     let header = &incoming.header;

@@ -182,7 +182,7 @@ fn push_step<L: Link, M: Memory>(
                     answer.flags -= HeaderFlags::LAST;
                     answer.addr = bulk.done;
                     // This is only a progress notification: if there is no room for it, the peer itself is slow.
-                    if link_state.link.respond(&answer, |_| Ok(())).is_ok() {
+                    if link_state.link.send_response(&answer, |_| Ok(())).is_ok() {
                         bulk.told = bulk.done;
                     }
                 }
@@ -232,7 +232,7 @@ fn read_step<L: Link, M: Memory>(
         fragment.addr = bulk.done;
         let range = offset(requested_range(qp, header), bulk.done);
         let (checked, mut loaded): (&CheckedMemory<M>, _) = (&x.checked, Ok(None));
-        let sent = link_state.link.respond(&fragment, |place| {
+        let sent = link_state.link.send_response(&fragment, |place| {
             loaded = checked.load_remote(&range, place);
             if loaded.is_ok() {
                 Ok(())

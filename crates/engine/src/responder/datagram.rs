@@ -12,10 +12,14 @@ use crate::{CompletionFlags, QpType};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::LocalUse;
-use rkey_link::{Header, HeaderFlags, Incoming, Op, Payload};
+use rkey_link::{Header, HeaderFlags, Op, Payload, ReceivedFragment};
 
 /// Receives a datagram, or drops it.
-pub(super) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: &Incoming<'_>) {
+pub(super) fn on_datagram<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    incoming: &ReceivedFragment<'_>,
+) {
     let header = &incoming.header;
     let whole = header
         .flags

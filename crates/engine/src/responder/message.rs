@@ -15,7 +15,7 @@ use crate::{CompletionFlags, QpType, Status};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Key, LocalUse, Operation};
-use rkey_link::{Header, HeaderFlags, Incoming, NodeId, Op, Payload};
+use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
 /// An unexpected first fragment.
 #[cold]
@@ -90,7 +90,7 @@ pub(super) fn fragment<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
 ) -> Reply {
     let header = &incoming.header;
     let Some(now) = qp.resp.current else {

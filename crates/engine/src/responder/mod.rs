@@ -32,7 +32,7 @@ use crate::{AsyncEvent, Event, QpState};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
-use rkey_link::{Header, HeaderFlags, Incoming, NodeId, Op, Payload};
+use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
 pub(crate) use bulk::{Stepped, step};
 pub(crate) use message::arrived;
@@ -48,7 +48,7 @@ pub(crate) fn on_request<M: Memory>(
     qps: &mut Table<Qp>,
     numbers: &Numbers,
     meta: &mut Meta,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
     inbox: &mut Option<OpenInbox<'_, M>>,
 ) -> Reply {
     let header = &incoming.header;
@@ -125,7 +125,7 @@ fn request_of_peer<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
 ) -> Reply {
     let header = &incoming.header;
     if header.flags.contains(HeaderFlags::FIRST) {
@@ -161,7 +161,7 @@ fn request_of_peer<M: Memory>(
 fn unaddressed<M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
 ) -> Reply {
     if incoming.header.dst_qp == GROUP_QPN {
         return multicast::deliver_to_group(x, qps, incoming);
@@ -220,7 +220,7 @@ fn read<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
 ) -> Reply {
     let header = &incoming.header;
     if !qp.config.qp_type.is_reliable() || qp.settings.max_reads_in == 0 {

@@ -9,14 +9,14 @@ use crate::qp::pair::Qp;
 use crate::ud::GRH_LEN;
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
-use rkey_link::{Incoming, Payload};
+use rkey_link::{Payload, ReceivedFragment};
 
 /// Delivers a datagram to all local members.
 #[cold]
 pub(super) fn deliver_to_group<M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
-    incoming: &Incoming<'_>,
+    incoming: &ReceivedFragment<'_>,
 ) -> Reply {
     let Payload::Bytes(bytes) = &incoming.payload else {
         return Reply::Done;

@@ -8,7 +8,7 @@
 use super::half::{Half, KeepMapped};
 use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
-use crate::{Header, Incoming, Malformed, SendError, Ticket};
+use crate::{Header, Malformed, ReceivedFragment, SendError, Ticket};
 use crossbeam_utils::CachePadded;
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
@@ -130,12 +130,12 @@ impl End {
     pub(crate) fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         if !self.sender.has_slot() {
             self.refresh_for_slot()?;
         }
-        let ticket = self.sender.send_remote_iovec(header, refs)?;
+        let ticket = self.sender.send_remote_iovec(header, remote_iovec)?;
         self.dirty.set(true);
         Ok(ticket)
     }
@@ -180,7 +180,7 @@ impl End {
             self.believe(word)
                 .map_err(|malformed| self.break_with(malformed))?;
         }
-        Ok(self.sender.acked())
+        Ok(self.sender.acknowledged())
     }
 
     /// Checks a new ack word.
@@ -224,14 +224,14 @@ impl End {
     /// Whether something was sent that is not acknowledged yet, according to the last ack word that we read.
     #[inline]
     pub(crate) fn has_unacked(&self) -> bool {
-        self.sender.acked() != self.sender.produced()
+        self.sender.acknowledged() != self.sender.produced()
     }
 
     // ---- receiving
 
     /// The peer's next fragment.
     #[inline(always)]
-    pub(crate) fn next(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    pub(crate) fn next(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         if let Some(malformed) = self.broken.get() {
             return Err(malformed);
         }
@@ -425,7 +425,7 @@ impl std::fmt::Debug for End {
         f.debug_struct("End")
             .field("role", &self.role)
             .field("sent", &self.sender.produced())
-            .field("acked", &self.sender.acked())
+            .field("acked", &self.sender.acknowledged())
             .field("consumed", &self.receiver.consumed())
             .field("broken", &self.broken.get())
             .finish_non_exhaustive()

@@ -5,7 +5,7 @@
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};
-use crate::{HeaderFlags, Incoming, Malformed, Payload};
+use crate::{HeaderFlags, Malformed, Payload, ReceivedFragment};
 use crossbeam_utils::CachePadded;
 use rkey_base::hint::prefetch_read;
 use rkey_base::shared::PeerBytes;
@@ -101,7 +101,7 @@ impl Receiver {
 
     /// The next fragment, if it has arrived.
     #[inline(always)]
-    pub(crate) fn next(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    pub(crate) fn next(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         let index = self.consumed();
         let first = self.peer.slot_word(index).load(Ordering::Acquire);
         if !slot::is_current(first, index) {
@@ -142,7 +142,7 @@ impl Receiver {
         self.taken_bytes.set(bytes);
         self.ack_now
             .set(header.flags.contains(HeaderFlags::ACK_NOW));
-        Ok(Some(Incoming { header, payload }))
+        Ok(Some(ReceivedFragment { header, payload }))
     }
 
     /// Whether the current fragment requested an immediate acknowledgement.

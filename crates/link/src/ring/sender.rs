@@ -73,7 +73,7 @@ impl Sender {
 
     /// How many fragments have been acknowledged.
     #[inline]
-    pub(crate) fn acked(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         self.acked.get()
     }
 
@@ -226,7 +226,7 @@ impl Sender {
     pub(crate) fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<u64, SendError> {
         let wanted = match header.op {
             Op::Send | Op::Write => header.len,
@@ -234,16 +234,16 @@ impl Sender {
             _ => return Err(SendError::Full),
         };
         let mut sum = 0u64;
-        for &(_, len) in refs {
+        for &(_, len) in remote_iovec {
             sum = sum.checked_add(len).ok_or(SendError::Full)?;
         }
-        let bytes = refs.len() * 16;
-        if refs.is_empty() || bytes > INLINE_MAX as usize || sum != u64::from(wanted) {
+        let bytes = remote_iovec.len() * 16;
+        if remote_iovec.is_empty() || bytes > INLINE_MAX as usize || sum != u64::from(wanted) {
             return Err(SendError::Full);
         }
         let index = self.produced;
         let slot = self.own.slot(index);
-        for (i, &(addr, len)) in refs.iter().enumerate() {
+        for (i, &(addr, len)) in remote_iovec.iter().enumerate() {
             // SAFETY: at most 13 pairs (checked above), so at most 208 bytes from offset 48 on of
             // our own slot.
             unsafe {

@@ -2,7 +2,7 @@
 
 use super::half::HeapHalf;
 use super::*;
-use crate::{Header, HeaderFlags, Incoming, Op, Payload, SendError};
+use crate::{Header, HeaderFlags, Op, Payload, ReceivedFragment, SendError};
 use rkey_base::fault::Fault;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ fn send(end: &mut End, header: &Header, bytes: &[u8]) -> Result<u64, SendError> 
     })
 }
 
-fn bytes_of(incoming: &Incoming<'_>) -> Vec<u8> {
+fn bytes_of(incoming: &ReceivedFragment<'_>) -> Vec<u8> {
     let Payload::Bytes(bytes) = incoming.payload else {
         panic!("not bytes")
     };
@@ -114,22 +114,24 @@ fn operands_and_remote_iovecs_arrive() {
     assert_eq!(p.responder.next().unwrap().unwrap().header, header);
     p.responder.done();
 
-    let refs: Vec<(u64, u64)> = (0..13).map(|i| (i << 12, i + 1)).collect();
+    let remote_iovec: Vec<(u64, u64)> = (0..13).map(|i| (i << 12, i + 1)).collect();
     let header = Header {
         len: 91,
         ..Header::new(Op::Write)
     };
-    p.requester.send_remote_iovec(&header, &refs).unwrap();
+    p.requester
+        .send_remote_iovec(&header, &remote_iovec)
+        .unwrap();
     let incoming = p.responder.next().unwrap().unwrap();
     let Payload::RemoteIovec(list) = incoming.payload else {
         panic!("not a remote iovec")
     };
-    assert_eq!(list.as_slice(), refs);
+    assert_eq!(list.as_slice(), remote_iovec);
     assert!(incoming.header.flags.contains(HeaderFlags::REMOTE_IOVEC));
 
     let wrong = Header { len: 92, ..header };
     assert_eq!(
-        p.requester.send_remote_iovec(&wrong, &refs),
+        p.requester.send_remote_iovec(&wrong, &remote_iovec),
         Err(SendError::Full)
     );
     assert_eq!(

@@ -10,8 +10,8 @@ use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, INLINE_MAX, KeepMapped, Peek, Role};
 use crate::{
-    Capabilities, DownReason, Header, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
-    PullError, RemotePeer, SendError, Ticket, peer,
+    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, PollHandle, PullError,
+    ReceivedFragment, RemotePeer, SendError, Ticket, peer,
 };
 use rkey_base::barrier;
 use rkey_base::fault::Fault;
@@ -312,7 +312,7 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
@@ -323,14 +323,14 @@ impl Link for ShmLink {
             .map_err(|e| self.full_or_down(e))
     }
 
-    fn request_remote_iovec(
+    fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         debug_assert!(self.is_requester() && !header.op.is_response());
         self.end
-            .send_remote_iovec(header, refs)
+            .send_remote_iovec(header, remote_iovec)
             .map_err(|e| self.full_or_down(e))
     }
 
@@ -343,7 +343,7 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         if !self.is_requester() {
             return Ok(None);
         }
@@ -358,14 +358,14 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn acked(&mut self) -> Result<Ticket, Malformed> {
+    fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         let acked = self.end.refresh()?;
         // The number of responses that the peer has taken says nothing about requests.
         Ok(if self.is_requester() { acked } else { 0 })
     }
 
     #[inline]
-    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         if self.is_requester() {
             return Ok(None);
         }
@@ -373,7 +373,7 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn incoming_done(&mut self) {
+    fn request_done(&mut self) {
         if !self.is_requester() {
             self.end.done();
         }
@@ -385,7 +385,7 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn respond(
+    fn send_response(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,

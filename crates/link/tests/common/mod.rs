@@ -4,7 +4,7 @@
 use rkey_link::shm::{
     Connector, Greeting, LinkConfig, LinkRequest, Listener, LocalNode, ShmLink, Step,
 };
-use rkey_link::{Incoming, NodeId, Payload};
+use rkey_link::{NodeId, Payload, ReceivedFragment};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub fn wait_readable(fd: BorrowedFd<'_>) -> bool {
     rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 1
 }
 
-pub fn bytes_of(incoming: &Incoming<'_>) -> Vec<u8> {
+pub fn bytes_of(incoming: &ReceivedFragment<'_>) -> Vec<u8> {
     let Payload::Bytes(bytes) = incoming.payload else {
         panic!("not bytes")
     };

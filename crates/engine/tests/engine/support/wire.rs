@@ -5,8 +5,8 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
-    Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, Malformed, NodeId, Payload,
-    PullError, RemoteIovec, SendError, Ticket,
+    Capabilities, DownReason, Header, HeaderFlags, Link, Malformed, NodeId, Payload, PullError,
+    ReceivedFragment, RemoteIovec, SendError, Ticket,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,14 +74,14 @@ impl WireEnd {
         }
     }
 
-    fn front(&self) -> Option<Incoming<'_>> {
+    fn front(&self) -> Option<ReceivedFragment<'_>> {
         match self.inbox.front()? {
             Passing::Ack(_) => None,
-            Passing::Fragment(header, Load::Bytes(bytes)) => Some(Incoming {
+            Passing::Fragment(header, Load::Bytes(bytes)) => Some(ReceivedFragment {
                 header: *header,
                 payload: Payload::Bytes(PeerBytes::from_slice(bytes)),
             }),
-            Passing::Fragment(header, Load::List(list)) => Some(Incoming {
+            Passing::Fragment(header, Load::List(list)) => Some(ReceivedFragment {
                 header: *header,
                 payload: Payload::RemoteIovec(Box::new(*list)),
             }),
@@ -128,7 +128,7 @@ impl Link for WireEnd {
         self.down.map_or(Ok(()), Err)
     }
 
-    fn request(
+    fn send_request(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
@@ -140,23 +140,23 @@ impl Link for WireEnd {
         Ok(self.sent - 1)
     }
 
-    fn request_remote_iovec(
+    fn send_remote_iovec(
         &mut self,
         header: &Header,
-        refs: &[(u64, u64)],
+        remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
-        assert!(self.requester && !refs.is_empty());
+        assert!(self.requester && !remote_iovec.is_empty());
         self.room()?;
         let mut header = *header;
         header.flags |= HeaderFlags::REMOTE_IOVEC;
-        let sum: u64 = refs.iter().map(|r| r.1).sum();
+        let sum: u64 = remote_iovec.iter().map(|r| r.1).sum();
         let want = if header.op == rkey_link::Op::Read {
             header.total
         } else {
             header.len
         };
         assert_eq!(sum, u64::from(want));
-        let list = RemoteIovec::new(refs).expect("not too long");
+        let list = RemoteIovec::new(remote_iovec).expect("not too long");
         self.outbox
             .push_back(Passing::Fragment(header, Load::List(list)));
         self.sent += 1;
@@ -171,7 +171,7 @@ impl Link for WireEnd {
         len <= self.fragments_first as u64 * u64::from(self.caps.fragment_max)
     }
 
-    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         Ok(if self.requester { self.front() } else { None })
     }
 
@@ -181,7 +181,7 @@ impl Link for WireEnd {
         }
     }
 
-    fn acked(&mut self) -> Result<Ticket, Malformed> {
+    fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         while let (true, Some(Passing::Ack(ticket))) = (self.requester, self.inbox.front()) {
             self.acked = *ticket;
             self.inbox.pop_front();
@@ -189,11 +189,11 @@ impl Link for WireEnd {
         Ok(self.acked)
     }
 
-    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+    fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         Ok(if self.requester { None } else { self.front() })
     }
 
-    fn incoming_done(&mut self) {
+    fn request_done(&mut self) {
         if !self.requester && self.inbox.pop_front().is_some() {
             self.done += 1;
         }
@@ -203,7 +203,7 @@ impl Link for WireEnd {
         !self.requester && self.outbox.len() < self.response_room
     }
 
-    fn respond(
+    fn send_response(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
