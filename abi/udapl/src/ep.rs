@@ -69,7 +69,7 @@ crate::kind!(Ep, HANDLE_TYPE_EP, INVALID_HANDLE_EP, RESOURCE_TEP, 1 << 16);
 
 impl Parts {
     /// Adds the EP to the user counts of the objects that it uses.
-    fn hold(&self, ia: &Ia) -> Result {
+    fn add_users(&self, ia: &Ia) -> Result {
         self.expect_receives(ia)?;
         ia.expect(self.request.as_deref(), self.attr.max_request_dtos)
             .inspect_err(|_| self.expect_no_receives(ia))?;
@@ -159,7 +159,7 @@ impl Ep {
     /// `DAT_INSUFFICIENT_RESOURCES`.
     pub fn new(ia: &Arc<Ia>, handle: usize, mut parts: Parts, state: State) -> Result<Arc<Self>> {
         parts.qp = parts.make_qp(ia)?;
-        parts.hold(ia)?;
+        parts.add_users(ia)?;
         let attr = parts.attr;
         let ep = Arc::new(Self {
             ia: Arc::clone(ia),
@@ -371,7 +371,7 @@ impl Ep {
     /// `DAT_INSUFFICIENT_RESOURCES`: the EP keeps its old parts.
     pub(crate) fn rebuild(self: &Arc<Self>, mut new: Parts) -> Result {
         new.qp = new.make_qp(&self.ia)?;
-        new.hold(&self.ia)?;
+        new.add_users(&self.ia)?;
         let [recv, request] = [
             new.attr.recv_completion_flags,
             new.attr.request_completion_flags,

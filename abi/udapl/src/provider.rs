@@ -198,7 +198,7 @@ fn table(device_name: *const c_char) -> Provider {
         lmr_free_func: Some(lmr::free),
         rmr_create_func: Some(rmr::create),
         rmr_query_func: Some(rmr::query),
-        rmr_bind_func: Some(rmr::bind_call),
+        rmr_bind_func: Some(rmr::bind),
         rmr_free_func: Some(rmr::free),
         psp_create_func: Some(psp::create),
         psp_query_func: Some(psp::query),

@@ -122,7 +122,7 @@ fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
 ///
 /// # Errors
 /// The errors of dat_rmr_bind; in that case nothing was posted.
-pub fn bind(
+fn post_bind(
     rmr: &Arc<Rmr>,
     lmr: Option<&Arc<Lmr>>,
     triplet: &LmrTriplet,
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn query(
 /// # Safety
 /// The arguments must be valid as described in the manual page.
 #[allow(clippy::too_many_arguments)] // of the C function
-pub unsafe extern "C" fn bind_call(
+pub unsafe extern "C" fn bind(
     rmr: RmrHandle,
     lmr: LmrHandle,
     triplet: *const LmrTriplet,
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn bind_call(
         if !(unbind && context.is_null()) {
             argument::room(9, context)?;
         }
-        let new = bind(rmr, lmr, triplet, privileges, ep, bits(cookie), flags)?;
+        let new = post_bind(rmr, lmr, triplet, privileges, ep, bits(cookie), flags)?;
         // SAFETY: null, or room for a context.
         unsafe { argument::store_if(9, context, new) }
     })

@@ -12,7 +12,7 @@
 
 use crate::denial::{NamedKey, Request};
 use crate::entry::{BoundTo, Entry, flag};
-use crate::grant::{Grant, Granted, Held};
+use crate::grant::{Grant, Granted, KeptBy};
 use crate::key::Named;
 use crate::state::RegionEvent;
 use crate::sync::Ordering;
@@ -137,7 +137,7 @@ impl Protection {
     ) -> Result<Grant<'a>, Box<Denial>> {
         if let Some(range) = check_plain_region(&pin, request, needs, alignment) {
             return Ok(Grant {
-                held: Held::Pinned(pin),
+                kept_by: KeptBy::Pinned(pin),
                 memory: Granted::One(range),
                 through_window: false,
             });
@@ -187,7 +187,7 @@ impl Protection {
         };
         match decide() {
             Ok(memory) => Ok(Grant {
-                held: Held::Pinned(pin),
+                kept_by: KeptBy::Pinned(pin),
                 memory,
                 through_window: false,
             }),
@@ -239,7 +239,7 @@ impl Protection {
             let offset = self.offset_in_window(&to, &region, request.addr, request.len)?;
             let memory = self.memory_of(&region, offset, request.len, alignment)?;
             Ok(Grant {
-                held: Held::Pinned(region),
+                kept_by: KeptBy::Pinned(region),
                 memory,
                 through_window: true,
             })

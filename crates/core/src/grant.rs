@@ -14,13 +14,13 @@ use rkey_base::slab::{Pin, Retired};
 /// waits.
 #[must_use]
 pub struct Grant<'a> {
-    pub(crate) held: Held<'a>,
+    pub(crate) kept_by: KeptBy<'a>,
     pub(crate) memory: Granted,
     pub(crate) through_window: bool,
 }
 
 /// What keeps the region of a grant from ending.
-pub(crate) enum Held<'a> {
+pub(crate) enum KeptBy<'a> {
     /// A request of no bytes holds nothing.
     Nothing,
     /// A pin of its slot.
@@ -43,7 +43,7 @@ pub(crate) enum Granted {
 impl Grant<'_> {
     /// The grant for a request of no bytes.
     pub(crate) const NOTHING: Self = Self {
-        held: Held::Nothing,
+        kept_by: KeptBy::Nothing,
         memory: match VaRange::new(0, 0) {
             Some(nothing) => Granted::One(nothing),
             None => unreachable!(),
@@ -88,10 +88,10 @@ impl Grant<'_> {
     #[inline]
     #[must_use]
     pub fn counter(&self) -> Option<u32> {
-        match &self.held {
-            Held::Nothing => None,
-            Held::Pinned(region) => Entry::tied(&region.counter),
-            Held::Section { counter, .. } => *counter,
+        match &self.kept_by {
+            KeptBy::Nothing => None,
+            KeptBy::Pinned(region) => Entry::tied(&region.counter),
+            KeptBy::Section { counter, .. } => *counter,
         }
     }
 
@@ -104,13 +104,13 @@ impl Grant<'_> {
     /// The region; none for a request of no bytes, which needs none.
     #[must_use]
     pub fn region(&self) -> Option<RegionId> {
-        match &self.held {
-            Held::Nothing => None,
-            Held::Pinned(region) => Some(RegionId {
+        match &self.kept_by {
+            KeptBy::Nothing => None,
+            KeptBy::Pinned(region) => Some(RegionId {
                 index: region.index(),
                 generation: region.generation(),
             }),
-            Held::Section { region, .. } => Some(*region),
+            KeptBy::Section { region, .. } => Some(*region),
         }
     }
 }

@@ -13,7 +13,7 @@
 use crate::check::check_plain_region;
 use crate::denial::{NamedKey, Request};
 use crate::entry::Entry;
-use crate::grant::{Grant, Granted, Held};
+use crate::grant::{Grant, Granted, KeptBy};
 use crate::sync::{Ordering, fence};
 use crate::table::Protection;
 use crate::{
@@ -214,7 +214,7 @@ impl Section {
             .check_without_pin(slot, request, needs, alignment)?;
         let (index, generation) = slot;
         Some(Grant {
-            held: Held::Section {
+            kept_by: KeptBy::Section {
                 region: RegionId { index, generation },
                 counter,
             },

@@ -156,7 +156,7 @@ impl<M: Memory> CheckedMemory<M> {
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
             let grant = self.section.check_local(domain, sge.key, addr, len, want);
-            let grant = held(&grant)?;
+            let grant = borrow_grant(&grant)?;
             if let Some(span) = grant.single() {
                 return self
                     .memory
@@ -186,7 +186,7 @@ impl<M: Memory> CheckedMemory<M> {
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
             let grant = self.section.check_local(domain, sge.key, addr, len, want);
-            let grant = held(&grant)?;
+            let grant = borrow_grant(&grant)?;
             if let Some(span) = grant.single() {
                 return self
                     .memory
@@ -247,7 +247,7 @@ impl<M: Memory> CheckedMemory<M> {
         bytes: PeerBytes<'_>,
     ) -> Result<Counter, AccessError> {
         let grant = self.grant(range, bytes.len() as u64, Operation::Write);
-        let grant = held(&grant)?;
+        let grant = borrow_grant(&grant)?;
         match grant.single() {
             Some(span) => self.memory.store(span.start(), bytes)?,
             None => for_spans(grant, |span, before| self.store_part(span, bytes, before))?,
@@ -263,7 +263,7 @@ impl<M: Memory> CheckedMemory<M> {
         mut place: OwnBytes<'_>,
     ) -> Result<Counter, AccessError> {
         let grant = self.grant(range, place.len() as u64, Operation::Read);
-        let grant = held(&grant)?;
+        let grant = borrow_grant(&grant)?;
         if let Some(span) = grant.single() {
             self.memory.load(place, span.start())?;
         } else {
@@ -283,7 +283,7 @@ impl<M: Memory> CheckedMemory<M> {
         what: Atomic,
     ) -> Result<(u64, Counter), AccessError> {
         let grant = self.grant(range, 8, Operation::Atomic);
-        let grant = held(&grant)?;
+        let grant = borrow_grant(&grant)?;
         // The table denies an atomic that is not in one segment.
         let old = match grant.single() {
             Some(word) if word.len() == 8 => what.run(&self.memory, word.start())?,
@@ -321,7 +321,9 @@ impl<M: Memory> CheckedMemory<M> {
 
 /// Borrows the grant in place: moving one costs more than requesting it.
 #[inline(always)]
-fn held<'a, 'l>(answer: &'a Result<Grant<'l>, Box<Denial>>) -> Result<&'a Grant<'l>, AccessError> {
+fn borrow_grant<'a, 'l>(
+    answer: &'a Result<Grant<'l>, Box<Denial>>,
+) -> Result<&'a Grant<'l>, AccessError> {
     match answer {
         Ok(grant) => Ok(grant),
         Err(denial) => Err(AccessError::Denied(denial.clone())),

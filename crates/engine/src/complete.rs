@@ -143,7 +143,7 @@ impl<M> Context<M> {
     /// Flushes the receive that is being filled and all posted receives.
     fn flush_receives(&mut self, qp: &mut Qp) {
         qp.resp.current = None;
-        if qp.resp.recv.held {
+        if qp.resp.recv.taken {
             self.fail_receive(qp, Status::Flushed, 0);
         }
         if qp.config.srq.is_none() {
@@ -156,10 +156,10 @@ impl<M> Context<M> {
     /// Ends the held receive with an error.
     #[cold]
     pub(crate) fn fail_receive(&mut self, qp: &mut Qp, status: Status, vendor: u32) {
-        if !qp.resp.recv.held {
+        if !qp.resp.recv.taken {
             return;
         }
-        qp.resp.recv.held = false;
+        qp.resp.recv.taken = false;
         let entry = Completion {
             id: qp.resp.recv.id,
             status,

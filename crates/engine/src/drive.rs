@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::id::Table;
 use crate::inbox::{Inbox, OpenInbox};
-use crate::link_state::{Answer, LinkState};
+use crate::link_state::{LinkState, Response};
 use crate::numbers::Numbers;
 use crate::qp::pair::Qp;
 use crate::requester::response::{on_acked, on_response};
@@ -52,7 +52,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             progress.next_deadline = self.x.timers.next_deadline();
             return progress;
         }
-        self.x.timers.let_go();
+        self.x.timers.no_request_waits();
         let mut inbox = inbox.and_then(|(cq, inbox)| OpenInbox::open(cq, inbox, &self.x));
         let mut next = 0;
         while let Some(index) = self.link_with_work(next) {
@@ -85,7 +85,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Some(link_state) = self.links.at_mut(index) else {
             return;
         };
-        let taken = take(
+        let taken = take_fragments(
             &mut self.x,
             &mut self.qps,
             &self.numbers,
@@ -271,7 +271,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 continue;
             }
             for _ in 0..LAST_ROUNDS {
-                let taken = take(
+                let taken = take_fragments(
                     &mut self.x,
                     &mut self.qps,
                     &self.numbers,
@@ -348,7 +348,7 @@ fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
 
 /// Takes responses, acknowledgements and requests from a link; returns how many.
 #[inline]
-fn take<L: Link, M: Memory>(
+fn take_fragments<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
     numbers: &Numbers,
@@ -437,9 +437,9 @@ fn take_requests<L: Link, M: Memory>(
             meta.stuck = true;
             break;
         }
-        if let Some(until) = x.guesses.held(&meta.origin, meta.since, x.now) {
+        if let Some(until) = x.guesses.paused_until(&meta.origin, meta.since, x.now) {
             meta.stuck = true;
-            x.timers.hold(until);
+            x.timers.request_waits(until);
             break;
         }
         let reply = on_request(x, qps, numbers, meta, incoming, inbox);
@@ -457,13 +457,13 @@ fn take_requests<L: Link, M: Memory>(
 fn conclude<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
     match reply {
         Reply::Done => link_state.link.request_done(),
-        Reply::Answer(answer) => send_answer(link_state, answer),
+        Reply::Response(answer) => send_response(link_state, answer),
         Reply::Bulk(bulk) => link_state.meta.bulk = Some(bulk),
         Reply::Hold => link_state.meta.stuck = true,
     }
 }
 
-fn send_answer<L: Link>(link_state: &mut LinkState<L>, answer: Answer) {
+fn send_response<L: Link>(link_state: &mut LinkState<L>, answer: Response) {
     let sent = link_state.link.send_response(&answer.header, |mut place| {
         let len = place.len().min(answer.wire.len());
         place.put(0, &answer.wire[..len]);
@@ -496,7 +496,7 @@ fn resume<L: Link, M: Memory>(
         return Resumed::Waits;
     }
     if let Some(answer) = link_state.meta.unsent.take() {
-        send_answer(link_state, answer);
+        send_response(link_state, answer);
         return if link_state.meta.unsent.is_none() {
             Resumed::Finished
         } else {

@@ -297,7 +297,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.x.srqs.len() as u32 + 1,
             config.max_srqs,
         )?;
-        self.hold(domain)?;
+        self.hold_domain(domain)?;
         let queue = RecvQueue::new(depth, max_sge);
         Ok(self.x.srqs.insert(|id| Srq {
             id,
@@ -311,7 +311,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }))
     }
 
-    fn hold(&self, domain: DomainId) -> Result<(), EngineError> {
+    fn hold_domain(&self, domain: DomainId) -> Result<(), EngineError> {
         let held = self.x.checked.protection.hold_domain(domain);
         held.map_err(|_: CoreError| EngineError::NoSuch("protection domain"))
     }
@@ -440,7 +440,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if qpn >> 24 != 0 || self.numbers.get(qpn).is_some() {
             return Err(EngineError::Number(qpn));
         }
-        self.hold(config.domain)?;
+        self.hold_domain(config.domain)?;
         let life = self.x.life();
         let id: QpId = self.qps.insert(|id| Qp::new(id, qpn, *config, life));
         if !self.numbers.insert(qpn, id.index) {
@@ -536,13 +536,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 qkey: Some(qkey),
             },
             sends: qp.sq.len(),
-            receives: qp.rq.len() + u32::from(qp.resp.recv.held),
+            receives: qp.rq.len() + u32::from(qp.resp.recv.taken),
         })
-    }
-
-    /// The queue pair with a number.
-    pub fn find_qp(&self, qpn: u32) -> Option<QpId> {
-        self.qps.at(self.numbers.get(qpn)?).map(|qp| qp.id)
     }
 
     /// All queue pairs.

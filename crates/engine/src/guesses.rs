@@ -226,7 +226,7 @@ impl Guesses {
     /// The time until which requests that arrive over a link attached at `since` must wait; `None` if they need not
     /// wait.
     #[inline]
-    pub(crate) fn held(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
+    pub(crate) fn paused_until(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
         if now >= self.last {
             return None;
         }
@@ -334,10 +334,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// Whether requests of the process at the other end of a link must wait now, because it has named too many
     /// unknown keys. `now_ns` is a time of the clock that [`Engine::drive`] uses.
-    pub fn is_held_back(&self, link: LinkId, now_ns: u64) -> bool {
+    pub fn is_paused(&self, link: LinkId, now_ns: u64) -> bool {
         self.links.get(link).is_some_and(|link_state| {
             let (origin, since) = (&link_state.meta.origin, link_state.meta.since);
-            self.x.guesses.held(origin, since, now_ns).is_some()
+            self.x.guesses.paused_until(origin, since, now_ns).is_some()
         })
     }
 
@@ -397,7 +397,7 @@ mod tests {
         let mut pauses = Vec::new();
         for key in 0..u64::from(ALLOWANCE) + 14 {
             guesses.note(&who, &unknown(key), now);
-            if let Some(until) = guesses.held(&who, 0, now) {
+            if let Some(until) = guesses.paused_until(&who, 0, now) {
                 pauses.push(until - now);
                 now = until;
             }
@@ -411,7 +411,7 @@ mod tests {
         now += REFILL * u64::from(ALLOWANCE);
         assert_eq!(guesses.all(now)[0].pause, 0);
         guesses.note(&who, &unknown(1000), now);
-        assert_eq!(guesses.held(&who, 0, now), None);
+        assert_eq!(guesses.paused_until(&who, 0, now), None);
     }
 
     /// Any number of processes and users: the tables stay within their bounds, and users without an entry share one.
@@ -426,7 +426,11 @@ mod tests {
         assert!(guesses.processes.len() <= TABLE_MAX);
         assert!(guesses.users.len() <= TABLE_MAX + 1);
         let late = origin(count, count);
-        assert!(guesses.held(&late, u64::MAX, count.into()).is_some());
+        assert!(
+            guesses
+                .paused_until(&late, u64::MAX, count.into())
+                .is_some()
+        );
         // Processes with a single mistake are forgotten when room is needed.
         let later = REFILL * u64::from(USER_ALLOWANCE) * 20;
         guesses.note(&late, &unknown(2), later);
@@ -468,7 +472,7 @@ mod tests {
         for key in 0..1000 {
             assert_eq!(guesses.note(&who, &unknown(key), 0), None);
         }
-        assert_eq!(guesses.held(&who, 0, 0), None);
+        assert_eq!(guesses.paused_until(&who, 0, 0), None);
         assert!(guesses.all(0).is_empty());
     }
 }

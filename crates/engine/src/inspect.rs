@@ -186,7 +186,7 @@ fn snapshot_qp(qp: &crate::qp::pair::Qp) -> QpSnapshot {
         link: qp.out.map(|link| link.index),
         sends: qp.sq.len(),
         sends_started: (qp.sq.next - qp.sq.head) as u32 + u32::from(qp.req.offset > 0),
-        receives: qp.rq.len() + u32::from(qp.resp.recv.held),
+        receives: qp.rq.len() + u32::from(qp.resp.recv.taken),
         waits_for,
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use rkey_base::memory::Memory;
 use rkey_core::LocalKey;
-use rkey_link::{DownReason, Link, NodeId};
+use rkey_link::{DownReason, Link};
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Attaches a link, in either role. Requests that arrive on it are served from the next [`Self::drive`] on.
@@ -109,23 +109,6 @@ impl<L: Link, M: Memory> Engine<L, M> {
         qp.req.link_requested = false;
         pump(&mut self.x, &mut self.links, qp);
         self.after_post(link);
-        Ok(())
-    }
-
-    /// Sets the device of a queue pair's peer, without assigning a link.
-    ///
-    /// # Errors
-    /// A stale handle, or a queue pair that has no peer.
-    pub fn identify_peer(&mut self, qp: QpId, node: NodeId) -> Result<(), EngineError> {
-        let qp = self
-            .qps
-            .get_mut(qp)
-            .ok_or(EngineError::NoSuch("queue pair"))?;
-        let Some(peer) = &mut qp.peer else {
-            return Err(EngineError::NoSuch("peer: the queue pair is not connected"));
-        };
-        peer.node = Some(node);
-        qp.inbound = None;
         Ok(())
     }
 

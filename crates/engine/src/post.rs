@@ -17,13 +17,6 @@ use rkey_core::WireKey;
 use rkey_link::Link;
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// How many more requests the send queue takes now.
-    pub fn send_room(&self, qp: QpId) -> u32 {
-        self.qps
-            .get(qp)
-            .map_or(0, |qp| qp.config.max_send - qp.sq.len())
-    }
-
     /// Posts to the send queue. Sends as much as possible before it returns.
     ///
     /// # Errors
@@ -42,12 +35,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return Ok(());
         }
         let id = qp.id;
-        self.post_any(id, request)
+        self.post_queued(id, request)
     }
 
     /// Like [`Self::post_send`], for any request.
     #[inline(never)]
-    fn post_any(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
+    fn post_queued(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
         enqueue(qp, request)?;
         if !qp.req.watched {
@@ -242,8 +235,8 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
             immediate(wqe, &mut flags, imm);
         }
         _ if xrc::is_half(qp_type) => xrc::prepare(qp, request, &mut flags)?,
-        _ if qp_type == QpType::Raw => accept_frame(qp, request)?,
-        _ => accept_rare(qp, request, &mut flags)?,
+        _ if qp_type == QpType::Raw => prepare_frame(qp, request)?,
+        _ => prepare_other(qp, request, &mut flags)?,
     }
     let wqe = qp.sq.tail_mut();
     let total = if wqe.op == CompletionOp::AtomicWrite {
@@ -287,7 +280,7 @@ fn check_front(qp: &Qp, request: &SendRequest<'_>) -> Result<u64, PostError> {
 
 /// A raw frame.
 #[cold]
-fn accept_frame(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
+fn prepare_frame(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     let plain = Work::Send {
         imm: None,
         invalidate: None,
@@ -353,7 +346,7 @@ fn check_rare(kind: QpType, request: &SendRequest<'_>) -> Result<(), PostError> 
 
 /// Everything but sends and writes (VB-I07).
 #[cold]
-pub(crate) fn accept_rare(
+pub(crate) fn prepare_other(
     qp: &mut Qp,
     request: &SendRequest<'_>,
     flags: &mut WqeFlags,

@@ -23,8 +23,8 @@ struct Entry {
 
 /// The receive that a message is filling.
 pub(crate) struct Recv {
-    /// Whether a receive is held.
-    pub(crate) held: bool,
+    /// Whether a receive has been taken from its queue and is not complete.
+    pub(crate) taken: bool,
     pub(crate) id: u64,
     /// The domain of the keys in `sges`.
     pub(crate) domain: DomainId,
@@ -36,7 +36,7 @@ pub(crate) struct Recv {
 impl Recv {
     pub(crate) const fn none() -> Self {
         Self {
-            held: false,
+            taken: false,
             id: 0,
             domain: DomainId(0),
             sges: Vec::new(),
@@ -107,7 +107,7 @@ impl RecvQueue {
         let Entry { id, sges } = self.entries[slot];
         let from = slot * self.stride;
         let sges = &self.sges[from..from + sges as usize];
-        into.held = true;
+        into.taken = true;
         into.id = id;
         into.capacity = sges.iter().map(|sge| u64::from(sge.len)).sum();
         into.sges.clear();

@@ -32,7 +32,7 @@ pub(crate) struct Timers {
     next_scan: Option<u64>,
     last_scan: u64,
     /// The time until which a request must wait.
-    held: Option<u64>,
+    request_waits_until: Option<u64>,
     /// The time that measures silence: only scans of the list advance it.
     watching: u64,
     /// The earliest time at which one of the others may be due.
@@ -47,7 +47,7 @@ impl Timers {
             scan_every: SCAN_MAX_NS,
             next_scan: None,
             last_scan: 0,
-            held: None,
+            request_waits_until: None,
             watching: 0,
             next_run: u64::MAX,
         }
@@ -73,13 +73,16 @@ impl Timers {
 
     /// No request is known to wait yet.
     #[inline]
-    pub(crate) fn let_go(&mut self) {
-        self.held = None;
+    pub(crate) fn no_request_waits(&mut self) {
+        self.request_waits_until = None;
     }
 
     /// A request waits until this time.
-    pub(crate) fn hold(&mut self, until: u64) {
-        self.held = Some(self.held.map_or(until, |held| held.min(until)));
+    pub(crate) fn request_waits(&mut self, until: u64) {
+        self.request_waits_until = Some(
+            self.request_waits_until
+                .map_or(until, |request_waits_until| request_waits_until.min(until)),
+        );
     }
 
     pub(crate) fn at(&mut self, deadline: u64, who: Who) {
@@ -137,7 +140,7 @@ impl Timers {
     /// When to run next at the latest.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let mut first = self.held.unwrap_or(u64::MAX);
+        let mut first = self.request_waits_until.unwrap_or(u64::MAX);
         if let Some(Reverse((deadline, _))) = self.exact.peek() {
             first = first.min(*deadline);
         }

@@ -5,7 +5,7 @@
 //! the domain of the queue that it names, and completes where that queue's receives complete (IBA annex A14). On a
 //! link the queue's number is in the upper half of the key, which is 0 for a device key.
 
-use crate::post::{accept_rare, aim, immediate};
+use crate::post::{aim, immediate, prepare_other};
 use crate::qp::pair::Qp;
 use crate::send_queue::WqeFlags;
 use crate::{
@@ -73,8 +73,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Queue pairs that took receives from this queue lose them with the queue; they do not count as its users.
     pub(crate) fn forget_receives_of(&mut self, srq: SrqId) {
         for qp in self.qps.iter_mut() {
-            if qp.config.srq == Some(srq) && qp.resp.recv.held {
-                qp.resp.recv.held = false;
+            if qp.config.srq == Some(srq) && qp.resp.recv.taken {
+                qp.resp.recv.taken = false;
                 // A pull into one of these receives stops.
                 qp.life = self.x.life();
             }
@@ -116,7 +116,7 @@ pub(crate) fn prepare(
             (wqe.addr, wqe.key) = (0, 0);
             immediate(wqe, flags, imm);
         }
-        _ => accept_rare(qp, request, flags)?,
+        _ => prepare_other(qp, request, flags)?,
     }
     let wqe = qp.sq.tail_mut();
     if wqe.is_local() {

@@ -94,11 +94,6 @@ impl<L> Faulty<L> {
         }
     }
 
-    /// Sets how the link misbehaves from now on.
-    pub fn set_plan(&mut self, plan: FaultPlan) {
-        self.plan = plan;
-    }
-
     /// Takes the link down.
     pub fn go_down(&mut self, reason: DownReason) {
         self.down = Some(reason);
@@ -107,11 +102,6 @@ impl<L> Faulty<L> {
     /// The wrapped link.
     pub fn inner(&self) -> &L {
         &self.inner
-    }
-
-    /// The wrapped link.
-    pub fn inner_mut(&mut self) -> &mut L {
-        &mut self.inner
     }
 
     fn next(&self) -> u64 {

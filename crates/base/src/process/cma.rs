@@ -39,14 +39,6 @@ pub enum CmaError {
     },
 }
 
-impl CmaError {
-    /// Whether another kind of copy may work where this one does not.
-    #[must_use]
-    pub fn is_refused(&self) -> bool {
-        matches!(self, Self::Refused { .. })
-    }
-}
-
 /// Copies `len` bytes at address `remote` of process `pid` to `local`. On an error some bytes before the faulting one
 /// may have been copied. `local` need not be valid: that is an error, not a crash.
 ///

@@ -11,17 +11,17 @@ use rkey_core::{Magazine, Protection};
 
 thread_local! {
     /// The one that was used last is first.
-    static MAGAZINES: RefCell<Vec<Rc<Kept>>> = const { RefCell::new(Vec::new()) };
+    static MAGAZINES: RefCell<Vec<Rc<ThreadMagazine>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A magazine that is returned when it is dropped, unless this is a forked child, where another thread may have locked the
 /// table at the fork.
-pub(super) struct Kept {
+pub(super) struct ThreadMagazine {
     magazine: ManuallyDrop<Magazine>,
     fork: ForkMark,
 }
 
-impl Deref for Kept {
+impl Deref for ThreadMagazine {
     type Target = Magazine;
 
     #[inline]
@@ -30,7 +30,7 @@ impl Deref for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for ThreadMagazine {
     #[allow(unsafe_code)]
     // UNSAFETY: takes a value out of `ManuallyDrop`.
     fn drop(&mut self) {
@@ -43,7 +43,7 @@ impl Drop for Kept {
 
 /// This thread's magazine for a table, which belongs to the process that `fork` marks. A thread that is ending has none.
 #[inline]
-pub(super) fn magazine(table: &Arc<Protection>, fork: ForkMark) -> Option<Rc<Kept>> {
+pub(super) fn magazine(table: &Arc<Protection>, fork: ForkMark) -> Option<Rc<ThreadMagazine>> {
     MAGAZINES
         .try_with(|all| {
             if let Some(first) = all.borrow().first()
@@ -58,12 +58,16 @@ pub(super) fn magazine(table: &Arc<Protection>, fork: ForkMark) -> Option<Rc<Kep
 
 /// Moves the magazine for a table to the front, and drops those whose tables no longer exist.
 #[cold]
-fn put_first(all: &mut Vec<Rc<Kept>>, table: &Arc<Protection>, fork: ForkMark) -> Rc<Kept> {
+fn put_first(
+    all: &mut Vec<Rc<ThreadMagazine>>,
+    table: &Arc<Protection>,
+    fork: ForkMark,
+) -> Rc<ThreadMagazine> {
     all.retain(|kept| kept.has_table());
     let found = all.iter().position(|kept| kept.is_of(table));
     let kept = match found {
         Some(place) => all.remove(place),
-        None => Rc::new(Kept {
+        None => Rc::new(ThreadMagazine {
             magazine: ManuallyDrop::new(table.magazine()),
             fork,
         }),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use rkey_base::foreign::Copier;
 use rkey_core::{Change, Draining, MemoryKind, Region, RegionSpec};
 
-use super::magazines::{Kept, magazine};
+use super::magazines::{ThreadMagazine, magazine};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::progress::Backoff;
@@ -164,7 +164,7 @@ impl Device {
 
     /// This thread's magazine, unless the thread is ending.
     #[inline]
-    fn magazine(&self) -> Option<Rc<Kept>> {
+    fn magazine(&self) -> Option<Rc<ThreadMagazine>> {
         let shared = self.shared();
         magazine(&shared.protection, shared.lifecycle().fork_mark())
     }

@@ -141,7 +141,7 @@ impl Leases {
     ) -> (Message, Option<OwnedFd>) {
         let id = request.id;
         let now = driver.schedule.refresh_clock();
-        let result = if driver.lock().is_held_back(link, now) {
+        let result = if driver.lock().is_paused(link, now) {
             Err(LeaseError::Unavailable(
                 "this process has tried too many keys; ask later",
             ))

@@ -83,7 +83,7 @@ impl Records {
 
 /// A response to send.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) header: Header,
     pub(crate) wire: [u8; WIRE_LEN],
 }
@@ -110,7 +110,7 @@ pub(crate) struct Meta {
     /// The request at the front, if it takes several steps.
     pub(crate) bulk: Option<Bulk>,
     /// The response to the request at the front that could not be sent yet.
-    pub(crate) unsent: Option<Answer>,
+    pub(crate) unsent: Option<Response>,
     /// The last queue pair that was looked up by number: (number, index).
     pub(crate) last: (u32, u32),
     /// Set while the request at the front waits: for room, for the peer to take responses, or for the end of a search

@@ -6,7 +6,7 @@
 
 use super::fragment::{header_of, keep, send_fragment};
 use super::multicast::{Copied, group_of, send_to_group};
-use super::{Start, hold, request_link, start};
+use super::{Start, request_link, start, wait_for_room};
 use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
 use crate::id::Table;
@@ -45,7 +45,7 @@ pub(super) fn pump_datagrams<L: Link, M: Memory>(
             Path::Wait => return take_payloads(x, qp),
         };
         if let Err(error) = send_fragment(x, link_state, qp) {
-            hold(link_state, qp, error);
+            wait_for_room(link_state, qp, error);
             return;
         }
     }

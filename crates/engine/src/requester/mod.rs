@@ -65,15 +65,15 @@ pub(crate) fn pump_connected<L: Link, M: Memory>(
             return;
         };
         if let Err(error) = send_fragment(x, link_state, qp) {
-            hold(link_state, qp, error);
+            wait_for_room(link_state, qp, error);
             return;
         }
     }
 }
 
-/// Handles a fragment that the link did not accept.
+/// Handles a fragment that the link did not accept: the queue pair waits for room, or the link is down.
 #[cold]
-pub(crate) fn hold<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, error: SendError) {
+pub(crate) fn wait_for_room<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, error: SendError) {
     if error == SendError::Full {
         qp.req.blocked = true;
         link_state

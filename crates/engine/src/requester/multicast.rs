@@ -5,7 +5,7 @@
 //! taken one.
 
 use super::datagram::send_datagram;
-use super::{fail, hold, record};
+use super::{fail, record, wait_for_room};
 use crate::checked_memory::AccessError;
 use crate::context::Context;
 use crate::groups::{Copies, GROUP_QPN, Group, WIRE_KEY};
@@ -118,7 +118,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
                     link_state.meta.no_room = true;
                     continue;
                 };
-                hold(link_state, qp, SendError::Full);
+                wait_for_room(link_state, qp, SendError::Full);
                 qp.req.copies = Some(Copies {
                     seq,
                     life: qp.life,

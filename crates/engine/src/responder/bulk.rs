@@ -4,11 +4,13 @@
 //! the order of the link. Each step moves at most [`STEP`] bytes and checks the access again, so that deregistering a
 //! region, or waiting for the engine, never waits for a gigabyte to be copied.
 
-use super::{Reply, arrived, back, count_access, failed, qp_still_allows, requested_range};
+use super::{
+    Reply, count_access, failed, fragment_stored, qp_still_allows, requested_range, response_header,
+};
 use crate::checked_memory::{AccessError, CheckedMemory, Counter, RequestedRange};
 use crate::context::Context;
 use crate::id::Table;
-use crate::link_state::{Answer, Bulk, LinkState};
+use crate::link_state::{Bulk, LinkState, Response};
 use crate::nak::Nak;
 use crate::qp::pair::{MSN_MASK, Qp};
 use rkey_base::fault::Fault;
@@ -112,7 +114,7 @@ fn pull_step<L: Link, M: Memory>(
                 let total = qp.resp.current.map_or(header.len, |now| now.total);
                 count_access(x, qp, counter, total, true);
             }
-            Stepped::Finished(arrived(x, qp, link_state.meta.node, header, last))
+            Stepped::Finished(fragment_stored(x, qp, link_state.meta.node, header, last))
         }
         Err(trouble) => unmoved(x, qp, link_state, header, trouble),
     }
@@ -174,7 +176,7 @@ fn push_step<L: Link, M: Memory>(
     match moved {
         Ok(counter) => {
             bulk.done += len;
-            let mut answer = back(header, Op::ReadData);
+            let mut answer = response_header(header, Op::ReadData);
             answer.flags |= HeaderFlags::REMOTE_IOVEC;
             answer.total = header.total;
             if bulk.done < u64::from(header.total) {
@@ -190,7 +192,7 @@ fn push_step<L: Link, M: Memory>(
             }
             count_access(x, qp, counter, header.total, false);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-            Stepped::Finished(Reply::Answer(Answer {
+            Stepped::Finished(Reply::Response(Response {
                 header: answer,
                 wire: [0; WIRE_LEN],
             }))
@@ -221,7 +223,7 @@ fn read_step<L: Link, M: Memory>(
             return Stepped::Full;
         }
         let len = (total - bulk.done).min(u64::from(link_state.meta.caps.fragment_max));
-        let mut fragment = back(header, Op::ReadData);
+        let mut fragment = response_header(header, Op::ReadData);
         fragment.flags = HeaderFlags::empty();
         fragment.flags.set(HeaderFlags::FIRST, bulk.done == 0);
         fragment

@@ -66,7 +66,7 @@ pub(super) fn begin<M: Memory>(
         }
     }
     if header.op == Op::Send || header.flags.contains(HeaderFlags::IMMEDIATE) {
-        if !qp.resp.recv.held && !take_receive(x, qp) {
+        if !qp.resp.recv.taken && !take_receive(x, qp) {
             return Err(no_receive(qp, header));
         }
         if header.op == Op::Send && u64::from(header.total) > qp.resp.recv.capacity {
@@ -123,7 +123,7 @@ pub(super) fn fragment<M: Memory>(
             Err(trouble) => return failed(x, qp, node, header, trouble),
         }
     }
-    arrived(x, qp, node, header, last)
+    fragment_stored(x, qp, node, header, last)
 }
 
 #[inline(always)]
@@ -146,7 +146,7 @@ fn place_send<M: Memory>(
 
 /// The bytes of a fragment are stored.
 #[inline]
-pub(crate) fn arrived<M: Memory>(
+pub(crate) fn fragment_stored<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
@@ -171,7 +171,8 @@ pub(crate) fn arrived<M: Memory>(
     }
     qp.resp.current = None;
     qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-    if qp.resp.recv.held && (header.op == Op::Send || header.flags.contains(HeaderFlags::IMMEDIATE))
+    if qp.resp.recv.taken
+        && (header.op == Op::Send || header.flags.contains(HeaderFlags::IMMEDIATE))
     {
         complete_receive(x, qp, header, header.total, CompletionFlags::empty());
     }

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::groups::GROUP_QPN;
 use crate::id::Table;
 use crate::inbox::OpenInbox;
-use crate::link_state::{Answer, Bulk, Meta};
+use crate::link_state::{Bulk, Meta, Response};
 use crate::nak::Nak;
 use crate::numbers::Numbers;
 use crate::qp::pair::{MSN_MASK, Qp};
@@ -35,11 +35,11 @@ use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
 use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
 pub(crate) use bulk::{Stepped, step};
-pub(crate) use message::arrived;
+pub(crate) use message::fragment_stored;
 use message::{begin, fragment, resynchronise};
 pub(crate) use receive::{complete_receive, take_receive};
 pub(crate) use refusal::{failed, refuse};
-pub(crate) use reply::{Reply, back};
+pub(crate) use reply::{Reply, response_header};
 
 /// Takes a request.
 #[inline(always)]
@@ -90,7 +90,7 @@ pub(crate) fn on_request<M: Memory>(
             return small_write(x, qp, meta.node, header, *bytes);
         }
         if header.op == Op::Send
-            && !qp.resp.recv.held
+            && !qp.resp.recv.taken
             && let Some(inbox) = inbox
             && inbox.offer(x, qp, *bytes)
         {
@@ -260,9 +260,9 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Hea
         Ok((old, counter)) => {
             count_access(x, qp, counter, 8, true);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-            let mut result = back(header, Op::AtomicResult);
+            let mut result = response_header(header, Op::AtomicResult);
             result.operands = [old, 0];
-            Reply::Answer(Answer {
+            Reply::Response(Response {
                 header: result,
                 wire: [0; WIRE_LEN],
             })

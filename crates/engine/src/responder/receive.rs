@@ -49,7 +49,7 @@ pub(crate) fn complete_receive<M>(
     bytes: u32,
     mut flags: CompletionFlags,
 ) {
-    qp.resp.recv.held = false;
+    qp.resp.recv.taken = false;
     let solicited = header.flags.contains(HeaderFlags::SOLICITED);
     flags.set(
         CompletionFlags::IMM,

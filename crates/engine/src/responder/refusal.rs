@@ -90,7 +90,7 @@ pub(crate) fn refuse<M: Memory>(
         Nak::InvalidRequest => Event::Async(AsyncEvent::RequestError { qp: id, qpn }),
         _ => Event::Async(AsyncEvent::QpFatal { qp: id, qpn }),
     });
-    if qp.resp.recv.held && header.op == Op::Write {
+    if qp.resp.recv.taken && header.op == Op::Write {
         // The write had immediate data and had taken a receive.
         x.fail_receive(qp, Status::LocalAccess, 0);
     }

@@ -1,6 +1,6 @@
 //! Replies: the outcomes of a request, and the responses to it.
 
-use crate::link_state::{Answer, Bulk};
+use crate::link_state::{Bulk, Response};
 use crate::nak::Nak;
 use rkey_core::WIRE_LEN;
 use rkey_link::{Header, Op};
@@ -10,7 +10,7 @@ pub(crate) enum Reply {
     /// It is done.
     Done,
     /// It is done after this response.
-    Answer(Answer),
+    Response(Response),
     /// It is done after these steps.
     Bulk(Bulk),
     /// The outcome is not decided yet: the request stays on the link, with everything after it.
@@ -25,41 +25,41 @@ impl Reply {
 
     /// Memory that the requester named could not be accessed, from `address` on.
     pub(crate) fn fault_of_requester(header: &Header, address: u64) -> Self {
-        let mut answer = Answer {
-            header: back(header, Op::Nak),
+        let mut answer = Response {
+            header: response_header(header, Op::Nak),
             wire: [0; WIRE_LEN],
         };
         answer.header.imm = Nak::RequesterFault as u32;
         answer.header.addr = address;
-        Self::Answer(answer)
+        Self::Response(answer)
     }
 
     /// Like [`Self::nak`], with more bits in the code.
     pub(crate) fn nak_with(header: &Header, imm: u32) -> Self {
-        let mut answer = Answer {
-            header: back(header, Op::Nak),
+        let mut answer = Response {
+            header: response_header(header, Op::Nak),
             wire: [0; WIRE_LEN],
         };
         answer.header.imm = imm;
-        Self::Answer(answer)
+        Self::Response(answer)
     }
 
     /// A NAK with the reason, and the id of the local report.
     pub(crate) fn denial(header: &Header, code: Nak, wire: &[u8; WIRE_LEN], id: u32) -> Self {
-        let mut answer = Answer {
-            header: back(header, Op::Nak),
+        let mut answer = Response {
+            header: response_header(header, Op::Nak),
             wire: *wire,
         };
         answer.header.imm = code as u32;
         answer.header.key = id.into();
         answer.header.len = WIRE_LEN as u32;
         answer.header.total = WIRE_LEN as u32;
-        Self::Answer(answer)
+        Self::Response(answer)
     }
 }
 
 /// The header of a response to `header`.
-pub(crate) fn back(header: &Header, op: Op) -> Header {
+pub(crate) fn response_header(header: &Header, op: Op) -> Header {
     Header {
         dst_qp: header.src_qp,
         src_qp: header.dst_qp,

@@ -134,7 +134,6 @@ impl Acceptor {
                     who: self.who,
                     socket,
                     first: bytes,
-                    fds: packet.fds,
                 })))
             }
             Frame::Known(..) => Err(Malformed::new("a first packet of the wrong kind").into()),
@@ -250,7 +249,6 @@ pub struct Stranger {
     who: Credentials,
     socket: Socket,
     first: Vec<u8>,
-    fds: Vec<OwnedFd>,
 }
 
 impl Stranger {
@@ -265,7 +263,6 @@ impl Stranger {
             who,
             socket,
             first: Vec::new(),
-            fds: Vec::new(),
         };
         stranger.send(first, &[])?;
         Ok(stranger)
@@ -279,11 +276,6 @@ impl Stranger {
     /// The other side's first message (empty on the side that connected).
     pub fn first(&self) -> &[u8] {
         &self.first
-    }
-
-    /// Takes the descriptors that came with the first packet.
-    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.fds)
     }
 
     /// Sends a packet.
