@@ -14,7 +14,7 @@ const INSERTED: [u32; 2] = [sys::INVALID_HANDLE_CSP, sys::INVALID_STATE_SRQ_SHUT
 
 /// A return code of DAT 1.2. `subtype` is the number that DAT 2.0 uses.
 pub(crate) fn error(kind: u32, subtype: u32) -> Return {
-    down(CLASS_ERROR | kind | subtype)
+    to_dat1_code(CLASS_ERROR | kind | subtype)
 }
 
 /// The return code for the bad argument with this number (from 1).
@@ -23,7 +23,7 @@ pub(crate) fn bad_argument(number: u32) -> Return {
 }
 
 /// Converts a return code of DAT 2.0 to that of DAT 1.2.
-pub(crate) fn down(code: Return) -> Return {
+pub(crate) fn to_dat1_code(code: Return) -> Return {
     let subtype = code & SUBTYPE_MASK;
     let before = INSERTED.iter().filter(|&&inserted| inserted < subtype);
     let kind = match code & TYPE_MASK {
@@ -41,7 +41,7 @@ pub(crate) fn renumbered(code: Return, number: impl Fn(u32) -> u32) -> Return {
     if code & TYPE_MASK != sys::INVALID_PARAMETER
         || !(first..=sys::INVALID_ARG10).contains(&subtype)
     {
-        return down(code);
+        return to_dat1_code(code);
     }
     bad_argument(number(subtype - first + 1))
 }
@@ -59,7 +59,7 @@ fn names() -> &'static Names {
         let named = |list: &[(u32, &str)]| {
             let known = list.iter().filter(|(code, _)| !INSERTED.contains(code));
             known
-                .map(|&(code, name)| (down(code), with_prefix(name)))
+                .map(|&(code, name)| (to_dat1_code(code), with_prefix(name)))
                 .collect()
         };
         Names {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn codes_have_the_numbers_of_the_older_version() {
-        assert_eq!(down(sys::SUCCESS), sys::SUCCESS);
+        assert_eq!(to_dat1_code(sys::SUCCESS), sys::SUCCESS);
         assert_eq!(
             error(sys::INVALID_HANDLE, sys::INVALID_HANDLE_SRQ),
             0x8005_0019
@@ -126,7 +126,10 @@ mod tests {
             error(sys::PRIVILEGES_VIOLATION, sys::PRIVILEGES_READ) & 0xffff,
             87
         );
-        assert_eq!(down(CLASS_ERROR | sys::NOT_IMPLEMENTED), 0x8fff_0000);
+        assert_eq!(
+            to_dat1_code(CLASS_ERROR | sys::NOT_IMPLEMENTED),
+            0x8fff_0000
+        );
         assert_eq!(
             renumbered(
                 CLASS_ERROR | sys::INVALID_PARAMETER | sys::INVALID_ARG3,

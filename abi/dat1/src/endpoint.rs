@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::code::{bad_argument, down};
+use crate::code::{bad_argument, to_dat1_code};
 use crate::layouts::{EpAttr, EpParam};
-use crate::table::ask;
+use crate::table::call_provider;
 use daplrkey::sys::{
     self, EpHandle, EpParamMask, EvdHandle, IaHandle, PzHandle, Return, SUCCESS, SrqHandle,
 };
@@ -23,7 +23,7 @@ fn fields(mask: EpParamMask) -> Option<EpParamMask> {
 
 /// Converts attributes to those of DAT 2.0. Lengths of more than 32 bits become the maximum, which the provider
 /// refuses.
-fn attributes(attr: &EpAttr) -> sys::EpAttr {
+fn to_dat2_attributes(attr: &EpAttr) -> sys::EpAttr {
     let length = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
     sys::EpAttr {
         // DAT 1.2 has no other type, and no events for datagrams. The provider refuses -1.
@@ -53,7 +53,7 @@ fn attributes(attr: &EpAttr) -> sys::EpAttr {
 }
 
 /// Converts attributes back to those of DAT 1.2.
-fn attributes_back(attr: &sys::EpAttr) -> EpAttr {
+fn to_dat1_attributes(attr: &sys::EpAttr) -> EpAttr {
     EpAttr {
         service_type: attr.service_type,
         max_message_size: attr.max_message_size.into(),
@@ -83,7 +83,9 @@ fn attributes_back(attr: &sys::EpAttr) -> EpAttr {
 /// If the pointer is not null, it points to attributes.
 unsafe fn given(attr: *const EpAttr) -> Option<sys::EpAttr> {
     // SAFETY: guaranteed by the caller.
-    unsafe { argument::input(attr) }.ok().map(attributes)
+    unsafe { argument::input(attr) }
+        .ok()
+        .map(to_dat2_attributes)
 }
 
 /// The address of the attributes; null if there are none.
@@ -108,7 +110,7 @@ pub unsafe extern "C" fn dat_ep_create(
     // SAFETY: guaranteed by the caller.
     let attr = unsafe { given(attr) };
     let attr = address(attr.as_ref());
-    down(ask!(
+    to_dat1_code(call_provider!(
         ep_create_func,
         INVALID_HANDLE_IA,
         ia,
@@ -140,7 +142,7 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
     // SAFETY: guaranteed by the caller.
     let attr = unsafe { given(attr) };
     let attr = address(attr.as_ref());
-    down(ask!(
+    to_dat1_code(call_provider!(
         ep_create_with_srq_func,
         INVALID_HANDLE_IA,
         ia,
@@ -169,9 +171,9 @@ pub unsafe extern "C" fn dat_ep_query(
     };
     // SAFETY: all zeros is a value of this structure, which has no references.
     let mut found: sys::EpParam = unsafe { std::mem::zeroed() };
-    let code = ask!(ep_query_func, INVALID_HANDLE_EP, ep, mask, &raw mut found);
+    let code = call_provider!(ep_query_func, INVALID_HANDLE_EP, ep, mask, &raw mut found);
     if code != SUCCESS {
-        return down(code);
+        return to_dat1_code(code);
     }
     let value = EpParam {
         ia_handle: found.ia_handle,
@@ -185,7 +187,7 @@ pub unsafe extern "C" fn dat_ep_query(
         request_evd_handle: found.request_evd_handle,
         connect_evd_handle: found.connect_evd_handle,
         srq_handle: found.srq_handle,
-        ep_attr: attributes_back(&found.ep_attr),
+        ep_attr: to_dat1_attributes(&found.ep_attr),
     };
     // SAFETY: the caller promises that there is room.
     match unsafe { argument::store(param, value) } {
@@ -220,8 +222,8 @@ pub unsafe extern "C" fn dat_ep_modify(
     to.request_evd_handle = param.request_evd_handle;
     to.connect_evd_handle = param.connect_evd_handle;
     to.srq_handle = param.srq_handle;
-    to.ep_attr = attributes(&param.ep_attr);
-    down(ask!(
+    to.ep_attr = to_dat2_attributes(&param.ep_attr);
+    to_dat1_code(call_provider!(
         ep_modify_func,
         INVALID_HANDLE_EP,
         ep,
@@ -243,7 +245,7 @@ mod tests {
             (sys::IB_SERVICE_TYPE_UD, -1),
         ] {
             asked.service_type = service_type;
-            assert_eq!(attributes(&asked).service_type, expected);
+            assert_eq!(to_dat2_attributes(&asked).service_type, expected);
         }
     }
 

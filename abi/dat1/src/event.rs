@@ -3,12 +3,12 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; reads members of unions.
 
-use crate::code::{bad_argument, down};
+use crate::code::{bad_argument, to_dat1_code};
 use crate::layouts::{
     CnoParam, CrArrival, DtoCompletion, Event, EventData, RmrBindCompletion, SRQ_STATE_ERROR,
     SRQ_STATE_OPERATIONAL, SrqParam,
 };
-use crate::table::ask;
+use crate::table::call_provider;
 use daplrkey::sys::{
     self, CnoHandle, Count, EvdHandle, OsWaitProxyAgent, Return, SUCCESS, SrqHandle, Timeout,
     dat_cno_param_mask, dat_srq_param_mask,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn dat_evd_wait(
         return bad_argument(4);
     }
     let mut found = room();
-    let code = ask!(
+    let code = call_provider!(
         evd_wait_func,
         INVALID_HANDLE_EVD_REQUEST,
         evd,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn dat_evd_wait(
         // SAFETY: checked above; the caller promises room.
         unsafe { event.write(back(&found)) };
     }
-    down(code)
+    to_dat1_code(code)
 }
 
 /// `dat_evd_dequeue`.
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd: EvdHandle, event: *mut Event) -> R
         return bad_argument(2);
     }
     let mut found = room();
-    let code = ask!(
+    let code = call_provider!(
         evd_dequeue_func,
         INVALID_HANDLE_EVD_REQUEST,
         evd,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd: EvdHandle, event: *mut Event) -> R
         // SAFETY: checked above; the caller promises room.
         unsafe { event.write(back(&found)) };
     }
-    down(code)
+    to_dat1_code(code)
 }
 
 /// `dat_evd_post_se`: posts a software event.
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd: EvdHandle, event: *const Event) ->
     posted.evd_handle = event.evd_handle;
     // SAFETY: the member is a pointer, which is only copied; the provider refuses other events.
     posted.event_data.software_event_data = unsafe { event.event_data.software };
-    down(ask!(
+    to_dat1_code(call_provider!(
         evd_post_se_func,
         INVALID_HANDLE_EVD_REQUEST,
         evd,
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn dat_cno_query(
     }
     // SAFETY: all zeros is a value of this structure, which has no references.
     let mut found: sys::CnoParam = unsafe { std::mem::zeroed() };
-    let code = ask!(
+    let code = call_provider!(
         cno_query_func,
         INVALID_HANDLE_CNO,
         cno,
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn dat_cno_query(
         &raw mut found
     );
     if code != SUCCESS {
-        return down(code);
+        return to_dat1_code(code);
     }
     let agent = match found.proxy_type {
         // SAFETY: the type says which member the provider has written.
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn dat_srq_query(
 ) -> Return {
     // SAFETY: all zeros is a value of this structure, which has no references.
     let mut found: sys::SrqParam = unsafe { std::mem::zeroed() };
-    let code = ask!(
+    let code = call_provider!(
         srq_query_func,
         INVALID_HANDLE_SRQ,
         srq,
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn dat_srq_query(
         &raw mut found
     );
     if code != SUCCESS {
-        return down(code);
+        return to_dat1_code(code);
     }
     let value = SrqParam {
         ia_handle: found.ia_handle,

@@ -6,11 +6,11 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::code::{bad_argument, down, error};
+use crate::code::{bad_argument, error, to_dat1_code};
 use crate::layouts::{IaAttr, PZ_SHAREABLE, ProviderAttr};
 use crate::memory::forget_all;
 use crate::provider;
-use crate::table::ask;
+use crate::table::call_provider;
 use daplrkey::sys::{
     self, Count, EvdHandle, IaAttrMask, IaHandle, NamePtr, ProviderAttrMask, ProviderInfo, Return,
     SUCCESS, dat_boolean, dat_close_flags,
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     };
     match provider::table(wanted, interface).and_then(|table| table.ia_open_func) {
         // SAFETY: the same arguments; the caller promises what they point to.
-        Some(open) => down(unsafe { open(name, async_len, async_evd, ia) }),
+        Some(open) => to_dat1_code(unsafe { open(name, async_len, async_evd, ia) }),
         None => missing(sys::NAME_NOT_REGISTERED),
     }
 }
@@ -72,11 +72,11 @@ pub unsafe extern "C" fn dat_ia_openv(
 /// The arguments must be valid as described in the manual page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ia_close(ia: IaHandle, flags: dat_close_flags) -> Return {
-    let code = ask!(ia_close_func, INVALID_HANDLE_IA, ia, flags);
+    let code = call_provider!(ia_close_func, INVALID_HANDLE_IA, ia, flags);
     if code == SUCCESS {
         forget_all(ia);
     }
-    down(code)
+    to_dat1_code(code)
 }
 
 /// `dat_ia_query`.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn dat_ia_query(
     let (mut of_ia, mut of_provider): (sys::IaAttr, sys::ProviderAttr) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     let all = |mask, all| if mask == 0 { 0 } else { all };
-    let code = ask!(
+    let code = call_provider!(
         ia_query_func,
         INVALID_HANDLE_IA,
         ia,
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn dat_ia_query(
         }
     );
     if code != SUCCESS {
-        return down(code);
+        return to_dat1_code(code);
     }
     // SAFETY: the caller promises room for everything that it asks for.
     unsafe {

@@ -6,9 +6,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::code::{bad_argument, down, renumbered};
+use crate::code::{bad_argument, renumbered, to_dat1_code};
 use crate::layouts::{LmrParam, LmrTriplet, NULL, RmrParam};
-use crate::table::ask;
+use crate::table::call_provider;
 use daplrkey::sys::{
     self, Context, Handle, IaHandle, LmrContext, LmrHandle, PzHandle, RegionDescription, Return,
     RmrContext, RmrHandle, SUCCESS, Vaddr, Vlen, dat_completion_flags, dat_lmr_param_mask,
@@ -36,7 +36,7 @@ pub(crate) fn forget_all(ia: IaHandle) {
 }
 
 /// Converts a segment to that of DAT 2.0; `None` if its length has more than 32 bits.
-pub(crate) fn local(triplet: &LmrTriplet) -> Option<sys::LmrTriplet> {
+pub(crate) fn to_dat2_triplet(triplet: &LmrTriplet) -> Option<sys::LmrTriplet> {
     Some(sys::LmrTriplet {
         virtual_address: triplet.virtual_address,
         segment_length: u32::try_from(triplet.segment_length).ok()?,
@@ -45,7 +45,7 @@ pub(crate) fn local(triplet: &LmrTriplet) -> Option<sys::LmrTriplet> {
 }
 
 /// Converts the segment back to that of DAT 1.2.
-fn local_back(triplet: &sys::LmrTriplet) -> LmrTriplet {
+fn to_dat1_triplet(triplet: &sys::LmrTriplet) -> LmrTriplet {
     LmrTriplet {
         lmr_context: triplet.lmr_context,
         pad: 0,
@@ -58,7 +58,7 @@ fn local_back(triplet: &sys::LmrTriplet) -> LmrTriplet {
 fn lmr_param(lmr: LmrHandle, mask: dat_lmr_param_mask) -> Result<sys::LmrParam, Return> {
     // SAFETY: all zeros is a value of this structure, which has no references.
     let mut param: sys::LmrParam = unsafe { std::mem::zeroed() };
-    match ask!(
+    match call_provider!(
         lmr_query_func,
         INVALID_HANDLE_LMR,
         lmr,
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn dat_lmr_create(
         return bad_argument(7);
     }
     let (mut made, mut context) = (NULL, 0);
-    let code = ask!(
+    let code = call_provider!(
         lmr_create_func,
         INVALID_HANDLE_IA,
         ia,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn dat_lmr_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
     let known = lmr_param(lmr, sys::LMR_FIELD_ALL);
-    let code = ask!(lmr_free_func, INVALID_HANDLE_LMR, lmr);
+    let code = call_provider!(lmr_free_func, INVALID_HANDLE_LMR, lmr);
     if code == SUCCESS
         && let Ok(param) = known
     {
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn dat_lmr_free(lmr: LmrHandle) -> Return {
             lmrs.remove(&name);
         }
     }
-    down(code)
+    to_dat1_code(code)
 }
 
 /// `dat_lmr_query`.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn dat_lmr_query(
     let mask = mask & BEFORE_VA_TYPE | (mask & !BEFORE_VA_TYPE) << 1;
     let found = match lmr_param(lmr, mask) {
         Ok(found) => found,
-        Err(code) => return down(code),
+        Err(code) => return to_dat1_code(code),
     };
     let value = LmrParam {
         ia_handle: found.ia_handle,
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
 ) -> Return {
     // SAFETY: guaranteed by the caller.
     match unsafe { crate::post::segments(segments, count) } {
-        Some(segments) => down(ask!(
+        Some(segments) => to_dat1_code(call_provider!(
             lmr_sync_rdma_read_func,
             INVALID_HANDLE_IA,
             ia,
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
 ) -> Return {
     // SAFETY: guaranteed by the caller.
     match unsafe { crate::post::segments(segments, count) } {
-        Some(segments) => down(ask!(
+        Some(segments) => to_dat1_code(call_provider!(
             lmr_sync_rdma_write_func,
             INVALID_HANDLE_IA,
             ia,
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
 fn rmr_param(rmr: RmrHandle, mask: dat_rmr_param_mask) -> Result<sys::RmrParam, Return> {
     // SAFETY: all zeros is a value of this structure, which has no references.
     let mut param: sys::RmrParam = unsafe { std::mem::zeroed() };
-    match ask!(
+    match call_provider!(
         rmr_query_func,
         INVALID_HANDLE_RMR,
         rmr,
@@ -256,12 +256,12 @@ pub unsafe extern "C" fn dat_rmr_query(
     }
     let found = match rmr_param(rmr, mask) {
         Ok(found) => found,
-        Err(code) => return down(code),
+        Err(code) => return to_dat1_code(code),
     };
     let value = RmrParam {
         ia_handle: found.ia_handle,
         pz_handle: found.pz_handle,
-        lmr_triplet: local_back(&found.lmr_triplet),
+        lmr_triplet: to_dat1_triplet(&found.lmr_triplet),
         mem_priv: found.mem_priv,
         rmr_context: found.rmr_context,
     };
@@ -278,7 +278,7 @@ fn lmr_of(rmr: RmrHandle, triplet: &sys::LmrTriplet) -> Result<Handle, Return> {
         return Ok(NULL);
     }
     let ia = rmr_param(rmr, sys::RMR_FIELD_IA_HANDLE)
-        .map_err(down)?
+        .map_err(to_dat1_code)?
         .ia_handle;
     let lmr = LMRS
         .lock()
@@ -302,14 +302,17 @@ pub unsafe extern "C" fn dat_rmr_bind(
     context: *mut RmrContext,
 ) -> Return {
     // SAFETY: the caller promises a triplet.
-    let Some(triplet) = unsafe { argument::input(triplet) }.ok().and_then(local) else {
+    let Some(triplet) = unsafe { argument::input(triplet) }
+        .ok()
+        .and_then(to_dat2_triplet)
+    else {
         return bad_argument(2);
     };
     let lmr = match lmr_of(rmr, &triplet) {
         Ok(lmr) => lmr,
         Err(code) => return code,
     };
-    let code = ask!(
+    let code = call_provider!(
         rmr_bind_func,
         INVALID_HANDLE_RMR,
         rmr,

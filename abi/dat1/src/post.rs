@@ -3,10 +3,10 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::code::{bad_argument, down};
+use crate::code::{bad_argument, to_dat1_code};
 use crate::layouts::{LmrTriplet, RmrTriplet};
-use crate::memory::local;
-use crate::table::ask;
+use crate::memory::to_dat2_triplet;
+use crate::table::call_provider;
 use daplrkey::sys::{self, Context, Count, EpHandle, Return, SrqHandle, dat_completion_flags};
 use rkey_kit::argument;
 use smallvec::SmallVec;
@@ -28,7 +28,7 @@ pub(crate) unsafe fn segments(
     }
     // SAFETY: guaranteed by the caller.
     let list = unsafe { argument::list(list, count as usize) }.ok()?;
-    list.iter().map(local).collect()
+    list.iter().map(to_dat2_triplet).collect()
 }
 
 /// Like [`segments`], for a count that may be negative.
@@ -78,7 +78,7 @@ macro_rules! message {
         ) -> Return {
             // SAFETY: guaranteed by the caller.
             match unsafe { iov(list, count) } {
-                Ok(mut iov) => down(ask!(
+                Ok(mut iov) => to_dat1_code(call_provider!(
                     $slot,
                     INVALID_HANDLE_EP,
                     ep,
@@ -114,7 +114,7 @@ macro_rules! rdma {
             // SAFETY: guaranteed by the caller.
             let both = unsafe { iov(list, count).and_then(|iov| Ok((iov, remote(to)?))) };
             match both {
-                Ok((mut iov, to)) => down(ask!(
+                Ok((mut iov, to)) => to_dat1_code(call_provider!(
                     $slot,
                     INVALID_HANDLE_EP,
                     ep,
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn dat_srq_post_recv(
 ) -> Return {
     // SAFETY: guaranteed by the caller.
     match unsafe { iov(list, count) } {
-        Ok(mut iov) => down(ask!(
+        Ok(mut iov) => to_dat1_code(call_provider!(
             srq_post_recv_func,
             INVALID_HANDLE_SRQ,
             srq,

@@ -30,7 +30,7 @@ pub(crate) fn no_handle(subtype: dat_return_subtype) -> Return {
 }
 
 /// Calls a function of a handle's provider; evaluates to its return code of DAT 2.0.
-macro_rules! ask {
+macro_rules! call_provider {
     ($slot:ident, $invalid:ident, $handle:expr $(, $argument:expr)*) => {
         // SAFETY: the program got the handle from us; others are refused.
         match unsafe { $crate::table::provider($handle) }.and_then(|table| table.$slot) {
@@ -40,10 +40,10 @@ macro_rules! ask {
         }
     };
 }
-pub(crate) use ask;
+pub(crate) use call_provider;
 
 /// Forwards functions whose arguments have the same types in both versions.
-macro_rules! same {
+macro_rules! forward {
     ($($name:ident, $slot:ident, $invalid:ident, ($handle:ident: $type:ty $(, $argument:ident: $of:ty)*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
@@ -54,14 +54,14 @@ macro_rules! same {
             // SAFETY: the program got the handle from us; others are refused.
             match unsafe { provider($handle) }.and_then(|table| table.$slot) {
                 // SAFETY: the same arguments; the caller promises what they point to.
-                Some(function) => $crate::code::down(unsafe { function($handle $(, $argument)*) }),
+                Some(function) => $crate::code::to_dat1_code(unsafe { function($handle $(, $argument)*) }),
                 None => no_handle($invalid),
             }
         }
     )*};
 }
 
-same! {
+forward! {
     dat_set_consumer_context, set_consumer_context_func, NO_SUBTYPE, (handle: Handle, context: Context);
     dat_get_consumer_context, get_consumer_context_func, NO_SUBTYPE, (handle: Handle, context: *mut Context);
     dat_get_handle_type, get_handle_type_func, NO_SUBTYPE, (handle: Handle, kind: *mut dat_handle_type);
@@ -114,7 +114,7 @@ same! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cr_reject(cr: CrHandle) -> Return {
     const NOTHING: c_int = 0;
-    crate::code::down(ask!(
+    crate::code::to_dat1_code(call_provider!(
         cr_reject_func,
         INVALID_HANDLE_CR,
         cr,
