@@ -411,6 +411,10 @@ impl VisitMut for Spelling<'_> {
             as_bit(&mut item.expr);
         }
         item.ident = constant_name(self.api, &item.ident);
+        // A search for the name in the header finds the constant.
+        if item.ident != name {
+            item.attrs.push(parse_quote!(#[doc(alias = #name)]));
+        }
     }
 
     fn visit_type_ptr_mut(&mut self, pointer: &mut syn::TypePtr) {
