@@ -285,7 +285,11 @@ pub(crate) struct ProtectionDomain {
 
 impl ProtectionDomain {
     fn new(device: &Device, key: &[u8]) -> Result<Self> {
-        let id = device.create_domain()?;
+        // FI-119: only endpoints with the same key reach the memory.
+        let id = match key.is_empty() {
+            true => device.create_domain()?,
+            false => device.create_exclusive_domain()?,
+        };
         let all = [VaRange::new(0, ADDRESSES).ok_or(FiError::INVAL)?];
         let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let spec = RegionSpec {

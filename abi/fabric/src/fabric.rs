@@ -51,17 +51,17 @@ impl Fabric {
         let mut config = Config::default();
         config.timeout = PATIENT;
         config.api = Api::Libfabric;
+        // Endpoints log denials themselves, under their own names.
+        config.tells_own_denials = true;
         let config = config.with_env().map(|mut config| {
             enough_for_endpoints(&mut config);
             config
         });
         let config = config.map_err(rkey_device::DeviceError::from);
-        let opened = config.and_then(Device::open).map_err(|error| {
+        let opened = config.and_then(Device::open_shared).map_err(|error| {
             tracing::warn!(%error, "cannot open the device");
             crate::errno::of_device(&error)
         })?;
-        // Endpoints log denials themselves, under their own names.
-        opened.leave_own_denials_to_program();
         Ok(device.insert(opened).clone())
     }
 }

@@ -84,7 +84,7 @@ impl Ia {
             Fail::INTERNAL
         })?;
         config.api = Api::Udapl;
-        let device = Device::open(config)?;
+        let device = Device::open_shared(config)?;
         let address = of_parameters(parameters);
         let channel = device.create_channel()?;
         let ia = Arc::new(Self {

@@ -57,7 +57,7 @@ impl PdObject {
 fn new_pd(context: *mut Context, domain: DomainId, kind: Kind) -> Result<*mut Pd, Errno> {
     let c = UnsafeCell::new(Pd {
         context,
-        handle: domain.0,
+        handle: domain.number(),
     });
     insert(PdObject {
         c,
@@ -168,7 +168,8 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
         let same = |pd: &PdObject| {
-            pd.domain.0 == handle && pd.context().is_ok_and(|c| c.device().is(object.device()))
+            pd.domain.number() == handle
+                && pd.context().is_ok_and(|c| c.device().is(object.device()))
         };
         let domain = PdObject::pool()
             .find_map(|pd| same(pd).then_some(pd.domain))

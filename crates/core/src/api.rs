@@ -120,6 +120,17 @@ impl Api {
         }
     }
 
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "the Rust API",
+            Self::Verbs => "verbs",
+            Self::Libfabric => "libfabric",
+            Self::Udapl => "uDAPL",
+        }
+    }
+
     /// Every API. The index in this list is the API's code in [`crate::Denial::to_wire`].
     pub const ALL: [Self; 4] = [Self::Native, Self::Verbs, Self::Libfabric, Self::Udapl];
 

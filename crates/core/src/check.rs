@@ -18,8 +18,8 @@ use crate::state::RegionEvent;
 use crate::sync::Ordering;
 use crate::table::Protection;
 use crate::{
-    Access, Accessor, Denial, DomainId, LocalKey, LocalUse, Operation, Reason, RegionId, SlotNow,
-    WireKey,
+    Access, Accessor, Denial, DomainId, Key, LocalKey, LocalUse, Operation, Reason, RegionId,
+    SlotNow, WireKey,
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Slab, State};
@@ -160,11 +160,7 @@ impl Protection {
             return self.check_window(&pin, request, None, needs, alignment);
         }
         let decide = || {
-            if pin.domain() != request.domain {
-                return Err(Reason::OtherDomain {
-                    owner: pin.domain(),
-                });
-            }
+            self.check_domain(&pin, request)?;
             if crate::registry::state(&pin)
                 .step(RegionEvent::Access)
                 .is_none()
@@ -191,8 +187,18 @@ impl Protection {
                 memory,
                 through_window: false,
             }),
-            Err(reason) => Err(self.refuse(request, reason)),
+            Err(reason) => Err(refuse_entry(&pin, request, reason)),
         }
+    }
+
+    /// Memory and request meet in one domain. A peer may reach memory of another API as well, if the owner allows that.
+    fn check_domain(&self, entry: &Entry, request: &Request) -> Result<(), Reason> {
+        let owner = entry.domain();
+        let is_remote = request.qp.is_some();
+        if owner == request.domain || is_remote && self.may_reach(request.domain, owner) {
+            return Ok(());
+        }
+        Err(Reason::OtherDomain { owner })
     }
 
     /// Decides about a window; `consumer_bits` are those of the key that was used, for a type 2 window.
@@ -205,10 +211,7 @@ impl Protection {
         alignment: u64,
     ) -> Result<Grant<'_>, Box<Denial>> {
         let decide = || {
-            let owner = window.domain();
-            if owner != request.domain {
-                return Err(Reason::OtherDomain { owner });
-            }
+            self.check_domain(window, request)?;
             let (to, version) = window.binding().ok_or(Reason::Unbound)?;
             if consumer_bits.is_some_and(|bits| bits != to.consumer_bits) {
                 return Err(Reason::StaleKey {
@@ -245,7 +248,7 @@ impl Protection {
             })
         };
         decide().map_err(|reason| {
-            let mut denial = self.refuse(request, reason);
+            let mut denial = refuse_entry(window, request, reason);
             denial.window = true;
             denial
         })
@@ -268,6 +271,9 @@ impl Protection {
                 if let Some(pin) = self.pin_found(&self.slots, find) {
                     return self.check_entry(pin, request, want.needs(), want.alignment());
                 }
+                if let Some(decided) = self.check_key_of_other_api(request, requested, want) {
+                    return decided;
+                }
                 let reason = find().map_or(Reason::UnknownKey, |(index, generation)| {
                     slot_reason(&self.slots, index, generation)
                 });
@@ -282,9 +288,30 @@ impl Protection {
         Err(self.refuse(request, self.no_such_key(self.name(device.0), true)))
     }
 
+    /// A requested key that no region of the domain has may be a key that the device chose for another API. `None` if
+    /// it is none.
+    fn check_key_of_other_api(
+        &self,
+        request: &Request,
+        key: u64,
+        want: Operation,
+    ) -> Option<Result<Grant<'_>, Box<Denial>>> {
+        let key = Key(u32::try_from(key).ok()?);
+        let is_other = |entry: &Entry| entry.domain().api() != request.domain.api();
+        if let Some(pin) = self.pin_found(&self.slots, || self.keys.remote.find(key.0)) {
+            return is_other(&pin)
+                .then(|| self.check_entry(pin, request, want.needs(), want.alignment()));
+        }
+        let prefix = key.with_consumer_bits(0);
+        let pin = self.pin_found(&self.type2, || self.keys.type2.find(prefix.0))?;
+        let bits = Some(key.consumer_bits());
+        is_other(&pin)
+            .then(|| self.check_window(&pin, request, bits, want.needs(), want.alignment()))
+    }
+
     #[cold]
     pub(crate) fn refuse(&self, request: &Request, reason: Reason) -> Box<Denial> {
-        request.refuse(reason, self.api)
+        request.refuse(reason, request.domain.api())
     }
 
     /// Why a key cannot be used.
@@ -460,6 +487,16 @@ fn inside(base: u64, len: u64, asked: VaRange, virtual_start: Option<u64>) -> Re
         _ if base > 0 && fits(0) => Err(Reason::NotZeroBased { memory }),
         _ => Err(Reason::out_of_range(memory, asked.start(), asked.len())),
     }
+}
+
+/// A refusal in the words of the API in which the owner has to change something.
+#[cold]
+fn refuse_entry(entry: &Entry, request: &Request, reason: Reason) -> Box<Denial> {
+    let api = match reason {
+        Reason::OtherDomain { .. } => request.domain.api(),
+        _ => entry.domain().api(),
+    };
+    request.refuse(reason, api)
 }
 
 fn has_right(granted: Access, needs: Access) -> Result<(), Reason> {

@@ -242,15 +242,22 @@ impl Denial {
     /// The memory is in another domain than the queue pair.
     fn elsewhere(&self, out: &mut fmt::Formatter<'_>, owner: DomainId) -> fmt::Result {
         let domain = self.words().domain;
-        write!(
-            out,
-            "the memory is in {domain} {}, the request came from ",
-            owner.0
-        )?;
+        if self.is_of_other_api(owner) {
+            let (theirs, api) = (owner.api().words().domain, owner.api().name());
+            write!(out, "the memory is in {theirs} {} of {api}", owner.number())?;
+        } else {
+            write!(out, "the memory is in {domain} {}", owner.number())?;
+        }
+        out.write_str(", the request came from ")?;
         match self.domain {
-            Some(own) => write!(out, "{domain} {}", own.0),
+            Some(own) => write!(out, "{domain} {}", own.number()),
             None => write!(out, "another {domain}"),
         }
+    }
+
+    /// Whether the memory of this domain belongs to another API than the request.
+    fn is_of_other_api(&self, owner: DomainId) -> bool {
+        owner.api() != self.api
     }
 
     /// What became of a key that was valid once.
@@ -364,6 +371,14 @@ impl Denial {
             ),
             Reason::LocalKeyUsedRemotely => format!("Give the peer the {region}'s {rkey}."),
             Reason::RemoteKeyUsedLocally => self.name_locally(),
+            Reason::OtherDomain { owner } if self.is_of_other_api(*owner) => {
+                let register = self.register();
+                let instead = match owner.is_exclusive() {
+                    true => "",
+                    false => ", or set RKEY_CROSS_API=on for the owner",
+                };
+                format!("{register} the memory through the API of the connection{instead}.")
+            }
             Reason::OtherDomain { .. } => format!(
                 "{} the memory in the {queue_pair}'s {domain}, or create the {queue_pair} in the memory's {domain}.",
                 self.register()

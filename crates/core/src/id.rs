@@ -3,17 +3,51 @@
 //! Ids are handles for the owner's side and never cross to a peer; keys are what requests carry. Both name a slot and
 //! its generation, so that an id or key that outlives its object is refused and never reaches a newer object.
 
+use crate::Api;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A protection domain of one device. Never 0, and not reused until 65,536 domains have been opened after it was
-/// closed.
+/// A protection domain of one device. Never 0, and not reused until 8,192 domains have been opened after it was closed.
+///
+/// The highest bits name the API that opened it, and say whether it is exclusive.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct DomainId(pub u32);
 
+impl DomainId {
+    const API_SHIFT: u32 = 30;
+    const EXCLUSIVE: u32 = 1 << 29;
+    /// How often a place in the table of domains is used under different ids.
+    pub(crate) const GENERATIONS: u16 = 1 << 13;
+
+    pub(crate) fn new(api: Api, exclusive: bool, generation: u16, number: u32) -> Self {
+        let exclusive = if exclusive { Self::EXCLUSIVE } else { 0 };
+        Self((api as u32) << Self::API_SHIFT | exclusive | u32::from(generation) << 16 | number)
+    }
+
+    /// The API that opened it.
+    #[must_use]
+    pub const fn api(self) -> Api {
+        Api::ALL[(self.0 >> Self::API_SHIFT) as usize]
+    }
+
+    /// Whether its memory can only be reached through its own API, whatever [`Protection::across_apis`] says.
+    ///
+    /// [`Protection::across_apis`]: crate::Protection::across_apis
+    #[must_use]
+    pub const fn is_exclusive(self) -> bool {
+        self.0 & Self::EXCLUSIVE != 0
+    }
+
+    /// The number that people see. No two domains of a device have the same one at the same time.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0 & (Self::EXCLUSIVE - 1)
+    }
+}
+
 impl fmt::Display for DomainId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "domain {}", self.0)
+        write!(out, "domain {}", self.number())
     }
 }
 

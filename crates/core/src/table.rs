@@ -21,7 +21,10 @@ use std::collections::HashMap;
 /// All methods take `&self` and may be called from any thread.
 pub struct Protection {
     pub(crate) limits: Limits,
+    /// The API of domains that name none.
     pub(crate) api: Api,
+    /// Whether peers may reach memory through another API than its own.
+    pub(crate) across_apis: bool,
     pub(crate) keys: Keys,
     /// Regions, and windows whose keys the device chooses.
     pub(crate) slots: Slab<Entry>,
@@ -82,7 +85,8 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct DomainRecord {
     generation: u16,
-    open: bool,
+    /// The domain, while it is open.
+    id: Option<DomainId>,
     children: DomainChildren,
     /// The number of these regions that the front end registered for itself.
     internal: u32,
@@ -104,6 +108,7 @@ impl Protection {
         Self {
             limits,
             api: Api::Native,
+            across_apis: false,
             keys,
             slots: Slab::new(limits.key_slots.clamp(1, Limits::KEY_SLOTS)),
             type2: Slab::new(Limits::TYPE2_SLOTS),
@@ -120,23 +125,43 @@ impl Protection {
         Self { api, ..self }
     }
 
-    /// The API whose access flags denials name.
-    #[must_use]
-    pub const fn api(&self) -> Api {
-        self.api
-    }
-
     /// The limits it was made with.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Opens a domain.
+    /// The same table, whose memory peers may (`true`) or may not reach through another API than the one that registered
+    /// it. By default they may not: the domains of two APIs are different domains.
+    #[must_use]
+    pub fn across_apis(self, across_apis: bool) -> Self {
+        Self {
+            across_apis,
+            ..self
+        }
+    }
+
+    /// Whether an access that arrives in the domain `from` may reach memory of the domain `owner`.
+    #[inline]
+    pub(crate) fn may_reach(&self, from: DomainId, owner: DomainId) -> bool {
+        let other_api = from.api() != owner.api();
+        let is_open = !from.is_exclusive() && !owner.is_exclusive();
+        from == owner || self.across_apis && other_api && is_open
+    }
+
+    /// Opens a domain of the table's API.
     ///
     /// # Errors
     /// [`CoreError::LimitReached`].
     pub fn create_domain(&self) -> Result<DomainId, CoreError> {
+        self.create_domain_for(self.api, false)
+    }
+
+    /// Opens a domain of an API. The memory of an `exclusive` one is out of reach for other APIs.
+    ///
+    /// # Errors
+    /// [`CoreError::LimitReached`].
+    pub fn create_domain_for(&self, api: Api, exclusive: bool) -> Result<DomainId, CoreError> {
         let mut registry = self.registry.lock();
         let max = self.limits.max_domains.min(u32::from(u16::MAX));
         if registry.open_domains >= max {
@@ -151,8 +176,9 @@ impl Protection {
         };
         registry.open_domains += 1;
         let record = &mut registry.domains[place as usize];
-        record.open = true;
-        Ok(DomainId(u32::from(record.generation) << 16 | (place + 1)))
+        let id = DomainId::new(api, exclusive, record.generation, place + 1);
+        record.id = Some(id);
+        Ok(id)
     }
 
     /// Closes a domain.
@@ -171,8 +197,8 @@ impl Protection {
                 children: record.children,
             });
         }
-        record.open = false;
-        record.generation = record.generation.wrapping_add(1);
+        record.id = None;
+        record.generation = (record.generation + 1) % DomainId::GENERATIONS;
         registry.open_domains -= 1;
         registry.free_domains.push((domain.0 & 0xffff) - 1);
         Ok(())
@@ -430,9 +456,7 @@ impl Registry {
     fn domain(&mut self, domain: DomainId) -> Result<&mut DomainRecord, CoreError> {
         let place = (domain.0 & 0xffff).wrapping_sub(1) as usize;
         match self.domains.get_mut(place) {
-            Some(record) if record.open && u32::from(record.generation) == domain.0 >> 16 => {
-                Ok(record)
-            }
+            Some(record) if record.id == Some(domain) => Ok(record),
             _ => Err(CoreError::NoSuchDomain(domain)),
         }
     }
@@ -468,10 +492,8 @@ impl Registry {
     ) -> impl Iterator<Item = (DomainId, DomainChildren)> {
         self.domains
             .iter()
-            .zip(1u32..)
-            .filter(|(record, _)| record.open)
-            .map(|(record, number)| {
-                let id = DomainId(u32::from(record.generation) << 16 | number);
+            .filter_map(|record| Some((record, record.id?)))
+            .map(|(record, id)| {
                 let regions = record.children.regions - prepaid.regions(id);
                 (
                     id,

@@ -44,7 +44,7 @@ pub enum DirectCopy {
 }
 
 /// The configuration of a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
     /// The limits of the protection table: regions, bytes, windows, domains, segments per region.
@@ -100,8 +100,14 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// The watcher's file (`rkey run --explain`): refusals go there instead of to the log.
     pub report: Option<PathBuf>,
+    /// Whether peers may reach memory through another API than the one that registered it. Within each API the domains stay
+    /// separate. Off by default: a domain of verbs and one of libfabric are different domains.
+    pub cross_api: bool,
     /// The API of the program: denials name its access flags. Front ends set it; no variable does.
     pub api: Api,
+    /// The front end that takes the completions logs refusals of its own requests, in its own words
+    /// ([`Device::tell_own_denial`](crate::Device::tell_own_denial)), and the device does not. Front ends set it; no variable does.
+    pub tells_own_denials: bool,
 }
 
 impl Default for Config {
@@ -132,7 +138,9 @@ impl Default for Config {
             rnr_retry: 7,
             connect_timeout: Duration::from_secs(5),
             report: None,
+            cross_api: false,
             api: Api::Native,
+            tells_own_denials: false,
         }
     }
 }
@@ -174,6 +182,21 @@ impl Config {
             }
         }
         Ok(self)
+    }
+
+    /// Whether a device with this configuration serves a front end with the other one as well: they differ only in what each
+    /// opening of a device has for itself.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+        let other = Self {
+            timeout: self.timeout,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            connect_timeout: self.connect_timeout,
+            api: self.api,
+            tells_own_denials: self.tells_own_denials,
+            ..other.clone()
+        };
+        *self == other
     }
 
     /// Sets one value by the name of its variable, as the environment would.
@@ -281,6 +304,20 @@ pub const VARIABLES: &[Variable] = &[
                 "user" => Explain::User,
                 "all" => Explain::All,
                 "none" => Explain::None,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Variable {
+        name: "RKEY_CROSS_API",
+        default: "off",
+        allowed: "off or on",
+        meaning: "on: peers may reach memory of this process through another API than the one that registered it",
+        apply: |config, value| {
+            config.cross_api = match value {
+                "off" => false,
+                "on" => true,
                 _ => return None,
             };
             Some(())

@@ -1,20 +1,20 @@
 //! The device: opening it, its limits, its events and its end.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
-use rkey_core::{Protection, Secrets};
+use rkey_core::{Api, Protection, Secrets};
 use rkey_engine::{AsyncEvent, DenialReport, Engine, EngineConfig, EngineError};
 use rkey_link::NodeId;
 
 use crate::config::{Config, DirectCopy, Share};
 use crate::error::DeviceError;
-use crate::objects::event_queue::EventQueue;
+use crate::objects::async_queues::{AsyncQueue, new_queue};
 use crate::peers::handshake::{LinkConfig, LocalNode, Policy};
 use crate::peers::names::Scope;
 use crate::progress::engine_thread::EngineThread;
@@ -23,15 +23,27 @@ use crate::shared::Shared;
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
 ///
-/// A process may open several devices. After `fork` the child cannot use its parent's ([`crate::fork`]).
+/// A process may open several devices, and several front ends may share one ([`Device::open_shared`]). After `fork` the child cannot use its parent's ([`crate::fork`]).
 #[derive(Clone, Debug)]
-pub struct Device(Arc<Handle>);
+pub struct Device(Arc<Opening>);
 
-/// The program holds this part. The engine thread holds only the shared part.
+/// What one front end has of a device.
 #[derive(Debug)]
-struct Handle {
+struct Opening {
+    shared: Arc<Shared>,
+    config: Config,
+    /// The events of its objects.
+    events: Arc<AsyncQueue>,
+    handle: Arc<Handle>,
+}
+
+/// All openings hold this part. The engine thread holds only the shared part.
+#[derive(Debug)]
+pub(crate) struct Handle {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Those that may still be open, by API.
+    openings: Mutex<Vec<(Api, Weak<Opening>)>>,
 }
 
 impl Device {
@@ -49,7 +61,8 @@ impl Device {
             nonce: random[0],
         };
         let secrets = Secrets([random[1], random[2], random[3], random[4]]);
-        let protection = Arc::new(Protection::new(config.limits, secrets).for_api(config.api));
+        let protection =
+            Arc::new(Protection::new(config.limits, secrets).across_apis(config.cross_api));
         if config.ptracer_any {
             crate::inspect::copy_paths::allow_any_tracer();
         }
@@ -72,17 +85,51 @@ impl Device {
         let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;
         let shared = Arc::new(Shared::new(
             node,
-            config,
+            config.clone(),
             protection,
             engine,
             process_memory(),
             fork,
         )?);
         let thread = EngineThread::start(Arc::clone(&shared), local)?;
-        Ok(Self(Arc::new(Handle {
+        let events = Arc::clone(shared.events.first());
+        let handle = Arc::new(Handle {
             shared,
             thread: Mutex::new(Some(thread)),
-        })))
+            openings: Mutex::default(),
+        });
+        Ok(Self::opening(&handle, config, events))
+    }
+
+    /// Opens an open device once more.
+    ///
+    /// # Errors
+    /// No descriptor is available.
+    pub(crate) fn join(handle: &Arc<Handle>, config: Config) -> Result<Self, DeviceError> {
+        let events = new_queue()?;
+        handle.shared.lifecycle().add_wait_point(&events);
+        Ok(Self::opening(handle, config, events))
+    }
+
+    fn opening(handle: &Arc<Handle>, config: Config, events: Arc<AsyncQueue>) -> Self {
+        let opening = Arc::new(Opening {
+            shared: Arc::clone(&handle.shared),
+            config,
+            events,
+            handle: Arc::clone(handle),
+        });
+        let entry = (opening.config.api, Arc::downgrade(&opening));
+        handle.openings.lock().push(entry);
+        Self(opening)
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.0.handle
+    }
+
+    /// Where the events of its objects go.
+    pub(crate) fn events(&self) -> &Arc<AsyncQueue> {
+        &self.0.events
     }
 
     #[inline]
@@ -125,12 +172,6 @@ impl Device {
         Ok(())
     }
 
-    /// Stops logging refusals of requests of this device: the front end that takes their completions logs them in its own words
-    /// ([`Device::tell_own_denial`]).
-    pub fn leave_own_denials_to_program(&self) {
-        self.shared().denials.log_peers_only();
-    }
-
     /// Logs a front end's words for a refusal of one of its requests, with the rate limit of all refusals. A watcher
     /// (`rkey run --explain`) gets the device's words instead.
     pub fn tell_own_denial(&self, words: &str) {
@@ -140,7 +181,7 @@ impl Device {
     /// Whether both are the same device.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.0.shared, &other.0.shared)
     }
 
     /// The name of this device for peers.
@@ -152,7 +193,7 @@ impl Device {
     /// The configuration with which it was opened.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.shared().config
+        &self.0.config
     }
 
     /// The memory of this process, as the device accesses it: a fault is an error, never a signal.
@@ -220,10 +261,6 @@ impl Device {
         self.events().fd()
     }
 
-    fn events(&self) -> &EventQueue<AsyncEvent> {
-        &self.shared().events
-    }
-
     /// Checks the requested sizes of one queue against the limits.
     pub(crate) fn check_queue(
         &self,
@@ -271,6 +308,21 @@ impl Device {
             }
             other => other.into(),
         }
+    }
+}
+
+impl Handle {
+    /// Whether this process can use the device.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.shared.lifecycle().is_usable()
+    }
+
+    /// Whether a front end with this configuration may share the device.
+    pub(crate) fn suits(&self, config: &Config) -> bool {
+        let mut openings = self.openings.lock();
+        openings.retain(|(_, opening)| opening.strong_count() > 0);
+        let has_it = openings.iter().any(|&(api, _)| api == config.api);
+        !has_it && self.shared.config.agrees_with(config)
     }
 }
 

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`device`] | [`Device`]: opening, limits, events, end |
 //! | `lifecycle`, `shared`, [`error`] | whether a device can be used, what its threads share, why a call failed |
+//! | `process_device` | the device that the front ends of a process share |
 //! | [`config`] | the configuration and the `RKEY_*` variables |
 //! | [`objects`] | completion queues and channels, queue pairs, shared receive queues, regions, windows, shareable memory |
 //! | [`connect`] | listen, accept and connect by address |
@@ -37,6 +38,7 @@ pub mod inspect;
 mod lifecycle;
 pub mod objects;
 pub mod peers;
+mod process_device;
 mod progress;
 mod reclaim;
 mod shared;

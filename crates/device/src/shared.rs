@@ -5,7 +5,6 @@ use std::sync::Arc;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::Protection;
-use rkey_engine::AsyncEvent;
 use rkey_link::NodeId;
 
 use crate::config::Config;
@@ -13,7 +12,7 @@ use crate::error::DeviceError;
 use crate::inspect::denials::Denials;
 use crate::inspect::describe::Descriptions;
 use crate::lifecycle::Lifecycle;
-use crate::objects::event_queue::EventQueue;
+use crate::objects::async_queues::AsyncQueues;
 use crate::objects::{Adverts, Counters, CqTable, QpTable};
 use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
@@ -39,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) adverts: Adverts,
     pub(crate) cqs: Arc<CqTable>,
     pub(crate) qps: Arc<QpTable>,
-    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
+    pub(crate) events: Arc<AsyncQueues>,
     pub(crate) denials: Arc<Denials>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) departed: DepartedPeers,
@@ -60,16 +59,17 @@ impl Shared {
         fork: ForkMark,
     ) -> Result<Self, DeviceError> {
         let scope = Scope::of(config.share);
-        let denials = Arc::new(Denials::new(engine.reports(), config.report.as_deref()));
         let cqs = Arc::<CqTable>::default();
         let qps = Arc::<QpTable>::default();
+        let denials = Denials::new(engine.reports(), config.report.as_deref(), &qps);
+        let denials = Arc::new(denials);
         let counters = Arc::<Counters>::default();
         let qp_numbers = Arc::new(QpNumbers::new(scope));
-        let events = Arc::new(EventQueue::new(4096)?);
+        let events = Arc::new(AsyncQueues::new()?);
         let reclaim = Reclaim::new(&engine, &protection, &qps, &denials);
         let lifecycle = Lifecycle::new(fork);
         lifecycle.add_wait_point(&cqs);
-        lifecycle.add_wait_point(&events);
+        lifecycle.add_wait_point(events.first());
         lifecycle.add_wait_point(&reclaim.lease_requests);
         let router = EventRouter {
             cqs: Arc::clone(&cqs),

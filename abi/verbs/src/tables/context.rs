@@ -122,7 +122,7 @@ pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
             Errno::INVAL
         })?;
         config.api = Api::Verbs;
-        let device = rkey_device::Device::open(config).map_err(|error| {
+        let device = rkey_device::Device::open_shared(config).map_err(|error| {
             tracing::error!("cannot open the device: {error}");
             errno::of(&error)
         })?;

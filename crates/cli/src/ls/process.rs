@@ -51,7 +51,7 @@ fn domains(device: &Inspection, words: &Words, colour: bool) {
     let mut table = style::table(colour, header);
     let domains = &device.protection.domains;
     add(&mut table, domains, |domain| {
-        let id = domain.id.0;
+        let id = domain.id.number();
         let qps = device.qps.iter().filter(|qp| qp.domain == id).count();
         let srqs = device.srqs.iter().filter(|srq| srq.domain == id).count();
         let children = &domain.children;
@@ -81,7 +81,7 @@ fn regions(device: &Inspection, words: &Words, colour: bool) {
     add(&mut table, &device.protection.regions, |region| {
         vec![
             format!("{:#x}", region.id),
-            region.domain.0.to_string(),
+            region.domain.number().to_string(),
             format!("{:#x}", region.base),
             extent(region.base, region.len),
             rights(device, region.access),
@@ -110,7 +110,7 @@ fn windows(device: &Inspection, words: &Words, colour: bool) {
         );
         vec![
             format!("{:#x}", window.id),
-            window.domain.0.to_string(),
+            window.domain.number().to_string(),
             window.kind.to_string(),
             bound,
         ]

@@ -1,5 +1,6 @@
 //! The rules of the core, one object after the other.
 
+mod across;
 mod bonds;
 mod closing;
 mod domains;

@@ -10,7 +10,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -22,6 +22,7 @@ use rkey_engine::{DenialReport, Guesser, Reports, Side};
 use rkey_link::NodeId;
 
 use crate::config::Config;
+use crate::objects::QpTable;
 use crate::peers::process::own_command;
 
 /// The kind of messages that [`limited`] counts here.
@@ -61,8 +62,8 @@ pub(crate) struct Denials {
     /// The watcher's file, if any.
     watcher: Option<Mutex<Watcher>>,
     limit: Limit,
-    /// Whether a front end logs refusals of its own requests.
-    peers_only: AtomicBool,
+    /// Which queue pairs have a front end that logs the refusals of its own requests.
+    qps: Arc<QpTable>,
 }
 
 /// The source of denial ids for all devices of this process: each id means one denial.
@@ -73,12 +74,12 @@ pub(crate) fn ids() -> Arc<AtomicU32> {
 
 impl Denials {
     /// The denials of an engine with these reports. They are appended to `file` if there is one, and logged otherwise.
-    pub(crate) fn new(reports: Arc<Reports>, file: Option<&Path>) -> Self {
+    pub(crate) fn new(reports: Arc<Reports>, file: Option<&Path>, qps: &Arc<QpTable>) -> Self {
         Self {
             reports,
             watcher: file.and_then(Watcher::open).map(Mutex::new),
             limit: Limit::new(),
-            peers_only: AtomicBool::new(false),
+            qps: Arc::clone(qps),
         }
     }
 
@@ -99,11 +100,6 @@ impl Denials {
         id
     }
 
-    /// Restricts the log to refusals of peers' requests.
-    pub(crate) fn log_peers_only(&self) {
-        self.peers_only.store(true, Ordering::Relaxed);
-    }
-
     /// Logs a report. If both sides are in this process, only the side that denied logs it.
     pub(crate) fn write(&self, report: &DenialReport) {
         if report.echo {
@@ -112,7 +108,7 @@ impl Denials {
         if let Some(watcher) = &self.watcher {
             let advice = report.denial.advice();
             watcher.lock().tell(&format!("{report}\n  {advice}"));
-        } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
+        } else if report.side != Side::Target && self.qps.tells_denials(report.qpn) {
             // The front end logs this refusal.
         } else {
             limited(&self.limit, REFUSALS, || {

@@ -356,7 +356,7 @@ fn inspect(shared: &Shared) -> Inspection {
         pid: shared.node.pid,
         uid: rustix::process::geteuid().as_raw(),
         command: process::own_command(),
-        api: shared.protection.api(),
+        api: api_of(&protection, shared.config.api),
         blocks: shared.qp_numbers.numbers(),
         driver: shared.driver.schedule.mode().to_string(),
         protection,
@@ -397,12 +397,22 @@ fn inspect(shared: &Shared) -> Inspection {
     }
 }
 
+/// The API whose words describe a device: the one of its domains, if there is only one.
+fn api_of(protection: &Snapshot, opened_by: Api) -> Api {
+    let mut apis = protection.domains.iter().map(|domain| domain.id.api());
+    match apis.next() {
+        None => opened_by,
+        Some(first) if apis.all(|api| api == first) => first,
+        Some(_) => Api::Native,
+    }
+}
+
 fn view_qp(qp: &QpSnapshot) -> QpView {
     QpView {
         qpn: qp.qpn,
         qp_type: qp.qp_type.to_string(),
         state: qp.state.to_string(),
-        domain: qp.domain.0,
+        domain: qp.domain.number(),
         peer_qpn: qp.peer_qpn,
         peer: qp.peer,
         sends: qp.sends,
@@ -415,7 +425,7 @@ fn view_qp(qp: &QpSnapshot) -> QpView {
 fn view_srq(srq: &SrqSnapshot) -> SrqView {
     SrqView {
         number: srq.index,
-        domain: srq.domain.0,
+        domain: srq.domain.number(),
         depth: srq.depth as usize,
         used: srq.used as usize,
         users: srq.users,

@@ -1,6 +1,7 @@
 //! The objects that a program creates on a device: completion queues and channels, queue pairs, shared receive queues, regions,
 //! windows, and memory that peers can map.
 
+pub(crate) mod async_queues;
 pub mod channel;
 pub(crate) mod counters;
 pub mod cq;

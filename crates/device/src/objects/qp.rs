@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::Membership;
+use crate::objects::async_queues::Source;
 use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
 use crate::progress::reactor::Token;
@@ -100,7 +101,9 @@ impl Device {
             .command(|engine| engine.create_qp(&config, qpn))
         {
             Ok(id) => {
-                self.shared().qps.insert(qpn, id, options.fail_with_peer);
+                let tells = self.config().tells_own_denials;
+                shared.qps.insert(qpn, id, options.fail_with_peer, tells);
+                shared.events.add(Source::Qp(id), self.events());
                 let (device, options) = (self.clone(), options.clone());
                 Ok(Qp(Arc::new(QpInner {
                     device,
@@ -352,6 +355,7 @@ impl Drop for QpInner {
             return;
         }
         shared.qps.remove(self.qpn);
+        shared.events.remove(Source::Qp(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(%error, "cannot destroy a queue pair");
         }

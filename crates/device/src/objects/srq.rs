@@ -7,6 +7,7 @@ use rkey_engine::{RecvRequest, SrqId, WqState, XrcdId};
 
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::objects::async_queues::Source;
 use crate::objects::cq::Cq;
 
 /// A shared receive queue. Clones are the same queue; the last one destroys it.
@@ -40,11 +41,7 @@ impl Device {
             .driver
             .command(|engine| engine.create_srq(domain, depth, max_sge))
             .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
-        Ok(Srq(Arc::new(SrqInner {
-            device: self.clone(),
-            id,
-            _cq: None,
-        })))
+        Ok(self.new_srq(id, None))
     }
 
     /// Creates a shared receive queue that the extended reliable connections of an XRC domain reach by its
@@ -101,11 +98,16 @@ impl Device {
                 None => engine.create_wq(domain, depth, max_sge, cq.id()),
             })
             .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
-        Ok(Srq(Arc::new(SrqInner {
+        Ok(self.new_srq(id, Some(cq.clone())))
+    }
+
+    fn new_srq(&self, id: SrqId, cq: Option<Cq>) -> Srq {
+        self.shared().events.add(Source::Srq(id), self.events());
+        Srq(Arc::new(SrqInner {
             device: self.clone(),
             id,
-            _cq: Some(cq.clone()),
-        })))
+            _cq: cq,
+        }))
     }
 }
 
@@ -194,6 +196,7 @@ impl Drop for SrqInner {
         if !shared.lifecycle().is_usable() {
             return;
         }
+        shared.events.remove(Source::Srq(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_srq(self.id)) {
             tracing::debug!(%error, "cannot destroy a shared receive queue");
         }

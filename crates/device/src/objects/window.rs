@@ -45,7 +45,20 @@ impl Device {
     /// [`DeviceError::Core`]: the limit is reached.
     pub fn create_domain(&self) -> Result<DomainId, DeviceError> {
         self.check()?;
-        Ok(self.table().create_domain()?)
+        let api = self.config().api;
+        Ok(self.table().create_domain_for(api, false)?)
+    }
+
+    /// Creates a protection domain whose memory stays out of reach for other APIs, whatever [`Config::cross_api`] says.
+    ///
+    /// [`Config::cross_api`]: crate::Config::cross_api
+    ///
+    /// # Errors
+    /// Same as [`Device::create_domain`].
+    pub fn create_exclusive_domain(&self) -> Result<DomainId, DeviceError> {
+        self.check()?;
+        let api = self.config().api;
+        Ok(self.table().create_domain_for(api, true)?)
     }
 
     /// Closes a protection domain.

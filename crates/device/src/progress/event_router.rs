@@ -6,7 +6,7 @@ use rkey_engine::{AsyncEvent, Event, QpAttributes, QpId, QpState};
 
 use super::EngineDriver;
 use crate::inspect::denials::Denials;
-use crate::objects::event_queue::EventQueue;
+use crate::objects::async_queues::AsyncQueues;
 use crate::objects::{Counters, CqTable, QpTable};
 use crate::peers::names;
 use crate::peers::qp_numbers::QpNumbers;
@@ -17,8 +17,8 @@ pub(crate) struct EventRouter {
     pub(crate) cqs: Arc<CqTable>,
     pub(crate) qps: Arc<QpTable>,
     pub(crate) qp_numbers: Arc<QpNumbers>,
-    /// The program's queue of asynchronous events.
-    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
+    /// The program's queues of asynchronous events.
+    pub(crate) events: Arc<AsyncQueues>,
     pub(crate) denials: Arc<Denials>,
     pub(crate) counters: Arc<Counters>,
 }
@@ -147,7 +147,7 @@ mod tests {
             AsyncEvent::PeerGone { qp, qpn },
         ];
         router.route(&driver, events.map(Event::from).into());
-        let took: Vec<_> = std::iter::from_fn(|| router.events.try_next()).collect();
+        let took: Vec<_> = std::iter::from_fn(|| router.events.first().try_next()).collect();
         assert_eq!(took, events);
     }
 

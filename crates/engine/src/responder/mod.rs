@@ -286,7 +286,7 @@ fn qp_allows<M: Memory>(
     let len = u64::from(header.total);
     let granted = qp.settings.access & Access::REMOTE;
     let (who, key) = (qp.accessor(), wire_key(header));
-    let api = x.checked.protection.api();
+    let api = who.domain.api();
     let denial = Denial::by_queue_pair(&who, key, header.addr, len, want, granted, api);
     Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)))
 }

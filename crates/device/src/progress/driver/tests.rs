@@ -8,7 +8,7 @@ use rkey_core::{Limits, Protection, Secrets};
 use rkey_engine::EngineConfig;
 
 use crate::inspect::denials::Denials;
-use crate::objects::event_queue::EventQueue;
+use crate::objects::async_queues::AsyncQueues;
 use crate::peers::names::Scope;
 use crate::peers::qp_numbers::QpNumbers;
 use crate::progress::reactor::{Reactor, Token};
@@ -26,12 +26,13 @@ pub(in crate::progress) fn engine() -> DeviceEngine {
 
 /// A router of new objects.
 pub(in crate::progress) fn router() -> EventRouter {
+    let qps = Arc::default();
     EventRouter {
         cqs: Arc::default(),
-        qps: Arc::default(),
+        qps: Arc::clone(&qps),
         qp_numbers: Arc::new(QpNumbers::new(Scope::of(crate::Share::User))),
-        events: Arc::new(EventQueue::new(16).unwrap()),
-        denials: Arc::new(Denials::new(engine().reports(), None)),
+        events: Arc::new(AsyncQueues::new().unwrap()),
+        denials: Arc::new(Denials::new(engine().reports(), None, &qps)),
         counters: Arc::default(),
     }
 }

@@ -1,0 +1,92 @@
+//! The device that the front ends of a process share.
+//!
+//! A program may use several APIs. If each of them opened a device of its own, a key of one would mean nothing to the others. So the
+//! first opening of each API uses the same device, as long as one of them has it open. Later openings of the same API get devices
+//! of their own: programs open several contexts of one API so that they do not wait for each other.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::config::Config;
+use crate::device::{Device, Handle};
+use crate::error::DeviceError;
+
+/// The device, while it is open.
+static DEVICE: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
+
+/// How long another thread may take to open the device. In a process that was forked meanwhile, nothing ever unlocks it.
+const OPENING: Duration = Duration::from_secs(10);
+
+impl Device {
+    /// Opens the device that the front ends of this process share: the same one for every API, if their configurations agree in what
+    /// concerns the whole device. Rights, limits and addresses of memory are not affected: the domains of the APIs stay
+    /// separate ([`Config::cross_api`]).
+    ///
+    /// If the API has the device open already, this opens another one, as [`Device::open`] does.
+    ///
+    /// # Errors
+    /// Same as [`Device::open`].
+    pub fn open_shared(config: Config) -> Result<Self, DeviceError> {
+        let Some(mut device) = DEVICE.try_lock_for(OPENING) else {
+            return Self::open(config);
+        };
+        match device.upgrade().filter(|handle| handle.is_usable()) {
+            Some(handle) if handle.suits(&config) => Self::join(&handle, config),
+            Some(_) => Self::open(config),
+            None => {
+                let opened = Self::open(config)?;
+                *device = Arc::downgrade(opened.handle());
+                Ok(opened)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_core::Api;
+
+    fn open(api: Api, change: impl FnOnce(&mut Config)) -> Device {
+        let mut config = Config::default();
+        config.api = api;
+        change(&mut config);
+        Device::open_shared(config).unwrap()
+    }
+
+    /// One test: tests of a process would share the device.
+    #[test]
+    fn the_apis_of_a_process_share_a_device() {
+        let verbs = open(Api::Verbs, |_| ());
+        let fabric = open(Api::Libfabric, |config| config.timeout = 19);
+        assert!(verbs.is(&fabric));
+        assert_eq!((verbs.config().timeout, fabric.config().timeout), (15, 19));
+        // Each has its own events and domains.
+        let [one, two] = [&verbs, &fabric].map(|device| device.create_domain().unwrap());
+        assert_eq!((one.api(), two.api()), (Api::Verbs, Api::Libfabric));
+        let cqs = [&verbs, &fabric].map(|device| device.create_cq(1, None).unwrap());
+        for cq in &cqs {
+            verbs
+                .shared()
+                .events
+                .push(crate::AsyncEvent::CqOverrun(cq.id()));
+        }
+        for (device, cq) in [&verbs, &fabric].into_iter().zip(&cqs) {
+            let next = || device.next_event(Some(Duration::ZERO)).unwrap();
+            assert_eq!(next(), Some(crate::AsyncEvent::CqOverrun(cq.id())));
+            assert_eq!(next(), None);
+        }
+        // A second one of the same API, or one that differs in what concerns all.
+        assert!(!verbs.is(&open(Api::Verbs, |_| ())));
+        assert!(!verbs.is(&open(Api::Udapl, |config| config.max_qps = 7)));
+        // The device ends with its last opening; until then it can be joined again.
+        drop((verbs, cqs));
+        let again = open(Api::Verbs, |_| ());
+        assert!(again.is(&fabric));
+        let node = again.node();
+        drop((again, fabric));
+        assert_ne!(open(Api::Verbs, |_| ()).node(), node);
+    }
+}
