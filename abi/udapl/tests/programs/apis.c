@@ -8,6 +8,8 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include <sys/wait.h>
+
 #include "world.h"
 
 #define PAGE 4096
@@ -248,7 +250,7 @@ static void keys(void) {
   DAT_RMR_CONTEXT first = window(&world.owner, rmr, &shared, 0, 64, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
   DAT_RMR_CONTEXT second = window(&world.owner, rmr, &shared, 0, 64, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
   CHECK(first != second);
-  /* Keys of other devices of this process are as unknown as any other. */
+  /* Keys of another API or device are refused. */
   struct ibv_mr *from = verbs_reg(verbs_buffer, 0);
   CHECK(verbs_write(from, second, (uint64_t)(uintptr_t)shared.bytes) == IBV_WC_REM_ACCESS_ERR);
   CHECK(fi_write64(NULL, target->rkey, 0) != 0);
@@ -315,6 +317,28 @@ static void forms_of_errors(void) {
   CHECK((code & 0xffff) == DAT_INVALID_ARG2);
 }
 
+/* A child has none of the parent's devices, and opens one of its own, which its front ends share. */
+static void after_a_fork(void) {
+  verbs_begin();
+  fi_begin(0);
+  pid_t child = fork();
+  if (child == 0) {
+    memset(&v, 0, sizeof v);
+    verbs_begin();
+    dat_begin();
+    struct ibv_mr *from = verbs_reg(verbs_buffer, 0);
+    struct ibv_mr *target = verbs_reg(verbs_memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    CHECK(verbs_write(from, target->rkey, (uint64_t)(uintptr_t)verbs_memory) == IBV_WC_SUCCESS);
+    ALLOWED(&world, WRITE, &buffer, 64, shared.remote, shared.bytes);
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  /* The parent did not notice. */
+  struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
+  CHECK(fi_write64(NULL, fi_mr_key(mr), 0) == 0);
+}
+
 #define C(name) {#name, name}
 static const struct check checks[] = {
     C(remote_write_without_local_write),
@@ -326,6 +350,7 @@ static const struct check checks[] = {
     C(closing_what_others_use),
     C(after_a_refusal),
     C(forms_of_errors),
+    C(after_a_fork),
     {NULL, NULL},
 };
 

@@ -77,3 +77,8 @@ fn after_a_refusal() {
 fn forms_of_errors() {
     check("forms_of_errors");
 }
+
+#[test]
+fn after_a_fork() {
+    check("after_a_fork");
+}

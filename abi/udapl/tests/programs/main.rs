@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` installs what they need, so a missing compiler or library is a failure.
 
+mod across;
 mod apis;
 mod bind;
 mod handles;

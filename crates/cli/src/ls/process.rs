@@ -3,7 +3,7 @@
 use crate::style;
 use comfy_table::Table;
 use rkey_device::Inspection;
-use rkey_device::core::{Access, Api, Words};
+use rkey_device::core::{Access, Api, DomainId, Words};
 
 use super::{departed, endpoints, is_everything, peers};
 
@@ -56,7 +56,7 @@ fn domains(device: &Inspection, words: &Words, colour: bool) {
         let srqs = device.srqs.iter().filter(|srq| srq.domain == id).count();
         let children = &domain.children;
         vec![
-            id.to_string(),
+            name_of(device, domain.id),
             children.regions.to_string(),
             children.windows.to_string(),
             qps.to_string(),
@@ -84,7 +84,7 @@ fn regions(device: &Inspection, words: &Words, colour: bool) {
             region.domain.number().to_string(),
             format!("{:#x}", region.base),
             extent(region.base, region.len),
-            rights(device, region.access),
+            rights(region.domain, region.access),
             region.state.clone(),
             region.windows.to_string(),
         ]
@@ -104,7 +104,7 @@ fn windows(device: &Inspection, words: &Words, colour: bool) {
                     b.base,
                     words.region,
                     b.region,
-                    rights(device, b.access)
+                    rights(window.domain, b.access)
                 )
             },
         );
@@ -201,10 +201,19 @@ fn counters(device: &Inspection, colour: bool) {
     show("Counters", &table, device.counters.len());
 }
 
-/// Access rights, in the names of the program's API: a DAT program reads the names of its flags.
-fn rights(device: &Inspection, access: Access) -> String {
-    match device.api {
-        Api::Udapl => device.api.names(access).to_string(),
+/// The number of a domain, and its API if the device serves several.
+fn name_of(device: &Inspection, domain: DomainId) -> String {
+    let (number, api) = (domain.number(), domain.api());
+    match api == device.api {
+        true => number.to_string(),
+        false => format!("{number} ({})", api.name()),
+    }
+}
+
+/// Access rights in a domain, in the names of its API: a DAT program reads the names of its flags.
+fn rights(domain: DomainId, access: Access) -> String {
+    match domain.api() {
+        Api::Udapl => domain.api().names(access).to_string(),
         Api::Native | Api::Verbs | Api::Libfabric => access.to_string(),
     }
 }
