@@ -3,70 +3,12 @@
 //! The sentence says what the request tried, on which bytes, with which key, and why it was denied. The advice says how
 //! to fix it. Both are for the programmer, on either side of the connection.
 
+use crate::wording::{Channel, InWords, capital, with_article};
 use crate::{
     Access, Api, Attempt, Denial, DomainId, LocalUse, NamedKey, Operation, Reason, SlotNow,
     WindowKind, WireKey, Words,
 };
 use std::fmt;
-
-impl fmt::Display for Attempt {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Remote(Operation::Write) => "RDMA write",
-            Self::Remote(Operation::Read) => "RDMA read",
-            Self::Remote(Operation::Atomic) => "atomic operation",
-            Self::Local(LocalUse::Send) => "send",
-            Self::Local(LocalUse::Recv) => "receive",
-            Self::Local(LocalUse::WriteSource) => "RDMA write from local memory",
-            Self::Local(LocalUse::ReadSink) => "RDMA read into local memory",
-            Self::Local(LocalUse::AtomicResult) => {
-                "atomic operation with its result into local memory"
-            }
-            Self::Local(LocalUse::Collective) => "collective operation",
-            Self::Invalidate { remote: false } => "invalidation",
-            Self::Invalidate { remote: true } => "invalidation by the peer",
-            Self::Other(code) => return write!(out, "operation {code}"),
-        })
-    }
-}
-
-/// The source of a request: a queue pair, or an endpoint made of several. Queue pair numbers have 24 bits; endpoint
-/// numbers start above them.
-struct Channel(u32, &'static Words);
-
-impl fmt::Display for Channel {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.checked_sub(1 << 24) {
-            None => write!(out, "{} {:#x}", self.1.queue_pair, self.0),
-            Some(endpoint) => write!(out, "endpoint {endpoint}"),
-        }
-    }
-}
-
-impl fmt::Display for NamedKey {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Remote(key) => key.fmt(out),
-            Self::Local(key) => key.fmt(out),
-            Self::Region(region) => region.fmt(out),
-        }
-    }
-}
-
-/// A key in the words of an API.
-struct InWords(NamedKey, &'static Words);
-
-impl fmt::Display for InWords {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            NamedKey::Remote(WireKey::Device(key)) => {
-                write!(out, "{} {:#010x}", self.1.rkey, key.0)
-            }
-            NamedKey::Local(key) => write!(out, "{} {:#010x}", self.1.lkey, key.0),
-            other => other.fmt(out),
-        }
-    }
-}
 
 /// "RDMA write of 16 B at 0x1ff8 with rkey 0x5a03c17e denied: the last 8 B are past the end of the region (...)"
 impl fmt::Display for Denial {
@@ -560,20 +502,6 @@ impl Denial {
             ),
         }
     }
-}
-
-/// "a region", "an LMR".
-fn with_article(noun: &str) -> String {
-    // Names of objects in capitals are spelled out: "an L-M-R".
-    let vowel = noun.starts_with(['a', 'e', 'i', 'o', 'L', 'R']);
-    format!("{} {noun}", if vowel { "an" } else { "a" })
-}
-
-/// As the first word of a sentence.
-fn capital(word: &str) -> String {
-    let mut letters = word.chars();
-    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-    first.into_iter().chain(letters).collect()
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ mod state;
 mod sync;
 mod table;
 mod window;
+mod wording;
 
 pub use access::{Access, LocalUse, Operation};
 pub use api::{Api, Words};
