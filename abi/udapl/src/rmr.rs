@@ -21,6 +21,7 @@ use crate::sys::{
     EpHandle, LmrHandle, LmrTriplet, PzHandle, Return, RmrContext, RmrCookie, RmrHandle, RmrParam,
 };
 use parking_lot::Mutex;
+use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Access, LocalKey, Rules, WindowId, WindowKind};
 use rkey_device::engine::Work;
@@ -150,17 +151,18 @@ fn post_bind(
             return Err(Fail::PROTECTION);
         }
         let range = check(lmr, triplet, access)?;
-        let key = device.next_window_key(rmr.window)?;
+        let key = device.reserve_window_key(rmr.window)?;
         (range, lmr.region.local_key, Some(key))
     };
-    let context = key.map_or(0, |key| key.0);
+    let new = key.as_ref().map(ReservedKey::key);
+    let context = new.map_or(0, |key| key.0);
     let work = Work::Bind {
         window: rmr.window,
         region,
         range,
         access,
         zero_based: false,
-        key,
+        key: new,
         rules: Rules::UDAPL,
     };
     let to = Binding {
@@ -169,13 +171,10 @@ fn post_bind(
         context,
     };
     rmr.used_by(ep);
-    let posted = ep.post(work, &[], cookie, options, What::Bind(Arc::clone(rmr), to));
-    if posted.is_err()
-        && let Some(key) = key
-    {
-        device.forfeit_window_key(rmr.window, key);
+    ep.post(work, &[], cookie, options, What::Bind(Arc::clone(rmr), to))?;
+    if let Some(key) = key {
+        key.posted();
     }
-    posted?;
     Ok(context)
 }
 

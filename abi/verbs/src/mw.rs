@@ -166,28 +166,28 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
         // A bind of zero bytes ends the binding and needs no key.
         let binds = bind.bind_info.length != 0;
         let key = if binds {
-            Some(device.next_window_key(window.window).map_err(errno::from)?)
+            Some(
+                device
+                    .reserve_window_key(window.window)
+                    .map_err(errno::from)?,
+            )
         } else {
             None
         };
+        let new = key.as_ref().map(|key| key.key().0);
         // SAFETY: guaranteed by the caller.
-        let posted =
-            unsafe { bind_work(window, &bind.bind_info, key.map(|key| key.0)) }.and_then(|work| {
-                let request = SendRequest {
-                    flags,
-                    ..SendRequest::new(bind.wr_id, work, &[])
-                };
-                qp.qp.post_send(&request).map_err(errno::from)
-            });
+        let work = unsafe { bind_work(window, &bind.bind_info, new)? };
+        let request = SendRequest {
+            flags,
+            ..SendRequest::new(bind.wr_id, work, &[])
+        };
+        qp.qp.post_send(&request).map_err(errno::from)?;
         if let Some(key) = key {
-            if let Err(errno) = posted {
-                device.forfeit_window_key(window.window, key);
-                return Err(errno);
-            }
             // SAFETY: only this thread uses the window.
-            unsafe { (*window.c()).rkey = key.0 };
+            unsafe { (*window.c()).rkey = key.key().0 };
+            key.posted();
         }
-        posted.map(|()| 0)
+        Ok(0)
     })
 }
 

@@ -59,6 +59,7 @@ pub use objects::cq::Cq;
 pub use objects::qp::{Qp, QpAddress, QpOptions};
 pub use objects::shared_memory::SharedMemory;
 pub use objects::srq::Srq;
+pub use objects::window::ReservedKey;
 pub use peers::process::Departed;
 pub use rkey_engine::AsyncEvent;
 

@@ -11,6 +11,7 @@ use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
 use crate::window::{BIND_RULES, Window};
 use rkey_core::{Access, Key, WireKey};
+use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
 use rkey_device::link::NodeId;
 use rkey_engine::{QpAttributes, QpState, RecvRequest, SendFlags, SendRequest, Sge, Target, Work};
@@ -390,7 +391,10 @@ impl QueuePair {
         let start = region.base().wrapping_add(offset);
         let range = VaRange::new(start, len)
             .ok_or_else(|| Error::Rights("the range wraps around the address space".into()))?;
-        let key = window.coming_key(bits)?;
+        let reserved = window.reserve_key()?;
+        let key = reserved
+            .as_ref()
+            .map_or_else(|| window.key_with(bits), ReservedKey::key);
         let remote = RemoteKey::from_wire(start, len, WireKey::Device(key), access)?;
         let work = Work::Bind {
             window: window.id(),
@@ -410,11 +414,11 @@ impl QueuePair {
             flags: SendFlags::SIGNALED,
             ud: None,
         };
-        let posted = self.raw.post_send(&request).map_err(Error::from);
-        if posted.is_err() {
-            window.forfeit(key);
+        self.raw.post_send(&request)?;
+        if let Some(reserved) = reserved {
+            reserved.posted();
         }
-        posted.map(|()| remote)
+        Ok(remote)
     }
 
     /// Posts the invalidation of a local type 2 window: its key is refused afterwards.

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
 use rkey_core::{Access, BindRegion, BindRequest, Key, Rules, WindowId, WindowKind, WireKey};
+use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,19 +113,14 @@ impl Window {
         self.kind
     }
 
-    /// The key that the next posted bind will give.
-    pub(crate) fn coming_key(&self, bits: u8) -> Result<Key> {
+    /// Reserves the key of a bind that is about to be posted. `None`: the program chooses the keys of a type 2 window.
+    pub(crate) fn reserve_key(&self) -> Result<Option<ReservedKey<'_>>> {
         if self.kind.is_type2() {
-            return Ok(self.key_with(bits));
+            return Ok(None);
         }
-        Ok(self.domain.device().raw().next_window_key(self.id)?)
-    }
-
-    /// Releases the reserved key of a bind that will not execute.
-    pub(crate) fn forfeit(&self, key: Key) {
-        if !self.kind.is_type2() {
-            self.domain.device().raw().forfeit_window_key(self.id, key);
-        }
+        Ok(Some(
+            self.domain.device().raw().reserve_window_key(self.id)?,
+        ))
     }
 
     /// For a type 2 window, the key that a bind with these low 8 bits will have. Use different bits for each bind, so

@@ -10,6 +10,38 @@ use rkey_core::{
 use crate::device::Device;
 use crate::error::DeviceError;
 
+/// A key of a type 1 window for a bind that is about to be posted. Dropping it gives the key back.
+#[derive(Debug)]
+#[must_use = "without a bind, the key is given back"]
+pub struct ReservedKey<'a> {
+    device: &'a Device,
+    window: WindowId,
+    key: Key,
+}
+
+impl ReservedKey<'_> {
+    /// The key that the window will have once the bind has executed.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The bind has been posted: from now on, the key belongs to it.
+    pub fn posted(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for ReservedKey<'_> {
+    fn drop(&mut self) {
+        if !self.device.is_forked() {
+            self.device
+                .table()
+                .forfeit_window_key(self.window, self.key);
+        }
+    }
+}
+
 impl Device {
     /// The protection table itself.
     ///
@@ -129,26 +161,24 @@ impl Device {
         Ok(key)
     }
 
-    /// The key that the next bind of a type 1 window will return.
+    /// Reserves the key for a bind of a type 1 window that is about to be posted.
     ///
     /// # Errors
     /// The window is closed, or no key is available.
-    pub fn next_window_key(&self, window: WindowId) -> Result<Key, DeviceError> {
+    pub fn reserve_window_key(&self, window: WindowId) -> Result<ReservedKey<'_>, DeviceError> {
         self.check()?;
-        Ok(self.table().next_window_key(window)?)
+        let key = self.table().next_window_key(window)?;
+        Ok(ReservedKey {
+            device: self,
+            window,
+            key,
+        })
     }
 
     /// The key of a window that is bound. `None`: it is not, or it is closed.
     #[must_use]
     pub fn bound_key(&self, window: WindowId) -> Option<Key> {
         self.table().bound_key(window)
-    }
-
-    /// Returns a key of [`Device::next_window_key`] whose bind will not execute.
-    pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
-        if !self.is_forked() {
-            self.table().forfeit_window_key(window, key);
-        }
     }
 
     /// Waits until accesses that were granted before this call have ended. The engine holds a grant only during one call, and so
