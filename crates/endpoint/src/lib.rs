@@ -13,6 +13,7 @@
 //! | [`hello`] | why two endpoints cannot talk |
 //! | [`listeners`] | the thread that accepts connections |
 //! | [`buffers`] | where messages arrive |
+//! | [`queue_pair`] | the states of queue pairs, for hosts |
 //! | [`life`] | the end of an endpoint |
 //! | [`complaint`], [`signal`] | the log of peers' errors; waking a thread by a descriptor |
 
@@ -29,6 +30,7 @@ mod life;
 
 pub mod complaint;
 pub mod listeners;
+pub mod queue_pair;
 pub mod signal;
 
 pub use connect_on_demand::{Absent, reachable, serve, spawn_connect};

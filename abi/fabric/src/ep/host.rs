@@ -8,9 +8,9 @@ use crate::cq::Entry;
 use crate::errno::of_status;
 use crate::identity::Identity;
 use rkey_device::core::{Denial, DomainId, LocalKey, LocalUse, NamedKey, WireKey};
-use rkey_device::engine::{QpAttributes, QpState, SendRequest, Sge, Status};
+use rkey_device::engine::{SendRequest, Sge, Status};
 use rkey_device::{DeviceError, Qp, denials};
-use rkey_endpoint::Front;
+use rkey_endpoint::{Front, queue_pair};
 use rkey_rdm::address::{Destination, to_text};
 use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
@@ -96,16 +96,15 @@ impl Host for EpHost {
     }
 
     fn is_ready(&self, qp: &Qp) -> bool {
-        qp.query().is_ok_and(|info| info.state == QpState::Rts)
+        queue_pair::is_ready(qp)
     }
 
     fn is_broken(&self, qp: &Qp) -> bool {
-        let info = qp.query();
-        info.is_ok_and(|info| matches!(info.state, QpState::Error | QpState::Sqe))
+        queue_pair::is_broken(qp)
     }
 
     fn end(&self, qp: &Qp) {
-        let _ = qp.modify(&QpAttributes::to(QpState::Error));
+        queue_pair::end(qp);
     }
 
     fn is_quiet(&self, qp: &Qp) -> bool {

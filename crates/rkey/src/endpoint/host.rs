@@ -6,8 +6,8 @@ use super::slot::Slot;
 use crate::owned::{Exposed, LocalMemory};
 use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
 use rkey_device::{DeviceError, Qp, denials};
-use rkey_endpoint::Front;
-use rkey_engine::{Completion, PostError, QpAttributes, QpState, SendRequest, Sge, Status};
+use rkey_endpoint::{Front, queue_pair};
+use rkey_engine::{Completion, PostError, SendRequest, Sge, Status};
 use rkey_rdm::address::Destination;
 use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
 use rkey_rdm::error::{Error, Failure, Result};
@@ -65,16 +65,15 @@ impl Host for EndpointHost {
     }
 
     fn is_ready(&self, qp: &Qp) -> bool {
-        qp.query().is_ok_and(|info| info.state == QpState::Rts)
+        queue_pair::is_ready(qp)
     }
 
     fn is_broken(&self, qp: &Qp) -> bool {
-        let info = qp.query();
-        info.is_ok_and(|info| matches!(info.state, QpState::Error | QpState::Sqe))
+        queue_pair::is_broken(qp)
     }
 
     fn end(&self, qp: &Qp) {
-        let _ = qp.modify(&QpAttributes::to(QpState::Error));
+        queue_pair::end(qp);
     }
 
     fn is_quiet(&self, qp: &Qp) -> bool {

@@ -19,10 +19,21 @@ use std::ffi::c_void;
 
 /// The structure of a handle of this class.
 pub(super) fn fid_of(class: usize, context: *mut c_void) -> UnsafeCell<FidEp> {
+    fid_with(class, context, &FID_OPS, &OPS, &CM)
+}
+
+/// The structure of a handle with the calls of transfers and these tables.
+pub(super) fn fid_with(
+    class: usize,
+    context: *mut c_void,
+    fid_ops: &'static Ops,
+    ops: &'static OpsEp,
+    cm: &'static OpsCm,
+) -> UnsafeCell<FidEp> {
     UnsafeCell::new(FidEp {
-        fid: Fid::new(class, context, &FID_OPS),
-        ops: &OPS,
-        cm: &CM,
+        fid: Fid::new(class, context, fid_ops),
+        ops,
+        cm,
         msg: &msg::OPS,
         rma: &rma::OPS,
         tagged: &tagged::OPS,

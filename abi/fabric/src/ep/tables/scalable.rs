@@ -3,8 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::object::{CM, OPS as EP_OPS, fid_of, own_pd, source_of};
-use super::{atomic, collective, msg, rma, tagged};
+use super::object::{CM, OPS as EP_OPS, fid_of, fid_with, own_pd, source_of};
 use crate::av::AvObject;
 use crate::domain::DomainObject;
 use crate::ep::context::{self, Choice, Context, Direction};
@@ -17,7 +16,6 @@ use crate::info::filter::{Hints, RX_ONLY, TX_ONLY};
 use crate::info::offer;
 use crate::nosys::{self, nosys};
 use crate::object::{busy, find, give_name, handle_of, input, list, publish, remove, status};
-use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
 static FID_OPS: Ops = Ops {
@@ -73,16 +71,7 @@ pub(crate) unsafe extern "C" fn scalable_ep(
             LocalAddress::new(source_of(&owner.inner, &info)),
         );
         let object = SepObject {
-            fid: UnsafeCell::new(FidEp {
-                fid: Fid::new(FI_CLASS_SEP, context, &FID_OPS),
-                ops: &OPS,
-                cm: &SEP_CM,
-                msg: &msg::OPS,
-                rma: &rma::OPS,
-                tagged: &tagged::OPS,
-                atomic: &atomic::OPS,
-                collective: &collective::OPS,
-            }),
+            fid: fid_with(FI_CLASS_SEP, context, &FID_OPS, &OPS, &SEP_CM),
             inner: Arc::new(inner),
         };
         // SAFETY: room for a handle, as the caller promises.

@@ -3,15 +3,13 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::object::CM;
-use super::{atomic, collective, msg, rma, tagged};
+use super::object::{CM, fid_with};
 use crate::domain::DomainObject;
 use crate::ep::shared::{Srx, SrxObject};
 use crate::errno::FiError;
 use crate::nosys::{self, nosys};
 use crate::object::{busy, find, publish, remove, status, transfer_status};
 use crate::sys::*;
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -49,16 +47,7 @@ pub(crate) unsafe extern "C" fn srx_context(
         }
         let inner = Srx::new(&owner.inner, caps, flags)?;
         let object = SrxObject {
-            fid: UnsafeCell::new(FidEp {
-                fid: Fid::new(FI_CLASS_SRX_CTX, context, &FID_OPS),
-                ops: &OPS,
-                cm: &CM,
-                msg: &msg::OPS,
-                rma: &rma::OPS,
-                tagged: &tagged::OPS,
-                atomic: &atomic::OPS,
-                collective: &collective::OPS,
-            }),
+            fid: fid_with(FI_CLASS_SRX_CTX, context, &FID_OPS, &OPS, &CM),
             inner: Arc::new(inner),
         };
         // SAFETY: room for a handle, as the caller promises.
