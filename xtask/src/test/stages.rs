@@ -218,7 +218,7 @@ fn conformance(session: &Session<'_>) -> Result<Report> {
 
 fn loom(session: &Session<'_>) -> Result<Report> {
     let mut command = process::cargo(session.root);
-    command.args("test --release -p rkey-base -p rkey-core --lib loom".split(' '));
+    command.args("test --release -p rkey-base -p rkey-cache -p rkey-core --lib loom".split(' '));
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", in_target(session, "loom")?);
@@ -226,7 +226,7 @@ fn loom(session: &Session<'_>) -> Result<Report> {
     suite(
         command,
         10 * MINUTE,
-        "rkey-base and rkey-core with --cfg loom",
+        "rkey-base, rkey-cache and rkey-core with --cfg loom",
     )
 }
 

@@ -1,0 +1,115 @@
+//! What a lookup gives out.
+
+// UNSAFETY: the guard reads the value of the entry that it has pinned.
+#![allow(unsafe_code)]
+
+use super::{Cache, Value};
+use crate::registrar::Registrar;
+use crate::why::Why;
+use rkey_base::range::VaRange;
+use std::fmt;
+use std::ops::Deref;
+
+/// A registration, valid until this is dropped. Dropping it does not deregister an entry, which stays for the next lookup.
+///
+/// If the memory changes while a guard exists, the guard keeps the registration that it has: the entry is not given out again,
+/// and is deregistered when the last guard is dropped.
+#[must_use = "dropping the guard ends the use of the registration"]
+pub struct Guard<'a, R: Registrar> {
+    cache: &'a Cache<R>,
+    held: Held<R::Registration>,
+    range: VaRange,
+    why: Why,
+}
+
+pub(super) enum Held<T> {
+    /// A pinned entry that has a value.
+    Entry(u32),
+    /// A registration for this lookup only, until it is dropped.
+    Own(Option<Value<T>>),
+}
+
+impl<'a, R: Registrar> Guard<'a, R> {
+    /// A guard of an entry.
+    ///
+    /// # Safety
+    /// The caller has pinned the entry in `slot`, whose value is stored, and does not unpin it.
+    pub(super) unsafe fn of_entry(cache: &'a Cache<R>, slot: u32, why: Why) -> Self {
+        Self {
+            cache,
+            held: Held::Entry(slot),
+            range: cache.entries.slot(slot).range(),
+            why,
+        }
+    }
+
+    pub(super) fn own(
+        cache: &'a Cache<R>,
+        value: Value<R::Registration>,
+        range: VaRange,
+        why: Why,
+    ) -> Self {
+        Self {
+            cache,
+            held: Held::Own(Some(value)),
+            range,
+            why,
+        }
+    }
+
+    /// Why the lookup was a hit or a miss.
+    #[must_use]
+    pub fn why(&self) -> Why {
+        self.why
+    }
+
+    /// The registered memory. It contains what was looked up.
+    #[must_use]
+    pub fn range(&self) -> VaRange {
+        self.range
+    }
+
+    /// The registration.
+    #[must_use]
+    pub fn registration(&self) -> &R::Registration {
+        let value = match &self.held {
+            // SAFETY: this guard has pinned the entry (`of_entry`), and the reference borrows from the guard.
+            Held::Entry(slot) => unsafe { self.cache.values.get(*slot) },
+            Held::Own(value) => value.as_ref(),
+        };
+        &value
+            .expect("an entry with a guard has a value, and an own one is taken only when dropped")
+            .registration
+    }
+}
+
+impl<R: Registrar> Deref for Guard<'_, R> {
+    type Target = R::Registration;
+
+    fn deref(&self) -> &R::Registration {
+        self.registration()
+    }
+}
+
+impl<R: Registrar> fmt::Debug for Guard<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("range", &self.range)
+            .field("why", &self.why)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Registrar> Drop for Guard<'_, R> {
+    #[inline]
+    fn drop(&mut self) {
+        match &mut self.held {
+            Held::Entry(slot) => self.cache.unpin(*slot),
+            Held::Own(value) => {
+                if let Some(value) = value.take() {
+                    self.cache.end(self.range, value);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Hits. They take no lock, and write only to the entry that they use.
+
+// UNSAFETY: reads the value of an entry that this pinned, and hands the pin to a guard.
+#![allow(unsafe_code)]
+
+use super::guard::Guard;
+use super::stats::add;
+use super::{Cache, Value};
+use crate::maps::Backing;
+use crate::monitor::Verdict;
+use crate::registrar::{Follows, Registrar};
+use crate::request::Class;
+use crate::table::entries::NONE;
+use crate::why::Why;
+use crossbeam_utils::Backoff;
+use rkey_base::range::VaRange;
+use std::sync::atomic::Ordering;
+
+/// How often a lookup tries again while memory is changing.
+const TRIES: usize = 6;
+
+/// What came of a try to hit.
+pub(super) enum Hit<'a, R: Registrar> {
+    Found(Guard<'a, R>),
+    /// No entry serves the lookup.
+    None,
+    /// Memory was changing at each try.
+    Busy,
+}
+
+impl<R: Registrar> Cache<R> {
+    /// Looks for an entry that serves the lookup, and validates it.
+    #[inline]
+    pub(super) fn hit(&self, range: &VaRange, want: Class) -> Hit<'_, R> {
+        self.hit_by(range, want, || self.find(range, want))
+    }
+
+    /// As `hit`, with another way to find and pin an entry.
+    #[inline]
+    pub(super) fn hit_by(
+        &self,
+        range: &VaRange,
+        want: Class,
+        find: impl Fn() -> Option<u32>,
+    ) -> Hit<'_, R> {
+        let backoff = Backoff::new();
+        for _ in 0..TRIES {
+            let Some(slot) = find() else {
+                return Hit::None;
+            };
+            debug_assert!(self.entries.slot(slot).class().serves(want, false));
+            match self.verdict(slot, range) {
+                Verdict::Fresh => {
+                    self.touch(slot);
+                    // SAFETY: `find` pinned the entry, which was valid, so its value is stored.
+                    return Hit::Found(unsafe { Guard::of_entry(self, slot, Why::Hit) });
+                }
+                Verdict::Changed => self.reject(slot, true),
+                Verdict::Busy => {
+                    add(&self.counters.busy, 1);
+                    self.reject(slot, false);
+                    backoff.snooze();
+                }
+            }
+        }
+        Hit::Busy
+    }
+
+    /// Finds an entry that serves the lookup and pins it.
+    #[inline]
+    pub(super) fn find(&self, range: &VaRange, want: Class) -> Option<u32> {
+        let exact = self.options.exact_rights;
+        // Bytes of one cache line share a hint.
+        let hash = ((range.start() >> 6) ^ want.bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hint = &self.hints[(hash >> 48) as usize & (self.hints.len() - 1)];
+        let hinted = hint.load(Ordering::Relaxed);
+        if hinted != NONE && self.entries.pin(hinted, range, want, exact) {
+            return Some(hinted);
+        }
+        let accept = |slot| self.entries.pin(slot, range, want, exact);
+        let found = self.index.find(range.start(), want, exact, accept)?;
+        hint.store(found, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Whether a pinned entry may be used. For registrars that pin, the order matters: first the monitor, then the entry's state.
+    #[inline]
+    fn verdict(&self, slot: u32, range: &VaRange) -> Verdict {
+        let verdict = match self.follows {
+            Follows::Addresses if !self.watches => return Verdict::Fresh,
+            Follows::Object => self.same_object(slot, range),
+            Follows::Addresses | Follows::Pages => Verdict::Fresh,
+        };
+        let verdict = match verdict {
+            Verdict::Fresh if self.watches => self.monitor.validate(*range),
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Fresh if !self.entries.slot(slot).word.is_valid() => Verdict::Changed,
+            verdict => verdict,
+        }
+    }
+
+    /// Whether the range is still mapped to the part of the object that was registered.
+    fn same_object(&self, slot: u32, range: &VaRange) -> Verdict {
+        // SAFETY: the caller pinned the entry, which was valid, and unpins it after this returns.
+        let value: Option<&Value<R::Registration>> = unsafe { self.values.get(slot) };
+        let start = self.entries.slot(slot).range().start();
+        let registered = value.and_then(|value| value.backing);
+        let now = self.maps.as_ref().map(|maps| maps.backing(range));
+        match (registered, now) {
+            (Some(registered), Some(Ok(now))) if now == part(&registered, range, start) => {
+                Verdict::Fresh
+            }
+            _ => Verdict::Changed,
+        }
+    }
+
+    /// Unpins an entry that was not used after all.
+    #[cold]
+    fn reject(&self, slot: u32, end: bool) {
+        self.entries.slot(slot).no_hit();
+        if end {
+            self.entries.end_replaced(slot);
+        }
+        self.unpin(slot);
+    }
+
+    /// Notes the time of a use.
+    #[inline]
+    pub(super) fn touch(&self, slot: u32) {
+        let now = self.clock.load(Ordering::Relaxed);
+        let used = &self.entries.slot(slot).used;
+        if used.load(Ordering::Relaxed) != now {
+            used.store(now, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The backing of a range, if an entry that begins at `start` has this one.
+fn part(entry: &Backing, range: &VaRange, start: u64) -> Backing {
+    Backing {
+        offset: entry.offset.wrapping_add(range.start() - start),
+        ..*entry
+    }
+}

@@ -1,0 +1,359 @@
+//! The cache.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`options`] | limits and policies |
+//! | [`lookup`] | hits, without a lock |
+//! | [`miss`] | registrations, and how they become entries |
+//! | [`shelf`] | free slots and eviction |
+//! | [`guard`] | what a lookup gives out |
+//! | [`stats`] | counters and the trace |
+
+pub(crate) mod guard;
+mod lookup;
+mod miss;
+pub(crate) mod options;
+mod shelf;
+pub(crate) mod stats;
+
+use crate::maps::{Backing, Maps};
+use crate::monitor::{Monitor, Sees, TooManyCaches};
+use crate::registrar::{Follows, Registrar};
+use crate::request::{Class, Kind, Rights};
+use crate::table::entries::{Entries, MOST, NONE};
+use crate::table::index::Index;
+use crate::table::values::Values;
+use crate::why::{Off, Why};
+use guard::Guard;
+use lookup::Hit;
+use options::{Invalid, Options};
+use parking_lot::Mutex;
+use rkey_base::process::ForkMark;
+use rkey_base::range::VaRange;
+use shelf::{Gone, Parts, Shelf};
+use stats::{Counters, Event, Stats, add};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A registration, and what the cache must know of it.
+pub(crate) struct Value<T> {
+    registration: T,
+    backing: Option<Backing>,
+    watched: bool,
+}
+
+/// Why a cache could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotMade {
+    /// The options contradict each other, or the registrar.
+    #[error(transparent)]
+    Options(#[from] Invalid),
+    /// The monitor has no place for another cache.
+    #[error(transparent)]
+    Monitor(#[from] TooManyCaches),
+    /// The kernel cannot wipe a page when this process forks (before Linux 4.14), or there is no memory.
+    #[error("forks cannot be noticed: {0}")]
+    Fork(io::Error),
+    /// The registrar follows objects, and the kernel does not say what is mapped at an address.
+    #[error("a registrar that follows objects needs PROCMAP_QUERY (Linux 6.11)")]
+    NoMaps,
+}
+
+/// A cache of registrations.
+///
+/// Any number of threads may look up at once. Dropping the cache deregisters all entries.
+pub struct Cache<R: Registrar> {
+    registrar: R,
+    follows: Follows,
+    monitor: Arc<dyn Monitor>,
+    /// Whether the monitor watches entries.
+    watches: bool,
+    options: Options,
+    off: Option<Off>,
+    fork: ForkMark,
+    maps: Option<Maps>,
+    entries: Arc<Entries>,
+    values: Values<Value<R::Registration>>,
+    index: Index,
+    /// The slot that served a range that begins at an address with this hash. Only a hint.
+    hints: Box<[AtomicU32]>,
+    /// Counts misses: the clock by which the least recently used entry is found.
+    clock: AtomicU64,
+    /// Whether entries in use exceed the limit of bytes, so that they must be evicted when they are idle.
+    over: AtomicBool,
+    shelf: Mutex<Shelf>,
+    counters: Counters,
+    trace: Option<Mutex<VecDeque<Event>>>,
+}
+
+impl<R: Registrar> Cache<R> {
+    /// An empty cache.
+    ///
+    /// # Errors
+    /// See [`NotMade`]. A monitor that sees too little for the registrar is not an error: the cache is [off](Self::off) then.
+    pub fn new(registrar: R, monitor: Arc<dyn Monitor>, options: Options) -> Result<Self, NotMade> {
+        let follows = registrar.follows();
+        options.rounding.validate(follows)?;
+        let maps = match follows {
+            Follows::Object => Some(
+                Maps::open()
+                    .ok()
+                    .filter(Maps::answers)
+                    .ok_or(NotMade::NoMaps)?,
+            ),
+            _ => None,
+        };
+        let off = off(follows, monitor.sees(), &options);
+        let capacity = if off.is_some() {
+            0
+        } else {
+            options.max_count.min(MOST)
+        };
+        let entries = Arc::new(Entries::new(capacity));
+        let fork = ForkMark::new().map_err(NotMade::Fork)?;
+        monitor.attach(&entries)?;
+        let hints = (capacity * 2).next_power_of_two().clamp(64, 1 << 16);
+        Ok(Self {
+            watches: follows == Follows::Pages || monitor.watches_all(),
+            registrar,
+            follows,
+            monitor,
+            off,
+            fork,
+            maps,
+            entries,
+            values: Values::new(capacity),
+            index: Index::new(capacity),
+            hints: (0..hints).map(|_| AtomicU32::new(NONE)).collect(),
+            clock: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            shelf: Mutex::new(Shelf::new(capacity)),
+            counters: Counters::default(),
+            trace: (options.trace > 0).then(|| Mutex::new(VecDeque::new())),
+            options,
+        })
+    }
+
+    /// A registration of memory with (at least) these rights: an entry, or a new one. It is valid until the guard is dropped.
+    ///
+    /// After a change of memory that the calling thread can know of, this does not return an entry from before: see
+    /// [`Follows`] and the monitor for what is noticed, and how.
+    ///
+    /// # Errors
+    /// The registrar's, if it must register and cannot.
+    pub fn get(
+        &self,
+        range: VaRange,
+        rights: Rights,
+        kind: Kind,
+    ) -> Result<Guard<'_, R>, R::Error> {
+        let want = Class::new(rights, kind);
+        let guard = match self.refuses(&range, kind) {
+            Some(why) => self.own(range, want, why)?,
+            None => match self.hit(&range, want) {
+                Hit::Found(guard) => guard,
+                Hit::Busy => self.own(range, want, Why::Busy)?,
+                Hit::None => self.miss(range, want)?,
+            },
+        };
+        if let Some(trace) = &self.trace {
+            let mut trace = trace.lock();
+            if trace.len() == self.options.trace {
+                trace.pop_front();
+            }
+            trace.push_back(Event {
+                range,
+                rights,
+                kind,
+                why: guard.why(),
+            });
+        }
+        Ok(guard)
+    }
+
+    /// Why this lookup does not go through the cache.
+    #[inline]
+    fn refuses(&self, range: &VaRange, kind: Kind) -> Option<Why> {
+        if self.fork.is_child() {
+            Some(Why::Off(Off::Forked))
+        } else if let Some(off) = self.off {
+            Some(Why::Off(off))
+        } else if range.is_empty() {
+            Some(Why::Empty)
+        } else if kind != Kind::HOST && !self.options.unified_addresses {
+            Some(Why::OtherKind)
+        } else {
+            None
+        }
+    }
+
+    /// Why the cache registers anew at each lookup, if it does.
+    #[must_use]
+    pub fn off(&self) -> Option<Off> {
+        if self.fork.is_child() {
+            Some(Off::Forked)
+        } else {
+            self.off
+        }
+    }
+
+    /// The registrar.
+    #[must_use]
+    pub fn registrar(&self) -> &R {
+        &self.registrar
+    }
+
+    /// The monitor.
+    #[must_use]
+    pub fn monitor(&self) -> &dyn Monitor {
+        &*self.monitor
+    }
+
+    /// Ends the entries that have a byte in the range, as a monitor does.
+    pub fn invalidate(&self, range: VaRange) -> usize {
+        self.entries.invalidate(range, crate::why::Cause::Told)
+    }
+
+    /// Deregisters entries that ended and that nobody uses. Every miss does this, and so does dropping a guard of such an entry.
+    /// A program that may be silent for long after it has changed memory calls this now and then, to unpin pages.
+    pub fn reap(&self) {
+        if self.entries.has_dead() && !self.fork.is_child() {
+            let mut gone = Gone::new();
+            self.shelf.lock().reap(&self.parts(), &mut gone);
+            self.end_all(gone);
+        }
+    }
+
+    /// Evicts all entries that nobody uses.
+    pub fn flush(&self) {
+        if self.fork.is_child() {
+            return;
+        }
+        let mut gone = Gone::new();
+        {
+            let mut shelf = self.shelf.lock();
+            shelf.reap(&self.parts(), &mut gone);
+            while shelf.evict(&self.parts(), &mut gone) {
+                add(&self.counters.evictions, 1);
+            }
+        }
+        self.end_all(gone);
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (entries, bytes) = {
+            let shelf = self.shelf.lock();
+            (shelf.count() as u64, shelf.bytes)
+        };
+        let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            hits: self.entries.hits(),
+            misses: counter(&self.counters.misses),
+            uncached: counter(&self.counters.uncached),
+            busy: counter(&self.counters.busy),
+            evictions: counter(&self.counters.evictions),
+            invalidations: self.entries.invalidated(),
+            replaced: counter(&self.counters.replaced),
+            entries,
+            bytes,
+        }
+    }
+
+    /// The last lookups, the oldest first, as many as [`Options::trace`] says.
+    #[must_use]
+    pub fn trace(&self) -> Vec<Event> {
+        let trace = self.trace.as_ref();
+        trace.map_or_else(Vec::new, |trace| trace.lock().iter().copied().collect())
+    }
+
+    fn parts(&self) -> Parts<'_, Value<R::Registration>> {
+        Parts {
+            entries: &self.entries,
+            index: &self.index,
+            values: &self.values,
+        }
+    }
+
+    /// Ends one use of an entry.
+    #[inline]
+    fn unpin(&self, slot: u32) {
+        let orphaned = self.entries.unpin(slot);
+        if orphaned || self.over.load(Ordering::Relaxed) {
+            self.tidy();
+        }
+    }
+
+    /// Deregisters what ended, and evicts what exceeds the limit of bytes and has become idle.
+    #[cold]
+    fn tidy(&self) {
+        if self.fork.is_child() {
+            return;
+        }
+        let mut gone = Gone::new();
+        {
+            let mut shelf = self.shelf.lock();
+            shelf.reap(&self.parts(), &mut gone);
+            self.shrink(&mut shelf, 0, &mut gone);
+        }
+        self.end_all(gone);
+    }
+
+    /// Evicts idle entries until `more` bytes fit, or none is idle.
+    fn shrink(&self, shelf: &mut Shelf, more: u64, gone: &mut Gone<Value<R::Registration>>) {
+        let Some(max) = self.options.max_size else {
+            return;
+        };
+        let exceeds = |shelf: &Shelf| shelf.bytes.saturating_add(more) > max;
+        while exceeds(shelf) && shelf.evict(&self.parts(), gone) {
+            add(&self.counters.evictions, 1);
+        }
+        self.over.store(exceeds(shelf), Ordering::Relaxed);
+    }
+
+    /// Deregisters. The caller holds no lock.
+    fn end_all(&self, gone: Gone<Value<R::Registration>>) {
+        for (range, value) in gone {
+            self.end(range, value);
+        }
+    }
+
+    fn end(&self, range: VaRange, value: Value<R::Registration>) {
+        self.registrar.deregister(value.registration);
+        if value.watched {
+            self.monitor.unwatch(range);
+        }
+    }
+}
+
+fn off(follows: Follows, sees: Sees, options: &Options) -> Option<Off> {
+    match sees {
+        _ if options.max_count == 0 => Some(Off::NoEntries),
+        Sees::Nothing => Some(Off::Disabled),
+        Sees::Some if follows == Follows::Pages && !options.accept_partial => Some(Off::Partial),
+        _ => None,
+    }
+}
+
+impl<R: Registrar> std::fmt::Debug for Cache<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache")
+            .field("follows", &self.follows)
+            .field("monitor", &self.monitor.name())
+            .field("options", &self.options)
+            .field("off", &self.off)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Registrar> Drop for Cache<R> {
+    fn drop(&mut self) {
+        self.monitor.detach(&self.entries);
+        // No guard exists: all entries are idle or dead. In a forked child they are the parent's.
+        self.flush();
+    }
+}

@@ -1,0 +1,123 @@
+//! What a cache may do: limits and policies.
+
+use crate::registrar::Follows;
+use rkey_base::process::page_size;
+use rkey_base::range::VaRange;
+
+/// How much more than the buffer is registered, so that lookups of its neighbours hit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rounding {
+    /// Nothing.
+    Exact,
+    /// Whole pages. They exist if the buffer does.
+    #[default]
+    Pages,
+    /// Multiples of this power of two. If that cannot be registered, exactly the buffer is. Not for registrars that pin: their
+    /// entries must not have a page without a byte of the buffer.
+    Multiples(u64),
+}
+
+/// The options of a [`Cache`](super::Cache).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The largest number of entries (`FI_MR_CACHE_MAX_COUNT`). 0 turns the cache off. At most 1,048,576 are used.
+    pub max_count: usize,
+    /// The largest number of bytes of all entries that nobody uses (`FI_MR_CACHE_MAX_SIZE`); `None`: any number.
+    pub max_size: Option<u64>,
+    /// How much more than the buffer is registered.
+    pub rounding: Rounding,
+    /// Whether an entry serves only lookups of exactly its rights, and not those of fewer rights. Set this if peers get keys of
+    /// entries: a peer must not get more than was asked for.
+    pub exact_rights: bool,
+    /// Whether a registrar that pins gets a cache from a monitor that does not see every change. Entries can be stale then.
+    pub accept_partial: bool,
+    /// Whether addresses of devices' memory are different from all others (unified virtual addressing). If not, only memory of
+    /// the host is cached (FI-232).
+    pub unified_addresses: bool,
+    /// How many lookups are remembered for [`Cache::trace`](super::Cache::trace). Not 0: lookups share a lock.
+    pub trace: usize,
+}
+
+impl Default for Options {
+    /// 1024 entries of any size, whole pages; entries serve lookups of fewer rights; one address space for all devices.
+    fn default() -> Self {
+        Self {
+            max_count: 1024,
+            max_size: None,
+            rounding: Rounding::default(),
+            exact_rights: false,
+            accept_partial: false,
+            unified_addresses: true,
+            trace: 0,
+        }
+    }
+}
+
+/// Options that contradict each other, or the registrar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// Not a power of two.
+    #[error("entries cannot be rounded to multiples of {0}: choose a power of two")]
+    Rounding(u64),
+    /// The registrar pins pages.
+    #[error(
+        "entries of a registrar that pins cannot be rounded to multiples of {0} bytes: choose pages ({1} bytes)"
+    )]
+    TooLarge(u64, u64),
+}
+
+impl Rounding {
+    pub(super) fn validate(self, follows: Follows) -> Result<(), Invalid> {
+        let page = page_size() as u64;
+        match self {
+            Self::Multiples(size) if !size.is_power_of_two() => Err(Invalid::Rounding(size)),
+            Self::Multiples(size) if size > page && follows == Follows::Pages => {
+                Err(Invalid::TooLarge(size, page))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The range to register for a buffer. If rounding would reach the end of the address space, the buffer's own.
+    pub(super) fn round(self, range: VaRange) -> VaRange {
+        let size = match self {
+            Self::Exact => return range,
+            Self::Pages => page_size() as u64,
+            Self::Multiples(size) => size,
+        };
+        let start = range.start() & !(size - 1);
+        let end = range.end().checked_next_multiple_of(size);
+        end.and_then(|end| VaRange::new(start, end - start))
+            .unwrap_or(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_contains_the_buffer_and_nothing_that_it_need_not() {
+        let buffer = VaRange::new(0x12345, 0x1000).unwrap();
+        assert_eq!(Rounding::Exact.round(buffer), buffer);
+        let large = Rounding::Multiples(0x10000).round(buffer);
+        assert_eq!((large.start(), large.end()), (0x10000, 0x20000));
+        let pages = Rounding::Pages.round(buffer);
+        assert!(pages.contains(&buffer) && pages.len() <= 0x1000 + 2 * page_size() as u64);
+        let last = VaRange::new(u64::MAX - 10, 10).unwrap();
+        assert_eq!(Rounding::Pages.round(last), last);
+    }
+
+    #[test]
+    fn registrars_that_pin_get_no_page_without_a_byte_of_the_buffer() {
+        let large = Rounding::Multiples(1 << 21);
+        assert!(large.validate(Follows::Addresses).is_ok());
+        let error = large.validate(Follows::Pages).unwrap_err();
+        assert_eq!(error, Invalid::TooLarge(1 << 21, page_size() as u64));
+        let odd = Rounding::Multiples(3000).validate(Follows::Addresses);
+        assert_eq!(odd, Err(Invalid::Rounding(3000)));
+    }
+}

@@ -1,0 +1,155 @@
+//! Which slots are free, and which entries to evict: what is under the cache's lock.
+
+use crate::table::entries::{CHUNK, Entries};
+use crate::table::index::Index;
+use crate::table::values::Values;
+use crate::table::word::Freed;
+use rkey_base::range::VaRange;
+use smallvec::SmallVec;
+
+/// Values that left the table. They are deregistered after the lock is released.
+pub(super) type Gone<V> = SmallVec<[(VaRange, V); 4]>;
+
+/// An entry that was idle, and when it was last used.
+struct Candidate {
+    used: u64,
+    slot: u32,
+    generation: u64,
+}
+
+/// Fewer candidates than this are not worth looking at all entries.
+const CANDIDATES: usize = 16;
+
+/// The state under the lock.
+pub(super) struct Shelf {
+    capacity: usize,
+    /// Slots that were used before and are free.
+    free: Vec<u32>,
+    /// Slots from this number on were never used.
+    fresh: usize,
+    /// How many slots of each chunk are in use.
+    in_chunk: Vec<u16>,
+    /// Entries that were idle and the least recently used when they were looked for, the oldest last.
+    oldest: Vec<Candidate>,
+    /// The bytes of all entries.
+    pub(super) bytes: u64,
+}
+
+/// The parts of a cache that change together with the shelf.
+pub(super) struct Parts<'a, V> {
+    pub(super) entries: &'a Entries,
+    pub(super) index: &'a Index,
+    pub(super) values: &'a Values<V>,
+}
+
+impl Shelf {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            free: Vec::new(),
+            fresh: 0,
+            in_chunk: vec![0; capacity.div_ceil(CHUNK)],
+            oldest: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// How many slots are in use.
+    pub(super) fn count(&self) -> usize {
+        self.fresh - self.free.len()
+    }
+
+    /// Takes a free slot for an entry of `len` bytes.
+    pub(super) fn take(&mut self, len: u64) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.fresh < self.capacity => {
+                self.fresh += 1;
+                (self.fresh - 1) as u32
+            }
+            None => return None,
+        };
+        self.in_chunk[slot as usize / CHUNK] += 1;
+        self.bytes += len;
+        Some(slot)
+    }
+
+    /// Frees the slots of dead entries that nobody uses.
+    pub(super) fn reap<V>(&mut self, parts: &Parts<'_, V>, gone: &mut Gone<V>) {
+        parts.entries.take_dead(|slot| {
+            if let Freed::Yes(hits) = parts.entries.slot(slot).word.free() {
+                self.release(parts, slot, hits, gone);
+            }
+        });
+    }
+
+    /// Evicts the idle entry that was least recently used. `false` if no entry is idle.
+    pub(super) fn evict<V>(&mut self, parts: &Parts<'_, V>, gone: &mut Gone<V>) -> bool {
+        if self.evict_candidate(parts, gone) {
+            return true;
+        }
+        self.find_oldest(parts.entries);
+        self.evict_candidate(parts, gone)
+    }
+
+    fn evict_candidate<V>(&mut self, parts: &Parts<'_, V>, gone: &mut Gone<V>) -> bool {
+        while let Some(it) = self.oldest.pop() {
+            let slot = parts.entries.slot(it.slot);
+            let used = slot.used.load(std::sync::atomic::Ordering::Relaxed);
+            // If it was used since, others may be older.
+            if used != it.used || slot.word.generation() != it.generation {
+                continue;
+            }
+            if let Freed::Yes(hits) = slot.word.evict() {
+                self.release(parts, it.slot, hits, gone);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Looks for the idle entries that were least recently used.
+    fn find_oldest(&mut self, entries: &Entries) {
+        let idle = (0..self.fresh as u32).filter_map(|number| {
+            let slot = entries.slot(number);
+            slot.word.is_idle().then(|| Candidate {
+                used: slot.used.load(std::sync::atomic::Ordering::Relaxed),
+                slot: number,
+                generation: slot.word.generation(),
+            })
+        });
+        self.oldest = idle.collect();
+        let keep = CANDIDATES.max(self.oldest.len() / CHUNK);
+        if self.oldest.len() > keep {
+            self.oldest.select_nth_unstable_by_key(keep, |it| it.used);
+            self.oldest.truncate(keep);
+        }
+        self.oldest
+            .sort_unstable_by_key(|it| std::cmp::Reverse(it.used));
+    }
+
+    fn release<V>(&mut self, parts: &Parts<'_, V>, number: u32, hits: u64, gone: &mut Gone<V>) {
+        let slot = parts.entries.slot(number);
+        let range = slot.range();
+        slot.add_hits(hits);
+        parts.index.remove(slot.class(), range.start(), number);
+        self.bytes -= range.len();
+        if let Some(value) = take(parts, number) {
+            gone.push((range, value));
+        }
+        let in_chunk = &mut self.in_chunk[number as usize / CHUNK];
+        *in_chunk -= 1;
+        if *in_chunk == 0 {
+            parts.entries.reset_chunk(number);
+        }
+        self.free.push(number);
+    }
+}
+
+// UNSAFETY: the value of a slot that was just freed.
+#[allow(unsafe_code)]
+fn take<V>(parts: &Parts<'_, V>, number: u32) -> Option<V> {
+    // SAFETY: `release` is called for a slot that `free` or `evict` has freed, under the lock that every claim needs, and puts
+    // it on the list of free slots only afterwards.
+    unsafe { parts.values.take(number) }
+}

@@ -1,0 +1,71 @@
+//! What a cache has done.
+
+use crate::request::{Kind, Rights};
+use crate::why::Why;
+use rkey_base::range::VaRange;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The counters of a cache, and what it holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Lookups that an entry served.
+    pub hits: u64,
+    /// Lookups that registered memory, which became an entry.
+    pub misses: u64,
+    /// Lookups that registered memory for themselves only, whatever the reason.
+    pub uncached: u64,
+    /// Tries that found memory changing, at a hit or after a registration.
+    pub busy: u64,
+    /// Entries that were evicted because of a limit.
+    pub evictions: u64,
+    /// Entries that ended because their memory changed.
+    pub invalidations: u64,
+    /// Entries whose place a larger entry took.
+    pub replaced: u64,
+    /// Entries now, with those that are in use and those that ended in use.
+    pub entries: u64,
+    /// The bytes of these entries.
+    pub bytes: u64,
+}
+
+/// The counters that lookups without a hit count in. Hits are counted in their entries.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) misses: AtomicU64,
+    pub(super) uncached: AtomicU64,
+    pub(super) busy: AtomicU64,
+    pub(super) evictions: AtomicU64,
+    pub(super) replaced: AtomicU64,
+}
+
+pub(super) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+/// One lookup, as [`Cache::trace`](super::Cache::trace) remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What was looked up.
+    pub range: VaRange,
+    /// With which rights.
+    pub rights: Rights,
+    /// In which kind of memory.
+    pub kind: Kind,
+    /// What came of it.
+    pub why: Why,
+}
+
+impl fmt::Display for Event {
+    /// `0x1000..0x2000, rights 0x1, host: hit`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            range,
+            rights,
+            kind,
+            why,
+        } = self;
+        write!(f, "{range}, rights {rights}, {kind}: {why}")
+    }
+}

@@ -1,0 +1,87 @@
+//! A cache of memory registrations that never gives out a stale one.
+//!
+//! Registering memory with a network device is slow, so programs that do not manage their buffers go through a cache: the second
+//! transfer from a buffer uses the registration of the first. But memory can be unmapped, moved and discarded behind the back of
+//! such a cache, and if the registration pins pages, the device then sends old data. Known caches learn of changes by events or
+//! hooks, and use an entry between a change and its event. This one does not.
+//!
+//! * It is generic over [who registers](Registrar), who says what registrations [refer to](Follows): addresses, objects or
+//!   pages. Each gets the checks that it needs, and pays for no others.
+//! * It is generic over [who notices changes](Monitor): the kernel ([`Userfaultfd`]), the program or another library
+//!   ([`Imported`]).
+//! * A hit takes no lock and writes only to its entry. It makes no system call, unless the registrar pins pages or follows
+//!   objects: then it asks the kernel (0.3 µs).
+//! * A hit may lie inside a larger entry. It never has a right that the entry lacks, and never another kind of memory.
+//! * What is idle and exceeds the limits is evicted, the least recently used first.
+//! * Every lookup says [why](Why) it was a hit or a miss.
+//!
+//! ```
+//! use rkey_base::range::VaRange;
+//! use rkey_cache::{Cache, Follows, Imported, Kind, Options, Registrar, Request, Rights, Timing, Why};
+//! use std::sync::Arc;
+//!
+//! struct Device;
+//!
+//! impl Registrar for Device {
+//!     type Registration = u64;
+//!     type Error = std::convert::Infallible;
+//!
+//!     fn follows(&self) -> Follows {
+//!         Follows::Addresses
+//!     }
+//!     fn register(&self, request: &Request) -> Result<u64, Self::Error> {
+//!         Ok(request.range.start()) // a key, in earnest
+//!     }
+//!     fn deregister(&self, _: u64) {}
+//! }
+//!
+//! let monitor = Arc::new(Imported::new((), Timing::Around));
+//! let cache = Cache::new(Device, monitor.clone(), Options::default())?;
+//! let buffer = VaRange::new(0x1000, 0x1000).unwrap();
+//!
+//! let send = cache.get(buffer, Rights(1), Kind::HOST)?;
+//! assert_eq!(send.why(), Why::Absent);
+//! drop(send);
+//! assert_eq!(cache.get(buffer, Rights(1), Kind::HOST)?.why(), Why::Hit);
+//!
+//! monitor.notify(buffer);
+//! assert!(!cache.get(buffer, Rights(1), Kind::HOST)?.why().is_hit());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `request` | rights and kinds of memory |
+//! | `registrar` | who registers |
+//! | `why` | why a lookup was a hit or a miss |
+//! | `table` | entries: how they begin and end, how they are found |
+//! | `monitor` | who notices changes |
+//! | `cache` | the cache: lookups, limits, counters |
+//! | `maps` | what is mapped at an address |
+//! | `sync` | atomics, or loom's |
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+mod cache;
+mod maps;
+mod monitor;
+mod registrar;
+mod request;
+mod sync;
+mod table;
+mod why;
+
+pub use cache::guard::Guard;
+pub use cache::options::{Invalid, Options, Rounding};
+pub use cache::stats::{Event, Stats};
+pub use cache::{Cache, NotMade};
+pub use maps::Backing;
+pub use monitor::disabled::Disabled;
+pub use monitor::imported::{Change, Imported, Source, Timing};
+pub use monitor::userfaultfd::{Reader, Step, Unavailable, Userfaultfd, Way};
+pub use monitor::{Monitor, Sees, TooManyCaches, Verdict};
+pub use registrar::{Follows, Registrar, Request};
+pub use request::{Kind, Rights};
+pub use table::entries::Entries;
+pub use why::{Cause, Off, Refusal, Why};

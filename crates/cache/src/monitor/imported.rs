@@ -1,0 +1,164 @@
+//! The program, or another library, notices changes and says so (FI-248).
+
+use super::subscribers::Subscribers;
+use super::{Monitor, Sees, TooManyCaches, Verdict, pages};
+use crate::table::entries::Entries;
+use crate::why::{Cause, Refusal};
+use rkey_base::range::VaRange;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Who notices changes. All methods may be called by several threads at once, and no cache holds a lock meanwhile.
+pub trait Source: Send + Sync {
+    /// Starts to watch memory: from now on, changes of it are announced. `false` refuses; the memory is not cached then.
+    fn subscribe(&self, range: VaRange) -> bool {
+        let _ = range;
+        true
+    }
+
+    /// An entry of this range ended; others may need the same bytes.
+    fn unsubscribe(&self, range: VaRange) {
+        let _ = range;
+    }
+
+    /// Whether the memory is still what it was when it was subscribed. Asked at each hit.
+    fn valid(&self, range: VaRange) -> bool {
+        let _ = range;
+        true
+    }
+}
+
+/// A source that answers nothing: the program only announces changes.
+impl Source for () {}
+
+/// When a source announces a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// Every change, and before its effect; a [`Change`] lasts until the change is complete. A registrar that pins gets a full
+    /// cache.
+    Around,
+    /// At some other time, or not all of them. A registrar that pins gets a cache only if the options accept that.
+    Loose,
+}
+
+/// A monitor whose eyes are the program's.
+///
+/// ```
+/// use rkey_base::range::VaRange;
+/// use rkey_cache::{Imported, Timing};
+///
+/// let monitor = Imported::new((), Timing::Around);
+/// # let (address, len) = (0x1000, 0x1000);
+/// let range = VaRange::new(address, len).unwrap();
+/// let change = monitor.change(range);
+/// // ... munmap(address, len) ...
+/// drop(change);
+/// ```
+#[derive(Debug)]
+pub struct Imported<S> {
+    source: S,
+    timing: Timing,
+    subscribers: Subscribers,
+    /// How many changes are under way.
+    changing: AtomicUsize,
+}
+
+impl<S: Source> Imported<S> {
+    /// A monitor for this source.
+    #[must_use]
+    pub fn new(source: S, timing: Timing) -> Self {
+        Self {
+            source,
+            timing,
+            subscribers: Subscribers::new(),
+            changing: AtomicUsize::new(0),
+        }
+    }
+
+    /// The source.
+    #[must_use]
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Memory has changed, or is about to. Ends the entries that have a byte in the pages of the range, in all caches, before it
+    /// returns. Takes no lock and allocates nothing. Returns how many entries ended.
+    pub fn notify(&self, range: VaRange) -> usize {
+        self.subscribers.tell(pages(&range), Cause::Told)
+    }
+
+    /// Memory is about to change: as [`Imported::notify`]. Until the guard is dropped, after the change, no registration becomes
+    /// an entry: another thread could otherwise register the old pages in between.
+    pub fn change(&self, range: VaRange) -> Change<'_> {
+        self.changing.fetch_add(1, Ordering::SeqCst);
+        let change = Change(&self.changing);
+        self.notify(range);
+        change
+    }
+}
+
+/// A change that is under way.
+#[derive(Debug)]
+#[must_use = "the change is under way until this is dropped"]
+pub struct Change<'a>(&'a AtomicUsize);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<S: Source> Monitor for Imported<S> {
+    fn name(&self) -> &'static str {
+        "imported"
+    }
+
+    fn sees(&self) -> Sees {
+        match self.timing {
+            Timing::Around => Sees::All,
+            Timing::Loose => Sees::Some,
+        }
+    }
+
+    fn attach(&self, entries: &Arc<Entries>) -> Result<(), TooManyCaches> {
+        self.subscribers.add(entries)
+    }
+
+    fn detach(&self, entries: &Arc<Entries>) {
+        self.subscribers.remove(entries);
+    }
+
+    fn watch(&self, range: VaRange) -> Result<(), Refusal> {
+        if self.source.subscribe(range) {
+            Ok(())
+        } else {
+            Err(Refusal::Source)
+        }
+    }
+
+    fn unwatch(&self, range: VaRange) {
+        self.source.unsubscribe(range);
+    }
+
+    /// The entry became pending before this reads the count; `change` raises the count before it looks for entries. So either
+    /// this sees the change, or the change ends the entry.
+    fn check(&self, range: VaRange) -> Verdict {
+        if self.changing.load(Ordering::SeqCst) != 0 {
+            Verdict::Busy
+        } else {
+            self.validate(range)
+        }
+    }
+
+    fn validate(&self, range: VaRange) -> Verdict {
+        if self.source.valid(range) {
+            Verdict::Fresh
+        } else {
+            Verdict::Changed
+        }
+    }
+
+    fn watches_all(&self) -> bool {
+        true
+    }
+}

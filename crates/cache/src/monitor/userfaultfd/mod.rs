@@ -1,0 +1,305 @@
+//! The kernel tells (`FI_MR_CACHE_MONITOR=userfaultfd`).
+//!
+//! The kernel reports `munmap`, `mmap` over, `mremap`, `brk` and `madvise` of watched memory, whoever calls them: the program, its
+//! allocator, the C library itself. Memory is watched in the mode for write protection, but never protected, so accesses
+//! never fault, and no privilege is needed.
+//!
+//! Events alone are not enough. The memory is unmapped first, then the event is queued, then it is read, then the entries end; in
+//! between, another thread may be given the same address. [`Monitor::validate`] closes that gap. Let a change be one that the
+//! looking thread can know of: it made the change, or learnt of it from the thread that did, or was given the address afterwards.
+//!
+//! 1. *The kernel is asked whether the range is watched.* It counts changes under way: up before the change takes effect, down
+//!    after the thread that makes it was woken by our read. If the count is up, the answer is "try again", and there is no hit.
+//!    If new memory is mapped there, the answer is "not watched".
+//! 2. *The epoch is read, until it is even.* If the count was down because a change is complete, our read had begun, and the epoch
+//!    became odd before that. So this sees that odd value or a later one, and the even one that follows is written after the
+//!    entries ended.
+//! 3. *The entry's state is read* (by the cache). So it has ended.
+//!
+//! Exchanging the first two steps breaks the argument.
+
+mod reader;
+mod sys;
+
+pub use reader::{Reader, Step};
+pub use sys::Way;
+
+use super::subscribers::Subscribers;
+use super::{Monitor, Sees, TooManyCaches, Verdict, pages};
+use crate::maps::{Mapping, Maps};
+use crate::table::entries::Entries;
+use crate::why::{Cause, Refusal};
+use crossbeam_utils::Backoff;
+use rkey_base::process::{ForkMark, page_size};
+use rkey_base::range::VaRange;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A mapping up to this size is watched as a whole. If only a part of a mapping is watched, `mremap` of more than that part
+/// fails with `EFAULT`.
+const WHOLE: u64 = 1 << 30;
+
+/// At a hit, the kernel is asked about this many pages; in a larger buffer, about the first one.
+const ASKED: u64 = 16;
+
+/// How often a question is repeated while memory is changing.
+const TRIES: usize = 8;
+
+/// What the monitor and its reader share.
+#[derive(Debug)]
+struct Shared {
+    fd: OwnedFd,
+    stop: OwnedFd,
+    /// Odd while events are being read and applied.
+    epoch: AtomicU64,
+    events: AtomicU64,
+    subscribers: Subscribers,
+    stopped: AtomicBool,
+    fork: ForkMark,
+}
+
+/// Why userfaultfd cannot be used here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// No way to open it worked.
+    #[error("{}", attempts(.0))]
+    Refused(Vec<(Way, Errno)>),
+    /// The kernel does not say what is mapped at an address.
+    #[error("the kernel does not answer PROCMAP_QUERY (Linux 6.11)")]
+    NoMaps,
+    /// Another system call failed.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+fn attempts(attempts: &[(Way, Errno)]) -> String {
+    let line = |(way, errno): &(Way, Errno)| match *errno {
+        Errno::INVAL => format!("{way}: the kernel is older than 6.7"),
+        errno => format!("{way}: {errno}"),
+    };
+    attempts.iter().map(line).collect::<Vec<_>>().join("; ")
+}
+
+/// The monitor that reads the kernel's events.
+///
+/// One serves all caches of a process that use it: memory can be watched by one descriptor only.
+#[derive(Debug)]
+pub struct Userfaultfd {
+    shared: Arc<Shared>,
+    maps: Maps,
+    way: Way,
+    page: u64,
+}
+
+impl Userfaultfd {
+    /// Opens it in the first [way](Way::ALL) that works. The [`Reader`] needs a thread; until it runs, threads that unmap watched
+    /// memory sleep.
+    ///
+    /// # Errors
+    /// For each way, why it does not work.
+    pub fn open() -> Result<(Self, Reader), Unavailable> {
+        Self::open_by(&Way::ALL)
+    }
+
+    /// As [`open`](Self::open), with the ways that the caller chooses.
+    ///
+    /// # Errors
+    /// For each way, why it does not work.
+    pub fn open_by(ways: &[Way]) -> Result<(Self, Reader), Unavailable> {
+        let mut refused = Vec::new();
+        for &way in ways {
+            match sys::open(way) {
+                Ok(fd) => return Self::from_fd(fd, way),
+                Err(errno) => refused.push((way, errno)),
+            }
+        }
+        Err(Unavailable::Refused(refused))
+    }
+
+    fn from_fd(fd: OwnedFd, way: Way) -> Result<(Self, Reader), Unavailable> {
+        let maps = Maps::open()?;
+        if !maps.answers() {
+            return Err(Unavailable::NoMaps);
+        }
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Arc::new(Shared {
+            fd,
+            stop: stop.map_err(io::Error::from)?,
+            epoch: AtomicU64::new(0),
+            events: AtomicU64::new(0),
+            subscribers: Subscribers::new(),
+            stopped: AtomicBool::new(false),
+            fork: ForkMark::new()?,
+        });
+        let monitor = Self {
+            shared: Arc::clone(&shared),
+            maps,
+            way,
+            page: page_size() as u64,
+        };
+        Ok((monitor, Reader::new(shared)))
+    }
+
+    /// How it was opened.
+    #[must_use]
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// How many events were applied.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.shared.events.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the events that have been read are applied: the second step of a validation. By itself it proves nothing, as
+    /// an event may not have been read yet.
+    pub fn settle(&self) {
+        let backoff = Backoff::new();
+        while self.shared.epoch.load(Ordering::SeqCst) % 2 == 1 {
+            backoff.snooze();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::SeqCst) || self.shared.fork.is_child()
+    }
+
+    /// Whether all of the pages are watched, while nothing changes.
+    fn is_watched(&self, pages: &VaRange) -> Result<bool, Refusal> {
+        let backoff = Backoff::new();
+        for _ in 0..TRIES {
+            match sys::is_watched(&self.shared.fd, pages) {
+                Ok(()) => return Ok(true),
+                Err(Errno::NOENT) => return Ok(false),
+                Err(Errno::AGAIN) => backoff.snooze(),
+                Err(errno) => return Err(Refusal::System(errno)),
+            }
+        }
+        Err(Refusal::System(Errno::AGAIN))
+    }
+
+    /// Watches the part of one mapping that is in `pages`.
+    fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<(), Refusal> {
+        // The answer does not say who watches: registering does.
+        let watched = self.is_watched(part)?;
+        let range = if mapping.range.len() <= WHOLE {
+            mapping.range
+        } else {
+            *part
+        };
+        // No entry is here unless it is stale, of memory that went without an event. Watching must not make it look fresh.
+        if !watched {
+            self.shared.subscribers.tell(range, Cause::Replaced);
+        }
+        sys::register(&self.shared.fd, &range).map_err(|errno| match errno {
+            Errno::BUSY => Refusal::Foreign,
+            Errno::NOMEM => Refusal::TooManyMappings,
+            errno => Refusal::System(errno),
+        })?;
+        if self.is_stopped() {
+            self.shared.unwatch_while_reading(&range);
+            return Err(Refusal::Stopped);
+        }
+        Ok(())
+    }
+}
+
+/// Whether only this process can take pages out of the mapping, and only with calls that cause events.
+fn can_watch(mapping: &Mapping) -> Result<(), Refusal> {
+    let name = mapping.name.as_str();
+    if name.starts_with("/SYSV") {
+        Err(Refusal::SystemV)
+    } else if mapping.backing.inode == 0 || name == "/dev/zero (deleted)" {
+        // Private or shared anonymous memory, heap, stack.
+        Ok(())
+    } else if name == "/anon_hugepage (deleted)" {
+        Ok(())
+    } else {
+        Err(Refusal::File)
+    }
+}
+
+impl Monitor for Userfaultfd {
+    fn name(&self) -> &'static str {
+        "userfaultfd"
+    }
+
+    fn sees(&self) -> Sees {
+        Sees::All
+    }
+
+    fn attach(&self, entries: &Arc<Entries>) -> Result<(), TooManyCaches> {
+        self.shared.subscribers.add(entries)
+    }
+
+    fn detach(&self, entries: &Arc<Entries>) {
+        self.shared.subscribers.remove(entries);
+    }
+
+    fn watch(&self, range: VaRange) -> Result<(), Refusal> {
+        if self.is_stopped() {
+            return Err(Refusal::Stopped);
+        }
+        let pages = pages(&range);
+        let mut address = pages.start();
+        while address < pages.end() {
+            let mapping = self.maps.mapping(address).map_err(|errno| match errno {
+                Errno::NOENT => Refusal::NotMapped,
+                errno => Refusal::System(errno),
+            })?;
+            can_watch(&mapping)?;
+            let part = mapping.range.intersection(&pages);
+            let part = part
+                .filter(|part| part.contains_address(address))
+                .ok_or(Refusal::NotMapped)?;
+            self.watch_mapping(&mapping, &part)?;
+            address = part.end();
+        }
+        // An event of what was here before, which has been read, is not to end the new entry.
+        self.settle();
+        Ok(())
+    }
+
+    /// A hole that appeared during `watch` is not watched, and registering did not say so.
+    fn confirm(&self, range: VaRange) -> Verdict {
+        match self.is_watched(&pages(&range)) {
+            Ok(true) => Verdict::Fresh,
+            Ok(false) => Verdict::Changed,
+            Err(_) => Verdict::Busy,
+        }
+    }
+
+    fn check(&self, range: VaRange) -> Verdict {
+        self.validate(range)
+    }
+
+    fn validate(&self, range: VaRange) -> Verdict {
+        if self.is_stopped() {
+            return Verdict::Busy;
+        }
+        let mut asked = pages(&range);
+        if asked.len() > ASKED * self.page {
+            asked = asked.slice(0, self.page).unwrap_or(asked);
+        }
+        match sys::is_watched(&self.shared.fd, &asked) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Verdict::Changed,
+            Err(_) => return Verdict::Busy,
+        }
+        self.settle();
+        Verdict::Fresh
+    }
+}
+
+impl Drop for Userfaultfd {
+    fn drop(&mut self) {
+        // The counter cannot overflow, and a nonblocking write of 8 bytes is complete. The reader then stops watching.
+        let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
+    }
+}

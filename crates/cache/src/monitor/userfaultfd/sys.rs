@@ -1,0 +1,163 @@
+//! The system calls of userfaultfd.
+
+// UNSAFETY: system calls that have no safe wrapper. None of them changes what this program's memory contains.
+#![allow(unsafe_code)]
+
+use linux_raw_sys::general as raw;
+use rkey_base::range::VaRange;
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Updater, opcode};
+use rustix::mm::UserfaultfdFlags;
+use std::ffi::c_void;
+
+const TYPE: u8 = raw::UFFDIO as u8;
+const API: Opcode = opcode::read_write::<raw::uffdio_api>(TYPE, raw::_UFFDIO_API as u8);
+const REGISTER: Opcode =
+    opcode::read_write::<raw::uffdio_register>(TYPE, raw::_UFFDIO_REGISTER as u8);
+const UNREGISTER: Opcode = opcode::read::<raw::uffdio_range>(TYPE, raw::_UFFDIO_UNREGISTER as u8);
+const WRITEPROTECT: Opcode =
+    opcode::read_write::<raw::uffdio_writeprotect>(TYPE, raw::_UFFDIO_WRITEPROTECT as u8);
+const NEW: Opcode = opcode::none(TYPE, 0);
+
+/// The events that we need, and write protection of memory of any kind. `WP_ASYNC` (Linux 6.7) also says that the kernel counts
+/// changes under way, instead of a flag that the first one to finish clears.
+const FEATURES: u32 = raw::UFFD_FEATURE_EVENT_UNMAP
+    | raw::UFFD_FEATURE_EVENT_REMAP
+    | raw::UFFD_FEATURE_EVENT_REMOVE
+    | raw::UFFD_FEATURE_WP_ASYNC
+    | raw::UFFD_FEATURE_WP_UNPOPULATED;
+
+/// One event takes this many bytes (`struct uffd_msg`).
+pub(super) const EVENT: usize = size_of::<raw::uffd_msg>();
+
+/// A way to get a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// `userfaultfd(UFFD_USER_MODE_ONLY)`: open to all users unless a seccomp filter refuses it.
+    UserModeOnly,
+    /// `userfaultfd(0)`: needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
+    SystemCall,
+    /// `/dev/userfaultfd`: open to whom its permissions say.
+    Device,
+}
+
+impl Way {
+    /// All ways, in the order in which they are tried.
+    pub const ALL: [Self; 3] = [Self::UserModeOnly, Self::SystemCall, Self::Device];
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::UserModeOnly => "userfaultfd(UFFD_USER_MODE_ONLY)",
+            Self::SystemCall => "userfaultfd(0)",
+            Self::Device => "/dev/userfaultfd",
+        })
+    }
+}
+
+/// `USERFAULTFD_IOC_NEW`.
+struct New(u32);
+
+// SAFETY: the opcode takes flags in place of a pointer, reads and writes no memory, and returns a new descriptor.
+unsafe impl Ioctl for New {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        NEW
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::without_provenance_mut(self.0 as usize)
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
+        // SAFETY: the call succeeded, so it returned a new descriptor, which nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(out) })
+    }
+}
+
+/// A nonblocking descriptor with the features that the monitor needs.
+pub(super) fn open(way: Way) -> Result<OwnedFd, Errno> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    let user_mode_only = UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
+    let fd = match way {
+        // SAFETY: the descriptor does nothing to memory by itself; `register` says what it is used for.
+        Way::UserModeOnly => unsafe { rustix::mm::userfaultfd(flags | user_mode_only)? },
+        // SAFETY: as above.
+        Way::SystemCall => unsafe { rustix::mm::userfaultfd(flags)? },
+        Way::Device => {
+            let device = rustix::fs::open(
+                "/dev/userfaultfd",
+                OFlags::RDWR | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            let new = New(flags.bits() | raw::UFFD_USER_MODE_ONLY);
+            // SAFETY: see the implementation of `Ioctl`.
+            unsafe { ioctl::ioctl(&device, new)? }
+        }
+    };
+    let mut api = raw::uffdio_api {
+        api: raw::UFFD_API.into(),
+        features: FEATURES.into(),
+        ioctls: 0,
+    };
+    // SAFETY: the opcode belongs to this structure, which the kernel reads and writes.
+    unsafe { ioctl::ioctl(&fd, Updater::<API, _>::new(&mut api))? };
+    Ok(fd)
+}
+
+fn raw_range(range: &VaRange) -> raw::uffdio_range {
+    raw::uffdio_range {
+        start: range.start(),
+        len: range.len(),
+    }
+}
+
+/// Watches what is mapped in the range. Only in the mode for write protection, and this module never protects a page: no access
+/// to the memory ever faults because of this.
+pub(super) fn register(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
+    let mut argument = raw::uffdio_register {
+        range: raw_range(range),
+        mode: raw::UFFDIO_REGISTER_MODE_WP.into(),
+        ioctls: 0,
+    };
+    // SAFETY: the opcode belongs to this structure. The mapping gets an attribute; its contents and its accesses stay as they
+    // are (see above).
+    unsafe { ioctl::ioctl(fd, Updater::<REGISTER, _>::new(&mut argument)) }
+}
+
+/// Ends watching.
+pub(super) fn unregister(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
+    let mut argument = raw_range(range);
+    // SAFETY: the opcode belongs to this structure, which the kernel only reads.
+    unsafe { ioctl::ioctl(fd, Updater::<UNREGISTER, _>::new(&mut argument)) }
+}
+
+/// Asks whether the whole range is watched, by taking away a protection that no page has. `AGAIN`: a change of watched memory
+/// is under way somewhere. `NOENT`: some of it is not watched.
+pub(super) fn is_watched(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
+    let mut argument = raw::uffdio_writeprotect {
+        range: raw_range(range),
+        mode: 0,
+    };
+    // SAFETY: the opcode belongs to this structure. No page is protected, so no access changes.
+    unsafe { ioctl::ioctl(fd, Updater::<WRITEPROTECT, _>::new(&mut argument)) }
+}
+
+/// Blocks all signals of this thread but those that its own faults raise: a handler of the program could release watched memory,
+/// and wait forever for the thread that it interrupted.
+pub(super) fn block_signals() {
+    // SAFETY: the set lives on this stack and is initialised by `sigfillset` before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&mut set);
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+            libc::sigdelset(&mut set, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,63 @@
+//! Who registers the memory.
+
+use crate::maps::Backing;
+use crate::request::{Kind, Rights};
+use rkey_base::range::VaRange;
+
+/// What a registration refers to. It decides what the cache must do so that no entry is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Follows {
+    /// The virtual addresses: the device reads what is mapped there at the time of the transfer (a software device, on-demand
+    /// paging). An entry cannot be stale. The cache makes no system call.
+    Addresses,
+    /// An object and an offset (memfd, dma-buf). At each hit the cache asks the kernel whether the same part of the same
+    /// object is still mapped there (`PROCMAP_QUERY`, Linux 6.11). Private memory has no object and is not cached.
+    Object,
+    /// The physical pages that were mapped when it was registered: the registrar pins them. Needs a monitor that sees every
+    /// change. No entry is larger than the pages of the buffer that caused it, the memory is watched before it is pinned, and
+    /// each hit is validated.
+    Pages,
+}
+
+/// One registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The memory.
+    pub range: VaRange,
+    /// The rights: exactly these.
+    pub rights: Rights,
+    /// The kind of memory.
+    pub kind: Kind,
+    /// The object that is mapped there, for a registrar that [follows objects](Follows::Object).
+    pub backing: Option<Backing>,
+}
+
+/// Who registers memory: a device, a domain, a ring.
+///
+/// The cache calls it without holding a lock.
+pub trait Registrar: Send + Sync {
+    /// What a lookup gives out: a handle, a key.
+    type Registration: Send + Sync;
+    /// Why a registration failed.
+    type Error;
+
+    /// What registrations refer to.
+    fn follows(&self) -> Follows;
+
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// Whatever the registrar says; the lookup returns it.
+    fn register(&self, request: &Request) -> Result<Self::Registration, Self::Error>;
+
+    /// Ends a registration that nobody uses any more. For a registrar that [follows pages](Follows::Pages), it must unpin
+    /// them.
+    fn deregister(&self, registration: Self::Registration);
+
+    /// Whether fewer registrations would have helped. If so, the cache evicts all idle entries and tries again.
+    fn is_exhausted(&self, error: &Self::Error) -> bool {
+        let _ = error;
+        false
+    }
+}

@@ -1,0 +1,13 @@
+//! Where entries are, and how they begin and end: the part of the cache that monitors reach into.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`word`] | the life of one entry, in one atomic word |
+//! | [`entries`] | all entries: their ranges, and what ends them |
+//! | [`values`] | the registrations of entries |
+//! | [`index`] | from an address to an entry |
+
+pub(crate) mod entries;
+pub(crate) mod index;
+pub(crate) mod values;
+pub(crate) mod word;

@@ -1,0 +1,183 @@
+//! Why a lookup was a hit or a miss, and why entries ended.
+
+use crate::request::Rights;
+use rkey_base::range::VaRange;
+use rustix::io::Errno;
+use std::fmt;
+
+/// Why entries ended before the cache evicted them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The memory was unmapped, or other memory was mapped over it.
+    Unmapped,
+    /// The memory moved to another address, or other memory moved there.
+    Moved,
+    /// The pages were given back to the system (`madvise`), the addresses stayed mapped.
+    Discarded,
+    /// The memory was freed to the allocator, which may give it back to the system at any time.
+    Freed,
+    /// The check at a hit found other memory at the address.
+    Replaced,
+    /// The program, or a monitor that it imported, said so.
+    Told,
+    /// An event was not understood, or the monitor stopped: everything ended.
+    Unknown,
+}
+
+impl Cause {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Unmapped,
+        Self::Moved,
+        Self::Discarded,
+        Self::Freed,
+        Self::Replaced,
+        Self::Told,
+        Self::Unknown,
+    ];
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unmapped => "it was unmapped or mapped over",
+            Self::Moved => "it moved",
+            Self::Discarded => "its pages were given back (madvise)",
+            Self::Freed => "it was freed",
+            Self::Replaced => "other memory was found there",
+            Self::Told => "the program or an imported monitor said so",
+            Self::Unknown => "the monitor lost track",
+        })
+    }
+}
+
+/// Why memory is not watched, so that a registrar that pins gets no entry for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Part of the range is not mapped.
+    NotMapped,
+    /// A file, or shared memory with a name: others can punch holes or truncate it, and no monitor sees that.
+    File,
+    /// System V shared memory, which can be detached and mapped over without an event.
+    SystemV,
+    /// Another user of userfaultfd watches the memory (another library's cache).
+    Foreign,
+    /// The limit of mappings (`vm.max_map_count`) does not allow another split.
+    TooManyMappings,
+    /// The monitor has stopped.
+    Stopped,
+    /// The imported monitor refused it.
+    Source,
+    /// The registrar follows objects, and the memory is private, or in several mappings.
+    NoObject,
+    /// The system call that would watch it failed.
+    System(Errno),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMapped => f.write_str("part of it is not mapped"),
+            Self::File => {
+                f.write_str("it is a file or named shared memory, which others can truncate unseen")
+            }
+            Self::SystemV => f.write_str("it is System V shared memory, whose end no monitor sees"),
+            Self::Foreign => f.write_str("another library watches it with userfaultfd"),
+            Self::TooManyMappings => {
+                f.write_str("too many mappings; raise vm.max_map_count to watch more")
+            }
+            Self::Stopped => f.write_str("the monitor has stopped"),
+            Self::Source => f.write_str("the imported monitor refused it"),
+            Self::NoObject => f.write_str("it is not part of one shared object"),
+            Self::System(errno) => write!(f, "watching it failed: {errno}"),
+        }
+    }
+}
+
+/// Why a cache gives out no entries at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Off {
+    /// The limit of entries is 0 (`FI_MR_CACHE_MAX_COUNT=0`).
+    NoEntries,
+    /// The monitor is `disabled` (`FI_MR_CACHE_MONITOR=disabled`).
+    Disabled,
+    /// The registrar pins, and the monitor misses changes; the options did not accept that.
+    Partial,
+    /// This is a forked child: entries and monitor belong to the parent.
+    Forked,
+}
+
+impl fmt::Display for Off {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoEntries => "the limit of entries is 0",
+            Self::Disabled => "the monitor is disabled",
+            Self::Partial => "the registrar pins memory and the monitor does not see every change",
+            Self::Forked => "this is a forked child of the process that made the cache",
+        })
+    }
+}
+
+/// Why a lookup was a hit or a miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// An entry covers the range.
+    Hit,
+    /// No entry overlaps the range. The registration became an entry.
+    Absent,
+    /// An entry overlaps this part of the range only. The registration became an entry.
+    Partly(VaRange),
+    /// An entry covers the range, but has other rights. The registration became an entry.
+    OtherRights(Rights),
+    /// An entry covered the range until it ended for this reason. The registration became an entry.
+    Ended(Cause),
+    /// The memory was changing during all tries. The registration is not an entry.
+    Busy,
+    /// A change overtook each try to register. The registration is not an entry.
+    Overtaken,
+    /// Another thread registered the range at the same time. The registration is not an entry.
+    Raced,
+    /// The memory cannot be watched. The registration is not an entry.
+    Unwatched(Refusal),
+    /// Every entry is in use, or there are 32 combinations of rights and kinds. The registration is not an entry.
+    Full,
+    /// The range is empty. The registration is not an entry.
+    Empty,
+    /// The memory is of a kind that this cache does not hold. The registration is not an entry.
+    OtherKind,
+    /// The cache is off. The registration is not an entry.
+    Off(Off),
+}
+
+impl Why {
+    /// Whether the lookup was a hit.
+    #[must_use]
+    pub const fn is_hit(&self) -> bool {
+        matches!(self, Self::Hit)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hit => f.write_str("hit"),
+            Self::Absent => f.write_str("miss: no entry overlaps the range"),
+            Self::Partly(part) => write!(f, "miss: an entry covers only {part}"),
+            Self::OtherRights(rights) => {
+                write!(f, "miss: the entry for this range has rights {rights}")
+            }
+            Self::Ended(cause) => write!(f, "miss: the entry ended because {cause}"),
+            Self::Busy => f.write_str("not cached: memory is changing"),
+            Self::Overtaken => f.write_str("not cached: memory changed during the registration"),
+            Self::Raced => f.write_str("not cached: another thread registered it first"),
+            Self::Unwatched(refusal) => write!(f, "not cached: {refusal}"),
+            Self::Full => f.write_str("not cached: every entry is in use"),
+            Self::Empty => f.write_str("not cached: the range is empty"),
+            Self::OtherKind => f.write_str("not cached: device memory needs a cache of its own"),
+            Self::Off(off) => write!(f, "not cached: {off}"),
+        }
+    }
+}

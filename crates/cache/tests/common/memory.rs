@@ -1,0 +1,150 @@
+//! Memory of this process that a test maps, unmaps and changes by hand, at addresses of its own.
+
+#![allow(dead_code, reason = "each test program uses a part of what they share")]
+// UNSAFETY: the tests are about what happens when memory goes away under a program's feet.
+#![allow(unsafe_code)]
+
+use rkey_base::range::VaRange;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Addresses of this process that nobody else uses: far from those where the kernel puts mappings, so that nothing gets into a
+/// hole. Dropping it unmaps them.
+pub(crate) struct Arena {
+    start: u64,
+    len: u64,
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(0x1000_0000_0000);
+
+fn pointer(address: u64) -> *mut libc::c_void {
+    ptr::with_exposed_provenance_mut(address as usize)
+}
+
+pub(crate) const PAGE: u64 = 4096;
+
+impl Arena {
+    /// Room for `pages` pages. Nothing can be read or written there until it is mapped.
+    pub(crate) fn new(pages: u64) -> Self {
+        // A page without access on either side keeps neighbours away.
+        let len = (pages + 2) * PAGE;
+        let start = NEXT.fetch_add(1 << 32, Ordering::Relaxed);
+        // SAFETY: replaces nothing.
+        let mapped = unsafe {
+            libc::mmap(
+                pointer(start),
+                len as usize,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE
+                    | libc::MAP_ANONYMOUS
+                    | libc::MAP_NORESERVE
+                    | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(mapped.expose_provenance() as u64, start);
+        Self { start, len }
+    }
+
+    /// Some pages of it.
+    pub(crate) fn pages(&self, first: u64, count: u64) -> VaRange {
+        let room = VaRange::new(self.start + PAGE, self.len - 2 * PAGE).unwrap();
+        room.slice(first * PAGE, count * PAGE).unwrap()
+    }
+
+    /// Maps zeroed memory over the range, with these flags (`MAP_FIXED` is added).
+    pub(crate) fn map_by(&self, range: &VaRange, flags: i32, fd: i32, offset: i64) {
+        assert!(self.start < range.start() && range.end() < self.start + self.len);
+        // SAFETY: replaces memory inside the arena, to which no Rust reference exists.
+        let mapped = unsafe {
+            libc::mmap(
+                pointer(range.start()),
+                range.len() as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags | libc::MAP_FIXED,
+                fd,
+                offset,
+            )
+        };
+        let error = std::io::Error::last_os_error();
+        assert_eq!(mapped.addr() as u64, range.start(), "mmap: {error}");
+    }
+
+    /// Maps private zeroed memory over the range.
+    pub(crate) fn map(&self, range: &VaRange) {
+        self.map_by(range, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+    }
+
+    /// Maps private zeroed memory to the range, if nothing is mapped there.
+    pub(crate) fn claim(&self, range: &VaRange) -> bool {
+        assert!(self.start < range.start() && range.end() < self.start + self.len);
+        // SAFETY: replaces nothing.
+        let mapped = unsafe {
+            libc::mmap(
+                pointer(range.start()),
+                range.len() as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        mapped != libc::MAP_FAILED
+    }
+
+    /// Unmaps the range. Another thread of this test may map something there, nobody else.
+    pub(crate) fn unmap(&self, range: &VaRange) {
+        assert!(self.start < range.start() && range.end() < self.start + self.len);
+        // SAFETY: as in `map_by`.
+        assert_eq!(0, unsafe {
+            libc::munmap(pointer(range.start()), range.len() as usize)
+        });
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the arena is this test's own, and nothing refers to it any more.
+        unsafe { libc::munmap(pointer(self.start), self.len as usize) };
+    }
+}
+
+/// Writes a number to the beginning of each page.
+pub(crate) fn stamp(range: &VaRange, stamp: u64) {
+    for address in (range.start()..range.end()).step_by(PAGE as usize) {
+        // SAFETY: the test has mapped the memory for writing, and other threads only write stamps there.
+        unsafe { pointer(address).cast::<u64>().write_volatile(stamp) };
+    }
+}
+
+/// Advises the kernel.
+pub(crate) fn advise(range: &VaRange, advice: i32) -> std::io::Result<()> {
+    // SAFETY: memory of an arena, to which no Rust reference exists; its contents may be lost.
+    let result = unsafe { libc::madvise(pointer(range.start()), range.len() as usize, advice) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Moves memory, both places in arenas.
+pub(crate) fn remap(from: &VaRange, to: &VaRange, flags: i32) -> std::io::Result<()> {
+    // SAFETY: as in `advise`.
+    let moved = unsafe {
+        libc::mremap(
+            pointer(from.start()),
+            from.len() as usize,
+            to.len() as usize,
+            libc::MREMAP_MAYMOVE | flags,
+            pointer(to.start()),
+        )
+    };
+    if moved == libc::MAP_FAILED {
+        Err(std::io::Error::last_os_error())
+    } else {
+        assert_eq!(moved.addr() as u64, to.start());
+        Ok(())
+    }
+}

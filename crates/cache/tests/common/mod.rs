@@ -1,0 +1,152 @@
+//! A registrar that pins pages of a world without memory, and checks that nobody misuses it.
+
+#![allow(dead_code, reason = "each test program uses a part of what they share")]
+
+pub(crate) mod memory;
+pub(crate) mod ring;
+
+use rkey_base::range::VaRange;
+use rkey_cache::{Follows, Kind, Registrar, Request, Rights};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The size of a page of the world.
+pub(crate) const PAGE: u64 = 0x1000;
+
+/// Which page is mapped at each address: a number that changes with every change.
+pub(crate) struct World {
+    pages: Vec<AtomicU64>,
+    changes: AtomicU64,
+}
+
+impl World {
+    pub(crate) fn new(pages: usize) -> Arc<Self> {
+        Arc::new(Self {
+            pages: (0..pages).map(|_| AtomicU64::new(0)).collect(),
+            changes: AtomicU64::new(0),
+        })
+    }
+
+    fn indices(range: &VaRange) -> std::ops::Range<usize> {
+        (range.start() / PAGE) as usize..range.end().div_ceil(PAGE) as usize
+    }
+
+    /// Maps other pages.
+    pub(crate) fn change(&self, range: &VaRange) {
+        let change = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        for page in &self.pages[Self::indices(range)] {
+            page.store(change, Ordering::SeqCst);
+        }
+    }
+
+    /// The pages behind a range.
+    pub(crate) fn pages(&self, range: &VaRange) -> Vec<u64> {
+        let pages = self.pages[Self::indices(range)].iter();
+        pages.map(|page| page.load(Ordering::SeqCst)).collect()
+    }
+}
+
+/// What the registrar gives out.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    id: u64,
+    pub(crate) request: Request,
+    pages: Vec<u64>,
+}
+
+impl Pinned {
+    /// The pages of a part of the registration, as they were when it was made.
+    pub(crate) fn pages(&self, part: &VaRange) -> &[u64] {
+        let whole = World::indices(&self.request.range);
+        let part = World::indices(part);
+        &self.pages[part.start - whole.start..part.end - whole.start]
+    }
+}
+
+/// Refuses this many registrations at a time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted;
+
+pub(crate) struct Fake {
+    pub(crate) world: Arc<World>,
+    follows: Follows,
+    next: AtomicU64,
+    live: Mutex<HashMap<u64, Request>>,
+    most: usize,
+}
+
+impl Fake {
+    pub(crate) fn new(world: &Arc<World>, follows: Follows) -> Self {
+        Self {
+            world: Arc::clone(world),
+            follows,
+            next: AtomicU64::new(0),
+            live: Mutex::default(),
+            most: usize::MAX,
+        }
+    }
+
+    /// One that refuses more than `most` registrations at a time.
+    pub(crate) fn limited(world: &Arc<World>, most: usize) -> Self {
+        let mut fake = Self::new(world, Follows::Addresses);
+        fake.most = most;
+        fake
+    }
+
+    /// How many registrations were made so far.
+    pub(crate) fn made(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
+    }
+
+    /// What is registered.
+    pub(crate) fn ranges(&self) -> Vec<VaRange> {
+        let live = self.live.lock().unwrap();
+        live.values().map(|request| request.range).collect()
+    }
+
+    /// How many registrations there are.
+    pub(crate) fn live(&self) -> usize {
+        self.live.lock().unwrap().len()
+    }
+}
+
+impl Registrar for Fake {
+    type Registration = Pinned;
+    type Error = Exhausted;
+
+    fn follows(&self) -> Follows {
+        self.follows
+    }
+
+    fn register(&self, request: &Request) -> Result<Pinned, Exhausted> {
+        let mut live = self.live.lock().unwrap();
+        if live.len() >= self.most {
+            return Err(Exhausted);
+        }
+        let id = self.next.fetch_add(1, Ordering::SeqCst);
+        live.insert(id, *request);
+        Ok(Pinned {
+            id,
+            request: *request,
+            pages: self.world.pages(&request.range),
+        })
+    }
+
+    fn deregister(&self, registration: Pinned) {
+        let ended = self.live.lock().unwrap().remove(&registration.id);
+        assert_eq!(ended, Some(registration.request), "deregistered twice");
+    }
+
+    fn is_exhausted(&self, _: &Exhausted) -> bool {
+        true
+    }
+}
+
+pub(crate) fn range(start: u64, len: u64) -> VaRange {
+    VaRange::new(start, len).unwrap()
+}
+
+pub(crate) const SEND: Rights = Rights(1);
+pub(crate) const BOTH: Rights = Rights(3);
+pub(crate) const GPU: Kind = Kind(7);

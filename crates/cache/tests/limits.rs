@@ -1,0 +1,283 @@
+//! Limits, eviction, and when the cache is off.
+
+mod common;
+
+use common::{BOTH, Fake, GPU, SEND, World, range};
+use rkey_base::range::VaRange;
+use rkey_cache::{
+    Cache, Disabled, Follows, Imported, Kind, Monitor, Off, Options, Rounding, Timing, Why,
+};
+use std::sync::Arc;
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.rounding = Rounding::Exact;
+    options
+}
+
+fn cache_of(fake: Fake, options: Options) -> Cache<Fake> {
+    let monitor = Arc::new(Imported::new((), Timing::Around));
+    Cache::new(fake, monitor, options).unwrap()
+}
+
+fn cache(options: Options) -> Cache<Fake> {
+    cache_of(Fake::new(&World::new(4096), Follows::Addresses), options)
+}
+
+fn buffer(number: u64) -> VaRange {
+    range(0x100 * number, 0x100)
+}
+
+fn get(cache: &Cache<Fake>, range: VaRange) -> Why {
+    cache.get(range, SEND, Kind::HOST).unwrap().why()
+}
+
+/// Proves partly: FI-231 (the cache alone)
+#[test]
+fn the_second_lookup_registers_nothing() {
+    let cache = cache(options());
+    assert_eq!(get(&cache, buffer(1)), Why::Absent);
+    for _ in 0..10 {
+        assert_eq!(get(&cache, buffer(1)), Why::Hit);
+        assert_eq!(get(&cache, range(0x110, 8)), Why::Hit);
+    }
+    assert_eq!(cache.registrar().made(), 1);
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (20, 1));
+    assert_eq!((stats.entries, stats.bytes), (1, 0x100));
+}
+
+/// Proves partly: FI-234, FI-235, FI-236 (the cache alone)
+#[test]
+fn idle_bytes_never_exceed_the_limit_and_used_bytes_may() {
+    let mut limited = options();
+    limited.max_size = Some(0x400);
+    let cache = cache(limited);
+    for number in 0..100 {
+        assert_eq!(get(&cache, buffer(number)), Why::Absent);
+        assert!(cache.stats().bytes <= 0x400);
+    }
+    assert_eq!(cache.stats().evictions, 96);
+    let guards: Vec<_> = (200..210)
+        .map(|number| cache.get(buffer(number), SEND, Kind::HOST).unwrap())
+        .collect();
+    assert_eq!(cache.stats().bytes, 0xA00);
+    for (number, guard) in (200..).zip(guards) {
+        assert_eq!(get(&cache, buffer(number)), Why::Hit);
+        drop(guard);
+        let in_use = 0x100 * (209 - number);
+        assert!(cache.stats().bytes <= in_use.max(0x400));
+    }
+    // Larger than everything: works, and is gone afterwards.
+    assert_eq!(get(&cache, range(0, 0x1000)), Why::Absent);
+    assert!(cache.stats().bytes <= 0x400);
+
+    let unlimited = self::cache(options());
+    for number in 0..1000 {
+        get(&unlimited, buffer(number));
+    }
+    let stats = unlimited.stats();
+    assert_eq!((stats.evictions, stats.bytes), (0, 1000 * 0x100));
+}
+
+/// Proves partly: FI-237, FI-I46 (the cache alone)
+#[test]
+fn entries_never_exceed_their_limit() {
+    let mut limited = options();
+    limited.max_count = 10;
+    let small = cache(limited);
+    for number in 0..100 {
+        get(&small, buffer(number));
+        assert!(small.stats().entries <= 10);
+        assert!(small.registrar().live() <= 10);
+    }
+    // In use, all of them: others are registered for one use.
+    let _guards: Vec<_> = (0..10)
+        .map(|number| small.get(buffer(number), SEND, Kind::HOST).unwrap())
+        .collect();
+    assert_eq!(get(&small, buffer(50)), Why::Full);
+    assert_eq!(get(&small, buffer(5)), Why::Hit);
+    assert_eq!(small.registrar().live(), 10);
+
+    let default = cache(Options::default());
+    for number in 0..2000 {
+        get(&default, range(0x1000 * number % 0xF_0000, 1));
+    }
+    assert_eq!(Options::default().max_count, 1024);
+    assert!(default.stats().entries <= 1024);
+}
+
+#[test]
+fn the_least_recently_used_entry_is_evicted() {
+    let mut limited = options();
+    limited.max_count = 4;
+    let cache = cache(limited);
+    for number in 0..4 {
+        get(&cache, buffer(number));
+    }
+    for (oldest, new) in (0..3).zip(4..) {
+        for number in oldest + 1..new {
+            assert_eq!(get(&cache, buffer(number)), Why::Hit);
+        }
+        assert_eq!(get(&cache, buffer(new)), Why::Absent);
+        let expected: Vec<u64> = (oldest + 1..=new).collect();
+        assert_eq!(present(&cache, &(0..=new).collect::<Vec<_>>()), expected);
+    }
+}
+
+/// An order of uses, and evictions that follow it exactly, also where more entries are idle than are looked at together.
+#[test]
+fn evictions_follow_the_order_of_use() {
+    const COUNT: u64 = 100;
+    let mut limited = options();
+    limited.max_count = COUNT as usize;
+    let cache = cache(limited);
+    for number in 0..COUNT {
+        get(&cache, buffer(number));
+    }
+    // Numbers are used in another order, with a miss between two uses: it takes the place of number 0, then of the last miss.
+    let order: Vec<u64> = (0..COUNT).map(|number| number * 37 % COUNT).collect();
+    let stamp = |step: u64| buffer(1000 + step);
+    get(&cache, stamp(0));
+    for &number in order.iter().filter(|&&number| number != 0) {
+        assert_eq!(get(&cache, buffer(number)), Why::Hit);
+        cache.invalidate(range(1000 * 0x100, 0x100 * COUNT));
+        assert!(!get(&cache, stamp(number)).is_hit());
+    }
+    cache.invalidate(range(1000 * 0x100, 0x100 * COUNT));
+    // Now each new entry but the first evicts the next in that order.
+    get(&cache, buffer(2000));
+    for (step, &number) in (2001..).zip(order.iter().filter(|&&number| number != 0).take(50)) {
+        let entry = cache.get(buffer(step), SEND, Kind::HOST).unwrap();
+        drop(entry);
+        let still: Vec<u64> = present(&cache, &order);
+        assert!(
+            !still.contains(&number),
+            "{number} should have been evicted"
+        );
+        assert_eq!(still.len() as u64, 2099 - step);
+    }
+}
+
+/// Which buffers have entries, as looking at counters tells without changing the order of use.
+fn present(cache: &Cache<Fake>, numbers: &[u64]) -> Vec<u64> {
+    let live = cache.registrar().ranges();
+    let has = |number: &u64| live.contains(&buffer(*number));
+    numbers.iter().copied().filter(has).collect()
+}
+
+/// Proves partly: FI-238 (the cache alone)
+#[test]
+fn a_limit_of_no_entries_turns_the_cache_off() {
+    let mut limited = options();
+    limited.max_count = 0;
+    let cache = cache(limited);
+    assert_eq!(cache.off(), Some(Off::NoEntries));
+    for made in 1..5 {
+        assert_eq!(get(&cache, buffer(1)), Why::Off(Off::NoEntries));
+        assert_eq!(cache.registrar().made(), made);
+        assert_eq!(cache.registrar().live(), 0);
+    }
+    assert_eq!(cache.stats().uncached, 4);
+}
+
+/// Proves partly: FI-240 (the cache alone)
+#[test]
+fn the_disabled_monitor_turns_the_cache_off_for_every_registrar() {
+    for follows in [Follows::Addresses, Follows::Object, Follows::Pages] {
+        let fake = Fake::new(&World::new(64), follows);
+        let Ok(cache) = Cache::new(fake, Arc::new(Disabled), options()) else {
+            println!("skipped {follows:?}: the kernel has no PROCMAP_QUERY");
+            continue;
+        };
+        assert_eq!(cache.monitor().name(), "disabled");
+        assert_eq!(get(&cache, buffer(1)), Why::Off(Off::Disabled));
+        assert_eq!(get(&cache, buffer(1)), Why::Off(Off::Disabled));
+        assert_eq!(cache.registrar().made(), 2);
+    }
+}
+
+#[test]
+fn a_registrar_that_pins_gets_no_cache_from_a_monitor_that_misses_changes() {
+    let monitor: Arc<dyn Monitor> = Arc::new(Imported::new((), Timing::Loose));
+    let fake = || Fake::new(&World::new(64), Follows::Pages);
+    let cache = Cache::new(fake(), monitor.clone(), options()).unwrap();
+    assert_eq!(get(&cache, buffer(1)), Why::Off(Off::Partial));
+    let mut accepting = options();
+    accepting.accept_partial = true;
+    let cache = Cache::new(fake(), monitor, accepting).unwrap();
+    assert_eq!(get(&cache, buffer(1)), Why::Absent);
+}
+
+/// Proves partly: FI-232 (the cache alone)
+#[test]
+fn without_unified_addresses_device_memory_is_not_cached() {
+    let mut one_each = options();
+    one_each.unified_addresses = false;
+    let cache = cache(one_each);
+    for _ in 0..2 {
+        let guard = cache.get(buffer(1), SEND, GPU).unwrap();
+        assert_eq!(guard.why(), Why::OtherKind);
+    }
+    assert_eq!(get(&cache, buffer(1)), Why::Absent);
+    assert_eq!(cache.stats().entries, 1);
+}
+
+#[test]
+fn a_lookup_says_which_rights_the_entry_has() {
+    let cache = cache(options());
+    assert_eq!(get(&cache, buffer(1)), Why::Absent);
+    let both = cache.get(buffer(1), BOTH, Kind::HOST).unwrap();
+    assert_eq!(both.why(), Why::OtherRights(SEND));
+    assert_eq!(
+        both.why().to_string(),
+        "miss: the entry for this range has rights 0x1"
+    );
+    let part = cache.get(range(0x180, 0x100), SEND, Kind::HOST).unwrap();
+    assert_eq!(part.why(), Why::Partly(range(0x180, 0x80)));
+}
+
+#[test]
+fn the_trace_holds_the_last_lookups() {
+    let mut traced = options();
+    traced.trace = 2;
+    let cache = cache(traced);
+    get(&cache, buffer(1));
+    get(&cache, buffer(1));
+    cache.invalidate(buffer(1));
+    get(&cache, buffer(1));
+    let lines: Vec<String> = cache.trace().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "0x100..0x200, rights 0x1, host: hit",
+            "0x100..0x200, rights 0x1, host: miss: the entry ended because the program or an imported monitor said so",
+        ]
+    );
+}
+
+#[test]
+fn a_registrar_that_is_exhausted_gets_the_idle_registrations_back() {
+    let cache = cache_of(Fake::limited(&World::new(4096), 8), options());
+    for number in 0..50 {
+        assert_eq!(get(&cache, buffer(number)), Why::Absent);
+    }
+    let _guards: Vec<_> = (0..8)
+        .map(|number| cache.get(buffer(number), SEND, Kind::HOST).unwrap())
+        .collect();
+    let error = cache.get(buffer(60), SEND, Kind::HOST).unwrap_err();
+    assert_eq!(error, common::Exhausted);
+    assert_eq!(get(&cache, buffer(7)), Why::Hit);
+}
+
+#[test]
+fn absurd_limits_are_harmless() {
+    let mut absurd = options();
+    absurd.max_count = usize::MAX;
+    absurd.max_size = Some(u64::MAX);
+    let cache = cache(absurd);
+    assert_eq!(get(&cache, buffer(1)), Why::Absent);
+    assert_eq!(get(&cache, buffer(1)), Why::Hit);
+    let empty = cache.get(range(0x100, 0), SEND, Kind::HOST).unwrap();
+    assert_eq!(empty.why(), Why::Empty);
+}

@@ -1,0 +1,329 @@
+//! Addresses that one thread unmaps and another one is given at once: the gap between a change and its event.
+//!
+//! A test sends a number from a buffer through a registrar that pins; another number arrives if the entry is stale.
+//! `RKEY_CACHE_RACES` sets how often (20,000 if unset), `RKEY_CACHE_SEED` repeats a run of the random test.
+
+// UNSAFETY: forks.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::SEND;
+use common::memory::{Arena, PAGE, advise, remap, stamp};
+use common::ring::Ring;
+use rkey_base::range::VaRange;
+use rkey_cache::{
+    Cache, Entries, Kind, Monitor, Options, Reader, Refusal, Sees, TooManyCaches, Userfaultfd,
+    Verdict, Why,
+};
+use rustix::event::Timespec;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// A monitor that validates with fewer steps than it must.
+struct LeavesOut {
+    monitor: Userfaultfd,
+    steps: Steps,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steps {
+    /// All of them.
+    Full,
+    /// The kernel is not asked; what has been read is applied.
+    NoQuestion,
+    /// None: events end entries, and that is all. This is what well-known caches do.
+    Events,
+}
+
+impl Monitor for LeavesOut {
+    fn name(&self) -> &'static str {
+        self.monitor.name()
+    }
+    fn sees(&self) -> Sees {
+        self.monitor.sees()
+    }
+    fn attach(&self, entries: &Arc<Entries>) -> Result<(), TooManyCaches> {
+        self.monitor.attach(entries)
+    }
+    fn detach(&self, entries: &Arc<Entries>) {
+        self.monitor.detach(entries);
+    }
+    fn watch(&self, range: VaRange) -> Result<(), Refusal> {
+        self.monitor.watch(range)
+    }
+    fn confirm(&self, range: VaRange) -> Verdict {
+        self.monitor.confirm(range)
+    }
+    fn check(&self, range: VaRange) -> Verdict {
+        self.monitor.check(range)
+    }
+    fn validate(&self, range: VaRange) -> Verdict {
+        match self.steps {
+            Steps::Full => self.monitor.validate(range),
+            Steps::NoQuestion => {
+                self.monitor.settle();
+                Verdict::Fresh
+            }
+            Steps::Events => Verdict::Fresh,
+        }
+    }
+}
+
+fn cache(steps: Steps) -> Option<(Cache<Ring>, Reader)> {
+    let (monitor, reader) = match Userfaultfd::open() {
+        Ok(both) => both,
+        Err(error) => {
+            println!("skipped: {error}");
+            return None;
+        }
+    };
+    let monitor = Arc::new(LeavesOut { monitor, steps });
+    Some((
+        Cache::new(Ring::new()?, monitor, Options::default()).unwrap(),
+        reader,
+    ))
+}
+
+fn from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| {
+        value.parse().expect("the variable is a number")
+    })
+}
+
+fn races() -> u64 {
+    from_environment("RKEY_CACHE_RACES", 20_000)
+}
+
+/// Sends a number from a buffer. `None` if another one arrived.
+fn send(cache: &Cache<Ring>, buffer: &VaRange, number: u64) -> Option<Why> {
+    stamp(buffer, number);
+    let guard = cache.get(*buffer, SEND, Kind::HOST).unwrap();
+    let arrived = cache.registrar().send(&guard, buffer.start());
+    (arrived == number).then(|| guard.why())
+}
+
+/// What came of many sends.
+#[derive(Debug, Default)]
+struct Tally {
+    stale: u64,
+    hits: u64,
+    busy: u64,
+}
+
+impl Tally {
+    fn count(&mut self, sent: Option<Why>) {
+        match sent {
+            None => self.stale += 1,
+            Some(Why::Hit) => self.hits += 1,
+            Some(Why::Busy) => self.busy += 1,
+            Some(_) => {}
+        }
+    }
+}
+
+/// When events are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// At once, by a thread.
+    AtOnce,
+    /// After the new owner of the address has sent from it: the longest possible delay.
+    AfterTheSend,
+}
+
+/// One thread unmaps a page; another one is given the address as soon as it is free, and sends from it.
+fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
+    // Unmapped after the reader has gone, which would otherwise have to read the event.
+    let arena = Arena::new(4);
+    let page = arena.pages(1, 1);
+    arena.unmap(&page);
+    let (cache, mut reader) = cache(steps)?;
+    // How many sends are complete.
+    let sent = AtomicU64::new(0);
+    // After which send the page is being unmapped, or was. Locked while events are read.
+    let unmapping = Mutex::new(0);
+    let done = AtomicBool::new(false);
+    let mut tally = Tally::default();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let now = Timespec::default();
+            let soon = Timespec {
+                tv_sec: 0,
+                tv_nsec: 1_000_000,
+            };
+            while !done.load(Ordering::SeqCst) {
+                if reading == Reading::AtOnce {
+                    reader.step(Some(&soon));
+                    continue;
+                }
+                let unmapping = unmapping.lock().unwrap();
+                if sent.load(Ordering::SeqCst) > *unmapping {
+                    reader.step(Some(&now));
+                }
+                drop(unmapping);
+                thread::yield_now();
+            }
+        });
+        let unmapper = scope.spawn(|| {
+            for number in 1..tries {
+                while sent.load(Ordering::SeqCst) < number {
+                    thread::yield_now();
+                }
+                *unmapping.lock().unwrap() = number;
+                arena.unmap(&page);
+            }
+        });
+        for number in 1..=tries {
+            while !arena.claim(&page) {
+                thread::yield_now();
+            }
+            tally.count(send(&cache, &page, number));
+            // From the second send on, the memory is watched: a hit, if there is an entry.
+            if reading == Reading::AtOnce {
+                tally.count(send(&cache, &page, number + (1 << 32)));
+            }
+            sent.store(number, Ordering::SeqCst);
+        }
+        unmapper.join().unwrap();
+        done.store(true, Ordering::SeqCst);
+    });
+    println!("{steps:?}, {reading:?}: {tally:?} of {tries}");
+    Some(tally)
+}
+
+/// Proves partly: FI-243 (fixed buffers of io_uring)
+#[test]
+fn an_address_that_is_given_out_again_at_once_is_never_stale() {
+    if let Some(tally) = reuse(Steps::Full, Reading::AtOnce, races()) {
+        assert_eq!(tally.stale, 0);
+        assert!(tally.hits > 0);
+    }
+}
+
+/// The event of each change is still in the kernel when the new owner sends.
+/// Proves partly: FI-243 (fixed buffers of io_uring)
+#[test]
+fn an_event_that_was_not_read_yet_makes_no_entry_stale() {
+    if let Some(tally) = reuse(Steps::Full, Reading::AfterTheSend, 200) {
+        assert_eq!(tally.stale, 0);
+        assert!(tally.busy > 0);
+    }
+}
+
+/// Without the question to the kernel, the same harness finds stale entries: so it can find them.
+#[test]
+fn a_validation_that_leaves_out_a_step_is_found_out() {
+    for steps in [Steps::Events, Steps::NoQuestion] {
+        if let Some(tally) = reuse(steps, Reading::AfterTheSend, 200) {
+            assert!(tally.stale > 0, "{steps:?}");
+        }
+    }
+}
+
+/// Random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut it = self.0;
+        it = (it ^ (it >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        it = (it ^ (it >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (it ^ (it >> 31)) % limit
+    }
+}
+
+const PAGES: u64 = 12;
+
+/// One of several threads that map, change, send and unmap in the same few pages. Returns how many numbers were wrong.
+fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u64) -> Tally {
+    let mut random = Random(seed ^ thread);
+    let mut number = thread << 48;
+    let mut tally = Tally::default();
+    let place = |random: &mut Random| {
+        let len = 1 + random.below(3);
+        arena.pages(random.below(PAGES - len), len)
+    };
+    for _ in 0..rounds {
+        let mut buffer = place(&mut random);
+        if !arena.claim(&buffer) {
+            continue;
+        }
+        for _ in 0..random.below(12) {
+            match random.below(10) {
+                0 => arena.map(&buffer),
+                1 => arena.map_by(&buffer, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0),
+                2 => {
+                    // Shared memory keeps its pages, and a locked page its place; both are allowed to say no.
+                    let _ = advise(&buffer, libc::MADV_DONTNEED);
+                }
+                3 => {
+                    let _ = advise(&buffer, libc::MADV_FREE);
+                }
+                4 => {
+                    let to = place(&mut random);
+                    if to.len() == buffer.len() && arena.claim(&to) {
+                        // Fails if a neighbour's watch has split the mapping.
+                        if remap(&buffer, &to, libc::MREMAP_FIXED).is_ok() {
+                            buffer = to;
+                        } else {
+                            arena.unmap(&to);
+                        }
+                    }
+                }
+                5 if random.below(20) == 0 => {
+                    // SAFETY: the child calls only `_exit`.
+                    let pid = unsafe { libc::fork() };
+                    if pid == 0 {
+                        // SAFETY: ends the child without running any of the parent's code.
+                        unsafe { libc::_exit(0) };
+                    }
+                    // SAFETY: waits for that child, without a status.
+                    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+                }
+                _ => {
+                    number += 1;
+                    let first = random.below(buffer.len() / PAGE);
+                    let rest = buffer.len() / PAGE - first;
+                    let part = buffer
+                        .slice(first * PAGE, (1 + random.below(rest)) * PAGE)
+                        .unwrap();
+                    tally.count(send(cache, &part, number));
+                }
+            }
+        }
+        arena.unmap(&buffer);
+    }
+    tally
+}
+
+/// Random calls on memory by several threads, in so few pages that every address is given out again at once.
+/// Proves partly: FI-241, FI-243 (fixed buffers of io_uring)
+#[test]
+fn random_changes_make_no_entry_stale() {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).unwrap();
+    let seed = from_environment("RKEY_CACHE_SEED", u64::from_ne_bytes(seed) >> 1);
+    println!("RKEY_CACHE_SEED={seed}");
+    let Some((cache, reader)) = cache(Steps::Full) else {
+        return;
+    };
+    let arena = Arena::new(PAGES);
+    arena.unmap(&arena.pages(0, PAGES));
+    thread::spawn(move || reader.run());
+    let rounds = races() / 10;
+    let (cache, arena) = (&cache, &arena);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (1..4)
+            .map(|thread| scope.spawn(move || meddle(cache, arena, thread, seed, rounds)))
+            .collect();
+        for thread in threads {
+            let tally = thread.join().unwrap();
+            println!("{tally:?}");
+            assert_eq!(tally.stale, 0);
+            assert!(tally.hits > 0);
+        }
+    });
+    println!("{:?}", cache.stats());
+}

@@ -1,0 +1,66 @@
+//! 40,000 buffers that are mapped, cached and unmapped.
+
+mod common;
+
+use common::SEND;
+use common::memory::Arena;
+use common::ring::Ring;
+use rkey_cache::{Cache, Kind, Options, Registrar, Userfaultfd};
+use std::sync::Arc;
+
+const BUFFERS: u64 = 40_000;
+
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rkey_base::process::page_size() as u64
+}
+
+/// Maps, caches and unmaps buffers, `at_once` at a time.
+fn storm<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, arena: &Arena, at_once: u64) {
+    for _ in 0..BUFFERS / at_once {
+        for number in 0..at_once {
+            let buffer = arena.pages(2 * number, 1);
+            arena.map(&buffer);
+            drop(cache.get(buffer, SEND, Kind::HOST).unwrap());
+        }
+        for number in 0..at_once {
+            arena.unmap(&arena.pages(2 * number, 1));
+        }
+    }
+}
+
+/// Invalidations do not pile up, neither while buffers come and go nor afterwards, when the program is silent.
+#[test]
+fn forty_thousand_unmapped_buffers_leave_nothing_behind() {
+    let (monitor, reader) = match Userfaultfd::open() {
+        Ok(both) => both,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    std::thread::spawn(move || reader.run());
+    let Some(ring) = Ring::new() else {
+        return;
+    };
+    let arena = Arena::new(128);
+    let cache = Cache::new(ring, Arc::new(monitor), Options::default()).unwrap();
+    storm(&cache, &arena, 50);
+    let before = resident();
+    for at_once in [1, 50] {
+        storm(&cache, &arena, at_once);
+        let stats = cache.stats();
+        assert!(stats.entries < 100, "{stats:?}");
+        assert_eq!(stats.evictions, 0);
+        let growth = resident().saturating_sub(before);
+        assert!(growth < 512 << 10, "grew by {growth} B");
+        println!(
+            "{at_once} at once: {} entries left, grew by {growth} B",
+            stats.entries
+        );
+    }
+    cache.reap();
+    assert_eq!(cache.stats().entries, 0);
+}

@@ -1,0 +1,414 @@
+//! The table of memory calls, for the monitor `userfaultfd`: `docs/registration-cache.md` has it in words.
+
+// UNSAFETY: the tests call what takes memory away.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::memory::{Arena, PAGE, advise, remap, stamp};
+use common::ring::Ring;
+use common::{SEND, range};
+use rkey_base::range::VaRange;
+use rkey_cache::{
+    Cache, Kind, Monitor, Off, Options, Refusal, Rounding, Unavailable, Userfaultfd, Verdict, Way,
+    Why,
+};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::thread;
+
+/// The monitor with its thread; `None` if it is not available here.
+fn monitor() -> Option<Arc<Userfaultfd>> {
+    match Userfaultfd::open() {
+        Ok((monitor, reader)) => {
+            thread::spawn(move || reader.run());
+            Some(Arc::new(monitor))
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn cache() -> Option<(Cache<Ring>, Arc<Userfaultfd>)> {
+    let monitor = monitor()?;
+    let cache = Cache::new(Ring::new()?, monitor.clone(), Options::default()).unwrap();
+    Some((cache, monitor))
+}
+
+fn get(cache: &Cache<Ring>, range: VaRange) -> Why {
+    cache.get(range, SEND, Kind::HOST).unwrap().why()
+}
+
+/// Sends the first word of a buffer.
+fn send(cache: &Cache<Ring>, range: VaRange) -> u64 {
+    let guard = cache.get(range, SEND, Kind::HOST).unwrap();
+    cache.registrar().send(&guard, range.start())
+}
+
+/// What a call does to an entry of two pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The entry has ended: the pages are others, or soon will be.
+    Ends,
+    /// The entry serves on: the pages are the same.
+    Stays,
+}
+use Effect::{Ends, Stays};
+
+/// A call on the second page of a buffer of two pages.
+type Call = fn(&Arena, &VaRange) -> std::io::Result<()>;
+
+const CALLS: &[(&str, Effect, Call)] = &[
+    ("munmap", Ends, |arena, page| {
+        arena.unmap(page);
+        Ok(())
+    }),
+    ("munmap and mmap", Ends, |arena, page| {
+        arena.unmap(page);
+        arena.map(page);
+        Ok(())
+    }),
+    ("mmap over it", Ends, |arena, page| {
+        arena.map(page);
+        Ok(())
+    }),
+    ("mremap away", Ends, |arena, page| {
+        remap(page, &arena.pages(10, 1), libc::MREMAP_FIXED)
+    }),
+    ("mremap onto it", Ends, |arena, page| {
+        arena.map(&arena.pages(12, 1));
+        remap(&arena.pages(12, 1), page, libc::MREMAP_FIXED)
+    }),
+    ("mremap away, leaving it empty", Ends, |arena, page| {
+        remap(
+            page,
+            &arena.pages(10, 1),
+            libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP,
+        )
+    }),
+    ("mremap shorter", Ends, |arena, page| {
+        let whole = VaRange::new(page.start() - PAGE, 2 * PAGE).unwrap();
+        remap(&whole, &VaRange::new(whole.start(), PAGE).unwrap(), 0).inspect(|()| {
+            let _ = arena;
+        })
+    }),
+    ("MADV_DONTNEED", Ends, |_, page| {
+        advise(page, libc::MADV_DONTNEED)
+    }),
+    ("MADV_DONTNEED_LOCKED", Ends, |_, page| {
+        advise(page, libc::MADV_DONTNEED_LOCKED)
+    }),
+    ("MADV_FREE", Ends, |_, page| advise(page, libc::MADV_FREE)),
+    ("MADV_COLD", Stays, |_, page| advise(page, libc::MADV_COLD)),
+    ("MADV_PAGEOUT", Stays, |_, page| {
+        advise(page, libc::MADV_PAGEOUT)
+    }),
+    ("a write", Stays, |_, page| {
+        stamp(page, 1);
+        Ok(())
+    }),
+    ("fork", Stays, |_, _| {
+        // SAFETY: the child calls only `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: ends the child without running any of the parent's code.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: waits for the child, without a status.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        Ok(())
+    }),
+];
+
+/// For each call: an entry that covers what it changed is not given out again, and the data of other entries is right.
+/// Proves partly: FI-241 (the cache alone), FI-243 (fixed buffers of io_uring)
+#[test]
+fn each_call_ends_the_entries_whose_pages_it_takes() {
+    let Some((cache, monitor)) = cache() else {
+        return;
+    };
+    for (name, effect, call) in CALLS {
+        let arena = Arena::new(16);
+        let buffer = arena.pages(2, 2);
+        arena.map(&buffer);
+        stamp(&buffer, 7);
+        // The addresses may be those of the call before.
+        assert!(!get(&cache, buffer).is_hit(), "{name}");
+        assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
+        let (events, ended) = (monitor.events(), cache.stats().invalidations);
+        match call(&arena, &arena.pages(3, 1)) {
+            Ok(()) => {}
+            Err(error) => {
+                println!("{name}: not here ({error})");
+                continue;
+            }
+        }
+        monitor.settle();
+        let events = monitor.events() - events;
+        if *effect == Stays {
+            assert_eq!(events, 0, "{name}");
+            assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
+            continue;
+        }
+        assert!(events > 0, "{name}: no event");
+        arena.map(&buffer);
+        stamp(&buffer, 8);
+        assert_eq!(send(&cache, buffer), 8, "{name}: stale");
+        assert!(cache.stats().invalidations > ended, "{name}");
+        println!("{name}: {events} events");
+    }
+}
+
+/// The same as a program sees it, without a look at the cache.
+/// Proves partly: FI-243 (fixed buffers of io_uring)
+#[test]
+fn new_data_is_sent_after_memory_was_mapped_anew() {
+    let Some((cache, _)) = cache() else {
+        return;
+    };
+    let arena = Arena::new(4);
+    let buffer = arena.pages(0, 1);
+    for number in 1..200 {
+        arena.map(&buffer);
+        stamp(&buffer, number);
+        assert_eq!(send(&cache, buffer), number);
+        assert_eq!(get(&cache, buffer), Why::Hit);
+        arena.unmap(&buffer);
+    }
+}
+
+#[test]
+fn the_registrar_of_these_tests_truly_pins() {
+    let Some(ring) = Ring::new() else {
+        return;
+    };
+    let arena = Arena::new(4);
+    let buffer = arena.pages(0, 1);
+    arena.map(&buffer);
+    stamp(&buffer, 3);
+    let request = rkey_cache::Request {
+        range: buffer,
+        rights: SEND,
+        kind: Kind::HOST,
+        backing: None,
+    };
+    let fixed = rkey_cache::Registrar::register(&ring, &request).unwrap();
+    arena.unmap(&buffer);
+    arena.map(&buffer);
+    stamp(&buffer, 4);
+    assert_eq!(
+        ring.send(&fixed, buffer.start()),
+        3,
+        "the pinned page has the old data"
+    );
+}
+
+fn unwatched(cache: &Cache<Ring>, range: VaRange) -> Refusal {
+    match get(cache, range) {
+        Why::Unwatched(refusal) => refusal,
+        why => panic!("{why:?}"),
+    }
+}
+
+/// Memory that goes without an event is registered for each use.
+#[test]
+fn memory_whose_end_cannot_be_seen_is_not_cached() {
+    let Some((cache, _)) = cache() else {
+        return;
+    };
+    let arena = Arena::new(16);
+    let buffer = arena.pages(0, 2);
+    let file = rustix::fs::memfd_create("cache", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 2 * PAGE).unwrap();
+    for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+        arena.map_by(&buffer, flags, file.as_raw_fd(), 0);
+        stamp(&buffer, 5);
+        assert_eq!(unwatched(&cache, buffer), Refusal::File);
+        assert_eq!(send(&cache, buffer), 5);
+    }
+    // SAFETY: a new System V segment, mapped over memory of the arena, and marked to go when it is detached.
+    unsafe {
+        let id = libc::shmget(
+            libc::IPC_PRIVATE,
+            2 * PAGE as usize,
+            0o600 | libc::IPC_CREAT,
+        );
+        assert!(id >= 0);
+        let at = std::ptr::with_exposed_provenance(buffer.start() as usize);
+        let mapped = libc::shmat(id, at, libc::SHM_REMAP);
+        assert_eq!(mapped.addr() as u64, buffer.start());
+        libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+    }
+    stamp(&buffer, 6);
+    assert_eq!(unwatched(&cache, buffer), Refusal::SystemV);
+    // A hole.
+    arena.map(&arena.pages(4, 4));
+    arena.unmap(&arena.pages(5, 1));
+    let holed = arena.pages(4, 4);
+    match cache.get(holed, SEND, Kind::HOST) {
+        Ok(guard) => panic!("{guard:?}"),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EFAULT)),
+    }
+    // Shared anonymous memory is this process's own.
+    arena.map_by(&buffer, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0);
+    assert_eq!(get(&cache, buffer), Why::Absent);
+    assert_eq!(get(&cache, buffer), Why::Hit);
+}
+
+/// Ends no entry by itself: the answer of the kernel does, though there was no event.
+#[test]
+fn memory_that_another_library_watches_is_not_cached() {
+    let (Some((cache, _)), Some(other)) = (cache(), monitor()) else {
+        return;
+    };
+    let arena = Arena::new(4);
+    arena.map(&arena.pages(0, 1));
+    assert_eq!(other.watch(arena.pages(0, 1)), Ok(()));
+    assert_eq!(unwatched(&cache, arena.pages(0, 1)), Refusal::Foreign);
+    assert_eq!(other.validate(arena.pages(0, 1)), Verdict::Fresh);
+}
+
+/// The monitor's thread may go at any time: nobody waits for it, and nothing is cached any more.
+#[test]
+fn a_reader_that_ends_lets_everyone_go_on() {
+    let Ok((monitor, mut reader)) = Userfaultfd::open() else {
+        println!("skipped: no userfaultfd");
+        return;
+    };
+    let Some(ring) = Ring::new() else {
+        return;
+    };
+    let monitor = Arc::new(monitor);
+    let cache = Cache::new(ring, monitor.clone(), Options::default()).unwrap();
+    let arena = Arena::new(4);
+    let (first, second) = (arena.pages(0, 1), arena.pages(2, 1));
+    arena.map(&first);
+    arena.map(&second);
+    get(&cache, first);
+    get(&cache, second);
+    assert_eq!(get(&cache, first), Why::Hit);
+    thread::scope(|scope| {
+        // Waits until somebody reads: nobody does until the reader is dropped.
+        let blocked = scope.spawn(|| arena.unmap(&first));
+        while monitor.validate(second) != Verdict::Busy {
+            thread::yield_now();
+        }
+        assert!(!blocked.is_finished());
+        assert_eq!(get(&cache, second), Why::Busy);
+        drop(reader);
+    });
+    // A change that nobody sees.
+    arena.map(&second);
+    stamp(&second, 9);
+    assert_eq!(send(&cache, second), 9);
+    assert_eq!(unwatched(&cache, second), Refusal::Stopped);
+    // In a scope of its own: the reader can also be driven by hand.
+    let (monitor, again) = Userfaultfd::open().unwrap();
+    reader = again;
+    let soon = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 1,
+    };
+    assert_eq!(reader.step(Some(&soon)), rkey_cache::Step::Nothing);
+    drop(monitor);
+    assert_eq!(reader.step(None), rkey_cache::Step::End);
+}
+
+#[test]
+fn a_forked_child_gets_no_entry_of_its_parent() {
+    let Some((cache, _)) = cache() else {
+        return;
+    };
+    let arena = Arena::new(4);
+    let buffer = arena.pages(0, 1);
+    arena.map(&buffer);
+    get(&cache, buffer);
+    assert_eq!(get(&cache, buffer), Why::Hit);
+    // SAFETY: the child makes plain loads, and ends without running any of the parent's code.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let right = cache.off() == Some(Off::Forked);
+        // Nobody reads events for the child; this must not wait.
+        arena.unmap(&buffer);
+        // SAFETY: as above.
+        unsafe { libc::_exit(if right { 7 } else { 8 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child; `status` is ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert_eq!(libc::WEXITSTATUS(status), 7);
+    assert_eq!(get(&cache, buffer), Why::Hit);
+}
+
+/// Two entries on one page, of the allocator's memory: both end when the page goes.
+#[test]
+fn free_and_malloc_give_no_stale_entry() {
+    let Some((cache, _)) = cache() else {
+        return;
+    };
+    for number in 1..50_u64 {
+        // Large enough for a mapping of its own, which `free` unmaps.
+        let mut buffer = vec![0_u64; 1 << 16];
+        buffer[0] = number;
+        let address = buffer.as_ptr().expose_provenance() as u64;
+        let range = range(address, 8);
+        assert_eq!(send(&cache, range), number);
+        assert_eq!(get(&cache, range), Why::Hit);
+        drop(buffer);
+    }
+}
+
+#[test]
+fn each_way_to_open_it_works_or_says_why() {
+    for way in Way::ALL {
+        match Userfaultfd::open_by(&[way]) {
+            Ok((monitor, _)) => assert_eq!(monitor.way(), way),
+            Err(Unavailable::Refused(refused)) => {
+                assert_eq!(refused[0].0, way);
+                println!("{way}: {}", refused[0].1);
+            }
+            Err(error) => println!("{error}"),
+        }
+    }
+    let none = Userfaultfd::open_by(&[]).map(|_| ()).unwrap_err();
+    assert!(matches!(none, Unavailable::Refused(refused) if refused.is_empty()));
+}
+
+/// A large buffer: the kernel is asked about its first page only, and events tell of the others.
+#[test]
+fn a_change_in_the_middle_of_a_large_buffer_is_seen() {
+    let Some((cache, _)) = cache() else {
+        return;
+    };
+    let arena = Arena::new(260);
+    let buffer = arena.pages(0, 256);
+    arena.map(&buffer);
+    assert_eq!(get(&cache, buffer), Why::Absent);
+    assert_eq!(get(&cache, buffer), Why::Hit);
+    arena.unmap(&arena.pages(100, 1));
+    arena.map(&arena.pages(100, 1));
+    stamp(&buffer, 11);
+    assert!(matches!(get(&cache, buffer), Why::Ended(_)));
+    let guard = cache.get(buffer, SEND, Kind::HOST).unwrap();
+    assert_eq!(
+        cache.registrar().send(&guard, arena.pages(100, 1).start()),
+        11
+    );
+}
+
+#[test]
+fn entries_are_whole_pages_and_serve_their_parts() {
+    let Some((cache, _)) = cache() else {
+        return;
+    };
+    assert_eq!(Options::default().rounding, Rounding::Pages);
+    let arena = Arena::new(4);
+    let page = arena.pages(0, 1);
+    arena.map(&page);
+    stamp(&page, 12);
+    assert_eq!(get(&cache, page.slice(100, 8).unwrap()), Why::Absent);
+    assert_eq!(get(&cache, page.slice(4000, 8).unwrap()), Why::Hit);
+    assert_eq!(send(&cache, page.slice(0, 8).unwrap()), 12);
+}
