@@ -22,7 +22,7 @@ const SYSTEM_CRATES: &[&str] = &[
     "parking_lot",
     "tokio",
 ];
-const HEART_CRATES: &[&str] = &["rkey-core", "rkey-engine", "rkey-rdm"];
+const HEART_CRATES: &[&str] = &["rkey-cm", "rkey-core", "rkey-engine", "rkey-rdm"];
 
 /// A row of the table.
 #[derive(Default)]

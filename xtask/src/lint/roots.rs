@@ -108,7 +108,7 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let mut files = vec![(path, text)];
-        for heart in ["core", "engine", "rdm"] {
+        for heart in ["cm", "core", "engine", "rdm"] {
             let root = format!("crates/{heart}/src/lib.rs").leak();
             if root != path {
                 files.push((root, HEART_ROOT));

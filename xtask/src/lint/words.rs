@@ -82,6 +82,7 @@ const PLAIN: &[&str] = &[
     "crates/rkey/",
     "crates/bench/",
     "crates/rdm/",
+    "crates/cm/",
     "crates/device/",
     "abi/verbs/src/",
     "abi/fabric/tests/provider/",

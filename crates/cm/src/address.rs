@@ -1,0 +1,134 @@
+//! Names on the wire: GUIDs, GIDs, service ids.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
+
+/// The identity of a device instance ("CA GUID"). Peers key their tables by it, so two instances must never share one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Guid(pub [u8; 8]);
+
+/// An address of a port: on RoCE an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self(address.to_ipv6_mapped().octets()),
+            IpAddr::V6(address) => Self(address.octets()),
+        }
+    }
+}
+
+impl Gid {
+    /// Its IP address.
+    #[must_use]
+    pub fn address(self) -> IpAddr {
+        Ipv6Addr::from(self.0).to_canonical()
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({})", Ipv6Addr::from(self.0))
+    }
+}
+
+/// The port spaces of `rdma_cm(7)` that exist on RoCE. Each has its own ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PortSpace {
+    /// Connected queue pairs.
+    Tcp,
+    /// Datagram queue pairs.
+    Udp,
+    /// Queue pairs of any type (`RDMA_PS_IB`).
+    Ib,
+}
+
+impl PortSpace {
+    /// Its number: `RDMA_PS_TCP`, `RDMA_PS_UDP`, `RDMA_PS_IB`.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        match self {
+            Self::Tcp => 0x0106,
+            Self::Udp => 0x0111,
+            Self::Ib => 0x013f,
+        }
+    }
+}
+
+/// What a request wants to reach: a port of a port space, in the form of the RDMA IP CM service (annex A11 of the
+/// InfiniBand specification).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u64);
+
+impl ServiceId {
+    /// The service id of a port.
+    #[must_use]
+    pub const fn new(space: PortSpace, port: u16) -> Self {
+        Self((space.number() as u64) << 16 | port as u64)
+    }
+
+    /// The port.
+    #[must_use]
+    pub const fn port(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl fmt::Debug for ServiceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServiceId({:#018x})", self.0)
+    }
+}
+
+/// Whether a number can be that of a program's queue pair: 24 bits, and neither 0 and 1 (management) nor the multicast
+/// number.
+#[must_use]
+pub const fn is_queue_pair(qpn: u32) -> bool {
+    qpn > 1 && qpn < 0xff_ffff
+}
+
+/// Whether a message can come from, and be answered to, this address.
+#[must_use]
+pub fn is_unicast(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !address.is_multicast() && !address.is_unspecified() && !broadcast
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_its_gid() {
+        for text in ["10.77.0.2", "127.0.0.1", "fe80::1", "::1"] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(Gid::from(address).address(), address);
+        }
+    }
+
+    #[test]
+    fn service_ids_are_those_of_the_annex() {
+        let id = ServiceId::new(PortSpace::Tcp, 7174);
+        assert_eq!((id.0, id.port()), (0x0000_0000_0106_1c06, 7174));
+        assert_eq!(ServiceId::new(PortSpace::Udp, 7174).0, 0x0111_1c06);
+        assert_eq!(ServiceId::new(PortSpace::Ib, 1).0, 0x013f_0001);
+    }
+
+    #[test]
+    fn management_and_multicast_numbers_are_no_queue_pairs() {
+        for qpn in [0, 1, 0xff_ffff, 0x100_0000, u32::MAX] {
+            assert!(!is_queue_pair(qpn), "{qpn:#x}");
+        }
+        assert!(is_queue_pair(2) && is_queue_pair(0xff_fffe));
+    }
+
+    #[test]
+    fn answers_go_to_unicast_addresses_only() {
+        for text in ["224.0.0.1", "ff02::1", "0.0.0.0", "::", "255.255.255.255"] {
+            assert!(!is_unicast(text.parse().unwrap()), "{text}");
+        }
+        assert!(is_unicast("10.0.0.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,176 @@
+//! The messages of the connection manager as they travel: management datagrams (MADs) of exactly 256 bytes to queue pair 1.
+//!
+//! [`Mad::decode`] refuses what is no message of this protocol: the receiver drops it. A message that it accepts may still
+//! ask for the impossible; [`Req::check`] says with which reason to refuse that. Reserved bits are ignored, as the
+//! specification demands, and written as 0. Alternate paths (LAP, APR) do not exist on RoCE: their messages are dropped.
+//!
+//! Layouts: chapter 12 of the InfiniBand specification, volume 1.
+
+mod bytes;
+mod data;
+mod ip_header;
+mod reject;
+mod reply;
+mod request;
+mod short;
+mod sidr;
+#[cfg(test)]
+mod tests;
+
+use bytes::{BODY, Reader, Writer};
+
+pub use data::{PrivateData, TooLong};
+pub use ip_header::IpHeader;
+pub use reject::{About, Rej, RejectReason};
+pub use reply::Rep;
+pub use request::{Ece, Mtu, Path, Req, Transport};
+pub use short::{Drep, Dreq, Mra, Rtu};
+pub use sidr::{SidrRep, SidrReq, SidrStatus};
+
+/// The length of every message, in bytes.
+pub const MAD: usize = 256;
+const HEADER: usize = MAD - BODY;
+
+const BASE_VERSION: u8 = 1;
+const CLASS: u8 = 7;
+const CLASS_VERSION: u8 = 2;
+/// The method of all messages: `Send`.
+const METHOD: u8 = 3;
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Asks for a connection.
+    Req(Req),
+    /// The answer takes longer.
+    Mra(Mra),
+    /// Refuses or gives up.
+    Rej(Rej),
+    /// Accepts.
+    Rep(Rep),
+    /// Both sides are ready.
+    Rtu(Rtu),
+    /// Asks to end the connection.
+    Dreq(Dreq),
+    /// The connection has ended.
+    Drep(Drep),
+    /// Asks for a datagram queue pair.
+    SidrReq(SidrReq),
+    /// Names a datagram queue pair.
+    SidrRep(SidrRep),
+}
+
+impl Message {
+    /// Its attribute id.
+    const fn attribute(&self) -> u16 {
+        match self {
+            Self::Req(_) => 0x10,
+            Self::Mra(_) => 0x11,
+            Self::Rej(_) => 0x12,
+            Self::Rep(_) => 0x13,
+            Self::Rtu(_) => 0x14,
+            Self::Dreq(_) => 0x15,
+            Self::Drep(_) => 0x16,
+            Self::SidrReq(_) => 0x17,
+            Self::SidrRep(_) => 0x18,
+        }
+    }
+}
+
+/// Why bytes are no message of this protocol. The receiver drops them without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Another length than 256 bytes.
+    #[error("a message has 256 B, not {0} B")]
+    Length(usize),
+    /// Another management class, version or method.
+    #[error("not a message of the connection manager, version 2")]
+    Header,
+    /// LAP, APR, or an attribute that does not exist.
+    #[error("unsupported attribute {0:#x}")]
+    Attribute(u16),
+}
+
+/// A management datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mad {
+    /// The transaction id: REQ, SIDR_REQ and DREQ choose it, answers repeat it.
+    pub tid: u64,
+    /// The attribute modifier: ECE options.
+    pub modifier: u32,
+    /// The message.
+    pub message: Message,
+}
+
+impl Mad {
+    /// A message without ECE options.
+    #[must_use]
+    pub const fn new(tid: u64, message: Message) -> Self {
+        Self {
+            tid,
+            modifier: 0,
+            message,
+        }
+    }
+
+    /// Writes it.
+    #[must_use]
+    pub fn encode(&self) -> [u8; MAD] {
+        let mut mad = [0; MAD];
+        mad[..4].copy_from_slice(&[BASE_VERSION, CLASS, CLASS_VERSION, METHOD]);
+        mad[8..16].copy_from_slice(&self.tid.to_be_bytes());
+        mad[16..18].copy_from_slice(&self.message.attribute().to_be_bytes());
+        mad[20..24].copy_from_slice(&self.modifier.to_be_bytes());
+        let mut body = [0; BODY];
+        let fields = &mut Writer(&mut body);
+        match &self.message {
+            Message::Req(it) => it.write(fields),
+            Message::Mra(it) => it.write(fields),
+            Message::Rej(it) => it.write(fields),
+            Message::Rep(it) => it.write(fields),
+            Message::Rtu(it) => it.write(fields),
+            Message::Dreq(it) => it.write(fields),
+            Message::Drep(it) => it.write(fields),
+            Message::SidrReq(it) => it.write(fields),
+            Message::SidrRep(it) => it.write(fields),
+        }
+        mad[HEADER..].copy_from_slice(&body);
+        mad
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no message of this protocol.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mad: &[u8; MAD] = bytes
+            .try_into()
+            .map_err(|_| Malformed::Length(bytes.len()))?;
+        if mad[..4] != [BASE_VERSION, CLASS, CLASS_VERSION, METHOD] {
+            return Err(Malformed::Header);
+        }
+        let mut body = [0; BODY];
+        body.copy_from_slice(&mad[HEADER..]);
+        let fields = Reader(&body);
+        let message = match u16::from_be_bytes([mad[16], mad[17]]) {
+            0x10 => Message::Req(Req::read(fields)),
+            0x11 => Message::Mra(Mra::read(fields)),
+            0x12 => Message::Rej(Rej::read(fields)),
+            0x13 => Message::Rep(Rep::read(fields)),
+            0x14 => Message::Rtu(Rtu::read(fields)),
+            0x15 => Message::Dreq(Dreq::read(fields)),
+            0x16 => Message::Drep(Drep::read(fields)),
+            0x17 => Message::SidrReq(SidrReq::read(fields)),
+            0x18 => Message::SidrRep(SidrRep::read(fields)),
+            other => return Err(Malformed::Attribute(other)),
+        };
+        let mut tid = [0; 8];
+        tid.copy_from_slice(&mad[8..16]);
+        Ok(Self {
+            tid: u64::from_be_bytes(tid),
+            modifier: u32::from_be_bytes([mad[20], mad[21], mad[22], mad[23]]),
+            message,
+        })
+    }
+}

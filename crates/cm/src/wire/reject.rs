@@ -1,0 +1,166 @@
+//! REJ: refuses or gives up a connection, with a reason.
+
+use super::PrivateData;
+use super::bytes::{Reader, Writer};
+use crate::address::Guid;
+use core::fmt;
+
+/// Which message a REJ or MRA is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum About {
+    /// The REQ.
+    Req,
+    /// The REP.
+    Rep,
+    /// No message, a LAP (MRA), or a reserved value.
+    Other,
+}
+
+impl About {
+    /// From the top 2 bits of a byte.
+    pub(super) const fn of(byte: u8) -> Self {
+        match byte >> 6 {
+            0 => Self::Req,
+            1 => Self::Rep,
+            _ => Self::Other,
+        }
+    }
+
+    /// The top 2 bits of a byte.
+    pub(super) const fn bits(self) -> u8 {
+        match self {
+            Self::Req => 0,
+            Self::Rep => 1 << 6,
+            Self::Other => 2 << 6,
+        }
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+        impl RejectReason {
+            $($(#[$doc])* pub const $name: Self = Self($number);)*
+        }
+
+        impl fmt::Display for RejectReason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.0 {
+                    $($number => f.write_str($text),)*
+                    other => write!(f, "reason {other}"),
+                }
+            }
+        }
+    };
+}
+
+/// Why a connection was refused: the `status` of `RDMA_CM_EVENT_REJECTED`. Any number may arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RejectReason(pub u16);
+
+reasons! {
+    /// No queue pair.
+    NO_QUEUE_PAIR = 1, "no queue pair is available";
+    /// No resources.
+    NO_RESOURCES = 3, "the other side has no room for another connection";
+    /// The sender of the REJ has given up waiting.
+    TIMEOUT = 4, "the other side has given up waiting";
+    /// Something in the request is not supported.
+    UNSUPPORTED = 5, "the request asks for something that does not exist here";
+    /// Unknown communication id.
+    COMMUNICATION_ID = 6, "the communication id is unknown";
+    /// Nothing listens on this service id.
+    SERVICE_ID = 8, "nothing listens on this port";
+    /// The transport is not supported.
+    TRANSPORT = 9, "the transport is not supported";
+    /// Left over from an earlier connection.
+    STALE = 10, "an earlier connection still has this communication id or queue pair";
+    /// The address is not the receiver's. The info has one that is.
+    GID = 12, "the address is not one of the receiver";
+    /// The alternate address. RoCE has none.
+    ALTERNATE_GID = 18, "there are no alternate paths";
+    /// The MTU.
+    MTU = 26, "the path MTU is not valid";
+    /// The program refused.
+    CONSUMER = 28, "the program refused, or its listener has another address or queue pair type";
+    /// The vendor's options.
+    VENDOR = 35, "the vendor's options (ECE) are not acceptable";
+}
+
+/// A REJ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rej {
+    /// The communication id of the side that refuses; 0 if it has none.
+    pub local: u32,
+    /// The communication id of the other side; 0 if it is unknown.
+    pub remote: u32,
+    /// What it refuses.
+    pub about: About,
+    /// Why.
+    pub reason: RejectReason,
+    /// How much of the info counts, in bytes: at most 72.
+    pub info_len: u8,
+    /// More on the reason ("ARI").
+    pub info: PrivateData<{ Self::INFO }>,
+    /// The private data.
+    pub data: PrivateData<{ Self::DATA }>,
+}
+
+impl Rej {
+    /// The most additional information, in bytes.
+    pub const INFO: usize = 72;
+    /// The most private data, in bytes.
+    pub const DATA: usize = 148;
+
+    /// A refusal without info and private data.
+    #[must_use]
+    pub fn bare(local: u32, remote: u32, about: About, reason: RejectReason) -> Self {
+        Self {
+            local,
+            remote,
+            about,
+            reason,
+            info_len: 0,
+            info: PrivateData::default(),
+            data: PrivateData::default(),
+        }
+    }
+
+    /// Adds information. Bytes past [`Self::INFO`] are cut off.
+    #[must_use]
+    pub fn with_info(mut self, info: &[u8]) -> Self {
+        let len = info.len().min(Self::INFO);
+        self.info.0[..len].copy_from_slice(&info[..len]);
+        self.info_len = len as u8;
+        self
+    }
+
+    /// The device instance in the info of a REJ with the reason [`RejectReason::TIMEOUT`]. Its sender does not know our
+    /// communication id, so this and its own id name the connection.
+    #[must_use]
+    pub fn guid(&self) -> Option<Guid> {
+        let timeout = self.reason == RejectReason::TIMEOUT && self.info_len >= 8;
+        timeout.then(|| Guid(self.info.split::<8, 64>().0))
+    }
+
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            local: body.u32(0),
+            remote: body.u32(4),
+            about: About::of(body.u8(8)),
+            reason: RejectReason(body.u16(10)),
+            info_len: (body.u8(9) >> 1).min(Self::INFO as u8),
+            info: PrivateData(body.array(12)),
+            data: PrivateData(body.array(84)),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.local);
+        body.u32(4, self.remote);
+        body.u8(8, self.about.bits());
+        body.u8(9, self.info_len << 1);
+        body.u16(10, self.reason.0);
+        body.array(12, self.info.0);
+        body.array(84, self.data.0);
+    }
+}

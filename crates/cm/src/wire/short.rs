@@ -1,0 +1,124 @@
+//! The messages with few fields: MRA, RTU, DREQ, DREP.
+
+use super::bytes::{Reader, Writer};
+use super::{About, PrivateData};
+
+/// MRA: the answer takes longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mra {
+    /// The communication id of the side that takes longer.
+    pub local: u32,
+    /// The communication id of the other side.
+    pub remote: u32,
+    /// The message that it has not answered yet.
+    pub about: About,
+    /// How long it takes, as a time code of 5 bits.
+    pub service_timeout: u8,
+    /// The private data.
+    pub data: PrivateData<222>,
+}
+
+impl Mra {
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            local: body.u32(0),
+            remote: body.u32(4),
+            about: About::of(body.u8(8)),
+            service_timeout: body.u8(9) >> 3,
+            data: PrivateData(body.array(10)),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.local);
+        body.u32(4, self.remote);
+        body.u8(8, self.about.bits());
+        body.u8(9, self.service_timeout << 3);
+        body.array(10, self.data.0);
+    }
+}
+
+/// RTU: both sides are ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rtu {
+    /// The communication id of the side that asked.
+    pub local: u32,
+    /// The communication id of the side that accepted.
+    pub remote: u32,
+    /// The private data.
+    pub data: PrivateData<224>,
+}
+
+impl Rtu {
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            local: body.u32(0),
+            remote: body.u32(4),
+            data: PrivateData(body.array(8)),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.local);
+        body.u32(4, self.remote);
+        body.array(8, self.data.0);
+    }
+}
+
+/// DREQ: asks to end the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dreq {
+    /// The communication id of the side that ends it.
+    pub local: u32,
+    /// The communication id of the other side.
+    pub remote: u32,
+    /// The number of the other side's queue pair, 24 bits.
+    pub remote_qpn: u32,
+    /// The private data.
+    pub data: PrivateData<220>,
+}
+
+impl Dreq {
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            local: body.u32(0),
+            remote: body.u32(4),
+            remote_qpn: body.u24(8),
+            data: PrivateData(body.array(12)),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.local);
+        body.u32(4, self.remote);
+        body.u24(8, self.remote_qpn);
+        body.array(12, self.data.0);
+    }
+}
+
+/// DREP: the connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drep {
+    /// The communication id of the side that was asked.
+    pub local: u32,
+    /// The communication id of the side that asked.
+    pub remote: u32,
+    /// The private data.
+    pub data: PrivateData<224>,
+}
+
+impl Drep {
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            local: body.u32(0),
+            remote: body.u32(4),
+            data: PrivateData(body.array(8)),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.local);
+        body.u32(4, self.remote);
+        body.array(8, self.data.0);
+    }
+}

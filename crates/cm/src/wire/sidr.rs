@@ -1,0 +1,164 @@
+//! SIDR: finds the datagram queue pair behind a service id (service id resolution).
+
+use super::bytes::{Reader, Writer};
+use super::request::is_default_partition;
+use super::{IpHeader, PrivateData};
+use crate::address::{ServiceId, is_queue_pair};
+use core::fmt;
+
+/// SIDR_REQ: asks for the queue pair of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SidrReq {
+    /// Names the request; drawn by the side that asks.
+    pub request: u32,
+    /// The partition key.
+    pub pkey: u16,
+    /// What it wants to reach.
+    pub service: ServiceId,
+    /// The private data, with the header of the IP service in front.
+    pub data: PrivateData<216>,
+}
+
+impl SidrReq {
+    /// The most private data that a program can send in it, in bytes.
+    pub const DATA: usize = 216 - IpHeader::LEN;
+
+    /// Takes the private data apart; `None` if the header of the IP service is missing or wrong.
+    #[must_use]
+    pub fn ip_data(&self) -> Option<(IpHeader, PrivateData<{ Self::DATA }>)> {
+        let (header, data) = self.data.split();
+        Some((IpHeader::decode(&header)?, data))
+    }
+
+    /// The private data field of a program's data with the header in front.
+    #[must_use]
+    pub fn with_header(header: &IpHeader, data: &PrivateData<{ Self::DATA }>) -> PrivateData<216> {
+        let mut field = [0; 216];
+        field[..IpHeader::LEN].copy_from_slice(&header.encode());
+        field[IpHeader::LEN..].copy_from_slice(data.as_bytes());
+        PrivateData(field)
+    }
+
+    /// Whether it names the only partition that there is.
+    #[must_use]
+    pub const fn is_in_default_partition(&self) -> bool {
+        is_default_partition(self.pkey)
+    }
+
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            request: body.u32(0),
+            pkey: body.u16(4),
+            service: ServiceId(body.u64(8)),
+            data: PrivateData(body.array(16)),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.request);
+        body.u16(4, self.pkey);
+        body.u64(8, self.service.0);
+        body.array(16, self.data.0);
+    }
+}
+
+/// The result of a service id resolution. Any number may arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SidrStatus(pub u8);
+
+impl SidrStatus {
+    /// The answer has a queue pair.
+    pub const VALID: Self = Self(0);
+    /// Nothing listens on this service id.
+    pub const UNSUPPORTED: Self = Self(1);
+    /// The program refused.
+    pub const REJECT: Self = Self(2);
+    /// No queue pair.
+    pub const NO_QUEUE_PAIR: Self = Self(3);
+}
+
+impl fmt::Display for SidrStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::VALID => f.write_str("valid"),
+            Self::UNSUPPORTED => f.write_str("nothing listens on this port"),
+            Self::REJECT => f.write_str("the program refused"),
+            Self::NO_QUEUE_PAIR => f.write_str("no queue pair is available"),
+            Self(other) => write!(f, "status {other}"),
+        }
+    }
+}
+
+/// SIDR_REP: the queue pair of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SidrRep {
+    /// The request that it answers.
+    pub request: u32,
+    /// The result.
+    pub status: SidrStatus,
+    /// How much of the info counts, in bytes: at most 72.
+    pub info_len: u8,
+    /// The queue pair number, 24 bits.
+    pub qpn: u32,
+    /// The service.
+    pub service: ServiceId,
+    /// The Q_Key for datagrams to that queue pair.
+    pub qkey: u32,
+    /// More on the result.
+    pub info: PrivateData<72>,
+    /// The private data.
+    pub data: PrivateData<{ Self::DATA }>,
+}
+
+impl SidrRep {
+    /// The most private data in it, in bytes.
+    pub const DATA: usize = 136;
+
+    /// An answer without a queue pair.
+    #[must_use]
+    pub fn refusal(request: &SidrReq, status: SidrStatus) -> Self {
+        Self {
+            request: request.request,
+            status,
+            info_len: 0,
+            qpn: 0,
+            service: request.service,
+            qkey: 0,
+            info: PrivateData::default(),
+            data: PrivateData::default(),
+        }
+    }
+
+    /// The status, with a success that names an impossible queue pair turned into [`SidrStatus::NO_QUEUE_PAIR`].
+    #[must_use]
+    pub fn checked_status(&self) -> SidrStatus {
+        match self.status {
+            SidrStatus::VALID if !is_queue_pair(self.qpn) => SidrStatus::NO_QUEUE_PAIR,
+            status => status,
+        }
+    }
+
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            request: body.u32(0),
+            status: SidrStatus(body.u8(4)),
+            info_len: body.u8(5).min(72),
+            qpn: body.u24(8),
+            service: ServiceId(body.u64(12)),
+            qkey: body.u32(20),
+            info: PrivateData(body.array(24)),
+            data: PrivateData(body.array(96)),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.request);
+        body.u8(4, self.status.0);
+        body.u8(5, self.info_len);
+        body.u24(8, self.qpn);
+        body.u64(12, self.service.0);
+        body.u32(20, self.qkey);
+        body.array(24, self.info.0);
+        body.array(96, self.data.0);
+    }
+}
