@@ -248,7 +248,7 @@ impl<'a> OwnBytes<'a> {
     /// When it does not fit into the view.
     #[inline(always)]
     #[track_caller]
-    pub fn put_foreign(&mut self, offset: usize, from: PeerBytes<'_>) {
+    pub fn put_peer(&mut self, offset: usize, from: PeerBytes<'_>) {
         check(offset, from.len, self.len);
         // SAFETY: the destination lies inside the view, by the check; the source is valid by the promise made for it,
         // and is not ours to write, hence does not overlap.
@@ -292,7 +292,7 @@ impl<'a> OwnBytes<'a> {
     /// The same bytes, for reading.
     #[inline(always)]
     #[must_use]
-    pub fn as_foreign(&self) -> PeerBytes<'_> {
+    pub fn as_peer(&self) -> PeerBytes<'_> {
         // SAFETY: the bytes are valid for as long as this view, and it is borrowed.
         unsafe { PeerBytes::new(self.ptr, self.len) }
     }
@@ -410,21 +410,21 @@ mod tests {
         place.put(30, b"8 bytes!");
         place.publish_u32(40, 5);
         place.publish_u64(48, 6);
-        let foreign = place.as_foreign();
-        assert_eq!(foreign.get_u64(0), 0x1122_3344_5566_7788);
-        assert_eq!(foreign.get_u32(8), 1);
-        assert_eq!(foreign.get_u16(12), 2);
-        assert_eq!(foreign.get_u8(14), 3);
-        assert_eq!(foreign.get_u64(17), 4);
+        let peer = place.as_peer();
+        assert_eq!(peer.get_u64(0), 0x1122_3344_5566_7788);
+        assert_eq!(peer.get_u32(8), 1);
+        assert_eq!(peer.get_u16(12), 2);
+        assert_eq!(peer.get_u8(14), 3);
+        assert_eq!(peer.get_u64(17), 4);
         let mut bytes = [0; 13];
-        foreign.get(25, &mut bytes);
+        peer.get(25, &mut bytes);
         assert_eq!(&bytes, b"hello8 bytes!");
         let mut bytes = [0; 8];
-        foreign.get(30, &mut bytes);
+        peer.get(30, &mut bytes);
         assert_eq!(&bytes, b"8 bytes!");
-        assert_eq!(foreign.observe_u32(40), 5);
-        assert_eq!(foreign.observe_u64(48), 6);
-        assert_eq!(foreign.to_vec().len(), 64);
+        assert_eq!(peer.observe_u32(40), 5);
+        assert_eq!(peer.observe_u64(48), 6);
+        assert_eq!(peer.to_vec().len(), 64);
     }
 
     #[test]
@@ -453,17 +453,17 @@ mod tests {
         right.reborrow().put(0, b"-");
         assert_eq!((left.len(), right.len()), (3, 5));
         assert_eq!(&bytes, b"XYZ-efg!");
-        let foreign = PeerBytes::from_slice(&bytes);
+        let peer = PeerBytes::from_slice(&bytes);
         assert_eq!(
-            foreign.slice(3, 5).map(|f| f.to_vec()),
+            peer.slice(3, 5).map(|f| f.to_vec()),
             Some(b"-efg!".to_vec())
         );
-        assert_eq!(foreign.slice(8, 0).map(|f| f.len()), Some(0));
-        assert!(foreign.slice(4, 5).is_none());
-        assert!(foreign.slice(usize::MAX, 2).is_none());
-        assert!(foreign.slice(2, usize::MAX).is_none());
+        assert_eq!(peer.slice(8, 0).map(|f| f.len()), Some(0));
+        assert!(peer.slice(4, 5).is_none());
+        assert!(peer.slice(usize::MAX, 2).is_none());
+        assert!(peer.slice(2, usize::MAX).is_none());
         let mut other = [0; 8];
-        OwnBytes::from_slice(&mut other).put_foreign(2, foreign.slice(0, 6).unwrap());
+        OwnBytes::from_slice(&mut other).put_peer(2, peer.slice(0, 6).unwrap());
         assert_eq!(&other, b"\0\0XYZ-ef");
     }
 

@@ -47,4 +47,4 @@ pub use error::{DownReason, Malformed, PullError, SendError};
 pub use header::{Header, HeaderFlags, Op};
 pub use link::{Capabilities, Link, NodeId, Payload, ReceivedFragment, RemoteIovec, Ticket};
 pub use peer::{LinkRole, PollHandle, RemotePeer};
-pub use ring::Peek;
+pub use ring::PollView;

@@ -58,9 +58,9 @@ impl Loopback {
         self.responder.stop();
     }
 
-    /// Views of the link for other threads. If `Peek::pending` is true on either, the engine must be driven.
-    pub fn peek(&self) -> [crate::ring::Peek; 2] {
-        [self.requester.peek(), self.responder.peek()]
+    /// Views of the link for other threads. If `PollView::pending` is true on either, the engine must be driven.
+    pub fn poll_views(&self) -> [crate::ring::PollView; 2] {
+        [self.requester.poll_view(), self.responder.poll_view()]
     }
 
     #[cold]
@@ -225,7 +225,7 @@ mod tests {
     fn nothing_is_pending_once_all_is_done() {
         let mut link = Loopback::new(NodeId::default());
         assert!(!link.pending());
-        let peeks = link.peek();
+        let views = link.poll_views();
         for round in 0..40 {
             let read = Header {
                 flags: HeaderFlags::ACK_NOW,
@@ -242,7 +242,7 @@ mod tests {
             link.response_done();
             link.flush();
             assert_eq!(link.acknowledged(), Ok(round + 1));
-            assert!(!link.pending() && peeks.iter().all(|peek| !peek.pending()));
+            assert!(!link.pending() && views.iter().all(|view| !view.pending()));
         }
         link.close();
         assert_eq!(

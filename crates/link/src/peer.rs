@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::direct::{LeaseBoard, LeaseClient};
-use crate::ring::Peek;
+use crate::ring::PollView;
 
 pub use crate::shm::{
     Control, Credentials, Event, Line, PeerAccess, PeerProcess, peer_credentials,
@@ -70,7 +70,7 @@ impl RemotePeer {
 #[derive(Debug)]
 pub enum PollHandle {
     /// A link of rings in shared memory.
-    Ring(Peek),
+    Ring(PollView),
 }
 
 /// Forwards the call to the inner handle.
@@ -110,8 +110,8 @@ impl PollHandle {
     }
 }
 
-impl From<Peek> for PollHandle {
-    fn from(peek: Peek) -> Self {
-        Self::Ring(peek)
+impl From<PollView> for PollHandle {
+    fn from(view: PollView) -> Self {
+        Self::Ring(view)
     }
 }

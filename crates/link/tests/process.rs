@@ -223,7 +223,7 @@ fn child_sends_with_gaps(mut link: ShmLink) {
 #[test]
 fn a_sleeper_hears_everything() {
     let (mut link, child) = with_child("gaps");
-    let peek = link.peek();
+    let view = link.poll_view();
     let mut taken = 0;
     let mut slept = 0;
     loop {
@@ -233,16 +233,16 @@ fn a_sleeper_hears_everything() {
             taken += 1;
         }
         link.flush();
-        peek.announce_sleep();
+        view.announce_sleep();
         barrier::heavy();
-        if !peek.pending() {
+        if !view.pending() {
             assert!(
                 wait_readable(link.line().as_fd()),
                 "no doorbell after {taken}"
             );
             slept += 1;
         }
-        peek.awake();
+        view.awake();
         let mut gone = false;
         while let Some(event) = link.on_socket() {
             match event {

@@ -233,26 +233,26 @@ fn remote_iovecs_can_be_switched_off() {
 #[test]
 fn a_sleeper_is_woken_once() {
     let (mut requester, responder) = pair();
-    let peek = responder.peek();
+    let view = responder.poll_view();
     let probe = Header::new(Op::Probe);
     // Awake: no doorbell.
     requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     assert!(responder.line().next_event().is_none());
     // The peer is asleep: the first flush rings, the second does not.
-    peek.announce_sleep();
+    view.announce_sleep();
     barrier::heavy();
     requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
-    assert!(peek.pending());
+    assert!(view.pending());
     assert!(wait_readable(responder.line().as_fd()));
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
     assert!(responder.line().next_event().is_none());
     // The next sleep gets a doorbell again.
-    peek.awake();
-    peek.announce_sleep();
+    view.awake();
+    view.announce_sleep();
     requester.send_request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
@@ -267,8 +267,8 @@ fn a_sleeping_requester_hears_its_acknowledgement() {
         .send_request(&Header::new(Op::Probe), |_| Ok(()))
         .unwrap();
     requester.flush();
-    let peek = requester.peek();
-    peek.announce_sleep();
+    let view = requester.poll_view();
+    view.announce_sleep();
     responder.next_request().unwrap().unwrap();
     responder.request_done();
     for _ in 0..50 {
@@ -276,8 +276,8 @@ fn a_sleeping_requester_hears_its_acknowledgement() {
         responder.flush();
     }
     assert!(matches!(requester.line().next_event(), Some(Event::Wake)));
-    assert!(peek.pending());
-    peek.awake();
+    assert!(view.pending());
+    view.awake();
     assert_eq!(requester.acknowledged(), Ok(1));
     assert!(!requester.has_unacked());
 }

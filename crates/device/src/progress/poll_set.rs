@@ -231,7 +231,7 @@ mod tests {
                 poll_set.replace(
                     links
                         .iter()
-                        .flat_map(Loopback::peek)
+                        .flat_map(Loopback::poll_views)
                         .map(PollHandle::from)
                         .collect(),
                 );

@@ -2,7 +2,7 @@
 //!
 //! The ack word of a half says in one store how many fragments its owner has consumed and how many responses it had
 //! sent by then. A requester trusts it only if `acked <= consumed <= produced` and if that many responses are
-//! possible, and it uses the count only after it has taken the responses announced with it. So a success, which is
+//! possible, and it uses the count only after it has taken the responses that it counts. So a success, which is
 //! only an acknowledgement, can never overtake a NAK.
 
 use super::half::{Half, KeepMapped};
@@ -37,7 +37,7 @@ pub(crate) struct End {
     own: Half,
     peer: Half,
     /// The latest ack word that has been checked.
-    announced: Cell<AckCounts>,
+    checked_acks: Cell<AckCounts>,
     /// An ack word whose responses have not been taken yet.
     waiting: Cell<Option<AckCounts>>,
     /// Whether something was published since the peer's sleep word was last read.
@@ -59,7 +59,7 @@ impl End {
             receiver: Receiver::new(peer, role == Role::Requester),
             own,
             peer,
-            announced: Cell::new((0, 0)),
+            checked_acks: Cell::new((0, 0)),
             waiting: Cell::new(None),
             dirty: Cell::new(false),
             broken: Cell::new(None),
@@ -95,8 +95,8 @@ impl End {
     }
 
     /// A handle for threads that only check whether there is something to do.
-    pub(crate) fn peek(&self) -> Peek {
-        Peek {
+    pub(crate) fn poll_view(&self) -> PollView {
+        PollView {
             cursor: Arc::clone(self.receiver.cursor()),
             own: self.own,
             peer: self.peer,
@@ -189,10 +189,10 @@ impl End {
         if self.role == Role::Responder && word >> 32 != 0 {
             return Err(Malformed::new("a requester that announces responses"));
         }
-        let (consumed, responses) = self.announced.get();
+        let (consumed, responses) = self.checked_acks.get();
         let consumed = self.sender.extend(consumed, word as u32)?;
         let responses = responses + u64::from(((word >> 32) as u32).wrapping_sub(responses as u32));
-        self.announced.set((consumed, responses));
+        self.checked_acks.set((consumed, responses));
         let taken = self.receiver.consumed();
         if responses <= taken {
             self.waiting.set(None);
@@ -334,7 +334,7 @@ impl End {
     /// Pretends that `count` fragments have been sent: for tests of counters that wrap.
     #[cfg(test)]
     pub(crate) fn start_at(&mut self, count: u64) {
-        self.announced.set((count, 0));
+        self.checked_acks.set((count, 0));
         match self.role {
             Role::Requester => {
                 self.sender.start_at(count);
@@ -348,7 +348,7 @@ impl End {
                     .cursor()
                     .consumed
                     .store(count, Ordering::Relaxed);
-                self.announced.set((0, 0));
+                self.checked_acks.set((0, 0));
                 self.publish_ack();
             }
         }
@@ -360,14 +360,14 @@ impl End {
 /// Any thread may use it while another one uses the link; results may be outdated at once. It keeps the shared memory
 /// mapped.
 #[derive(Clone)]
-pub struct Peek {
+pub struct PollView {
     cursor: Arc<CachePadded<Cursor>>,
     own: Half,
     peer: Half,
     _keep: KeepMapped,
 }
 
-impl Peek {
+impl PollView {
     /// Makes the peer ring the doorbell from now on.
     ///
     /// To sleep without missing anything: announce the sleep on every link, issue one `rkey_base::barrier::heavy`,
@@ -412,9 +412,9 @@ impl Peek {
     }
 }
 
-impl std::fmt::Debug for Peek {
+impl std::fmt::Debug for PollView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peek")
+        f.debug_struct("PollView")
             .field("pending", &self.pending())
             .finish_non_exhaustive()
     }

@@ -245,7 +245,7 @@ impl Half {
 
     /// Bytes of the payload ring, for the peer that reads them.
     #[inline]
-    pub(crate) fn payload_foreign(&self, offset: usize, len: usize) -> Option<PeerBytes<'_>> {
+    pub(crate) fn payload_as_peer(&self, offset: usize, len: usize) -> Option<PeerBytes<'_>> {
         let start = self.payload(offset, len)?;
         // SAFETY: valid for `len` bytes (checked by `payload`) for the life of the half.
         Some(unsafe { PeerBytes::new(start, len) })

@@ -26,7 +26,7 @@ mod receiver;
 mod sender;
 mod slot;
 
-pub use end::Peek;
+pub use end::PollView;
 pub(crate) use end::{End, Role};
 pub(crate) use half::{Geometry, Half, HeapHalf, KeepMapped, LEASES};
 pub(crate) use slot::{INLINE_MAX, read_bytes};

@@ -131,10 +131,10 @@ impl Receiver {
             }
             Body::Bounced(offset) => {
                 bytes = header.len;
-                let foreign = self
+                let bytes = self
                     .peer
-                    .payload_foreign(offset as usize, header.len as usize);
-                Payload::Bytes(foreign.ok_or(Malformed::new("payload outside its ring"))?)
+                    .payload_as_peer(offset as usize, header.len as usize);
+                Payload::Bytes(bytes.ok_or(Malformed::new("payload outside its ring"))?)
             }
             Body::RemoteIovec(list) => Payload::RemoteIovec(list),
         };

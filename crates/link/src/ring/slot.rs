@@ -13,7 +13,7 @@
 //! A message that needs no header fields from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there:
 //! header and payload then usually fit into one cache line, so the reader has one cache miss.
 //!
-//! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value [`BOUNCED`] says that
+//! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value [`PAYLOAD_IN_RING`] says that
 //! the payload is in the payload ring, at the offset stored at 48. All numbers are little-endian.
 
 use super::half::SLOT;
@@ -33,7 +33,7 @@ const SHORT_SEND: u8 = 7;
 /// The maximum payload in a slot.
 pub(crate) const INLINE_MAX: u32 = (SLOT - PAYLOAD) as u32;
 /// The value of `extension` for payload in the payload ring.
-pub(crate) const BOUNCED: u16 = u16::MAX;
+pub(crate) const PAYLOAD_IN_RING: u16 = u16::MAX;
 
 /// What follows the header.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ pub(crate) unsafe fn write(slot: *mut u8, index: u64, header: &Header, extension
     };
     put(1, u64::from(header.dst_qp) | u64::from(header.src_qp) << 32);
     put(2, u64::from(header.msn) | u64::from(header.len) << 32);
-    let op = if extension != BOUNCED && is_short(header) {
+    let op = if extension != PAYLOAD_IN_RING && is_short(header) {
         SHORT_SEND
     } else {
         put(3, header.addr);
@@ -207,7 +207,7 @@ pub(crate) unsafe fn read(
     if matches!(op, Op::Read | Op::Probe) && header.len != 0 {
         return Err(Malformed::new("payload where none belongs"));
     }
-    if extension == BOUNCED {
+    if extension == PAYLOAD_IN_RING {
         let offset = get(PAYLOAD / 8);
         if header.len == 0 || header.len > rules.fragment_max {
             return Err(Malformed::new("a fragment that is too long"));
@@ -387,9 +387,9 @@ mod tests {
         let both = HeaderFlags::IMMEDIATE | HeaderFlags::INVALIDATE;
         assert!(read_bytes(&slot(write, both, 0, 0), false).is_err());
 
-        let mut bounced = slot(write, none, BOUNCED, 1 << 14);
-        put(&mut bounced, 48, (1 << 18) - (1 << 14));
-        assert!(read_bytes(&bounced, false).is_ok());
+        let mut in_ring = slot(write, none, PAYLOAD_IN_RING, 1 << 14);
+        put(&mut in_ring, 48, (1 << 18) - (1 << 14));
+        assert!(read_bytes(&in_ring, false).is_ok());
         for offset in [
             (1 << 18) - (1 << 14) + 1,
             1 << 18,
@@ -397,11 +397,11 @@ mod tests {
             u64::MAX,
             1 << 32,
         ] {
-            put(&mut bounced, 48, offset);
-            assert_eq!(why_not(&bounced, false), "payload outside its ring");
+            put(&mut in_ring, 48, offset);
+            assert_eq!(why_not(&in_ring, false), "payload outside its ring");
         }
         for len in [0, (1 << 14) + 1, u32::MAX] {
-            let bytes = slot(write, none, BOUNCED, len);
+            let bytes = slot(write, none, PAYLOAD_IN_RING, len);
             assert_eq!(why_not(&bytes, false), "a fragment that is too long");
         }
         assert!(read_bytes(&slot(data, remote_iovec, 0, 0), true).is_ok());
@@ -422,7 +422,7 @@ mod tests {
             (Op::Send, 40, 0, 40)
         );
         assert!(read_bytes(&word(SHORT_SEND, whole, 208, 208), false).is_ok());
-        for extension in [209, BOUNCED] {
+        for extension in [209, PAYLOAD_IN_RING] {
             let bytes = word(SHORT_SEND, whole, extension, extension.into());
             assert_eq!(why_not(&bytes, false), "inconsistent lengths");
         }

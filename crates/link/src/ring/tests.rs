@@ -190,19 +190,19 @@ fn acknowledgements_are_lazy_but_come() {
     p.requester
         .send(&Header::new(Op::Probe), |_| Ok(()))
         .unwrap();
-    let peek = p.responder.peek();
-    assert!(peek.pending());
+    let view = p.responder.poll_view();
+    assert!(view.pending());
     p.responder.next().unwrap().unwrap();
     p.responder.done();
     assert_eq!(p.requester.refresh(), Ok(0));
     let mut looks = 0;
     while p.requester.refresh() == Ok(0) {
-        assert!(peek.pending() && p.responder.pending());
+        assert!(view.pending() && p.responder.pending());
         assert!(p.responder.next().unwrap().is_none());
         looks += 1;
         assert!(looks < 50);
     }
-    assert!(!peek.pending());
+    assert!(!view.pending());
     assert_eq!(p.requester.refresh(), Ok(1));
     assert!(!p.requester.pending());
 }
@@ -411,14 +411,14 @@ fn impossible_acknowledgements_are_refused() {
 #[test]
 fn sleep_epochs_go_on() {
     let p = pair(SMALL);
-    let peek = p.responder.peek();
+    let view = p.responder.poll_view();
     for round in 0..5 {
         assert_eq!(p.requester.peer_epoch(), 2 * round);
-        peek.announce_sleep();
-        peek.announce_sleep();
+        view.announce_sleep();
+        view.announce_sleep();
         assert_eq!(p.requester.peer_epoch(), 2 * round + 1);
-        peek.awake();
-        peek.awake();
+        view.awake();
+        view.awake();
     }
 }
 

@@ -8,7 +8,7 @@ use super::line::{Event, Line};
 use super::peer_access::PeerAccess;
 use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
-use crate::ring::{End, Geometry, Half, INLINE_MAX, KeepMapped, Peek, Role};
+use crate::ring::{End, Geometry, Half, INLINE_MAX, KeepMapped, PollView, Role};
 use crate::{
     Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, PollHandle, PullError,
     ReceivedFragment, RemotePeer, SendError, Ticket, peer,
@@ -73,7 +73,7 @@ struct Segments {
 
 /// A link to a device in another process of this host, in one role.
 ///
-/// One thread at a time uses it. Other threads may use its [`Line`] (the control socket) and its [`Peek`].
+/// One thread at a time uses it. Other threads may use its [`Line`] (the control socket) and its [`PollView`].
 #[derive(Debug)]
 pub struct ShmLink {
     node: NodeId,
@@ -167,8 +167,8 @@ impl ShmLink {
     }
 
     /// A view of the link for other threads, and its sleep word.
-    pub fn peek(&self) -> Peek {
-        self.end.peek()
+    pub fn poll_view(&self) -> PollView {
+        self.end.poll_view()
     }
 
     /// The control socket: wait for it to become readable, then call [`on_socket`](Self::on_socket)
@@ -456,7 +456,7 @@ impl Link for ShmLink {
     }
 
     fn poll_handle(&self) -> Option<PollHandle> {
-        Some(self.peek().into())
+        Some(self.poll_view().into())
     }
 
     #[inline]

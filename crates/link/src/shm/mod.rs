@@ -84,7 +84,7 @@ mod local;
 mod peer_access;
 mod socket;
 
-pub use crate::ring::Peek;
+pub use crate::ring::PollView;
 pub use cma::PeerProcess;
 pub(crate) use hello::accepts;
 
