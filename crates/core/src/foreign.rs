@@ -23,8 +23,8 @@ impl Protection {
             return Err(CoreError::Empty);
         }
         let mut geometry = self.scattered(spec.ranges, spec.addressing)?;
-        let segments = geometry.pieces.take();
-        geometry.pieces = segments.map(|segments| segments.copied_by(copiers));
+        let segments = geometry.segments.take();
+        geometry.segments = segments.map(|segments| segments.copied_by(copiers));
         let access = allowed(spec.access, spec.rules)?;
         let rights = rights(spec, access);
         self.enter(Filling {

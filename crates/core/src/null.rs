@@ -29,7 +29,7 @@ impl Protection {
             return Err(CoreError::Empty);
         }
         let max = self.limits.max_region_bytes;
-        let pieces =
+        let segments =
             ScatterList::new(&[zeros, sink]).ok_or_else(|| reached(Limit::RegionBytes, max))?;
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let flags = flag::SCATTER | flag::NULL;
@@ -40,7 +40,7 @@ impl Protection {
                 len: 0,
                 base: 0,
                 flags,
-                pieces: Some(pieces),
+                segments: Some(segments),
             },
             domain,
             rights: access.bits() | flags,
@@ -61,8 +61,8 @@ impl Protection {
     ) -> Result<Granted, Reason> {
         VaRange::new(request.addr, request.len).ok_or(Reason::Wraps)?;
         let number = region.start.load(Ordering::Relaxed);
-        let pieces = self.scatter.get(number).ok_or(Reason::Closing)?;
-        let [zeros, sink] = pieces.ranges()[..] else {
+        let segments = self.scatter.get(number).ok_or(Reason::Closing)?;
+        let [zeros, sink] = segments.ranges()[..] else {
             return Err(Reason::Closing);
         };
         let puts = Access::LOCAL_WRITE.contains(needs);

@@ -21,7 +21,7 @@ pub(crate) struct Geometry {
     pub(crate) len: u64,
     pub(crate) base: u64,
     pub(crate) flags: u32,
-    pub(crate) pieces: Option<ScatterList>,
+    pub(crate) segments: Option<ScatterList>,
 }
 
 /// The contents of a region's slot.
@@ -228,7 +228,7 @@ impl Protection {
             len,
             base,
             flags,
-            pieces: None,
+            segments: None,
         })
     }
 
@@ -245,25 +245,25 @@ impl Protection {
         if ranges.len() > max as usize {
             return Err(reached(Limit::Segments, u64::from(max)));
         }
-        let Some(pieces) = ScatterList::new(ranges) else {
+        let Some(segments) = ScatterList::new(ranges) else {
             // No segment, or more bytes than 64 bits can count.
             return Err(match ranges {
                 [] => CoreError::Empty,
                 _ => reached(Limit::RegionBytes, self.limits.max_region_bytes),
             });
         };
-        self.bounded(pieces.len())?;
+        self.bounded(segments.len())?;
         let (base, flags) = match addressing {
-            Addressing::Virtual => (pieces.hull().start(), flag::VIRTUAL),
-            other => based(other, 0, pieces.len())?,
+            Addressing::Virtual => (segments.hull().start(), flag::VIRTUAL),
+            other => based(other, 0, segments.len())?,
         };
         let flags = flags | flag::SCATTER;
         Ok(Geometry {
             start: 0,
-            len: pieces.len(),
+            len: segments.len(),
             base,
             flags,
-            pieces: Some(pieces),
+            segments: Some(segments),
         })
     }
 
@@ -277,7 +277,7 @@ impl Protection {
             len: entry.len.load(Ordering::Relaxed),
             base: entry.base.load(Ordering::Relaxed),
             flags: rights & (flag::SCATTER | flag::VIRTUAL),
-            pieces: match self.scatter.get(start) {
+            segments: match self.scatter.get(start) {
                 Some(list) if scattered => list.again(),
                 _ => None,
             },
@@ -346,8 +346,8 @@ impl Protection {
     /// Writes a region into its slot, which is not published yet.
     #[inline(always)]
     pub(crate) fn fill(&self, slot: &Entry, it: Filling, rights: u32) {
-        let start = match it.geometry.pieces {
-            Some(pieces) => u64::from(self.scatter.add(pieces)),
+        let start = match it.geometry.segments {
+            Some(segments) => u64::from(self.scatter.add(segments)),
             None => it.geometry.start,
         };
         slot.start.store(start, Ordering::Relaxed);

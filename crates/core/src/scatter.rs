@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The segments of a region, in order, each with its offset in the region.
 #[derive(Debug)]
 pub(crate) struct ScatterList {
-    pieces: Box<[(u64, VaRange)]>,
+    segments: Box<[(u64, VaRange)]>,
     hull: VaRange,
     len: u64,
     /// Who copies each segment; empty if the processor copies all.
@@ -23,16 +23,16 @@ impl ScatterList {
     /// `None` if there is no segment, or if the lengths overflow.
     pub(crate) fn new(ranges: &[VaRange]) -> Option<Self> {
         let mut len = 0u64;
-        let mut pieces = Vec::with_capacity(ranges.len());
+        let mut segments = Vec::with_capacity(ranges.len());
         for range in ranges {
-            pieces.push((len, *range));
+            segments.push((len, *range));
             len = len.checked_add(range.len())?;
         }
         let start = ranges.iter().map(VaRange::start).min()?;
         let end = ranges.iter().map(VaRange::end).max()?;
         let hull = VaRange::new(start, end - start)?;
         Some(Self {
-            pieces: pieces.into(),
+            segments: segments.into(),
             hull,
             len,
             copiers: Box::default(),
@@ -53,11 +53,11 @@ impl ScatterList {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.pieces.len()
+        self.segments.len()
     }
 
     pub(crate) fn ranges(&self) -> Vec<VaRange> {
-        self.pieces.iter().map(|(_, range)| *range).collect()
+        self.segments.iter().map(|(_, range)| *range).collect()
     }
 
     /// The range from the lowest to the highest address of any segment.
@@ -72,11 +72,11 @@ impl ScatterList {
 
     /// The offset in the region of a range of virtual addresses, if one segment contains it.
     pub(crate) fn offset_of(&self, range: &VaRange) -> Option<u64> {
-        let (offset, piece) = self
-            .pieces
+        let (offset, segment) = self
+            .segments
             .iter()
-            .find(|(_, piece)| piece.contains(range))?;
-        offset.checked_add(range.start() - piece.start())
+            .find(|(_, segment)| segment.contains(range))?;
+        offset.checked_add(range.start() - segment.start())
     }
 
     /// The memory of `len` bytes from `offset` on, in order; `None` unless they are all inside.
@@ -99,16 +99,16 @@ impl ScatterList {
             return None;
         }
         let first = self
-            .pieces
-            .partition_point(|(at, piece)| at + piece.len() <= offset);
+            .segments
+            .partition_point(|(at, segment)| at + segment.len() <= offset);
         let mut spans = Vec::new();
-        for (at, piece) in &self.pieces[first..] {
+        for (at, segment) in &self.segments[first..] {
             if *at >= end {
                 break;
             }
             let skip = offset.saturating_sub(*at);
-            let take = piece.len().min(end - at) - skip;
-            spans.push(piece.slice(skip, take)?);
+            let take = segment.len().min(end - at) - skip;
+            spans.push(segment.slice(skip, take)?);
         }
         Some((first, spans))
     }
@@ -128,14 +128,14 @@ struct Lists {
 
 impl ScatterLists {
     /// Stores a list; returns its number.
-    pub(crate) fn add(&self, pieces: ScatterList) -> u32 {
-        let pieces = Some(Arc::new(pieces));
+    pub(crate) fn add(&self, segments: ScatterList) -> u32 {
+        let segments = Some(Arc::new(segments));
         let mut lists = self.lists.lock();
         if let Some(number) = lists.free.pop() {
-            lists.lists[number as usize] = pieces;
+            lists.lists[number as usize] = segments;
             return number;
         }
-        lists.lists.push(pieces);
+        lists.lists.push(segments);
         (lists.lists.len() - 1) as u32
     }
 
@@ -167,32 +167,32 @@ mod tests {
         VaRange::new(start, len).unwrap()
     }
 
-    fn pieces() -> ScatterList {
+    fn segments() -> ScatterList {
         ScatterList::new(&[range(100, 10), range(50, 5), range(200, 1)]).unwrap()
     }
 
     #[test]
     fn spans_run_through_the_pieces_in_order() {
-        let pieces = pieces();
-        assert_eq!(pieces.spans(0, 16).unwrap(), (0, pieces.ranges()));
+        let segments = segments();
+        assert_eq!(segments.spans(0, 16).unwrap(), (0, segments.ranges()));
         assert_eq!(
-            pieces.spans(8, 4).unwrap(),
+            segments.spans(8, 4).unwrap(),
             (0, vec![range(108, 2), range(50, 2)])
         );
-        assert_eq!(pieces.spans(10, 5).unwrap(), (1, vec![range(50, 5)]));
-        assert_eq!(pieces.spans(15, 1).unwrap(), (2, vec![range(200, 1)]));
-        assert_eq!(pieces.spans(15, 2), None);
-        assert_eq!(pieces.spans(u64::MAX, 2), None);
-        assert_eq!(pieces.hull(), range(50, 151));
+        assert_eq!(segments.spans(10, 5).unwrap(), (1, vec![range(50, 5)]));
+        assert_eq!(segments.spans(15, 1).unwrap(), (2, vec![range(200, 1)]));
+        assert_eq!(segments.spans(15, 2), None);
+        assert_eq!(segments.spans(u64::MAX, 2), None);
+        assert_eq!(segments.hull(), range(50, 151));
     }
 
     #[test]
     fn a_virtual_range_lies_in_one_piece() {
-        let pieces = pieces();
-        assert_eq!(pieces.offset_of(&range(102, 8)), Some(2));
-        assert_eq!(pieces.offset_of(&range(52, 3)), Some(12));
-        assert_eq!(pieces.offset_of(&range(102, 9)), None);
-        assert_eq!(pieces.offset_of(&range(54, 2)), None);
+        let segments = segments();
+        assert_eq!(segments.offset_of(&range(102, 8)), Some(2));
+        assert_eq!(segments.offset_of(&range(52, 3)), Some(12));
+        assert_eq!(segments.offset_of(&range(102, 9)), None);
+        assert_eq!(segments.offset_of(&range(54, 2)), None);
     }
 
     #[test]

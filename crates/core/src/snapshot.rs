@@ -42,7 +42,7 @@ pub struct RegionInfo {
     /// Length in bytes.
     pub len: u64,
     /// Segments of its scatter list; 1 for a plain region.
-    pub pieces: u32,
+    pub segments: u32,
     /// Rights.
     pub access: Access,
     /// "disabled", "live" or "closing".
@@ -162,7 +162,7 @@ impl Protection {
             domain: pin.domain(),
             base: pin.base.load(Ordering::Relaxed),
             len: pin.len.load(Ordering::Relaxed),
-            pieces: list.map_or(1, |list| list.count() as u32),
+            segments: list.map_or(1, |list| list.count() as u32),
             access: pin.access(),
             state: state.to_owned(),
             windows: pin.link.load(Ordering::Relaxed),

@@ -43,9 +43,9 @@ impl QueuePairBuilder {
 
     /// The maximum number of buffers of one operation (default 4).
     #[must_use]
-    pub fn pieces(mut self, pieces: u32) -> Self {
-        self.options.max_send_sge = pieces;
-        self.options.max_recv_sge = pieces;
+    pub fn max_buffers(mut self, buffers: u32) -> Self {
+        self.options.max_send_sge = buffers;
+        self.options.max_recv_sge = buffers;
         self
     }
 

@@ -61,11 +61,11 @@ mod words {
 
     /// Limits of the device.
     #[derive(Copy, Clone, Debug)]
-    pub struct Limits { pub domains: usize, pub regions: usize, pub windows: usize, pub bytes: u64, pub pieces: usize }
+    pub struct Limits { pub domains: usize, pub regions: usize, pub windows: usize, pub bytes: u64, pub segments: usize }
 
     /// A byte: its address in requests, its address in memory, and its segment.
     #[derive(Copy, Clone, PartialEq, Debug)]
-    pub(crate) struct Byte { pub named: u64, pub real: u64, pub piece: usize }
+    pub(crate) struct Byte { pub named: u64, pub real: u64, pub segment: usize }
 
     #[derive(Clone, Default, Debug)]
     pub(crate) struct Region {
@@ -100,7 +100,7 @@ fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<V
     let outside = if one_piece_only && near { No::CrossesSegments } else { No::OutOfRange };
     // The bytes are in the list in the order of the request.
     let asked_for = |row: &&[Byte]| {
-        let one = row.iter().all(|byte| byte.piece == row[0].piece);
+        let one = row.iter().all(|byte| byte.segment == row[0].segment);
         (one || !one_piece_only) && row.iter().zip(addr..).all(|(byte, named)| byte.named == named)
     };
     bytes.windows(len as usize).find(asked_for).map(<[Byte]>::to_vec).ok_or(outside)
@@ -108,7 +108,7 @@ fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<V
 
 /// Atomic operations work on 8 contiguous bytes that start at a multiple of 8.
 fn aligned(bytes: &[Byte], access: u32) -> Result<Vec<u64>, No> {
-    let one = bytes.iter().all(|byte| byte.piece == bytes[0].piece);
+    let one = bytes.iter().all(|byte| byte.segment == bytes[0].segment);
     need(access != right::REMOTE_ATOMIC || one && bytes[0].real.is_multiple_of(8), No::Misaligned)?;
     Ok(bytes.iter().map(|byte| byte.real).collect())
 }
@@ -157,13 +157,13 @@ impl Model {
 
     fn lay_out(&self, ranges: &[(u64, u64)], addressing: Addressing) -> Result<Vec<Byte>, No> {
         need(!ranges.is_empty() && ranges.iter().all(|range| range.1 > 0), No::Empty)?;
-        need(ranges.len() <= self.limits.pieces, No::Limit)?;
-        let real = ranges.iter().zip(0..).flat_map(|(&(start, len), piece)| (0..len).map(move |i| (start + i, piece)));
+        need(ranges.len() <= self.limits.segments, No::Limit)?;
+        let real = ranges.iter().zip(0..).flat_map(|(&(start, len), segment)| (0..len).map(move |i| (start + i, segment)));
         let all: Vec<(u64, usize)> = real.collect();
         let base = if let Addressing::Iova(base) = addressing { base } else { 0 };
         need(u128::from(base) + all.len() as u128 <= u128::from(u64::MAX), No::AddressWraps)?;
         let named = |real, at| if addressing == Addressing::Virtual { real } else { at };
-        Ok(all.iter().zip(base..).map(|(&(real, piece), at)| Byte { named: named(real, at), real, piece }).collect())
+        Ok(all.iter().zip(base..).map(|(&(real, segment), at)| Byte { named: named(real, at), real, segment }).collect())
     }
 
     fn admit(&mut self, new: Region) -> Result<usize, No> {

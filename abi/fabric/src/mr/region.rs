@@ -128,12 +128,12 @@ fn memory(
     access: Access,
 ) -> Result<(Ranges, Option<Box<Foreign>>, Addressing)> {
     match &request.memory {
-        Memory::List(pieces) => {
+        Memory::List(segments) => {
             let addressing = match domain.has(FI_MR_VIRT_ADDR) {
                 true => Addressing::Virtual,
                 false => Addressing::Zero,
             };
-            let ranges = ranges(pieces)?;
+            let ranges = ranges(segments)?;
             let foreign = match domain.hmem {
                 false => None,
                 true => hmem::copiers(domain, request.interface, request.flags, &ranges, access)?,

@@ -249,17 +249,17 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const crat
 }
 
 /// Appends payload to the batch.
-fn add_inline(batch: &mut Batch, pieces: &[DataBuf]) -> Result<(), Errno> {
+fn add_inline(batch: &mut Batch, buffers: &[DataBuf]) -> Result<(), Errno> {
     let start = batch.inline.len();
-    for piece in pieces {
+    for buffer in buffers {
         let at = batch.inline.len();
-        if piece.length > INLINE_MAX - (at - start) {
+        if buffer.length > INLINE_MAX - (at - start) {
             return Err(Errno::INVAL);
         }
-        batch.inline.resize(at + piece.length, 0);
+        batch.inline.resize(at + buffer.length, 0);
         let target = batch.inline[at..].as_mut_ptr();
         // SAFETY: the target has room; `copy` reports an unreadable source.
-        unsafe { rkey_device::base::copy::copy(target, piece.addr.cast(), piece.length) }
+        unsafe { rkey_device::base::copy::copy(target, buffer.addr.cast(), buffer.length) }
             .map_err(|_| Errno::FAULT)?;
     }
     let end = batch.inline.len();

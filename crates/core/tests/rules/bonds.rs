@@ -170,12 +170,12 @@ fn a_region_of_one_peer_serves_no_other() {
 #[test]
 fn a_region_of_no_peer_serves_all() {
     let (table, domain) = table();
-    let pieces = [range(0x1000, 16), range(0x9000, 16)];
+    let segments = [range(0x1000, 16), range(0x9000, 16)];
     let apart = table
-        .register(&RegionSpec::new(domain, &pieces, ALL))
+        .register(&RegionSpec::new(domain, &segments, ALL))
         .unwrap();
     let plain = table
-        .register(&RegionSpec::new(domain, &pieces[..1], ALL))
+        .register(&RegionSpec::new(domain, &segments[..1], ALL))
         .unwrap();
     let window = table.create_window(domain, WindowKind::Type1).unwrap();
     let request = BindRequest {

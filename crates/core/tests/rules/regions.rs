@@ -223,10 +223,10 @@ fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
 /// A region of two segments that meet at offset 12, addressed from zero.
 fn two_pieces() -> (Protection, DomainId, Key) {
     let (table, domain) = table();
-    let pieces = [range(0x1000, 12), range(0x9000, 12)];
+    let segments = [range(0x1000, 12), range(0x9000, 12)];
     let spec = RegionSpec {
         addressing: Addressing::Zero,
-        ..RegionSpec::new(domain, &pieces, ALL)
+        ..RegionSpec::new(domain, &segments, ALL)
     };
     let key = table.register(&spec).unwrap().key;
     (table, domain, key)

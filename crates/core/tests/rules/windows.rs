@@ -85,8 +85,8 @@ fn zero_based_windows_count_from_their_own_start() {
 #[test]
 fn windows_on_scatter_lists_and_zero_based_regions() {
     let it = Fixture::new();
-    let pieces = [range(0x4000, 10), range(0x8000, 10)];
-    let spec = RegionSpec::new(it.domain, &pieces, ALL);
+    let segments = [range(0x4000, 10), range(0x8000, 10)];
+    let spec = RegionSpec::new(it.domain, &segments, ALL);
     let region = it
         .table
         .register(&RegionSpec {

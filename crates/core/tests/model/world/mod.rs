@@ -67,7 +67,7 @@ impl World {
             regions: 6,
             windows: 4,
             bytes: 120,
-            pieces: 3,
+            segments: 3,
         };
         let core = Arc::new(Protection::new(
             limits,

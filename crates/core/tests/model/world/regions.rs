@@ -172,7 +172,7 @@ impl World {
     }
 
     fn some_ranges(&mut self) -> Vec<(u64, u64)> {
-        let pieces = match self.random.below(40) {
+        let segments = match self.random.below(40) {
             0 => 0,
             1 => 4,
             2..=6 => 2,
@@ -180,7 +180,7 @@ impl World {
             _ => 1,
         };
         let mut ranges = Vec::new();
-        for _ in 0..pieces {
+        for _ in 0..segments {
             let len = if self.random.one_in(50) {
                 0
             } else {
