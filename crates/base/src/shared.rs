@@ -241,20 +241,6 @@ impl<'a> OwnBytes<'a> {
         unsafe { transfer(self.ptr.add(offset), bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Copies all of `from` to `offset`.
-    ///
-    /// # Panics
-    ///
-    /// When it does not fit into the view.
-    #[inline(always)]
-    #[track_caller]
-    pub fn put_peer(&mut self, offset: usize, from: PeerBytes<'_>) {
-        check(offset, from.len, self.len);
-        // SAFETY: the destination lies inside the view, by the check; the source is valid by the promise made for it,
-        // and is not ours to write, hence does not overlap.
-        unsafe { transfer(self.ptr.add(offset), from.ptr, from.len) };
-    }
-
     put_word!(put_u8, u8, AtomicU8);
     put_word!(put_u16, u16, AtomicU16);
     put_word!(put_u32, u32, AtomicU32);
@@ -289,10 +275,9 @@ impl<'a> OwnBytes<'a> {
         unsafe { OwnBytes::new(self.ptr, self.len) }
     }
 
-    /// The same bytes, for reading.
-    #[inline(always)]
-    #[must_use]
-    pub fn as_peer(&self) -> PeerBytes<'_> {
+    /// The same bytes, as a peer sees them.
+    #[cfg(test)]
+    fn as_peer(&self) -> PeerBytes<'_> {
         // SAFETY: the bytes are valid for as long as this view, and it is borrowed.
         unsafe { PeerBytes::new(self.ptr, self.len) }
     }
@@ -462,9 +447,6 @@ mod tests {
         assert!(peer.slice(4, 5).is_none());
         assert!(peer.slice(usize::MAX, 2).is_none());
         assert!(peer.slice(2, usize::MAX).is_none());
-        let mut other = [0; 8];
-        OwnBytes::from_slice(&mut other).put_peer(2, peer.slice(0, 6).unwrap());
-        assert_eq!(&other, b"\0\0XYZ-ef");
     }
 
     #[test]

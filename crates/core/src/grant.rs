@@ -1,4 +1,15 @@
 //! Grants: the permission to touch some bytes until it is dropped, and the end of a region, which waits for them.
+//!
+//! A region ends in one of three ways; each makes its keys refuse first, and returns a [`Deregistering`]:
+//!
+//! | call | way |
+//! | --- | --- |
+//! | `deregister` (`registry.rs`) | under the table's lock; refused while windows or bindings exist; `end` retires the slot, and the last pin frees it |
+//! | `revoke_and_deregister` (`registry.rs`) | the same, after it has unbound the windows and removed the bindings |
+//! | `deregister_into`, `revoke_and_deregister_into` (`magazine.rs`) | `end_idle` puts the slot of a region without pins, windows and bindings into the thread's magazine, without the table's lock; any other region goes one of the ways above |
+//!
+//! [`Deregistering::finish`] succeeds once both kinds of grants are gone: those with a pin, which the slot counts, and those of
+//! the [section](crate::Section), which nothing counts, so the caller calls [`drain_section`](crate::SectionLock::drain_section).
 
 use crate::RegionId;
 use crate::entry::Entry;
