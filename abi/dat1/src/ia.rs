@@ -16,8 +16,8 @@ use daplrkey::sys::{
     SUCCESS, dat_boolean, dat_close_flags,
 };
 use rkey_kit::argument;
+use rkey_kit::dat_conf::{adapter, interfaces};
 use rkey_kit::interfaces::addresses;
-use rkey_kit::registry::{adapter, interfaces};
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
 

@@ -4,9 +4,9 @@
 //! programs linked with a library and those that load it by name later. A library that must also precede the C library
 //! comes first in `LD_PRELOAD`. Libfabric searches the directories of `FI_PROVIDER_PATH` for providers; if
 //! `FI_PROVIDER` is not set, programs that name no provider get ours instead of one of libfabric's own. uDAPL's library
-//! looks providers up in a file (see [`registry`]).
+//! looks providers up in a file (see [`dat_conf`]).
 
-use crate::registry;
+use crate::dat_conf;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::symlink;
@@ -123,9 +123,9 @@ pub fn environment(
     all.extend(preload.map(|value| ("LD_PRELOAD", value)));
     let unset = UNLESS_SET.iter().filter(|(name, _)| now(name).is_none());
     all.extend(unset.map(|&(name, value)| (name, value.into())));
-    if now(registry::VARIABLE).is_none() {
-        let file = folder.join(registry::REGISTRY);
-        all.push((registry::VARIABLE, file.into()));
+    if now(dat_conf::VARIABLE).is_none() {
+        let file = folder.join(dat_conf::REGISTRY);
+        all.push((dat_conf::VARIABLE, file.into()));
     }
     all
 }

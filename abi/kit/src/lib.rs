@@ -6,7 +6,7 @@
 //! | [`errno`] | error numbers as values, and how C functions return them |
 //! | [`delivery`] | how programs find the front ends |
 //! | [`interfaces`] | the addresses of this host |
-//! | [`registry`] | the file that names uDAPL providers |
+//! | [`dat_conf`] | the file that names uDAPL providers |
 //! | [`settings`] | the environment variables of the front ends |
 //! | [`log`] | where their messages go |
 //! | [`strict`] | what manual pages forbid and other implementations allow |
@@ -18,6 +18,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod argument;
+pub mod dat_conf;
 pub mod delivery;
 pub mod errno;
 pub mod fence;
@@ -25,7 +26,6 @@ pub mod interfaces;
 pub mod log;
 pub mod object;
 pub mod pool;
-pub mod registry;
 pub mod settings;
 pub mod strict;
 

@@ -2,7 +2,7 @@
 
 use crate::ep::Ep;
 use crate::event::{Queued, bind, dto, extended};
-use crate::requests::What;
+use crate::requests::RequestKind;
 use crate::sys::consts::*;
 use crate::sys::{
     Context, IbAddrHandle, IbExtensionEventData, IbExtensionEventSubject, IbExtensionEventValue,
@@ -43,20 +43,22 @@ pub fn translate(ep: &Ep, completion: &Completion) -> Option<Queued> {
     };
     let plain = |operation| dto(ep.handle, posted.cookie, done, length, operation);
     let event = match &posted.what {
-        What::Send | What::Receive => plain(DTO_SEND),
-        What::Write => plain(DTO_RDMA_WRITE),
-        What::Read => plain(DTO_RDMA_READ),
-        What::WriteImmediate => extended(
+        RequestKind::Send | RequestKind::Receive => plain(DTO_SEND),
+        RequestKind::Write => plain(DTO_RDMA_WRITE),
+        RequestKind::Read => plain(DTO_RDMA_READ),
+        RequestKind::WriteImmediate => extended(
             plain(IB_DTO_RDMA_WRITE_IMMED),
             &extension(IB_RDMA_WRITE_IMMED, done, 0),
         ),
-        What::FetchAdd => extended(
+        RequestKind::FetchAdd => extended(
             plain(IB_DTO_FETCH_ADD),
             &extension(IB_FETCH_AND_ADD, done, 0),
         ),
-        What::CompareSwap => extended(plain(IB_DTO_CMP_SWAP), &extension(IB_CMP_AND_SWAP, done, 0)),
-        What::Datagram => extended(plain(IB_DTO_SEND_UD), &extension(IB_UD_SEND, done, 0)),
-        What::Bind(rmr, to) => {
+        RequestKind::CompareSwap => {
+            extended(plain(IB_DTO_CMP_SWAP), &extension(IB_CMP_AND_SWAP, done, 0))
+        }
+        RequestKind::Datagram => extended(plain(IB_DTO_SEND_UD), &extension(IB_UD_SEND, done, 0)),
+        RequestKind::Bind(rmr, to) => {
             if completion.status.is_success() {
                 rmr.set_bound(*to);
             }

@@ -11,7 +11,7 @@ use crate::fail::{Fail, Result};
 use crate::ia::Ia;
 use crate::post::Options;
 use crate::pz::Pz;
-use crate::requests::{Posted, Requests, What};
+use crate::requests::{Posted, RequestKind, Requests};
 use crate::srq::Srq;
 use crate::sys::IbAddrHandle;
 use crate::sys::consts::*;
@@ -271,7 +271,7 @@ impl Ep {
         sges: &[Sge],
         cookie: u64,
         options: Options,
-        what: What,
+        what: RequestKind,
     ) -> Result {
         self.post_to(work, sges, cookie, options, what, None)
     }
@@ -287,7 +287,7 @@ impl Ep {
         sges: &[Sge],
         cookie: u64,
         options: Options,
-        what: What,
+        what: RequestKind,
         ud: Option<UdAddress>,
     ) -> Result {
         let mut flags = options.flags;
@@ -352,7 +352,7 @@ impl Ep {
         let posted = Posted {
             cookie,
             notify,
-            what: What::Receive,
+            what: RequestKind::Receive,
         };
         let mut recvs = self.recvs.lock();
         recvs.post(posted, |id| qp.post_recv(&RecvRequest { id, sges }))?;

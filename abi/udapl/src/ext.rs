@@ -10,7 +10,7 @@ use crate::fail::{Fail, Result, call};
 use crate::ia::Ia;
 use crate::object::find;
 use crate::post::{Options, Segments, segments, target};
-use crate::requests::What;
+use crate::requests::RequestKind;
 use crate::sys::consts::*;
 use crate::sys::{
     ExtendedOp, Handle, IaAttr, IaHandle, IbAddrHandle, LmrTriplet, ProviderAttr, Return,
@@ -81,7 +81,13 @@ unsafe fn write_immediate(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
         remote: target(remote),
         imm: Some(data),
     };
-    ep.post(work, &segments, cookie, options, What::WriteImmediate)
+    ep.post(
+        work,
+        &segments,
+        cookie,
+        options,
+        RequestKind::WriteImmediate,
+    )
 }
 
 /// The local segment for the old value of an atomic operation.
@@ -121,7 +127,7 @@ unsafe fn compare_and_swap(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
             compare,
             swap,
         };
-        ep.post(work, &segments, cookie, options, What::CompareSwap)
+        ep.post(work, &segments, cookie, options, RequestKind::CompareSwap)
     }
 }
 
@@ -139,7 +145,7 @@ unsafe fn fetch_and_add(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
         let options = Options::of_request(ep, 6, arguments.next() as u32)?;
         check_state(ep)?;
         let work = Work::FetchAdd { remote, add };
-        ep.post(work, &segments, cookie, options, What::FetchAdd)
+        ep.post(work, &segments, cookie, options, RequestKind::FetchAdd)
     }
 }
 
@@ -169,7 +175,14 @@ unsafe fn send_datagram(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
         imm: None,
         invalidate: None,
     };
-    ep.post_to(work, &segments, cookie, options, What::Datagram, Some(to))
+    ep.post_to(
+        work,
+        &segments,
+        cookie,
+        options,
+        RequestKind::Datagram,
+        Some(to),
+    )
 }
 
 /// `dat_ib_open_query`: the attributes of an IA that the program has not opened. Its name is passed as the handle.

@@ -9,7 +9,7 @@ use crate::event::bits;
 use crate::fail::{Fail, Result, call};
 use crate::ia::MAX_IOV;
 use crate::object::find;
-use crate::requests::What;
+use crate::requests::RequestKind;
 use crate::sys::consts::*;
 use crate::sys::{DtoCookie, EpHandle, LmrTriplet, Return, RmrTriplet};
 use rkey_device::core::{Key, LocalKey, WireKey};
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn send(
             imm: None,
             invalidate: None,
         };
-        ep.post(work, &segments, bits(cookie), options, What::Send)
+        ep.post(work, &segments, bits(cookie), options, RequestKind::Send)
     })
 }
 
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn rdma_read(
         shorten(&mut segments, length);
         let remote = target(remote);
         let work = Work::Read { remote };
-        ep.post(work, &segments, bits(cookie), options, What::Read)
+        ep.post(work, &segments, bits(cookie), options, RequestKind::Read)
     })
 }
 
@@ -217,6 +217,6 @@ pub unsafe extern "C" fn rdma_write(
         }
         let remote = target(remote);
         let work = Work::Write { remote, imm: None };
-        ep.post(work, &segments, bits(cookie), options, What::Write)
+        ep.post(work, &segments, bits(cookie), options, RequestKind::Write)
     })
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// What a request does.
 #[derive(Clone)]
-pub enum What {
+pub enum RequestKind {
     /// A send.
     Send,
     /// An RDMA write.
@@ -40,7 +40,7 @@ pub struct Posted {
     /// Whether its completion notifies.
     pub notify: bool,
     /// What it does.
-    pub what: What,
+    pub what: RequestKind,
 }
 
 /// The requests of one queue, in order.
@@ -110,7 +110,7 @@ impl Requests {
     fn pop_succeeded(&mut self) {
         self.first += 1;
         if let Some(Posted {
-            what: What::Bind(rmr, to),
+            what: RequestKind::Bind(rmr, to),
             ..
         }) = self.list.pop_front()
         {
@@ -127,7 +127,7 @@ mod tests {
         let posted = Posted {
             cookie,
             notify: true,
-            what: What::Send,
+            what: RequestKind::Send,
         };
         let mut number = 0;
         let result = requests.post(posted, |given| {
@@ -160,7 +160,7 @@ mod tests {
         let posted = Posted {
             cookie: 1,
             notify: true,
-            what: What::Send,
+            what: RequestKind::Send,
         };
         assert_eq!(requests.post(posted, |_| Err(7)), Err(7));
         assert!(requests.is_empty());

@@ -15,7 +15,7 @@ use crate::object::{find, find_or_null, insert, remove};
 use crate::post::Options;
 use crate::privileges::rights;
 use crate::pz::Pz;
-use crate::requests::What;
+use crate::requests::RequestKind;
 use crate::sys::consts::*;
 use crate::sys::{
     EpHandle, LmrHandle, LmrTriplet, PzHandle, Return, RmrContext, RmrCookie, RmrHandle, RmrParam,
@@ -171,7 +171,13 @@ fn post_bind(
         context,
     };
     rmr.used_by(ep);
-    ep.post(work, &[], cookie, options, What::Bind(Arc::clone(rmr), to))?;
+    ep.post(
+        work,
+        &[],
+        cookie,
+        options,
+        RequestKind::Bind(Arc::clone(rmr), to),
+    )?;
     if let Some(key) = key {
         key.posted();
     }

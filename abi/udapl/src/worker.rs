@@ -220,11 +220,11 @@ fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello)
 
 /// The handle of the thread.
 pub struct Worker {
-    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Inbox {
+struct Shared {
     wake: Option<OwnedFd>,
     jobs: Mutex<Vec<Job>>,
     /// Shared while an answer to a connection request is sent and its job is added.
@@ -233,7 +233,7 @@ struct Inbox {
     stop: AtomicBool,
 }
 
-impl Inbox {
+impl Shared {
     fn ring(&self) {
         if let Some(wake) = &self.wake {
             // This fails only if the counter is full, and then the descriptor is already readable.
@@ -257,7 +257,7 @@ impl Worker {
         let exhausted = |_| Fail::resource(RESOURCE_DEVICE);
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(|_| Fail::resource(RESOURCE_DEVICE))?;
-        let inbox = Arc::new(Inbox {
+        let shared = Arc::new(Shared {
             wake: Some(wake),
             jobs: Mutex::default(),
             answering: RwLock::default(),
@@ -266,13 +266,13 @@ impl Worker {
         });
         let round = Round {
             ia: Arc::clone(ia),
-            inbox: Arc::clone(&inbox),
+            shared: Arc::clone(&shared),
             jobs: Vec::new(),
             pause: false,
         };
         let thread = threads::spawn("rkey-dat", move || round.run()).map_err(exhausted)?;
         Ok(Self {
-            inbox,
+            shared,
             thread: Mutex::new(Some(thread)),
         })
     }
@@ -281,7 +281,7 @@ impl Worker {
     #[must_use]
     pub fn absent() -> Self {
         Self {
-            inbox: Arc::new(Inbox {
+            shared: Arc::new(Shared {
                 wake: None,
                 jobs: Mutex::default(),
                 answering: RwLock::default(),
@@ -294,9 +294,9 @@ impl Worker {
 
     /// Gives the worker a job.
     pub fn add(&self, job: Job) {
-        if !self.inbox.stop.load(Ordering::Acquire) {
-            self.inbox.jobs.lock().push(job);
-            self.inbox.ring();
+        if !self.shared.stop.load(Ordering::Acquire) {
+            self.shared.jobs.lock().push(job);
+            self.shared.ring();
         }
     }
 
@@ -309,14 +309,14 @@ impl Worker {
         &self,
         answer: impl FnOnce() -> std::result::Result<Job, DeviceError>,
     ) -> std::result::Result<(), DeviceError> {
-        let _answering = self.inbox.answering.read();
+        let _answering = self.shared.answering.read();
         self.add(answer()?);
         Ok(())
     }
 
     /// Makes the worker check its jobs again.
     pub fn ring(&self) {
-        self.inbox.ring();
+        self.shared.ring();
     }
 
     /// Whether this is the worker's own thread: an agent of a CNO runs in it.
@@ -329,14 +329,14 @@ impl Worker {
 
     /// Makes the worker listen for a PSP or RSP.
     pub fn serve(&self, service: &Arc<Service>) {
-        self.inbox.services.lock().push(Arc::downgrade(service));
-        self.inbox.ring();
+        self.shared.services.lock().push(Arc::downgrade(service));
+        self.shared.ring();
     }
 
     /// Stops the worker once its last messages are sent.
     pub fn stop(&self) {
-        self.inbox.stop.store(true, Ordering::Release);
-        self.inbox.ring();
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.ring();
         let thread = self.thread.lock().take();
         // If an agent closes the IA, this is the worker's own thread.
         if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id())
@@ -350,7 +350,7 @@ impl Worker {
 /// The state of the thread.
 struct Round {
     ia: Arc<Ia>,
-    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
     jobs: Vec<Job>,
     /// Whether to pause after this round.
     pause: bool,
@@ -362,9 +362,9 @@ impl Round {
             tracing::debug!(%error, "cannot watch a completion queue");
         }
         loop {
-            let services = self.inbox.services();
+            let services = self.shared.services();
             let ready = self.wait(&services);
-            let stop = self.inbox.stop.load(Ordering::Acquire);
+            let stop = self.shared.stop.load(Ordering::Acquire);
             if stop {
                 return self.finish();
             }
@@ -406,7 +406,7 @@ impl Round {
 
     /// Waits until a job is ready or new, and takes new jobs. Returns which of the older ones are ready.
     fn wait(&mut self, services: &[Arc<Service>]) -> Vec<bool> {
-        let Some(wake) = &self.inbox.wake else {
+        let Some(wake) = &self.shared.wake else {
             return Vec::new();
         };
         let own = [
@@ -429,7 +429,7 @@ impl Round {
             tv_sec: time.as_secs() as i64,
             tv_nsec: time.subsec_nanos().into(),
         });
-        if self.inbox.jobs.lock().is_empty() {
+        if self.shared.jobs.lock().is_empty() {
             let _ = poll(&mut set, timeout.as_ref());
         }
         let mut answers = set
@@ -468,7 +468,7 @@ impl Round {
             !((is_ready || over || job.may_be_stale()) && job.step(now))
         });
         self.await_answers();
-        let mut new = std::mem::take(&mut *self.inbox.jobs.lock());
+        let mut new = std::mem::take(&mut *self.shared.jobs.lock());
         // A new job may concern an EP whose confirmation is among the older jobs, so those come first.
         new.retain_mut(|job| !job.step(now));
         old.append(&mut new);
@@ -479,7 +479,7 @@ impl Round {
     /// was taken last, so its event must come first.
     fn confirm(&mut self) {
         self.await_answers();
-        self.jobs.append(&mut *self.inbox.jobs.lock());
+        self.jobs.append(&mut *self.shared.jobs.lock());
         let now = time::now();
         self.jobs
             .retain_mut(|job| !(matches!(job, Job::Accept { .. }) && job.step(now)));
@@ -487,7 +487,7 @@ impl Round {
 
     /// Waits until each answer that was sent has its job.
     fn await_answers(&self) {
-        drop(self.inbox.answering.write());
+        drop(self.shared.answering.write());
     }
 
     /// Takes the messages of peers whose EPs have disconnected.
@@ -540,7 +540,7 @@ impl Round {
 
     /// Sends the last messages.
     fn finish(mut self) {
-        let mut new = std::mem::take(&mut *self.inbox.jobs.lock());
+        let mut new = std::mem::take(&mut *self.shared.jobs.lock());
         self.jobs.append(&mut new);
         self.jobs.retain(|job| matches!(job, Job::Farewell { .. }));
         let until = time::now() + LAST_WORDS;

@@ -6,8 +6,8 @@ use clap::Args;
 use comfy_table::{Cell, Color};
 use rkey_device::config::VARIABLES;
 use rkey_device::{CopyPaths, copy_paths};
+use rkey_kit::dat_conf;
 use rkey_kit::interfaces::addresses;
-use rkey_kit::registry;
 use rkey_kit::settings::SETTINGS;
 use serde::Serialize;
 
@@ -154,9 +154,9 @@ fn gather() -> anyhow::Result<Info> {
             node: inspection.node.to_string(),
             user: inspection.uid,
             reachable_by: reachable_by.to_owned(),
-            adapters: registry::interfaces(&addresses())
+            adapters: dat_conf::interfaces(&addresses())
                 .into_iter()
-                .map(registry::adapter)
+                .map(dat_conf::adapter)
                 .collect(),
             kernel: kernel(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),

@@ -40,7 +40,7 @@ pub(crate) struct Mailbox {
     queue_pair: QueuePair,
     sends: Flight,
     incoming: CompletionQueue,
-    inbox: Mutex<Inbox>,
+    arrivals: Mutex<Arrivals>,
     /// Only one outgoing message is built at a time.
     outbox: Mutex<()>,
     /// `SLOTS` receive buffers, then `SLOTS` send buffers.
@@ -50,7 +50,7 @@ pub(crate) struct Mailbox {
 }
 
 #[derive(Default)]
-struct Inbox {
+struct Arrivals {
     /// Messages that have arrived but have not been received yet, oldest first.
     waiting: VecDeque<Completion>,
     /// Why no more messages will arrive.
@@ -75,7 +75,7 @@ impl Mailbox {
             queue_pair,
             sends: Flight::new(sends, SLOTS),
             incoming,
-            inbox: Mutex::default(),
+            arrivals: Mutex::default(),
             outbox: Mutex::new(()),
             memory,
             slot_len,
@@ -152,17 +152,17 @@ impl Mailbox {
 
     /// The oldest message, if any.
     fn take(&self) -> Result<Option<Vec<u8>>> {
-        let mut inbox = self.inbox.lock();
+        let mut arrivals = self.arrivals.lock();
         let mut batch = [Completion::default(); SLOTS as usize];
         let count = self.incoming.poll(&mut batch)?;
         for completion in &batch[..count] {
             if completion.status.is_success() {
-                inbox.waiting.push_back(*completion);
-            } else if inbox.ended.is_none() {
-                inbox.ended = Some(Cause::of(&self.incoming, completion));
+                arrivals.waiting.push_back(*completion);
+            } else if arrivals.ended.is_none() {
+                arrivals.ended = Some(Cause::of(&self.incoming, completion));
             }
         }
-        while let Some(completion) = inbox.waiting.pop_front() {
+        while let Some(completion) = arrivals.waiting.pop_front() {
             let slot = completion.id;
             let at = slot * self.slot_len as u64;
             let len = u64::from(completion.bytes).min(self.slot_len as u64);
@@ -171,7 +171,7 @@ impl Mailbox {
             } else {
                 self.memory.read_vec(at..at + len)?
             };
-            if inbox.ended.is_none() {
+            if arrivals.ended.is_none() {
                 self.post_receive(slot)?;
             }
             match bytes.first() {
@@ -179,16 +179,16 @@ impl Mailbox {
                     bytes.remove(0);
                     return Ok(Some(bytes));
                 }
-                Some(&BYE) => inbox.bye = true,
+                Some(&BYE) => arrivals.bye = true,
                 _ => return Err(Error::BadMessage("it is not framed like one".into())),
             }
         }
-        if inbox.bye {
+        if arrivals.bye {
             return Err(Error::PeerGone {
                 how: "it closed the connection".into(),
             });
         }
-        match &inbox.ended {
+        match &arrivals.ended {
             None => Ok(None),
             Some(Cause::Flushed) => Err(Error::PeerGone {
                 how: "its process ended".into(),

@@ -1,7 +1,7 @@
 //! Compiles programs, and runs them with a registry that names our provider.
 
+use rkey_kit::dat_conf::{self, VARIABLE};
 use rkey_kit::delivery::{self, FRONT_ENDS, FrontEnd, UDAPL};
-use rkey_kit::registry::{self, VARIABLE};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,7 +44,7 @@ impl Stage {
                 .put_into(&folder, &library)
                 .expect("links can be made");
         }
-        registry::put_into(&folder).expect("a file can be written");
+        dat_conf::put_into(&folder).expect("a file can be written");
         let has_all = front_ends.len() > 1;
         Self { folder, has_all }
     }

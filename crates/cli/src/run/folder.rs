@@ -7,8 +7,8 @@
 use super::tidy::{FOLDER, tidy};
 use crate::failure::hinted;
 use anyhow::{Context, Result};
+use rkey_kit::dat_conf;
 use rkey_kit::delivery::{FrontEnd, PLACES};
-use rkey_kit::registry;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -50,7 +50,7 @@ pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
                 .iter()
                 .try_for_each(|(front_end, library)| front_end.put_into(&folder, library))
         })
-        .and_then(|()| registry::put_into(&folder))
+        .and_then(|()| dat_conf::put_into(&folder))
         .with_context(|| format!("cannot create files in {}", folder.display()))?;
     Ok(folder)
 }

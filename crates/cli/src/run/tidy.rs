@@ -4,8 +4,8 @@
 //! reuses it: there is one for each build directory. It is removed when the build directory is gone. A file for
 //! refusals is removed by its watcher; if the watcher was killed, the file is no longer locked.
 
+use rkey_kit::dat_conf::REGISTRY;
 use rkey_kit::delivery::FRONT_ENDS;
-use rkey_kit::registry::REGISTRY;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::{self, File, OpenOptions};
 use std::io;

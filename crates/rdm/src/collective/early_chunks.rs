@@ -66,13 +66,13 @@ impl Body {
 
 /// The waiting chunks.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub struct EarlyChunks {
     chunks: HashMap<Key, VecDeque<Chunk>>,
     /// How many chunks and bytes each connection has here, including connections that have none now.
     held: HashMap<usize, (u32, usize)>,
 }
 
-impl Inbox {
+impl EarlyChunks {
     /// Keeps a chunk; returns `false` if its connection exceeds its limit.
     #[must_use]
     pub fn keep(&mut self, key: Key, chunk: Chunk) -> bool {
@@ -167,38 +167,38 @@ mod tests {
 
     #[test]
     fn parts_are_found_by_sender_and_operation_in_order() {
-        let mut inbox = Inbox::default();
+        let mut early = EarlyChunks::default();
         for (port, seq, id) in [(1, 1, 10), (1, 2, 11), (2, 1, 12), (1, 1, 13)] {
-            assert!(inbox.keep(key(port, seq), chunk(0, id, 8)));
+            assert!(early.keep(key(port, seq), chunk(0, id, 8)));
         }
-        assert_eq!(inbox.look(&key(1, 1)).map(|chunk| chunk.id), Some(10));
-        assert_eq!(inbox.take(&key(1, 1)).map(|chunk| chunk.id), Some(10));
-        assert_eq!(inbox.take(&key(1, 1)).map(|chunk| chunk.id), Some(13));
-        assert!(inbox.take(&key(1, 1)).is_none());
-        assert_eq!(inbox.take(&key(2, 1)).map(|chunk| chunk.id), Some(12));
+        assert_eq!(early.look(&key(1, 1)).map(|chunk| chunk.id), Some(10));
+        assert_eq!(early.take(&key(1, 1)).map(|chunk| chunk.id), Some(10));
+        assert_eq!(early.take(&key(1, 1)).map(|chunk| chunk.id), Some(13));
+        assert!(early.take(&key(1, 1)).is_none());
+        assert_eq!(early.take(&key(2, 1)).map(|chunk| chunk.id), Some(12));
     }
 
     #[test]
     fn a_connection_has_its_limits_and_leaves_nothing() {
-        let mut inbox = Inbox::default();
+        let mut early = EarlyChunks::default();
         let mut seq = 0;
-        while inbox.keep(key(1, seq), chunk(0, 0, 8192)) {
+        while early.keep(key(1, seq), chunk(0, 0, 8192)) {
             seq += 1;
             assert!((seq as usize) * 8192 <= BYTES);
         }
         assert_eq!(seq as usize, BYTES / 8192);
-        assert!(inbox.keep(key(2, 0), chunk(1, 0, 8192)), "another may");
-        assert!(inbox.take(&key(1, 0)).is_some());
-        assert!(inbox.keep(key(1, seq), chunk(0, 0, 8192)), "there is room");
-        assert!(inbox.forget_connection(0) && !inbox.forget_connection(0));
-        assert_eq!((inbox.chunks.len(), inbox.held.len()), (1, 1));
-        inbox.forget_group(key(2, 0).group);
-        assert!(inbox.chunks.is_empty());
+        assert!(early.keep(key(2, 0), chunk(1, 0, 8192)), "another may");
+        assert!(early.take(&key(1, 0)).is_some());
+        assert!(early.keep(key(1, seq), chunk(0, 0, 8192)), "there is room");
+        assert!(early.forget_connection(0) && !early.forget_connection(0));
+        assert_eq!((early.chunks.len(), early.held.len()), (1, 1));
+        early.forget_group(key(2, 0).group);
+        assert!(early.chunks.is_empty());
         // The connection has no chunks left, but it did have some.
-        assert!(inbox.forget_connection(1) && inbox.held.is_empty());
+        assert!(early.forget_connection(1) && early.held.is_empty());
         for seq in 0..CHUNKS {
-            assert!(inbox.keep(key(1, seq), chunk(0, 0, 0)));
+            assert!(early.keep(key(1, seq), chunk(0, 0, 0)));
         }
-        assert!(!inbox.keep(key(1, CHUNKS), chunk(0, 0, 0)));
+        assert!(!early.keep(key(1, CHUNKS), chunk(0, 0, 0)));
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Operation<H: Host> {
     pub(super) left: u32,
     /// The first error.
     pub(super) failure: Option<Box<Failure>>,
-    pub(super) what: What<H>,
+    pub(super) what: OperationKind<H>,
     /// The host's data for the report to the program; without it, nothing is reported.
     pub(super) attached: Option<H::Operation>,
     /// The connection that it uses.
@@ -26,7 +26,7 @@ pub(super) struct Operation<H: Host> {
 }
 
 /// The kind of an operation.
-pub(super) enum What<H: Host> {
+pub(super) enum OperationKind<H: Host> {
     /// A transmission.
     Transmit,
     /// The read of a payload into a receive under this key; at its end, the peer's operation `id` is answered.
@@ -71,7 +71,11 @@ pub(super) enum Arrival<H: Host> {
 impl<H: Host> Operation<H> {
     /// An operation that waits for one completion.
     #[inline]
-    pub(super) fn new(connection: usize, what: What<H>, attached: Option<H::Operation>) -> Self {
+    pub(super) fn new(
+        connection: usize,
+        what: OperationKind<H>,
+        attached: Option<H::Operation>,
+    ) -> Self {
         Self {
             left: 1,
             failure: None,
@@ -103,8 +107,8 @@ impl<H: Host> Operation<H> {
     #[inline]
     pub(super) fn plain(&self) -> Option<Plain> {
         let one = self.left == 1 && !self.awaits_answer && self.turn.is_none();
-        let what =
-            matches!(self.what, What::Transmit) && matches!(self.retained, Retained::Nothing);
+        let what = matches!(self.what, OperationKind::Transmit)
+            && matches!(self.retained, Retained::Nothing);
         let attached = self.attached.as_ref().filter(|_| one && what)?;
         H::plain(attached)
     }
@@ -117,7 +121,8 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn begin(&mut self, mut operation: Operation<H>) -> u64 {
         if self.is_ordered() {
             // Operations that wait only for the device complete in order anyway.
-            let waits = operation.awaits_answer || matches!(operation.what, What::Write { .. });
+            let waits =
+                operation.awaits_answer || matches!(operation.what, OperationKind::Write { .. });
             if waits || !self.sends.is_empty() {
                 operation.turn = Some(self.sends.enter());
             }
@@ -151,14 +156,14 @@ impl<H: Host> Endpoint<H> {
         if operation.left > 0 {
             return;
         }
-        if let (What::Write { data, len }, None) = (&operation.what, &operation.failure) {
+        if let (OperationKind::Write { data, len }, None) = (&operation.what, &operation.failure) {
             let (data, len, connection) = (*data, *len, operation.connection);
             let header = Header {
                 data,
                 len,
                 ..Header::new(Kind::WriteData)
             };
-            operation.what = What::Transmit;
+            operation.what = OperationKind::Transmit;
             operation.left = 1;
             return self.send_control_for(host, connection, &header, &[], id);
         }
@@ -242,12 +247,12 @@ impl<H: Host> Endpoint<H> {
     /// Reports an ended operation to the program when its turn comes: the program owns its memory again.
     pub(super) fn report_in_turn(&mut self, host: &H, operation: Operation<H>) {
         match operation.what {
-            What::Fetch { landing, id, .. } => {
+            OperationKind::Fetch { landing, id, .. } => {
                 let error = operation.failure.map(|failure| failure.error);
                 self.send_fin(host, operation.connection, id, error);
                 return self.complete_in_turn(host, *landing, error);
             }
-            What::Chunk { .. } => return self.chunk_over(host, operation),
+            OperationKind::Chunk { .. } => return self.chunk_over(host, operation),
             _ => {}
         }
         if operation.failure.is_some() {
@@ -278,7 +283,7 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn refund(&mut self, operation: &Operation<H>) {
         if matches!(
             operation.what,
-            What::Write { .. } | What::WriteWithImmediate
+            OperationKind::Write { .. } | OperationKind::WriteWithImmediate
         ) {
             self.connections[operation.connection].credit.add(1, 0);
         }

@@ -1,6 +1,6 @@
 //! Payloads of receives: copied out of a message, or read from the sender's memory (rendezvous).
 
-use super::operation::{Operation, What};
+use super::operation::{Operation, OperationKind};
 use super::receive::Landing;
 use super::{Endpoint, Host};
 use crate::backlog::Later;
@@ -62,7 +62,7 @@ impl<H: Host> Endpoint<H> {
             self.confirm(host, connection, header);
             return self.complete_in_turn(host, landing, error);
         }
-        let what = What::Fetch {
+        let what = OperationKind::Fetch {
             landing: Box::new(landing),
             id: header.id,
             key,
@@ -81,7 +81,7 @@ impl<H: Host> Endpoint<H> {
         let Some(operation) = self.operations.get(id) else {
             return;
         };
-        let What::Fetch { landing, key, .. } = &operation.what else {
+        let OperationKind::Fetch { landing, key, .. } = &operation.what else {
             return;
         };
         let remote = Target {

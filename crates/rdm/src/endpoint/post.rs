@@ -1,6 +1,6 @@
 //! Posting to a connection: requests, if it has room, and the endpoint's own messages, which can wait for room.
 
-use super::operation::{Operation, Retained, What};
+use super::operation::{Operation, OperationKind, Retained};
 use super::{Endpoint, Host};
 use crate::backlog::Later;
 use crate::error::{Error, Result};
@@ -108,7 +108,7 @@ impl<H: Host> Endpoint<H> {
         }];
         let id = self.operations.add(Operation {
             retained: Retained::Bytes(bytes),
-            ..Operation::new(connection, What::Transmit, None)
+            ..Operation::new(connection, OperationKind::Transmit, None)
         });
         let request = SendRequest {
             flags,

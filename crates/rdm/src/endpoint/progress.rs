@@ -1,6 +1,6 @@
 //! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::do_deferred_work`]).
 
-use super::operation::{Arrival, Operation, What};
+use super::operation::{Arrival, Operation, OperationKind};
 use super::{Endpoint, Host, Service};
 use crate::error::{Error, Result};
 use crate::header::{self, Header, Kind};
@@ -76,7 +76,7 @@ impl<H: Host> Endpoint<H> {
                 let mut error = Error::reported(header.data);
                 if let Some(operation) = self.operations.get(header.id)
                     && operation.connection == connection
-                    && let What::AtomicFetch { result } = &operation.what
+                    && let OperationKind::AtomicFetch { result } = &operation.what
                     && error.is_none()
                 {
                     let room: usize = result.iter().map(|sge| sge.len as usize).sum();
@@ -122,7 +122,7 @@ impl<H: Host> Endpoint<H> {
                 }
                 Some(plain) => {
                     let attached = Some(H::of_plain(plain));
-                    let operation = Operation::new(connection, What::Transmit, attached);
+                    let operation = Operation::new(connection, OperationKind::Transmit, attached);
                     Some(self.operations.add(operation))
                 }
                 None => Some(completion.id),

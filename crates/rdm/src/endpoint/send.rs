@@ -1,6 +1,6 @@
 //! Sending messages: with their payload if they are short and have credit, by rendezvous otherwise.
 
-use super::operation::{Operation, Retained, What};
+use super::operation::{Operation, OperationKind, Retained};
 use super::post::{SEND, copied};
 use super::{Endpoint, Host};
 use crate::error::Result;
@@ -77,7 +77,8 @@ impl<H: Host> Endpoint<H> {
         let credit = &mut self.connections[it.connection].credit;
         let eager = len <= EAGER_MAX && (!limited || credit.spend(it.header.len));
         if !eager {
-            let operation = Operation::new(it.connection, What::Transmit, Some(attached()));
+            let operation =
+                Operation::new(it.connection, OperationKind::Transmit, Some(attached()));
             return self.send_rts(host, it, body, operation);
         }
         // Most messages are plain operations, for which no operation need be allocated.
@@ -85,7 +86,8 @@ impl<H: Host> Endpoint<H> {
         let sent = match it.plain.and_then(Plain::number).filter(|_| !remembered) {
             Some(id) => self.post_message(host, it, body, id),
             None => {
-                let operation = Operation::new(it.connection, What::Transmit, Some(attached()));
+                let operation =
+                    Operation::new(it.connection, OperationKind::Transmit, Some(attached()));
                 self.send_with_payload(host, it, body, operation)
             }
         };

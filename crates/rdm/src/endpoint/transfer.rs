@@ -5,7 +5,7 @@
 //! message that is sent when everything has been written: data never arrives before its bytes. An atomic is sent as a
 //! message.
 
-use super::operation::{Operation, Retained, What};
+use super::operation::{Operation, OperationKind, Retained};
 use super::post::{SEND, copied};
 use super::{Endpoint, Host};
 use crate::commit::{self, RemoteRange};
@@ -81,12 +81,12 @@ impl<H: Host> Endpoint<H> {
             return Err(Error::Again);
         }
         let what = match (it.data, imm) {
-            (Some(_), Some(_)) => What::WriteWithImmediate,
-            (Some(data), None) => What::Write {
+            (Some(_), Some(_)) => OperationKind::WriteWithImmediate,
+            (Some(data), None) => OperationKind::Write {
                 data,
                 len: len as u32,
             },
-            (None, _) => What::Transmit,
+            (None, _) => OperationKind::Transmit,
         };
         let mut operation = Operation {
             left: posts,
@@ -183,8 +183,8 @@ impl<H: Host> Endpoint<H> {
     pub fn atomic(&mut self, host: &H, mut it: AtomicCall, attached: H::Operation) -> Result<()> {
         let connection = it.connection;
         let what = match it.result {
-            Some(result) => What::AtomicFetch { result },
-            None => What::Transmit,
+            Some(result) => OperationKind::AtomicFetch { result },
+            None => OperationKind::Transmit,
         };
         let id = self.begin(Operation::new(connection, what, Some(attached)).awaiting_answer());
         let header = Header {

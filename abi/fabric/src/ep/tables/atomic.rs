@@ -4,7 +4,7 @@
 // UNSAFETY: C functions that read lists of the program.
 
 use super::calls::descriptors;
-use super::deferred::{Buffers, Job, What};
+use super::deferred::{Buffers, DeferredCall, Job};
 use super::work;
 use crate::ep::atomic::{AtomicArgs, elements_of};
 use crate::ep::datatype::limits;
@@ -411,7 +411,7 @@ unsafe fn message(
         // trigger, as the program promises.
         return unsafe {
             let ep = &find::<EpObject, _>(ep)?.inner;
-            let what = What::Atomic {
+            let what = DeferredCall::Atomic {
                 operands: lists.operands.copy()?,
                 compare: lists.compare.copy()?,
                 result: lists.result.copy()?,

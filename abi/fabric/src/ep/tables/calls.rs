@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads the program's lists.
 
-use super::deferred::{Buffers, Job, What};
+use super::deferred::{Buffers, DeferredCall, Job};
 use super::work;
 use crate::ep::object::EpObject;
 use crate::ep::receive::Wanted;
@@ -176,7 +176,7 @@ unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelop
     let ep = &object.inner;
     if it.flags() & FI_TRIGGER != 0 {
         let flags = Some(it.flags() & !FI_TRIGGER);
-        let what = What::Send(Buffers::copy(iov, desc), Envelope { flags, ..it });
+        let what = DeferredCall::Send(Buffers::copy(iov, desc), Envelope { flags, ..it });
         // SAFETY: with this flag the context is a trigger, as the program promises.
         return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
     }
@@ -293,7 +293,7 @@ unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filt
         let ep = &object.inner;
         if triggered {
             let flags = Some(it.flags() & !FI_TRIGGER);
-            let what = What::Receive(Buffers::copy(iov, desc), Filter { flags, ..it });
+            let what = DeferredCall::Receive(Buffers::copy(iov, desc), Filter { flags, ..it });
             // SAFETY: with this flag the context is a trigger, as the program promises.
             return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
         }

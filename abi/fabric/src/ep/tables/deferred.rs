@@ -56,7 +56,7 @@ impl<T: Copy> Buffers<T> {
 }
 
 /// An operation and all its arguments.
-pub(super) enum What {
+pub(super) enum DeferredCall {
     Send(Buffers<iovec>, Envelope),
     Receive(Buffers<iovec>, Filter),
     Rma {
@@ -80,7 +80,7 @@ pub(super) enum What {
 /// An operation that is started later.
 pub(super) struct Job {
     ep: Arc<Endpoint>,
-    what: What,
+    what: DeferredCall,
     deferred: Option<Deferred>,
 }
 
@@ -92,7 +92,7 @@ unsafe impl Sync for Job {}
 
 impl Job {
     /// An operation with `FI_TRIGGER`.
-    pub(super) fn triggered(ep: &Arc<Endpoint>, mut what: What) -> Result<Self> {
+    pub(super) fn triggered(ep: &Arc<Endpoint>, mut what: DeferredCall) -> Result<Self> {
         ep.check_caps(FI_TRIGGER)?;
         ep.live()?;
         *what.flags_mut() |= QUEUED;
@@ -121,10 +121,10 @@ impl Job {
                     let (peer, context) = (msg.addr, msg.context);
                     let what = if work.op_type == FI_OP_SEND {
                         let it = Envelope::new(peer, None, context);
-                        What::Send(buffers, it.with_flags(flags, msg.data)?)
+                        DeferredCall::Send(buffers, it.with_flags(flags, msg.data)?)
                     } else {
                         let it = Filter::new(peer, None, context);
-                        What::Receive(buffers, it.with_flags(flags, msg::RECV_FLAGS)?)
+                        DeferredCall::Receive(buffers, it.with_flags(flags, msg::RECV_FLAGS)?)
                     };
                     (ep, what)
                 }
@@ -135,17 +135,17 @@ impl Job {
                     let (peer, context) = (msg.addr, msg.context);
                     let what = if work.op_type == FI_OP_TSEND {
                         let it = Envelope::new(peer, Some(msg.tag), context);
-                        What::Send(buffers, it.with_flags(flags, msg.data)?)
+                        DeferredCall::Send(buffers, it.with_flags(flags, msg.data)?)
                     } else {
                         let it = Filter::new(peer, Some((msg.tag, msg.ignore)), context);
-                        What::Receive(buffers, it.with_flags(flags, FI_COMPLETION)?)
+                        DeferredCall::Receive(buffers, it.with_flags(flags, FI_COMPLETION)?)
                     };
                     (ep, what)
                 }
                 FI_OP_READ | FI_OP_WRITE => {
                     let DeferredRma { ep, msg, flags } = *input(work.op.cast::<DeferredRma>())?;
                     let reads = work.op_type == FI_OP_READ;
-                    let what = What::Rma {
+                    let what = DeferredCall::Rma {
                         buffers: Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?,
                         remote: list(msg.rma_iov, msg.rma_iov_count)?.to_vec(),
                         peer: msg.addr,
@@ -206,15 +206,15 @@ impl Action for Job {
         let deferred = self.deferred.as_ref();
         match &self.what {
             // Deferred work has its own flags.
-            What::Send(buffers, it) => self.ep.send(&Message {
+            DeferredCall::Send(buffers, it) => self.ep.send(&Message {
                 deferred,
                 ..it.message(&buffers.list, buffers.desc(), 0)
             }),
-            What::Receive(buffers, it) => self.ep.receive(&Wanted {
+            DeferredCall::Receive(buffers, it) => self.ep.receive(&Wanted {
                 deferred,
                 ..it.wanted(&buffers.list, buffers.desc(), 0)
             }),
-            What::Rma {
+            DeferredCall::Rma {
                 buffers,
                 remote,
                 peer,
@@ -235,7 +235,7 @@ impl Action for Job {
                 },
                 *reads,
             ),
-            What::Atomic {
+            DeferredCall::Atomic {
                 operands,
                 compare,
                 result,
@@ -258,9 +258,11 @@ impl Action for Job {
             return;
         };
         let (place, kind, context, flags) = match &self.what {
-            What::Send(_, it) => (SENT, FI_SEND | it.kind(), it.context(), it.flags()),
-            What::Receive(_, it) => (RECEIVED, FI_RECV | it.kind(), it.context(), it.flags()),
-            What::Rma {
+            DeferredCall::Send(_, it) => (SENT, FI_SEND | it.kind(), it.context(), it.flags()),
+            DeferredCall::Receive(_, it) => {
+                (RECEIVED, FI_RECV | it.kind(), it.context(), it.flags())
+            }
+            DeferredCall::Rma {
                 context,
                 flags,
                 reads,
@@ -269,7 +271,7 @@ impl Action for Job {
                 true => (READ, FI_RMA | FI_READ, *context, *flags),
                 false => (WRITTEN, FI_RMA | FI_WRITE, *context, *flags),
             },
-            What::Atomic { args, .. } => match args.kind {
+            DeferredCall::Atomic { args, .. } => match args.kind {
                 Kind::Base => (WRITTEN, FI_ATOMIC | FI_WRITE, args.context, args.flags),
                 _ => (READ, FI_ATOMIC | FI_READ, args.context, args.flags),
             },
@@ -306,7 +308,7 @@ impl Action for Job {
     }
 }
 
-impl What {
+impl DeferredCall {
     fn flags_mut(&mut self) -> &mut u64 {
         match self {
             Self::Send(_, it) => it.flags_mut(),
@@ -337,10 +339,10 @@ unsafe fn atomic_of(
     compare: &DeferredLists,
     result: &DeferredLists,
     flags: u64,
-) -> Result<What> {
+) -> Result<DeferredCall> {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        Ok(What::Atomic {
+        Ok(DeferredCall::Atomic {
             operands: Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?,
             compare: Buffers::read(compare.msg_iov, compare.desc, compare.iov_count)?,
             result: Buffers::read(result.msg_iov, result.desc, result.iov_count)?,

@@ -4,7 +4,7 @@
 // UNSAFETY: C functions that read lists of the program.
 
 use super::calls::{descriptors, single};
-use super::deferred::{Buffers, Job, What};
+use super::deferred::{Buffers, DeferredCall, Job};
 use super::work;
 use crate::ep::object::EpObject;
 use crate::ep::rma::Transfer;
@@ -182,7 +182,7 @@ unsafe fn message(
     };
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
     if flags & FI_TRIGGER != 0 {
-        let what = What::Rma {
+        let what = DeferredCall::Rma {
             buffers: Buffers::copy(iov, desc),
             remote: remote.to_vec(),
             peer: msg.addr,

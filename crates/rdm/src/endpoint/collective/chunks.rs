@@ -1,6 +1,6 @@
 //! Sending and receiving chunks of collective operations.
 
-use super::super::operation::{Operation, Retained, What};
+use super::super::operation::{Operation, OperationKind, Retained};
 use super::super::send::{Outgoing, Own};
 use super::super::{Endpoint, Host, Note};
 use super::run::{Finished, Run};
@@ -75,7 +75,7 @@ impl<H: Host> Endpoint<H> {
                 signature: run.signature,
             })
         };
-        let what = What::Chunk {
+        let what = OperationKind::Chunk {
             run: run.number,
             taken: None,
         };
@@ -118,7 +118,7 @@ impl<H: Host> Endpoint<H> {
             group: group.name,
             seq: run.seq,
         };
-        let Some(chunk) = it.inbox.look(&key) else {
+        let Some(chunk) = it.early.look(&key) else {
             let address = self.member(host, run.group, receive.from)?;
             return match self.way_to_member(host, address, now) {
                 Ok(_) | Err(Error::Again | Error::TimedOut) => Ok(None),
@@ -140,7 +140,7 @@ impl<H: Host> Endpoint<H> {
             return Ok(None);
         }
         let it = self.collective.as_mut();
-        let Some(chunk) = it.and_then(|it| it.inbox.take(&key)) else {
+        let Some(chunk) = it.and_then(|it| it.early.take(&key)) else {
             return Ok(None);
         };
         match chunk.body {
@@ -172,7 +172,7 @@ impl<H: Host> Endpoint<H> {
             len: len as u32,
             key: host.everything(),
         }];
-        let what = What::Chunk {
+        let what = OperationKind::Chunk {
             run: run.number,
             taken: Some(chunk.id),
         };
@@ -203,7 +203,7 @@ impl<H: Host> Endpoint<H> {
     /// Our chunk has been answered, or the read of a peer's chunk is complete.
     #[cold]
     pub(in crate::endpoint) fn chunk_over(&mut self, host: &H, operation: Operation<H>) {
-        let What::Chunk { run, taken } = operation.what else {
+        let OperationKind::Chunk { run, taken } = operation.what else {
             return;
         };
         if let Some(id) = taken {
@@ -282,7 +282,7 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn keep_chunk(&mut self, host: &H, key: Key, chunk: Chunk) {
         let connection = chunk.connection;
         let it = self.collective.get_or_insert_default();
-        if !it.inbox.keep(key, chunk) {
+        if !it.early.keep(key, chunk) {
             self.exceeded(host, connection);
         }
     }

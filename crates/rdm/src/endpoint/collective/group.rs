@@ -144,7 +144,7 @@ impl<H: Host> Endpoint<H> {
                 group: name,
                 seq: LEFT,
             };
-            while let Some(chunk) = it.inbox.take(&key) {
+            while let Some(chunk) = it.early.take(&key) {
                 if let Body::Left(error) = chunk.body {
                     member.left = true;
                     early = early.or(Error::reported(error.into()));
@@ -203,7 +203,7 @@ impl<H: Host> Endpoint<H> {
             return;
         };
         let group = it.groups.remove(index);
-        it.inbox.forget_group(group.name);
+        it.early.forget_group(group.name);
         if group.broken.is_some() {
             return;
         }

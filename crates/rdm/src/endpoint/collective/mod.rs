@@ -24,7 +24,7 @@ pub use group::Members;
 pub use run::{Call, Loaded};
 
 use super::Host;
-use crate::collective::early_chunks::Inbox;
+use crate::collective::early_chunks::EarlyChunks;
 use crate::collective::names::Name;
 use crate::error::{Error, Result};
 use crate::header::Header;
@@ -56,7 +56,7 @@ pub(super) struct Groups<G, O> {
     groups: Vec<Group<G>>,
     /// How many groups with the same members were joined.
     instances: HashMap<u64, u32>,
-    inbox: Inbox,
+    early: EarlyChunks,
     runs: Vec<Run<O>>,
     /// How many messages of ended runs are still unanswered.
     finished: Vec<Finished>,
@@ -73,7 +73,7 @@ impl<G, O> Default for Groups<G, O> {
         Self {
             groups: Vec::new(),
             instances: HashMap::new(),
-            inbox: Inbox::default(),
+            early: EarlyChunks::default(),
             runs: Vec::new(),
             finished: Vec::new(),
             telling: Vec::new(),
@@ -98,7 +98,7 @@ impl<G, O> Groups<G, O> {
     /// Handles a lost connection. If it was in use, its peer counts as having left all groups, because messages between
     /// the two may be lost.
     pub(super) fn forget_connection(&mut self, connection: usize, peer: SocketAddr, was_up: bool) {
-        if !self.inbox.forget_connection(connection) && !was_up {
+        if !self.early.forget_connection(connection) && !was_up {
             return;
         }
         for group in &mut self.groups {
@@ -154,8 +154,8 @@ mod tests {
                 body: Body::Here(Vec::new()),
             };
             if brought {
-                assert!(it.inbox.keep(key, chunk));
-                assert!(it.inbox.take(&key).is_some(), "nothing of it is left");
+                assert!(it.early.keep(key, chunk));
+                assert!(it.early.take(&key).is_some(), "nothing of it is left");
             }
             it.forget_connection(3, theirs, was_up);
             let left = it.groups[0].members.iter().map(|member| member.left);

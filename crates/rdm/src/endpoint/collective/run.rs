@@ -1,6 +1,6 @@
 //! Operations in flight: each follows its plan, round by round, whenever the endpoint makes progress.
 
-use super::super::operation::What;
+use super::super::operation::OperationKind;
 use super::super::{Endpoint, Host};
 use super::{Groups, reserved, zeroed};
 use crate::atomic::{DataType, Op, apply};
@@ -374,7 +374,7 @@ impl<H: Host> Endpoint<H> {
     fn give_up_chunks(&mut self, host: &H, run: u64) {
         let of_run = self
             .operations
-            .all(|it| matches!(it.what, What::Chunk { run: of, .. } if of == run));
+            .all(|it| matches!(it.what, OperationKind::Chunk { run: of, .. } if of == run));
         for id in of_run {
             if let Some(operation) = self.operations.get(id)
                 && operation.awaits_answer
