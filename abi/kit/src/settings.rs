@@ -128,8 +128,25 @@ pub const STRICT: Setting = Setting {
     accepts: |value| matches!(value, "0" | "1"),
 };
 
+const YES: [&str; 4] = ["1", "yes", "true", "on"];
+const NO: [&str; 4] = ["0", "no", "false", "off"];
+
+/// Whether a word means yes, as libfabric reads its variables.
+pub fn is_yes(value: &str) -> bool {
+    YES.contains(&&*value.to_lowercase())
+}
+
+/// Libfabric: no peer-to-peer transfers with memory of devices.
+pub const DISABLE_P2P: Setting = Setting {
+    name: "FI_HMEM_DISABLE_P2P",
+    default: "0",
+    allowed: "0, no, false, off, 1, yes, true or on",
+    meaning: "libfabric: 1 forbids peer-to-peer transfers with memory of devices; rkey makes none, so endpoints only say so",
+    accepts: |value| NO.contains(&&*value.to_lowercase()) || is_yes(value),
+};
+
 /// All variables.
-pub const SETTINGS: &[Setting] = &[LOG, LOCAL_ROUTES, MR_MODE, PROFILE, STRICT];
+pub const SETTINGS: &[Setting] = &[LOG, LOCAL_ROUTES, MR_MODE, PROFILE, STRICT, DISABLE_P2P];
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ use crate::{errno, flags};
 use rkey_device::Device;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Addressing, Region, RegionSpec, Rules};
+use rkey_kinds::file::{self, FileMemory};
 use rkey_kit::{Errno, Spares, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -94,25 +95,12 @@ impl MrObject {
 
 /// Memory that a region keeps, if it is not the program's own.
 enum Backing {
-    /// A mapping of a dma-buf.
-    Mapping(#[allow(dead_code, reason = "released with the region")] Mapping),
+    /// A mapping of a DMA-buf or another file.
+    File(FileMemory),
     /// Device memory.
     Dm(#[allow(dead_code, reason = "released with the region")] DmRef),
     /// A null region, which has no memory.
     Null,
-}
-
-/// Our own mapping, unmapped together with its region.
-struct Mapping {
-    start: *mut c_void,
-    len: usize,
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: this mapping was made for one region, which is deregistered.
-        unsafe { libc::munmap(self.start, self.len) };
-    }
 }
 
 /// What is registered, and how.
@@ -187,8 +175,16 @@ unsafe fn register_with(
     };
     let vacant = vacant::<MrObject>(&SPARES)?;
     // SAFETY: the program that registers memory promises what `register` requires.
-    let region = unsafe { device.register(&spec) }
-        .map_err(|error| errno::of_registration("ibv_reg_mr", &error))?;
+    let region = unsafe {
+        match &backing {
+            Some(Backing::File(FileMemory {
+                copier: copier @ Some(_),
+                ..
+            })) => device.register_foreign(&spec, std::slice::from_ref(copier)),
+            _ => device.register(&spec),
+        }
+    };
+    let region = region.map_err(|error| errno::of_registration("ibv_reg_mr", &error))?;
     let shown = (wanted.shown, wanted.len as usize);
     let c = structure(pd, pd_handle, shown, &region);
     let base = match spec.addressing {
@@ -294,7 +290,7 @@ pub unsafe extern "C" fn reg_mr_iova(
     unsafe { reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
-/// `ibv_reg_dmabuf_mr`: for files that support `mmap`.
+/// `ibv_reg_dmabuf_mr`: for files that support `mmap`. The driver of a DMA-buf is told about each access.
 ///
 /// # Safety
 /// The memory stays valid until the region is deregistered.
@@ -314,44 +310,26 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         }
         let writes = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
         let writable = access as u32 & writes != 0;
-        let inside = (offset % PAGE) as usize;
-        let mapping = map(fd, offset - inside as u64, inside + length, writable)?;
+        let memory = file::map(fd, offset, length, writable).map_err(of_file)?;
         let wanted = Registration {
-            start: mapping.start as u64 + inside as u64,
+            start: memory.range.start(),
             len: length as u64,
             addressing: Addressing::Iova(iova),
             flags: access as u32,
             shown: offset as *mut c_void,
         };
         // SAFETY: the mapping lives as long as the region.
-        unsafe { register_with(object, pd, &wanted, Some(Backing::Mapping(mapping))) }
+        unsafe { register_with(object, pd, &wanted, Some(Backing::File(memory))) }
     })
 }
 
-fn map(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<Mapping, Errno> {
-    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-    // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
-    let start = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            protection,
-            libc::MAP_SHARED,
-            fd,
-            offset,
-        )
-    };
-    if start == libc::MAP_FAILED {
-        let errno = Errno::last();
-        // The dma-buf cannot be mapped: only its exporter can reach it.
-        return Err(if errno == Errno::NODEV {
-            Errno::OPNOTSUPP
-        } else {
-            errno
-        });
+/// The error of a file that cannot be mapped.
+fn of_file(error: std::io::Error) -> Errno {
+    match Errno::from(&error) {
+        // Only the exporter of the DMA-buf can reach its memory.
+        Errno::NODEV => Errno::OPNOTSUPP,
+        errno => errno,
     }
-    Ok(Mapping { start, len })
 }
 
 /// `ibv_dereg_mr`. When it returns 0, no access to the memory is in progress, and none will begin.
@@ -402,10 +380,7 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
             let ((base, flags), c) = unsafe { (*mr.base.get(), &*mr.c()) };
             let memory = match mr.backing.get().map(|backing| &**backing) {
                 None => Some(c.addr as u64),
-                // The structure says where in the file the memory begins, and so where in its first page.
-                Some(Backing::Mapping(mapping)) => {
-                    Some(mapping.start as u64 + c.addr as u64 % PAGE)
-                }
+                Some(Backing::File(memory)) => Some(memory.range.start()),
                 Some(Backing::Dm(_) | Backing::Null) => None,
             };
             Advised {

@@ -119,9 +119,28 @@ impl Place {
 /// [`Refusal`].
 pub fn hold(kind: Kind, wanted: &Wanted) -> Result<Copier, Refusal> {
     let runtime = kind.runtime()?;
+    if wanted.reads && !kind.is_readable() {
+        return Err(Refusal::NotReadable { kind });
+    }
     let address = wanted.range.start();
-    let found = runtime.find(address);
-    let Some(allocation) = found.map_err(|failure| Refusal::failed(kind, &failure))? else {
+    let found = if kind.discovers() {
+        let found = runtime.find(address);
+        found.map_err(|failure| Refusal::failed(kind, &failure))?
+    } else {
+        let other = discover(address)?.is_some();
+        (!other).then_some(Allocation {
+            range: wanted.range,
+            id: 0,
+            device: wanted.device,
+            place: if wanted.host {
+                Place::Host
+            } else {
+                Place::Device
+            },
+            context: 0,
+        })
+    };
+    let Some(allocation) = found else {
         let found = match discover(address)? {
             Some(found) => format!("{} memory", found.kind()),
             None => "system memory".into(),
@@ -198,6 +217,9 @@ impl Held {
 
     /// Whether the bytes are still those of the allocation; the allocation as it is now.
     fn current(&self, address: u64) -> Result<Allocation, String> {
+        if !self.kind.discovers() {
+            return Ok(self.allocation);
+        }
         let same =
             |it: &Allocation| it.id == self.allocation.id && it.range == self.allocation.range;
         match self.runtime.find(address) {

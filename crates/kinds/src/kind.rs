@@ -58,6 +58,12 @@ impl Kind {
         matches!(self, Self::Cuda | Self::Rocr | Self::LevelZero)
     }
 
+    /// Whether the runtime copies from its memory by address.
+    #[must_use]
+    pub const fn is_readable(self) -> bool {
+        !matches!(self, Self::Neuron)
+    }
+
     /// Loads the runtime's library, if that has not been done.
     ///
     /// # Errors

@@ -15,6 +15,8 @@
 //! A [`hold`] gives a copier ([`rkey_base::foreign::ForeignMemory`]) that compares the allocation with that of the
 //! registration before each copy: an address that was freed and given out again is not the same memory.
 //!
+//! Neuron and SynapseAI cannot say what an address is: the program's word counts.
+//!
 //! Runtimes are never initialised here: memory of an accelerator exists only after the program has done that.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]

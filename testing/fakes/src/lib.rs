@@ -7,6 +7,7 @@
 // UNSAFETY: loads a library that was built a moment ago, and calls its functions.
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,34 @@ pub const CUDA: Runtime = Runtime {
     name: "CUDA",
     library: "libcuda.so.1",
     source: include_str!("cuda.c"),
+};
+
+/// `libhsa-runtime64.so.1`.
+pub const ROCR: Runtime = Runtime {
+    name: "ROCr",
+    library: "libhsa-runtime64.so.1",
+    source: include_str!("rocr.c"),
+};
+
+/// `libze_loader.so.1`.
+pub const LEVEL_ZERO: Runtime = Runtime {
+    name: "Level Zero",
+    library: "libze_loader.so.1",
+    source: include_str!("level_zero.c"),
+};
+
+/// `libnrt.so.1`.
+pub const NEURON: Runtime = Runtime {
+    name: "Neuron",
+    library: "libnrt.so.1",
+    source: include_str!("neuron.c"),
+};
+
+/// `libSynapse.so`.
+pub const SYNAPSE_AI: Runtime = Runtime {
+    name: "SynapseAI",
+    library: "libSynapse.so",
+    source: include_str!("synapse_ai.c"),
 };
 
 /// Where memory of a fake is.
@@ -93,9 +122,9 @@ impl Runtime {
     }
 
     fn build(&self) -> Option<PathBuf> {
-        let name = format!("rkey-fake-{}-{}", self.name, std::process::id());
-        let place = std::env::temp_dir().join(name);
-        let (source, library) = (place.with_extension("c"), place.with_extension("so"));
+        let name = format!("rkey-fake-{}-{}", self.library, std::process::id());
+        let place = |end: &str| std::env::temp_dir().join(format!("{name}.{end}"));
+        let (source, library) = (place("c"), place("so"));
         std::fs::write(&source, [COMMON, self.source].concat()).expect("room for a file");
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
@@ -113,6 +142,52 @@ impl Runtime {
             Err(_) => None,
         }
     }
+}
+
+/// A DMA-buf of one of the kernel's drivers (`/dev/udmabuf`), and the memfd that has its pages. `None` if this host has none;
+/// the test says that it skips that.
+///
+/// # Panics
+/// There is a driver, and it makes no buffer.
+#[must_use]
+pub fn dma_buf(len: usize) -> Option<(OwnedFd, OwnedFd)> {
+    // SAFETY: names, and structures of their calls; new descriptors.
+    unsafe {
+        let driver = libc::open(c"/dev/udmabuf".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if driver < 0 {
+            println!("skipped: /dev/udmabuf cannot be opened, so there is no DMA-buf");
+            return None;
+        }
+        let driver = OwnedFd::from_raw_fd(driver);
+        let flags = libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
+        let pages = OwnedFd::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), flags));
+        assert_eq!(libc::ftruncate(pages.as_raw_fd(), len as i64), 0);
+        let sealed = libc::fcntl(pages.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
+        assert_eq!(sealed, 0);
+        // `struct udmabuf_create`, and `UDMABUF_CREATE`.
+        let create = Create {
+            memfd: pages.as_raw_fd(),
+            flags: 1,
+            offset: 0,
+            size: len as u64,
+        };
+        let request = 1 << 30 | (size_of::<Create>() << 16) as u32 | 0x75 << 8 | 0x42;
+        let made = libc::ioctl(
+            driver.as_raw_fd(),
+            request as libc::Ioctl,
+            &raw const create,
+        );
+        assert!(made >= 0, "{}", std::io::Error::last_os_error());
+        Some((OwnedFd::from_raw_fd(made), pages))
+    }
+}
+
+#[repr(C)]
+struct Create {
+    memfd: i32,
+    flags: u32,
+    offset: u64,
+    size: u64,
 }
 
 macro_rules! call {

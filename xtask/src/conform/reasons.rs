@@ -9,8 +9,6 @@ const NO_BEHAVIOUR: &str = "says nothing about behaviour";
 const AT_ONCE: &str =
     "registration is complete when the call returns, so it neither fails nor writes `*mr` later";
 const EXACT: &str = "a permission that is not used: rights are enforced exactly";
-const RUNTIME: &str = "a runtime that is absent: its interface is refused, which \
-    `interfaces_count_only_with_hmem` shows";
 const NO_CACHE: &str = "a permission that is not used: there is no registration cache";
 
 /// Clauses that require nothing here.
@@ -38,11 +36,6 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("DA-038", "promises nothing about other endpoints"),
     ("FI-103", EXACT),
     ("FI-107", "what a descriptor holds cannot be seen"),
-    ("FI-125", RUNTIME),
-    ("FI-126", RUNTIME),
-    ("FI-127", RUNTIME),
-    ("FI-128", RUNTIME),
-    ("FI-129", RUNTIME),
     ("FI-132", HEADER),
     ("FI-134", HEADER),
     (
@@ -56,6 +49,8 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     ),
     ("FI-193", "refresh is supported"),
     ("FI-205", AT_ONCE),
+    ("FI-221", NO_BEHAVIOUR),
+    ("FI-222", NO_BEHAVIOUR),
     ("FI-231", NO_CACHE),
     ("FI-233", NO_CACHE),
     ("FI-262", NO_BEHAVIOUR),
@@ -67,7 +62,6 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("FI-I31", HEADER),
 ];
 
-const DEVICE: &str = "is about device memory, which is not built yet";
 const CACHE: &str = "is about the registration cache, which is not built yet";
 
 /// Clauses that are open, and what is missing where only a part is shown.
@@ -76,19 +70,6 @@ const OPEN: &[(&str, &str)] = &[
         "DA-I12",
         "the source of a send or RDMA write needs no local read: `dtest` sends from memory without it",
     ),
-    ("FI-067", DEVICE),
-    (
-        "FI-084",
-        "not of buffers of devices: device memory is not built yet",
-    ),
-    (
-        "FI-085",
-        "not of buffers of devices: device memory is not built yet",
-    ),
-    ("FI-144", DEVICE),
-    ("FI-218", DEVICE),
-    ("FI-219", DEVICE),
-    ("FI-I13", DEVICE),
     ("FI-I44", CACHE),
     ("FI-I45", CACHE),
     ("FI-I46", CACHE),

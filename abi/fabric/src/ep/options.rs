@@ -7,7 +7,9 @@ use super::object::EpObject;
 use super::shared::SrxObject;
 use super::*;
 use crate::info::offer::{CM_DATA_SIZE, INJECT_SIZE, MAX_DGRAM_SIZE, MAX_MSG_SIZE};
+use crate::mr::hmem;
 use crate::object::{find, status};
+use rkey_kinds::Kind;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicI32;
 
@@ -138,7 +140,10 @@ pub(super) unsafe extern "C" fn getopt(
                 CM_DATA_SIZE
             }
             FI_OPT_FI_HMEM_P2P => {
-                let wish = target.endpoint()?.hmem_p2p.load(Ordering::Relaxed);
+                let wish = match hmem::is_p2p_disabled() {
+                    true => FI_HMEM_P2P_DISABLED,
+                    false => target.endpoint()?.hmem_p2p.load(Ordering::Relaxed),
+                };
                 // SAFETY: the program promises a length and room for as many bytes.
                 return unsafe { give(wish, value, len) };
             }
@@ -213,13 +218,18 @@ pub(super) unsafe extern "C" fn setopt(
                 }
                 FI_OPT_FI_HMEM_P2P => set_p2p(&target.endpoint()?.hmem_p2p, take(value, len)?),
                 FI_OPT_CUDA_API_PERMITTED => {
-                    target.endpoint()?;
-                    // A C boolean: one byte. Whatever its value, the CUDA API is never called.
-                    take::<u8>(value, len)?;
-                    if is_cuda_there() {
-                        Ok(())
-                    } else {
+                    let hmem = target.endpoint()?.domain.hmem;
+                    // A C boolean: one byte.
+                    let permitted = take::<u8>(value, len)? != 0;
+                    let there = is_cuda_there() || hmem && Kind::Cuda.load().is_ok();
+                    if !there {
                         Err(FiError::INVAL.because(format_args!("there is no CUDA here")))
+                    } else if hmem && !permitted {
+                        Err(FiError::OPNOTSUPP.because(format_args!(
+                            "CUDA memory is copied by calls of the CUDA driver only"
+                        )))
+                    } else {
+                        Ok(())
                     }
                 }
                 FI_OPT_SHARED_MEMORY_PERMITTED => {
@@ -245,14 +255,17 @@ pub(super) unsafe extern "C" fn setopt(
     })
 }
 
-/// FI-I27: there is no device whose memory could be reached without a copy.
+/// FI-I27: the memory of devices is always copied by their runtimes, never reached from elsewhere. So nothing changes if
+/// that is forbidden, and it cannot be required.
 fn set_p2p(place: &AtomicI32, wish: c_int) -> Result<()> {
     match wish {
         FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => {
             place.store(wish, Ordering::Relaxed);
             Ok(())
         }
-        _ => Err(FiError::OPNOTSUPP),
+        _ => Err(FiError::OPNOTSUPP.because(format_args!(
+            "the memory of devices is copied: FI_HMEM_P2P_REQUIRED is impossible"
+        ))),
     }
 }
 

@@ -16,9 +16,10 @@ use rkey_device::core::{Access, LocalKey, Region, RegionSpec};
 use rkey_device::{Device, DeviceError};
 use rkey_kinds::file::{self, Mapping};
 use rkey_kinds::{Kind, Refusal, Wanted, discover};
+use rkey_kit::settings::{self, DISABLE_P2P};
 use std::ffi::c_int;
 use std::fmt::Arguments;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The interface that a program names, with its device.
 #[derive(Clone, Copy)]
@@ -242,6 +243,18 @@ pub(super) unsafe fn register(
             _ => device.register(spec),
         }
     }
+}
+
+/// Whether the environment forbids peer-to-peer transfers (FI-218). There are none: this only changes what an endpoint says.
+pub(crate) fn is_p2p_disabled() -> bool {
+    static DISABLED: LazyLock<bool> = LazyLock::new(|| match DISABLE_P2P.value() {
+        Ok(value) => value.is_some_and(|value| settings::is_yes(&value)),
+        Err(error) => {
+            tracing::warn!("{error}");
+            false
+        }
+    });
+    *DISABLED
 }
 
 /// Whether the processor must not touch a buffer that the program passes.

@@ -15,15 +15,32 @@ fn persistent(it: &Mapping<'_>) -> bool {
     it.rights.ends_with('s') && it.inode != "0" && named
 }
 
+/// Whether a file is on storage: on a disk, or in persistent memory under a DAX file system. Files of file systems in memory,
+/// and devices, cannot be made durable.
+fn is_stored(path: &str) -> bool {
+    const IN_MEMORY: [i64; 3] = [libc::TMPFS_MAGIC, 0x8584_58f6, 0x9584_58f6]; // tmpfs, ramfs, hugetlbfs
+    let Ok(path) = std::ffi::CString::new(path) else {
+        return false;
+    };
+    // SAFETY: a C string, and room for the answer.
+    unsafe {
+        let mut about: libc::statfs = std::mem::zeroed();
+        libc::statfs(path.as_ptr(), &raw mut about) == 0 && !IN_MEMORY.contains(&about.f_type)
+    }
+}
+
 /// Refuses memory outside shared mappings of files; `foreign` says that not the processor copies it.
 pub(crate) fn check<'a>(
     ranges: impl IntoIterator<Item = &'a VaRange>,
     foreign: bool,
 ) -> Result<()> {
-    if !foreign && mappings::cover(ranges, persistent)? {
+    let stored = |it: &Mapping<'_>| persistent(it) && is_stored(it.name);
+    if !foreign && mappings::cover(ranges, stored)? {
         return Ok(());
     }
-    tracing::warn!("FI_RMA_PMEM needs a shared mapping (MAP_SHARED) of a file that has a name");
+    tracing::warn!(
+        "FI_RMA_PMEM needs a shared mapping (MAP_SHARED) of a file that has a name, on a file system with storage (not tmpfs)"
+    );
     Err(FiError::INVAL)
 }
 
@@ -41,6 +58,11 @@ pub(crate) fn sync(range: &VaRange) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_and_file_systems_in_memory_do_not_store() {
+        assert!(!is_stored("/dev/null") && !is_stored("/there/is/no/such/file"));
+    }
 
     #[test]
     fn only_shared_mappings_of_named_files_are_persistent() {

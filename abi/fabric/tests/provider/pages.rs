@@ -1,9 +1,13 @@
 //! The pages of regions: absent, changing, refreshed.
 
 use crate::harness::*;
+use crate::peer::apart;
 use crate::registration::pair;
 use rkey_fi::sys::*;
 use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -368,47 +372,51 @@ fn a_dma_buf_is_reached_without_a_mapping_of_the_program() {
             ..Wish::mode(mode)
         };
         let (a, b, peer) = pair(&wish);
-        // A memfd stands in for a DMA-buf.
-        // SAFETY: a name, and our own descriptor.
-        let fd = unsafe {
-            let fd = libc::memfd_create(c"buffer".as_ptr(), 0);
-            assert_eq!(libc::ftruncate(fd, 3 * PAGE as i64), 0);
-            fd
-        };
-        let offset = PAGE as u64 + 64;
-        let register = |len, base: u64| {
-            let buf = MrDmabuf {
-                fd,
-                offset,
-                len,
-                base_addr: base as *mut _,
-            };
-            let mut attr = attributes(&[], REMOTE, 1);
-            attr.known.mr_iov = (&raw const buf).cast();
-            attr.known.iov_count = 1;
-            b.regattr(&attr, FI_MR_DMABUF)
-        };
-        let mr = register(128, base).unwrap();
-        let first = if mode == 0 { 0 } else { base + offset };
-        assert_eq!(a.write(peer, &[7; 8], first, 1), 0);
-        assert_eq!(a.write(peer, &[8; 1], first + 127, 1), 0);
-        assert_eq!(a.write(peer, &[9; 1], first + 128, 1), libc::EACCES);
-        let mut bytes = [0u8; 192];
-        // SAFETY: the buffer has this length.
-        let read = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), 192, PAGE as i64) };
-        assert_eq!(read, 192);
-        assert_eq!(
-            (&bytes[63..73], bytes[191]),
-            (&[0, 7, 7, 7, 7, 7, 7, 7, 7, 0][..], 8)
-        );
-        assert_eq!(mr.close(), 0);
-        let refused = Some(-libc::EINVAL);
-        assert_eq!(register(128, base + 8).err(), refused, "not page-aligned");
-        assert_eq!(register(3 * PAGE, base).err(), refused, "too long");
-        absurd_buffers(&b, fd);
-        // SAFETY: our own descriptor.
-        unsafe { libc::close(fd) };
+        // A memfd, and a DMA-buf of the kernel where there is one, with the memfd of its pages.
+        // SAFETY: a name; a new descriptor.
+        let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"buffer".as_ptr(), 0)) };
+        let file = File::from(file);
+        file.set_len(3 * PAGE as u64).unwrap();
+        let plain = (OwnedFd::from(file.try_clone().unwrap()), file);
+        let kernel = rkey_fakes::dma_buf(3 * PAGE);
+        let kernel = kernel.map(|(buffer, pages)| (buffer, File::from(pages)));
+        for (buffer, pages) in [Some(plain), kernel].into_iter().flatten() {
+            reaches(&a, &b, peer, (mode, base), buffer.as_raw_fd(), &pages);
+        }
     }
+}
+
+/// The bytes of a DMA-buf with these pages are reached.
+fn reaches(a: &Side, b: &Side, peer: u64, (mode, base): (c_int, u64), fd: c_int, pages: &File) {
+    let offset = PAGE as u64 + 64;
+    let register = |len, base: u64| {
+        let buf = MrDmabuf {
+            fd,
+            offset,
+            len,
+            base_addr: base as *mut _,
+        };
+        let mut attr = attributes(&[], REMOTE, 1);
+        attr.known.mr_iov = (&raw const buf).cast();
+        attr.known.iov_count = 1;
+        b.regattr(&attr, FI_MR_DMABUF)
+    };
+    let mr = register(128, base).unwrap();
+    let first = if mode == 0 { 0 } else { base + offset };
+    assert_eq!(a.write(peer, &[7; 8], first, 1), 0);
+    assert_eq!(a.write(peer, &[8; 1], first + 127, 1), 0);
+    assert_eq!(a.write(peer, &[9; 1], first + 128, 1), libc::EACCES);
+    let mut bytes = [0u8; 192];
+    pages.read_exact_at(&mut bytes, PAGE as u64).unwrap();
+    assert_eq!(
+        (&bytes[63..73], bytes[191]),
+        (&[0, 7, 7, 7, 7, 7, 7, 7, 7, 0][..], 8)
+    );
+    assert_eq!(mr.close(), 0);
+    let refused = Some(-libc::EINVAL);
+    assert_eq!(register(128, base + 8).err(), refused, "not page-aligned");
+    assert_eq!(register(3 * PAGE, base).err(), refused, "too long");
+    absurd_buffers(b, fd);
 }
 
 /// Buffers with inconsistent numbers, or a descriptor of something else: all are refused.
@@ -457,6 +465,12 @@ fn absurd_buffers(b: &Side, memfd: c_int) {
 /// Proves: FI-123, FI-124, FI-130, FI-146
 #[test]
 fn interfaces_count_only_with_hmem() {
+    let test = "pages::interfaces_count_only_with_hmem";
+    // Other tests load fake runtimes.
+    apart(test, ("FI_HMEM_DISABLE_P2P", "0"), refused_without_runtimes);
+}
+
+fn refused_without_runtimes() {
     let plain = Side::open(&Wish::default());
     let hmem = Side::open(&Wish {
         caps: FI_MSG | FI_RMA | FI_HMEM,
@@ -474,6 +488,9 @@ fn interfaces_count_only_with_hmem() {
             FI_HMEM_SYSTEM => {
                 assert_eq!(result.unwrap().close(), 0);
                 assert_eq!(hmem.regattr(&attr, FI_HMEM_HOST_ALLOC).unwrap().close(), 0);
+            }
+            FI_HMEM_CUDA if std::path::Path::new("/dev/nvidiactl").exists() => {
+                assert_eq!(result.err(), Some(-libc::EINVAL), "not its memory");
             }
             FI_HMEM_CUDA..=FI_HMEM_SYNAPSEAI => assert_eq!(result.err(), Some(-libc::ENOSYS)),
             _ => assert_eq!(result.err(), Some(-libc::EINVAL)),

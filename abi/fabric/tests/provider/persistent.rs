@@ -197,6 +197,27 @@ fn memory_that_ends_with_the_process_is_not_persistent() {
     let memfd = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(memfd) };
     memfd.set_len(PAGE as u64).unwrap();
     let nameless = map_file(&memfd, PAGE, libc::MAP_SHARED);
+    // A file in memory has a name, and ends with the system.
+    let folder = Path::new("/dev/shm");
+    let in_memory = (folder.is_dir() && !is_stored(folder) && is_writable(folder)).then(|| {
+        let path = folder.join(format!("rkey-fi-memory-{}", std::process::id()));
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        file.set_len(PAGE as u64).unwrap();
+        let at = map_file(&file, PAGE, libc::MAP_SHARED);
+        (at, path)
+    });
+    if let Some((at, path)) = in_memory {
+        let refused = b.reg_at(at, PAGE, REMOTE, 1, FI_RMA_PMEM).unwrap_err();
+        assert_eq!(refused, -libc::EINVAL, "tmpfs");
+        unmap(at, PAGE);
+        std::fs::remove_file(path).unwrap();
+    }
     for (at, len) in [
         (private.at, PAGE),
         (anonymous, PAGE),

@@ -207,8 +207,7 @@ fn a_region_has_as_many_segments_as_the_domain_says() {
     assert!(b.regattr(&attributes(&iov, REMOTE, 1), 0).err().unwrap() < 0);
 }
 
-/// Proves: FI-141, FI-147, FI-149, FI-150, FI-228
-/// Proves partly: FI-145 (without FI_HMEM it is refused; there is no device memory for which it would be of use)
+/// Proves: FI-141, FI-145, FI-147, FI-149, FI-150, FI-228
 #[test]
 fn unsupported_flags_are_refused_by_all_calls() {
     let b = Side::open(&Wish::default());

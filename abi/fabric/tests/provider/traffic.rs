@@ -298,30 +298,6 @@ fn a_payload_does_not_move_up_into_the_next_buffer() {
     assert_eq!((one, two), (vec![0; HALF], vec![0; HALF]));
 }
 
-/// Proves partly: FI-I27 (there is no device memory yet, so `FI_HMEM_DISABLE_P2P` has nothing to forbid)
-#[test]
-fn there_is_no_device_to_reach_without_a_copy() {
-    let a = Side::open(&Wish::default());
-    for (wish, code) in [
-        (FI_HMEM_P2P_ENABLED, 0),
-        (FI_HMEM_P2P_REQUIRED, -libc::EOPNOTSUPP),
-        (FI_HMEM_P2P_DISABLED, 0),
-    ] {
-        // SAFETY: a live handle and our own number.
-        let result = unsafe {
-            let setopt = (*(*a.ep).ops).setopt;
-            setopt(
-                a.ep.cast(),
-                0,
-                FI_OPT_FI_HMEM_P2P,
-                (&raw const wish).cast(),
-                4,
-            )
-        };
-        assert_eq!(result, code);
-    }
-}
-
 /// Writes with remote completion data to one or two remote buffers.
 fn write_data(a: &Side, peer: u64, data: u64, places: &[RmaIov]) -> Result<(), i32> {
     let mut bytes = vec![7u8; places.iter().map(|place| place.len).sum()];

@@ -4,6 +4,9 @@ use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{RecvWr, SrqInitAttr};
 use ibverbs::{mr, pd, post, qp, rereg, srq};
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 
 /// Proves: VB-005, VB-002, VB-016
@@ -165,19 +168,56 @@ fn newer_flags_and_registration_calls() {
             assert_eq!(world.run(a, &mut write), WC_SUCCESS);
             assert_eq!(world.word(4096 + 8 * (place + 1)), 5);
         }
-        // A mappable file stands in for a dma-buf.
-        let file = libc::memfd_create(c"buffer".as_ptr(), 0);
-        assert_eq!(libc::ftruncate(file, 8192), 0);
-        let buffer = mr::reg_dmabuf_mr(world.pd, 4096, 64, 4096, file, ALL as i32);
-        assert!(!buffer.is_null());
-        let mut entry = sge(world.at(0), 8, (*near).lkey);
-        let mut write = remote(1, WR_RDMA_WRITE, &mut entry, 4096, (*buffer).rkey);
-        assert_eq!(world.run(a, &mut write), WC_SUCCESS);
-        let mut bytes = 0u64;
-        assert_eq!(libc::pread(file, (&raw mut bytes).cast(), 8, 4096), 8);
-        assert_eq!(bytes, 5);
         assert!(mr::reg_dmabuf_mr(world.pd, 0, 64, 0, -1, 0).is_null());
-        assert_eq!((mr::dereg_mr(buffer), libc::close(file)), (0, 0));
+    }
+}
+
+/// Proves partly: VB-I02 (`ibv_reg_dmabuf_mr`)
+#[test]
+fn a_dma_buf_and_any_other_file_can_be_registered() {
+    let mut world = World::new();
+    let [a, _] = world.pair(QPT_RC);
+    world.set(0, 5);
+    let near = world.register(0, 64, ALL);
+    // A memfd; and a DMA-buf of the kernel with the memfd of its pages, where there is one.
+    // SAFETY: a name; a new descriptor.
+    let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"file".as_ptr(), 0)) };
+    let file = File::from(file);
+    file.set_len(8192).unwrap();
+    let buffers = [
+        Some((OwnedFd::from(file.try_clone().unwrap()), file)),
+        rkey_fakes::dma_buf(8192).map(|(buffer, pages)| (buffer, File::from(pages))),
+    ];
+    for (buffer, pages) in buffers.into_iter().flatten() {
+        let fd = buffer.as_raw_fd();
+        // SAFETY: live objects.
+        let refused = unsafe { mr::reg_dmabuf_mr(world.pd, 4096, 8192, 0, fd, ALL as i32) };
+        assert!(refused.is_null(), "longer than the file");
+        // SAFETY: as above; the region keeps the file.
+        unsafe {
+            let region = mr::reg_dmabuf_mr(world.pd, 4160, 64, 1 << 40, fd, ALL as i32);
+            assert!(!region.is_null());
+            drop(buffer);
+            let mut entry = sge(world.at(0), 8, (*near).lkey);
+            let mut write = remote(1, WR_RDMA_WRITE, &mut entry, 1 << 40, (*region).rkey);
+            assert_eq!(world.run(a, &mut write), WC_SUCCESS);
+            let mut bytes = [0; 8];
+            pages.read_exact_at(&mut bytes, 4160).unwrap();
+            assert_eq!(u64::from_ne_bytes(bytes), 5);
+            // The other direction, and as local memory.
+            pages.write_all_at(&9u64.to_ne_bytes(), 4168).unwrap();
+            let mut read = remote(2, WR_RDMA_READ, &mut entry, (1 << 40) + 8, (*region).rkey);
+            assert_eq!(world.run(a, &mut read), WC_SUCCESS);
+            assert_eq!(world.word(0), 9);
+            let far = world.register(4096, 64, ALL);
+            let mut local = sge((1 << 40) + 8, 8, (*region).lkey);
+            let at = world.at(4096);
+            let mut write = remote(3, WR_RDMA_WRITE, &mut local, at, (*far).rkey);
+            assert_eq!(world.run(a, &mut write), WC_SUCCESS);
+            assert_eq!(world.word(4096), 9);
+            assert_eq!((mr::dereg_mr(region), mr::dereg_mr(far)), (0, 0));
+        }
+        world.set(0, 5);
     }
 }
 

@@ -3,7 +3,11 @@
 //! A runtime is loaded once and stays loaded: programs may still use it when we do not.
 
 mod cuda;
+mod level_zero;
 mod library;
+mod neuron;
+mod rocr;
+mod synapse_ai;
 
 use crate::Kind;
 use parking_lot::Mutex;
@@ -64,8 +68,11 @@ impl Failure {
 
 /// A loaded runtime. Calls may come from any thread.
 pub(crate) trait Runtime: Debug + Send + Sync {
-    /// The allocation with this address; `None` if the address is not the runtime's.
-    fn find(&self, address: u64) -> Result<Option<Allocation>, Failure>;
+    /// The allocation with this address; `None` if the address is not the runtime's. Runtimes that cannot say it know none.
+    fn find(&self, address: u64) -> Result<Option<Allocation>, Failure> {
+        let _ = address;
+        Ok(None)
+    }
 
     /// Copies from the accelerator; the bytes are inside the allocation, which still exists as far as the runtime has said.
     fn load(&self, from: &Allocation, dst: &mut [u8], src: u64) -> Result<(), Failure>;
@@ -94,12 +101,10 @@ pub(crate) fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
     if cell.get().is_none() {
         let runtime: Box<dyn Runtime> = match kind {
             Kind::Cuda => Box::new(cuda::Cuda::load()?),
-            other => {
-                return Err(Absent {
-                    kind: other,
-                    why: "this version of rkey does not know its runtime".into(),
-                });
-            }
+            Kind::Rocr => Box::new(rocr::Rocr::load()?),
+            Kind::LevelZero => Box::new(level_zero::LevelZero::load()?),
+            Kind::Neuron => Box::new(neuron::Neuron::load()?),
+            Kind::SynapseAi => Box::new(synapse_ai::SynapseAi::load()?),
         };
         tracing::info!("{kind}: loaded {}", kind.library());
         return Ok(&**cell.get_or_init(|| runtime));
