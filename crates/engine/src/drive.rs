@@ -7,18 +7,12 @@ use crate::inbox::{Inbox, OpenInbox};
 use crate::link_state::{LinkState, Response};
 use crate::numbers::Numbers;
 use crate::qp::pair::Qp;
+use crate::requester::pump;
 use crate::requester::response::{on_acked, on_response};
-use crate::requester::{drop_datagram, pump};
 use crate::responder::{Reply, Stepped, on_request, step};
-use crate::silence::{Next, Silence};
-use crate::timer::Scan;
-use crate::{AsyncEvent, CqId, Engine, Event, LinkId, Progress, QpState, Status};
+use crate::{CqId, Engine, Progress};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, LinkRole, Malformed, SendError};
-
-/// Both exceed what any link holds: fragments per call, and calls.
-const LAST_BUDGET: u32 = 256;
-const LAST_ROUNDS: u32 = 64;
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes arrived fragments, at most about `budget` from each link, sends what is ready, and runs expired timers.
@@ -187,168 +181,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         self.x.timers.have_run();
     }
-
-    /// Fails the queue pairs whose peers have been silent for too long, by the time of [`Timers::scan_due`].
-    ///
-    /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
-    fn look_for_silence(&mut self, scan: Scan, progress: &mut Progress) {
-        let now = scan.watching;
-        let mut watched = std::mem::take(&mut self.x.timers.watched);
-        watched.retain(|&id| {
-            let Some(qp) = self.qps.get_mut(id) else {
-                return false;
-            };
-            let idle = qp.sq.head == qp.sq.tail
-                || !matches!(qp.state, QpState::Rts | QpState::Sqd)
-                || (qp.state == QpState::Sqd && qp.sq.head == qp.sq.next);
-            if idle {
-                qp.req.seen = None;
-                qp.req.watched = scan.is_first;
-                return scan.is_first;
-            }
-            let link = qp.out.and_then(|id| self.links.get_mut(id));
-            let moved = link
-                .as_ref()
-                .map_or(0, |link_state| link_state.meta.progress);
-            match qp.req.seen {
-                Some((seen, since)) if seen == moved && qp.req.wait.is_none() => {
-                    let patience = qp.patience();
-                    let silent = now.saturating_sub(since);
-                    if patience > 0 && silent >= patience {
-                        let asks = self.x.config.asks_about_silence;
-                        match qp.req.silence.next(asks, silent, patience) {
-                            Next::GiveUp => {}
-                            Next::Wait => return true,
-                            Next::Again => {
-                                qp.req.seen = Some((moved, now));
-                                return true;
-                            }
-                            Next::Ask => {
-                                let (id, link, peer) = (qp.id, qp.out, qp.peer_qpn());
-                                let event = Event::PeerSilent { qp: id, link, peer };
-                                self.x.events.push_back(event);
-                                progress.did = true;
-                                return true;
-                            }
-                        }
-                        let ours = self.x.config.node;
-                        let other = link.filter(|link_state| link_state.meta.node != ours);
-                        match other.filter(|_| qp.names_memory()) {
-                            // The peer might still execute the request later, which must not happen once the program
-                            // owns the memory again.
-                            Some(link_state) => {
-                                link_state.meta.down.get_or_insert(DownReason::Silent);
-                                progress.more = true;
-                            }
-                            None => self.x.give_up(qp, Status::RetryExceeded),
-                        }
-                        progress.did = true;
-                    }
-                }
-                _ => {
-                    qp.req.seen = Some((moved, now));
-                    qp.req.silence = Silence::NONE;
-                }
-            }
-            true
-        });
-        // Failing a queue pair adds nothing to this list.
-        self.x.timers.watched = watched;
-        self.settle_broken();
-    }
-
-    /// Takes everything that has arrived from a device, over any link, before detaching one of its links. So requests
-    /// that the peer executed succeed, and messages that it sent arrive.
-    pub(crate) fn take_last_news(&mut self, id: LinkId) {
-        let Some(node) = self.links.get(id).map(|link_state| link_state.meta.node) else {
-            return;
-        };
-        for index in 0..self.links.bound() {
-            let Some(link_state) = self.links.at_mut(index) else {
-                continue;
-            };
-            if link_state.meta.node != node {
-                continue;
-            }
-            for _ in 0..LAST_ROUNDS {
-                let taken = take_fragments(
-                    &mut self.x,
-                    &mut self.qps,
-                    &self.numbers,
-                    link_state,
-                    LAST_BUDGET,
-                    &mut None,
-                );
-                if !taken.is_ok_and(|fragments| fragments > 0) {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Detaches a broken link and notifies its users.
-    pub(crate) fn link_down(&mut self, id: LinkId, reason: DownReason) {
-        if let Some(link) = self.detach(id, reason) {
-            self.detached.push((id, link));
-            self.x
-                .events
-                .push_back(Event::LinkDown { link: id, reason });
-        }
-    }
-
-    /// Makes all queue pairs release a link.
-    pub(crate) fn forget_link(&mut self, id: LinkId) {
-        for index in 0..self.qps.bound() {
-            let Some(qp) = self.qps.at_mut(index) else {
-                continue;
-            };
-            let mut gone = false;
-            if qp.inbound == Some(id) {
-                qp.inbound = None;
-                qp.resp.current = None;
-                gone = true;
-            }
-            if qp.out == Some(id) {
-                qp.out = None;
-                qp.req.link_requested = false;
-                qp.req.blocked = false;
-                gone = true;
-                lose_requests(&mut self.x, qp);
-            }
-            if gone && qp.state.responds() {
-                self.x.events.push_back(Event::Async(AsyncEvent::PeerGone {
-                    qp: qp.id,
-                    qpn: qp.qpn,
-                }));
-            }
-        }
-        self.x.routes.retain(|_, link| *link != id);
-        self.forget_orphans();
-    }
-}
-
-/// Handles the loss of a connected queue pair's link.
-fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
-    if qp.sq.head == qp.sq.tail || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
-        return;
-    }
-    if qp.config.qp_type.is_reliable() {
-        x.give_up(qp, Status::RetryExceeded);
-        return;
-    }
-    // An unreliable connection does not learn whether its requests arrived.
-    qp.req.acked = qp.sq.next;
-    x.retire(qp);
-    if qp.req.offset > 0 {
-        qp.req.offset = 0;
-        drop_datagram(x, qp);
-    }
-    x.forget_requests(qp);
 }
 
 /// Takes responses, acknowledgements and requests from a link; returns how many.
 #[inline]
-fn take_fragments<L: Link, M: Memory>(
+pub(crate) fn take_fragments<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
     numbers: &Numbers,

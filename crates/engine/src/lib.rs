@@ -22,7 +22,7 @@
 //! | `engine`, `links` | the calls of the owner: for objects and events; for links |
 //! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link, or the other way round |
 //! | `recv_queue` | posted receives |
-//! | `drive` | one round of work on all links (`link_state`: a link and what the engine knows about it) |
+//! | `drive` | one round of work on all links (`link_state`: a link and what the engine knows about it; `link_loss`: its end) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |
@@ -58,6 +58,7 @@ pub mod guesses;
 pub mod id;
 pub mod inbox;
 pub mod inspect;
+mod link_loss;
 mod link_state;
 mod links;
 mod membership;

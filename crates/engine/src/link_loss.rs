@@ -1,0 +1,103 @@
+//! The end of a link: what has arrived is taken first, then the queue pairs that used it release it.
+
+use crate::context::Context;
+use crate::drive::take_fragments;
+use crate::qp::pair::Qp;
+use crate::requester::drop_datagram;
+use crate::{AsyncEvent, Engine, Event, LinkId, QpState, Status};
+use rkey_base::memory::Memory;
+use rkey_link::{DownReason, Link};
+
+/// Both exceed what any link holds: fragments per call, and calls.
+const LAST_BUDGET: u32 = 256;
+const LAST_ROUNDS: u32 = 64;
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Takes everything that has arrived from a device, over any link, before detaching one of its links. So requests
+    /// that the peer executed succeed, and messages that it sent arrive.
+    pub(crate) fn take_last_news(&mut self, id: LinkId) {
+        let Some(node) = self.links.get(id).map(|link_state| link_state.meta.node) else {
+            return;
+        };
+        for index in 0..self.links.bound() {
+            let Some(link_state) = self.links.at_mut(index) else {
+                continue;
+            };
+            if link_state.meta.node != node {
+                continue;
+            }
+            for _ in 0..LAST_ROUNDS {
+                let taken = take_fragments(
+                    &mut self.x,
+                    &mut self.qps,
+                    &self.numbers,
+                    link_state,
+                    LAST_BUDGET,
+                    &mut None,
+                );
+                if !taken.is_ok_and(|fragments| fragments > 0) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Detaches a broken link and notifies its users.
+    pub(crate) fn link_down(&mut self, id: LinkId, reason: DownReason) {
+        if let Some(link) = self.detach(id, reason) {
+            self.detached.push((id, link));
+            self.x
+                .events
+                .push_back(Event::LinkDown { link: id, reason });
+        }
+    }
+
+    /// Makes all queue pairs release a link.
+    pub(crate) fn forget_link(&mut self, id: LinkId) {
+        for index in 0..self.qps.bound() {
+            let Some(qp) = self.qps.at_mut(index) else {
+                continue;
+            };
+            let mut gone = false;
+            if qp.inbound == Some(id) {
+                qp.inbound = None;
+                qp.resp.current = None;
+                gone = true;
+            }
+            if qp.out == Some(id) {
+                qp.out = None;
+                qp.req.link_requested = false;
+                qp.req.blocked = false;
+                gone = true;
+                lose_requests(&mut self.x, qp);
+            }
+            if gone && qp.state.responds() {
+                self.x.events.push_back(Event::Async(AsyncEvent::PeerGone {
+                    qp: qp.id,
+                    qpn: qp.qpn,
+                }));
+            }
+        }
+        self.x.routes.retain(|_, link| *link != id);
+        self.forget_orphans();
+    }
+}
+
+/// Handles the loss of a connected queue pair's link.
+fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
+    if qp.sq.head == qp.sq.tail || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
+        return;
+    }
+    if qp.config.qp_type.is_reliable() {
+        x.give_up(qp, Status::RetryExceeded);
+        return;
+    }
+    // An unreliable connection does not learn whether its requests arrived.
+    qp.req.acked = qp.sq.next;
+    x.retire(qp);
+    if qp.req.offset > 0 {
+        qp.req.offset = 0;
+        drop_datagram(x, qp);
+    }
+    x.forget_requests(qp);
+}
