@@ -6,12 +6,12 @@
 use crate::argument;
 use crate::fail::{Fail, Result, call};
 use crate::ia::Ia;
+use crate::job::Job;
 use crate::object::{find, insert, remove};
 use crate::sys::consts::*;
 use crate::sys::{
     CnoHandle, CnoParam, CnoProxy, EvdHandle, IaHandle, OsWaitProxyAgent, Return, Timeout,
 };
-use crate::worker::Job;
 use parking_lot::{Condvar, Mutex};
 use rkey_device::time;
 use rkey_kit::object::Users;

@@ -9,7 +9,7 @@
 //! | [`export`], [`provider`], [`registry`] | how libdat2 finds us and we find it; the table of all calls |
 //! | [`object`], [`argument`], [`fail`] | handles and arguments, and how calls fail |
 //! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`] | open devices |
-//! | [`worker`] | the thread of an IA |
+//! | [`worker`], [`job`] | the thread of an IA, and its jobs |
 //! | [`pz`], [`lmr`], [`rmr`], [`privileges`] | memory: zones, regions, and binds |
 //! | [`evd`], [`evd_calls`], [`event`], [`completion`], [`cno`] | events |
 //! | [`ep`], [`ep_calls`], [`ep_attr`], [`ep_state`], [`connection`] | endpoints and their connections |
@@ -40,6 +40,7 @@ pub mod hello;
 pub mod ia;
 pub mod ia_attr;
 pub mod ia_calls;
+pub mod job;
 pub mod lmr;
 pub mod object;
 pub mod post;

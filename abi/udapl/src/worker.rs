@@ -3,27 +3,22 @@
 //! It waits for connection requests, for the answers of peers, and for reports of completion queues and of the device, and
 //! it calls the agents of CNOs. It holds no lock while it calls the program.
 
-use crate::cno::Cno;
-use crate::ep::Ep;
 use crate::ep_state::State;
 use crate::fail::{Fail, Result};
 use crate::hello::{Hello, Purpose};
 use crate::ia::Ia;
+use crate::job::Job;
 use crate::service::Service;
 use crate::sys::consts::*;
 use parking_lot::{Mutex, RwLock};
-use rkey_device::{Accepting, Connecting, DeviceError, Incoming, threads, time};
+use rkey_device::{DeviceError, Incoming, threads, time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long a connection request waits for a listener to appear at the address.
-const FIND_TIME: Duration = Duration::from_secs(3);
-/// How long a message is kept for a peer that does not read it.
-const FAREWELL_TIME: Duration = Duration::from_secs(5);
 /// How long closing an IA waits for its last messages to be sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The pause between two checks of jobs without a descriptor.
@@ -32,191 +27,6 @@ const TICK: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(10);
 /// The maximum number of connection requests of one listener that one round takes.
 const REQUESTS: usize = 64;
-
-/// A job of the worker.
-pub enum Job {
-    /// A connection request of an EP.
-    Connect {
-        /// The EP.
-        ep: Arc<Ep>,
-        /// The number of the EP's attempt.
-        attempt: u64,
-        /// The device's part.
-        connecting: Connecting,
-        /// Lets the EP see that the job exists, because the device's request uses its queue pair.
-        exists: Arc<()>,
-        /// When to give up if there is no listener.
-        find: Instant,
-        /// When to give up.
-        until: Option<Instant>,
-    },
-    /// An accepted connection that the peer has not confirmed.
-    Accept {
-        /// The EP.
-        ep: Arc<Ep>,
-        /// The number of the EP's attempt.
-        attempt: u64,
-        /// The device's part.
-        accepting: Accepting,
-        /// The hello of the peer's request.
-        hello: Hello,
-    },
-    /// A graceful disconnect that waits for requests.
-    Drain {
-        /// The EP.
-        ep: Arc<Ep>,
-        /// The number of the EP's attempt.
-        attempt: u64,
-    },
-    /// A message to a peer that its connection has ended.
-    Farewell {
-        /// The message.
-        connecting: Connecting,
-        /// When to give up.
-        until: Instant,
-    },
-    /// Checks an EP after one of its requests has failed.
-    Suspect(Arc<Ep>),
-    /// Calls the agent of a CNO.
-    Notify {
-        /// The CNO.
-        cno: Arc<Cno>,
-        /// The EVD that triggered it.
-        evd: usize,
-    },
-}
-
-/// The error for a connection request that was not answered within the program's timeout.
-const TIMED_OUT: DeviceError = DeviceError::TimedOut {
-    what: "the answer to a connection request",
-    after: Duration::ZERO,
-};
-
-impl Job {
-    /// A connection request.
-    #[must_use]
-    pub fn connect(
-        ep: Arc<Ep>,
-        attempt: u64,
-        connecting: Connecting,
-        exists: Arc<()>,
-        until: Option<Instant>,
-    ) -> Self {
-        let find = time::now() + FIND_TIME;
-        Self::Connect {
-            ep,
-            attempt,
-            connecting,
-            exists,
-            find: until.map_or(find, |until| until.min(find)),
-            until,
-        }
-    }
-
-    /// A message to a peer that its connection has ended.
-    #[must_use]
-    pub fn farewell(connecting: Connecting) -> Self {
-        let until = time::now() + FAREWELL_TIME;
-        Self::Farewell { connecting, until }
-    }
-
-    /// The descriptor that the job waits for; `None` if it needs a check at every tick.
-    fn socket(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Connect { connecting, .. } | Self::Farewell { connecting, .. } => {
-                connecting.socket()
-            }
-            Self::Accept { accepting, .. } => Some(accepting.socket()),
-            Self::Drain { .. } | Self::Suspect(_) | Self::Notify { .. } => None,
-        }
-    }
-
-    /// The time at which the job ends.
-    fn deadline(&self) -> Option<Instant> {
-        match self {
-            Self::Connect { until, .. } => *until,
-            Self::Farewell { until, .. } => Some(*until),
-            // `is_ready` has its own deadline.
-            Self::Accept { .. } => Some(time::now() + Duration::from_secs(1)),
-            Self::Drain { .. } | Self::Suspect(_) | Self::Notify { .. } => None,
-        }
-    }
-
-    /// Whether a step may end the job even though its descriptor is not ready, because its EP may have moved on.
-    fn may_be_stale(&self) -> bool {
-        match self {
-            Self::Connect { ep, attempt, .. } => !ep.is_attempt(*attempt),
-            Self::Accept { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// Advances the job as far as possible now; returns whether it is finished.
-    fn step(&mut self, now: Instant) -> bool {
-        match self {
-            Self::Connect {
-                ep,
-                attempt,
-                connecting,
-                find,
-                until,
-                ..
-            } => step_connect(ep, *attempt, connecting, now, *find, *until),
-            Self::Accept {
-                ep,
-                attempt,
-                accepting,
-                hello,
-            } => step_accept(ep, *attempt, accepting, hello),
-            Self::Drain { ep, attempt } => ep.drained(*attempt),
-            Self::Farewell { connecting, until } => {
-                !matches!(connecting.try_finish(), Ok(None)) || now >= *until
-            }
-            Self::Suspect(ep) => {
-                ep.check_service();
-                true
-            }
-            Self::Notify { cno, evd } => {
-                cno.call_agent(*evd);
-                true
-            }
-        }
-    }
-}
-
-fn step_connect(
-    ep: &Arc<Ep>,
-    attempt: u64,
-    connecting: &mut Connecting,
-    now: Instant,
-    find: Instant,
-    until: Option<Instant>,
-) -> bool {
-    if !ep.is_attempt(attempt) {
-        return true;
-    }
-    match connecting.try_finish() {
-        Ok(Some(peer)) => ep.connected(attempt, &peer),
-        Err(DeviceError::NotListening { .. }) if now < find => return false,
-        Ok(None) if until.is_none_or(|until| now < until) => return false,
-        Ok(None) => ep.refused(attempt, &TIMED_OUT),
-        Err(error) => ep.refused(attempt, &error),
-    }
-    true
-}
-
-fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello) -> bool {
-    match accepting.is_ready() {
-        Ok(false) => return !ep.is_attempt(attempt),
-        Ok(true) => ep.accepted(attempt, hello),
-        Err(error) if ep.is_datagram() => ep.not_resolved(attempt, &error),
-        Err(error) => {
-            tracing::info!(%error, "a peer did not confirm its connection");
-            ep.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
-        }
-    }
-    true
-}
 
 /// The handle of the thread.
 pub struct Worker {
