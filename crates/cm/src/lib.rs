@@ -1,23 +1,114 @@
 //! InfiniBand's connection manager (CM), as it runs over RoCE: how two programs that know an address and a port get a
-//! pair of connected queue pairs.
+//! pair of connected queue pairs, or the number of a datagram queue pair.
+//!
+//! Like the engine, this crate has no thread, clock, socket or log. Messages, calls and the time go into a [`Manager`];
+//! messages, events and the next deadline come out of it. A host carries the messages between queue pairs 1 of two
+//! devices, by whatever network there is.
 //!
 //! | module | what it is |
 //! | --- | --- |
+//! | [`manager`] | the connections and listeners of one device instance: calls, messages in and out, events, limits |
+//! | [`connection`] | the states of a connection, and the table of what each message and call does in each |
 //! | [`wire`] | the messages, byte by byte, and which requests are impossible |
+//! | [`ids`] | communication ids that cannot be guessed |
+//! | [`time`] | time codes, and how messages are repeated |
 //! | [`address`] | names on the wire: GUIDs, GIDs, service ids |
 //!
-//! ```
-//! use rkey_cm::wire::{About, Mad, Message, Rej, RejectReason};
+//! A peer is a hostile stranger. Bytes that are no message are dropped; impossible requests are refused with their reason;
+//! no peer gets more bytes back than it sent; requests are remembered within a backlog and within [`manager::Limits`]; and a
+//! message reaches a connection only from the peer's address and with ids that only the two sides know. A host that can read the
+//! messages on their way can forge them: the protocol has no cryptography. Peer-to-peer connections (two active sides) and
+//! alternate paths are not offered.
 //!
-//! // A peer's datagram at queue pair 1 ...
-//! let refusal = Rej::bare(0, 0x51, About::Req, RejectReason::SERVICE_ID);
-//! let bytes = Mad::new(7, Message::Rej(refusal)).encode();
-//! // ... is read without trust.
-//! let Ok(Mad { message: Message::Rej(rej), .. }) = Mad::decode(&bytes) else {
-//!     panic!("the peer sent something else");
+//! # Example
+//!
+//! Two managers connect, and disconnect.
+//!
+//! ```
+//! use rkey_cm::address::{Guid, PortSpace, ServiceId};
+//! use rkey_cm::manager::{Accept, Config, Connect, Event, Kind, ListenOn, PathOptions, QueuePair};
+//! use rkey_cm::wire::{Ece, PrivateData, Transport};
+//! use rkey_cm::{Manager, State};
+//!
+//! /// Carries messages until there are none.
+//! fn carry(now: u64, a: &mut Manager, b: &mut Manager) {
+//!     loop {
+//!         let (to_b, to_a) = (a.next_transmit(), b.next_transmit());
+//!         if to_b.is_none() && to_a.is_none() {
+//!             return;
+//!         }
+//!         to_b.map(|it| b.receive(now, it.from, it.to, &it.mad));
+//!         to_a.map(|it| a.receive(now, it.from, it.to, &it.mad));
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The GUID and the secret are random numbers, and the time is that of any monotonic clock, in nanoseconds.
+//! let mut client = Manager::new(Config::new(Guid([2, 0, 0, 0, 0, 0, 0, 1]), 0x1234));
+//! let mut server = Manager::new(Config::new(Guid([2, 0, 0, 0, 0, 0, 0, 2]), 0x5678));
+//! let now = 0;
+//! let queue_pair = QueuePair {
+//!     qpn: 0x11,
+//!     starting_psn: 0x123456,
+//!     responder_resources: 4,
+//!     initiator_depth: 4,
+//!     retry_count: 7,
+//!     rnr_retry: 7,
+//!     srq: false,
+//!     flow_control: false,
 //! };
-//! assert_eq!(rej.reason.to_string(), "nothing listens on this port");
-//! assert!(Mad::decode(&bytes[1..]).is_err());
+//!
+//! let service = ServiceId::new(PortSpace::Tcp, 7471);
+//! server.listen(ListenOn::Any, service, Kind::Connected(Transport::Rc), 16)?;
+//! let connection = client.connect(
+//!     now,
+//!     &Connect {
+//!         from: "10.0.0.1:40000".parse()?,
+//!         to: "10.0.0.2:7471".parse()?,
+//!         space: PortSpace::Tcp,
+//!         transport: Transport::Rc,
+//!         queue_pair,
+//!         path: PathOptions::default(),
+//!         ece: Ece::default(),
+//!         data: PrivateData::new(b"hello")?,
+//!     },
+//! )?;
+//! carry(now, &mut client, &mut server);
+//!
+//! let Some(Event::ConnectRequest(request)) = server.next_event() else {
+//!     panic!("a request");
+//! };
+//! assert!(request.data.as_bytes().starts_with(b"hello"));
+//! server.take_request(request.connection)?;
+//! let accept = Accept {
+//!     queue_pair: QueuePair { qpn: 0x22, ..queue_pair },
+//!     ece: Ece::default(),
+//!     data: PrivateData::new(b"welcome")?,
+//! };
+//! server.accept(now, request.connection, &accept)?;
+//! carry(now, &mut client, &mut server);
+//!
+//! let Some(Event::ConnectResponse { rep, .. }) = client.next_event() else {
+//!     panic!("a response");
+//! };
+//! assert_eq!(rep.qpn, 0x22);
+//! // Here the client brings up its queue pair.
+//! client.establish(now, connection)?;
+//! carry(now, &mut client, &mut server);
+//! assert!(matches!(server.next_event(), Some(Event::Established { .. })));
+//!
+//! client.disconnect(now, connection)?;
+//! carry(now, &mut client, &mut server);
+//! assert!(matches!(server.next_event(), Some(Event::Disconnected { .. })));
+//! server.disconnect(now, request.connection)?;
+//! carry(now, &mut client, &mut server);
+//! assert_eq!(client.state(connection), Some(State::TimeWait));
+//!
+//! // Late messages are over after two seconds.
+//! client.advance(now + 3_000_000_000);
+//! assert_eq!(client.state(connection), None);
+//! # Ok(())
+//! # }
 //! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -27,4 +118,11 @@
 )]
 
 pub mod address;
+pub mod connection;
+pub mod ids;
+pub mod manager;
+pub mod time;
 pub mod wire;
+
+pub use connection::{ConnectionId, ListenerId, State};
+pub use manager::Manager;

@@ -1,0 +1,191 @@
+//! One connection, or one request for a datagram queue pair: what is known of it.
+
+pub mod state;
+
+pub use state::State;
+
+use crate::address::{Gid, Guid, ServiceId};
+use crate::time::{Nanos, Timing, nanos};
+use crate::wire::{
+    About, Drep, Dreq, MAD, Mad, Message, Mra, PrivateData, Rej, Rtu, SidrRep, SidrStatus,
+    Transport,
+};
+use core::net::IpAddr;
+use state::{Send, Why};
+
+/// Names a connection in calls and events. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub(crate) u64);
+
+/// Names a listener in calls and events. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub(crate) u64);
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) state: State,
+    /// `None` for a datagram service.
+    pub(crate) transport: Option<Transport>,
+    /// Our communication id, or the id of the SIDR request.
+    pub(crate) local_id: u32,
+    /// The peer's communication id, once known.
+    pub(crate) remote_id: Option<u32>,
+    pub(crate) local: IpAddr,
+    pub(crate) peer: IpAddr,
+    /// The peer's device instance, once known.
+    pub(crate) guid: Option<Guid>,
+    pub(crate) service: ServiceId,
+    /// The transaction id of the REQ or SIDR_REQ. All answers repeat it.
+    pub(crate) tid: u64,
+    /// The transaction id of our DREQ.
+    pub(crate) dreq_tid: u64,
+    /// The transaction id of the peer's DREQ.
+    pub(crate) peer_dreq_tid: u64,
+    /// Our queue pair, and that of the peer once known.
+    pub(crate) qpn: u32,
+    pub(crate) remote_qpn: Option<u32>,
+    /// The time until a message is repeated.
+    pub(crate) period: Nanos,
+    /// How often a message is repeated.
+    pub(crate) retries: u8,
+    /// How often the last one may still be repeated.
+    pub(crate) left: u8,
+    pub(crate) time_wait: Nanos,
+    /// When the timer runs out.
+    pub(crate) deadline: Option<Nanos>,
+    /// The message that may be repeated.
+    pub(crate) kept: Option<Box<[u8; MAD]>>,
+    /// The listener whose backlog it counts against.
+    pub(crate) waits_at: Option<ListenerId>,
+    /// The program has closed it and gets no more events.
+    pub(crate) is_silent: bool,
+}
+
+/// What the caller of a step gives for a refusal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) rej: Rej,
+    pub(crate) options: u32,
+}
+
+impl Connection {
+    /// The passive side has not decided.
+    pub(crate) fn is_undecided(state: State) -> bool {
+        matches!(state, State::ReqReceived | State::SidrReceived)
+    }
+
+    /// It is kept only to repeat an answer.
+    pub(crate) fn lingers(state: State) -> bool {
+        matches!(state, State::Refused | State::SidrAnswered)
+    }
+
+    /// Whether a message that names both communication ids is meant for it.
+    pub(crate) fn is_named(&self, from: IpAddr, local: u32) -> bool {
+        self.peer == from && self.remote_id == Some(local)
+    }
+
+    fn rej(&self, about: About, why: Why, given: Option<&Refusal>, guid: Guid) -> Rej {
+        let bare = |reason| Rej::bare(0, 0, about, reason);
+        let rej = match (why, given) {
+            (Why::Given, Some(refusal)) => Rej {
+                about,
+                ..refusal.rej
+            },
+            (Why::Given | Why::Consumer, _) => bare(crate::wire::RejectReason::CONSUMER),
+            (Why::Timeout, _) => bare(crate::wire::RejectReason::TIMEOUT).with_info(&guid.0),
+            (Why::Stale, _) => bare(crate::wire::RejectReason::STALE),
+        };
+        Rej {
+            local: self.local_id,
+            remote: self.remote_id.unwrap_or(0),
+            ..rej
+        }
+    }
+
+    /// The message of an action that needs no message from the caller; `None` for the others.
+    pub(crate) fn message(
+        &self,
+        send: Send,
+        given: Option<&Refusal>,
+        timing: &Timing,
+        guid: Guid,
+    ) -> Option<Mad> {
+        let (local, remote) = (self.local_id, self.remote_id.unwrap_or(0));
+        let mra = |about| {
+            Message::Mra(Mra {
+                local,
+                remote,
+                about,
+                service_timeout: timing.service,
+                data: PrivateData::default(),
+            })
+        };
+        let rej = |about, why| Message::Rej(self.rej(about, why, given, guid));
+        let (tid, message) = match send {
+            Send::Given | Send::Again => return None,
+            Send::MraReq => (self.tid, mra(About::Req)),
+            Send::MraRep => (self.tid, mra(About::Rep)),
+            Send::RejReq(why) => (self.tid, rej(About::Req, why)),
+            Send::RejRep(why) => (self.tid, rej(About::Rep, why)),
+            Send::RejOther(why) => (self.tid, rej(About::Other, why)),
+            Send::Rtu => {
+                let data = PrivateData::default();
+                let rtu = Rtu {
+                    local,
+                    remote,
+                    data,
+                };
+                (self.tid, Message::Rtu(rtu))
+            }
+            Send::Dreq => {
+                let dreq = Dreq {
+                    local,
+                    remote,
+                    remote_qpn: self.remote_qpn.unwrap_or(0),
+                    data: PrivateData::default(),
+                };
+                (self.dreq_tid, Message::Dreq(dreq))
+            }
+            Send::Drep => {
+                let data = PrivateData::default();
+                let drep = Drep {
+                    local,
+                    remote,
+                    data,
+                };
+                (self.peer_dreq_tid, Message::Drep(drep))
+            }
+            Send::SidrRefusal => (self.tid, Message::SidrRep(self.sidr_refusal())),
+        };
+        let options = given.map_or(0, |refusal| refusal.options);
+        Some(Mad {
+            tid,
+            modifier: options,
+            message,
+        })
+    }
+
+    fn sidr_refusal(&self) -> SidrRep {
+        SidrRep {
+            request: self.remote_id.unwrap_or(0),
+            status: SidrStatus::REJECT,
+            info_len: 0,
+            qpn: 0,
+            service: self.service,
+            qkey: 0,
+            info: PrivateData::default(),
+            data: PrivateData::default(),
+        }
+    }
+
+    /// The GID that we use.
+    pub(crate) fn local_gid(&self) -> Gid {
+        Gid::from(self.local)
+    }
+
+    /// The time that a peer's MRA gives it.
+    pub(crate) fn service_time(&self, code: u8) -> Nanos {
+        nanos(code.min(crate::time::LONGEST_SERVICE)) + self.period
+    }
+}

@@ -1,0 +1,151 @@
+//! Communication ids and transaction ids that a stranger cannot guess.
+//!
+//! Communication ids are issued in the order of a keyed permutation of their space: knowing some of them says nothing
+//! about the next, and none is issued again before all others were. So a late message of an ended connection does not
+//! reach a new one.
+
+use core::hash::Hasher;
+use siphasher::sip::SipHasher13;
+
+/// The communication ids that a manager may issue. Processes that share an address divide the ids among them, so that an
+/// id tells whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdSpace {
+    prefix: u32,
+    bits: u32,
+}
+
+impl IdSpace {
+    /// All 32-bit ids.
+    pub const ALL: Self = Self {
+        prefix: 0,
+        bits: 32,
+    };
+
+    /// The ids whose upper half is the block.
+    #[must_use]
+    pub const fn block(block: u16) -> Self {
+        Self {
+            prefix: (block as u32) << 16,
+            bits: 16,
+        }
+    }
+
+    /// Whether an id belongs to it.
+    #[must_use]
+    pub const fn contains(self, id: u32) -> bool {
+        self.bits == 32 || id >> 16 == self.prefix >> 16
+    }
+
+    /// How many ids it has.
+    const fn len(self) -> u64 {
+        1 << self.bits
+    }
+}
+
+const ROUNDS: u8 = 8;
+/// Makes transaction ids independent of the permutation.
+const TRANSACTION: u8 = 0xff;
+
+/// Issues ids.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    space: IdSpace,
+    key: (u64, u64),
+    next: u64,
+    next_transaction: u64,
+}
+
+impl Ids {
+    pub(crate) fn new(space: IdSpace, secret: u128) -> Self {
+        Self {
+            space,
+            key: ((secret >> 64) as u64, secret as u64),
+            next: 0,
+            next_transaction: 0,
+        }
+    }
+
+    fn random(&self, domain: u8, value: u64) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        hasher.write_u8(domain);
+        hasher.write_u64(value);
+        hasher.finish()
+    }
+
+    /// A Feistel network over two halves of the space.
+    fn permute(&self, index: u64) -> u32 {
+        let half = self.space.bits / 2;
+        let mask = (1_u64 << half) - 1;
+        let (mut left, mut right) = (index >> half & mask, index & mask);
+        for round in 0..ROUNDS {
+            (left, right) = (right, left ^ self.random(round, right) & mask);
+        }
+        self.space.prefix | (left << half | right) as u32
+    }
+
+    /// The next communication id that is not in use; `None` if 1024 in a row are. Never 0, which means "none" in a REJ.
+    pub(crate) fn communication(&mut self, in_use: impl Fn(u32) -> bool) -> Option<u32> {
+        for _ in 0..1024 {
+            let id = self.permute(self.next);
+            self.next = (self.next + 1) % self.space.len();
+            if id != 0 && !in_use(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The next transaction id.
+    pub(crate) fn transaction(&mut self) -> u64 {
+        self.next_transaction += 1;
+        self.random(TRANSACTION, self.next_transaction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_id_of_a_block_is_issued_once_before_any_is_issued_again() {
+        let mut ids = Ids::new(IdSpace::block(0x1234), 7);
+        let issued: Vec<u32> = (0..65_536)
+            .map(|_| ids.communication(|_| false).unwrap())
+            .collect();
+        let different: BTreeSet<u32> = issued.iter().copied().collect();
+        assert_eq!(different.len(), 65_536);
+        assert!(
+            different
+                .iter()
+                .all(|&id| IdSpace::block(0x1234).contains(id))
+        );
+        assert_eq!(ids.communication(|_| false), Some(issued[0]));
+        assert!(!IdSpace::block(0x1234).contains(0x1235_0000) && IdSpace::ALL.contains(1));
+    }
+
+    #[test]
+    fn ids_in_use_and_zero_are_not_issued() {
+        let mut ids = Ids::new(IdSpace::block(0), 7);
+        let issued: BTreeSet<u32> = (0..65_535)
+            .map(|_| ids.communication(|_| false).unwrap())
+            .collect();
+        assert!(!issued.contains(&0) && issued.len() == 65_535);
+        let first = Ids::new(IdSpace::ALL, 7).communication(|_| false).unwrap();
+        let mut ids = Ids::new(IdSpace::ALL, 7);
+        assert_ne!(ids.communication(|id| id == first), Some(first));
+        assert_eq!(ids.communication(|_| true), None);
+    }
+
+    #[test]
+    fn another_secret_gives_other_ids() {
+        let first = |secret| {
+            let mut ids = Ids::new(IdSpace::ALL, secret);
+            (ids.communication(|_| false), ids.transaction())
+        };
+        assert_eq!(first(1), first(1));
+        assert_ne!(first(1).0, first(2).0);
+        assert_ne!(first(1).1, first(1 << 64).1);
+    }
+}

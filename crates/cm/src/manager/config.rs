@@ -1,0 +1,59 @@
+//! Settings of a manager.
+
+use crate::address::Guid;
+use crate::ids::IdSpace;
+use crate::time::Timing;
+
+/// How much peers can make a manager remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections in all states. Beyond it, calls fail and requests are refused for lack of resources.
+    pub connections: usize,
+    /// Requests of one address that the program has not decided. Further ones are dropped; the peer repeats them.
+    pub undecided_per_peer: usize,
+    /// Refused requests and answered datagram requests that are kept to repeat the answer. Beyond it, a repeated request
+    /// counts as new.
+    pub lingering: usize,
+    /// Answers to messages of no connection that wait to be sent. Further ones are dropped.
+    pub answers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 32_768,
+            undecided_per_peer: 1024,
+            lingering: 4096,
+            answers: 1024,
+        }
+    }
+}
+
+/// The settings of a [`Manager`](super::Manager).
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This device instance. No other instance, not even an earlier one of this program, may have the same.
+    pub guid: Guid,
+    /// 128 random bits from the operating system. They keep ids from being guessed.
+    pub secret: u128,
+    /// The communication ids that may be used.
+    pub ids: IdSpace,
+    /// How messages are repeated.
+    pub timing: Timing,
+    /// What peers can make us remember.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// The default settings.
+    #[must_use]
+    pub fn new(guid: Guid, secret: u128) -> Self {
+        Self {
+            guid,
+            secret,
+            ids: IdSpace::ALL,
+            timing: Timing::default(),
+            limits: Limits::default(),
+        }
+    }
+}

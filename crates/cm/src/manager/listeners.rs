@@ -1,0 +1,108 @@
+//! Listeners, by service and address.
+
+use crate::address::ServiceId;
+use crate::connection::{ConnectionId, ListenerId};
+use crate::wire::Transport;
+use core::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The addresses that a listener accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ListenOn {
+    /// All addresses of the host.
+    Any,
+    /// All IPv4 addresses.
+    AnyV4,
+    /// All IPv6 addresses.
+    AnyV6,
+    /// One address.
+    Address(IpAddr),
+}
+
+impl ListenOn {
+    fn overlaps(self, other: Self) -> bool {
+        let accepts = |on: Self, address: IpAddr| match on {
+            Self::Any => true,
+            Self::AnyV4 => address.is_ipv4(),
+            Self::AnyV6 => address.is_ipv6(),
+            Self::Address(own) => own == address,
+        };
+        match (self, other) {
+            (Self::Address(address), on) | (on, Self::Address(address)) => accepts(on, address),
+            (Self::AnyV4, Self::AnyV6) | (Self::AnyV6, Self::AnyV4) => false,
+            _ => true,
+        }
+    }
+}
+
+/// What a listener offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Connections with this transport.
+    Connected(Transport),
+    /// Datagram queue pairs.
+    Datagram,
+}
+
+/// A listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) service: ServiceId,
+    pub(super) on: ListenOn,
+    pub(super) kind: Kind,
+    pub(super) backlog: usize,
+    /// The requests that the program has not taken.
+    pub(super) waiting: BTreeSet<ConnectionId>,
+}
+
+/// All listeners.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    all: BTreeMap<ListenerId, Listener>,
+    by_service: BTreeMap<(ServiceId, ListenOn), ListenerId>,
+}
+
+impl Listeners {
+    /// Adds a listener; false if another one shares its service and an address.
+    pub(super) fn add(&mut self, id: ListenerId, listener: Listener) -> bool {
+        let least = ListenOn::Any;
+        let of_service = self.by_service.range((listener.service, least)..);
+        let mut of_service =
+            of_service.take_while(|((service, _), _)| *service == listener.service);
+        if of_service.any(|((_, on), _)| on.overlaps(listener.on)) {
+            return false;
+        }
+        self.by_service.insert((listener.service, listener.on), id);
+        self.all.insert(id, listener);
+        true
+    }
+
+    pub(super) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
+        let listener = self.all.remove(&id)?;
+        self.by_service.remove(&(listener.service, listener.on));
+        Some(listener)
+    }
+
+    /// The listener for a service at one of our addresses.
+    pub(super) fn find(&self, service: ServiceId, to: IpAddr) -> Option<(ListenerId, &Listener)> {
+        let family = if to.is_ipv4() {
+            ListenOn::AnyV4
+        } else {
+            ListenOn::AnyV6
+        };
+        let keys = [ListenOn::Address(to), family, ListenOn::Any];
+        let mut found = keys
+            .iter()
+            .filter_map(|on| self.by_service.get(&(service, *on)));
+        let id = *found.next()?;
+        self.all.get(&id).map(|listener| (id, listener))
+    }
+
+    pub(super) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.all.get_mut(&id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+}

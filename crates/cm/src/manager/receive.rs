@@ -1,0 +1,268 @@
+//! Messages of peers: which connection each is meant for. Everything in them is untrusted.
+//!
+//! A message reaches a connection only if it comes from the peer's address and names the ids that the two sides have
+//! agreed on; an answer must also repeat the transaction id. So a stranger who cannot see the messages cannot forge one.
+
+use super::step::Given;
+use super::{Event, Manager, Transmit};
+use crate::address::{is_queue_pair, is_unicast};
+use crate::connection::state::Input;
+use crate::connection::{ConnectionId, State};
+use crate::time::Nanos;
+use crate::wire::{
+    About, Drep, Dreq, Ece, Mad, Message, Mra, PrivateData, Rej, RejectReason, Rep, Rtu, SidrRep,
+};
+use core::net::IpAddr;
+
+impl Manager {
+    /// Takes a management datagram that arrived at queue pair 1: from a peer's address, at one of ours.
+    ///
+    /// Any bytes are allowed. No datagram causes more than one answer of the same length.
+    pub fn receive(&mut self, now: Nanos, from: IpAddr, to: IpAddr, bytes: &[u8]) {
+        let (from, to) = (from.to_canonical(), to.to_canonical());
+        self.counters.received += 1;
+        let mad = Mad::decode(bytes);
+        let (Ok(mad), true) = (mad, is_unicast(from) && is_unicast(to)) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let at = Arrival {
+            now,
+            from,
+            to,
+            tid: mad.tid,
+            options: mad.modifier,
+        };
+        match mad.message {
+            Message::Req(req) => self.on_req(&at, &req),
+            Message::Mra(mra) => self.on_mra(&at, &mra),
+            Message::Rej(rej) => self.on_rej(&at, &rej),
+            Message::Rep(rep) => self.on_rep(&at, &rep),
+            Message::Rtu(rtu) => self.on_rtu(&at, &rtu),
+            Message::Dreq(dreq) => self.on_dreq(&at, &dreq),
+            Message::Drep(drep) => self.on_drep(&at, &drep),
+            Message::SidrReq(sidr) => self.on_sidr_req(&at, &sidr),
+            Message::SidrRep(rep) => self.on_sidr_rep(&at, &rep),
+        }
+    }
+
+    /// Sends an answer that belongs to no connection.
+    pub(super) fn answer(&mut self, at: &Arrival, message: Message) {
+        if self.outgoing.len() >= self.config.limits.answers {
+            self.counters.unanswered += 1;
+            return;
+        }
+        self.outgoing.push_back(Transmit {
+            from: at.to,
+            to: at.from,
+            mad: Mad::new(at.tid, message).encode(),
+        });
+    }
+
+    pub(super) fn ignore(&mut self) {
+        self.counters.ignored += 1;
+    }
+
+    /// The connection that an answer to our REQ or SIDR_REQ names.
+    fn asked(&self, at: &Arrival, id: u32) -> Option<ConnectionId> {
+        let connection = self.tables.by_local(id)?;
+        let it = self.connections.get(&connection)?;
+        (it.peer == at.from && it.tid == at.tid).then_some(connection)
+    }
+
+    /// The connection that a message with both ids names.
+    fn agreed(&self, at: &Arrival, ours: u32, theirs: u32) -> Option<ConnectionId> {
+        let connection = self.tables.by_local(ours)?;
+        let it = self.connections.get(&connection)?;
+        it.is_named(at.from, theirs).then_some(connection)
+    }
+
+    fn on_mra(&mut self, at: &Arrival, mra: &Mra) {
+        let input = match mra.about {
+            About::Req => Input::MraReq,
+            About::Rep => Input::MraRep,
+            About::Other => return self.ignore(),
+        };
+        let found = match mra.about {
+            About::Rep => self.agreed(at, mra.remote, mra.local),
+            _ => self.asked(at, mra.remote),
+        };
+        match found.filter(|id| self.tid(*id) == Some(at.tid)) {
+            Some(id) => self.step_message(at.now, id, input, Given::Service(mra.service_timeout)),
+            None => self.ignore(),
+        }
+    }
+
+    fn tid(&self, id: ConnectionId) -> Option<u64> {
+        self.connections.get(&id).map(|it| it.tid)
+    }
+
+    fn on_rej(&mut self, at: &Arrival, rej: &Rej) {
+        let by_guid = rej
+            .guid()
+            .and_then(|guid| self.tables.by_remote(at.from, guid, rej.local));
+        let by_id = || self.asked(at, rej.remote);
+        let meant = |id: &ConnectionId| {
+            self.connections.get(id).is_some_and(|it| {
+                let knows = it.remote_id.is_none_or(|id| id == rej.local) || rej.local == 0;
+                it.tid == at.tid && knows && it.transport.is_some()
+            })
+        };
+        let Some(connection) = by_guid.or_else(by_id).filter(meant) else {
+            return self.ignore();
+        };
+        let input = match rej.reason {
+            RejectReason::STALE => Input::RejStale,
+            _ => Input::Rej,
+        };
+        let event = Event::Rejected {
+            connection,
+            rej: Box::new(*rej),
+            options: at.options,
+        };
+        self.step_message(at.now, connection, input, Given::Event(event));
+    }
+
+    fn on_rep(&mut self, at: &Arrival, rep: &Rep) {
+        let Some(id) = self.asked(at, rep.remote) else {
+            // The peer waits for us without need: tell it so.
+            let reason = RejectReason::COMMUNICATION_ID;
+            let rej = Rej::bare(rep.remote, rep.local, About::Rep, reason);
+            return self.answer(at, Message::Rej(rej));
+        };
+        let Some(it) = self.connections.get(&id) else {
+            return self.ignore();
+        };
+        let Some(transport) = it
+            .transport
+            .filter(|_| it.remote_id.is_none_or(|remote| remote == rep.local))
+        else {
+            return self.ignore();
+        };
+        if !matches!(it.state, State::ReqSent | State::ReqDelayed) {
+            return self.step_message(at.now, id, Input::Rep, Given::Nothing);
+        }
+        let qpn = rep.queue_pair(transport);
+        let reason = match self.usable(at, id, rep, qpn) {
+            Ok(()) => {
+                self.learn(id, rep, qpn);
+                let event = Event::ConnectResponse {
+                    connection: id,
+                    rep: Box::new(*rep),
+                    ece: at.ece(rep.ece_vendor),
+                };
+                return self.step_message(at.now, id, Input::Rep, Given::Event(event));
+            }
+            Err(reason) => reason,
+        };
+        if let Some(it) = self.connections.get_mut(&id) {
+            it.remote_id = Some(rep.local);
+        }
+        let given = Given::reason(About::Rep, reason);
+        self.step_message(at.now, id, Input::BadRep, given);
+    }
+
+    /// Whether a connection can use the peer's queue pair. If an earlier one still has it, that one ends.
+    fn usable(
+        &mut self,
+        at: &Arrival,
+        id: ConnectionId,
+        rep: &Rep,
+        qpn: u32,
+    ) -> Result<(), RejectReason> {
+        if !is_queue_pair(qpn) {
+            return Err(RejectReason::UNSUPPORTED);
+        }
+        let known = self.tables.by_queue_pair(at.from, rep.guid, qpn);
+        let known = known.or_else(|| self.tables.by_remote(at.from, rep.guid, rep.local));
+        match known.filter(|known| *known != id) {
+            Some(known) => {
+                self.step_message(at.now, known, Input::Superseded, Given::Nothing);
+                Err(RejectReason::STALE)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn learn(&mut self, id: ConnectionId, rep: &Rep, qpn: u32) {
+        if let Some(it) = self.connections.get_mut(&id) {
+            it.remote_id = Some(rep.local);
+            it.guid = Some(rep.guid);
+            it.remote_qpn = Some(qpn);
+            self.tables.add(id, it);
+        }
+    }
+
+    fn on_rtu(&mut self, at: &Arrival, rtu: &Rtu) {
+        let found = self.agreed(at, rtu.remote, rtu.local);
+        match found.filter(|id| self.tid(*id) == Some(at.tid)) {
+            Some(id) => self.step_message(at.now, id, Input::Rtu, Given::Nothing),
+            None => self.ignore(),
+        }
+    }
+
+    fn on_dreq(&mut self, at: &Arrival, dreq: &Dreq) {
+        let Some(id) = self.agreed(at, dreq.remote, dreq.local) else {
+            // It has ended here long ago, or never began.
+            let drep = Drep {
+                local: dreq.remote,
+                remote: dreq.local,
+                data: PrivateData::default(),
+            };
+            return self.answer(at, Message::Drep(drep));
+        };
+        match self.connections.get_mut(&id) {
+            Some(it) if it.qpn == dreq.remote_qpn => it.peer_dreq_tid = at.tid,
+            _ => return self.ignore(),
+        }
+        self.step_message(at.now, id, Input::Dreq, Given::Nothing);
+    }
+
+    fn on_drep(&mut self, at: &Arrival, drep: &Drep) {
+        let found = self.agreed(at, drep.remote, drep.local);
+        let meant = |id: &ConnectionId| {
+            let it = self.connections.get(id);
+            it.is_some_and(|it| it.dreq_tid == at.tid)
+        };
+        match found.filter(meant) {
+            Some(id) => self.step_message(at.now, id, Input::Drep, Given::Nothing),
+            None => self.ignore(),
+        }
+    }
+
+    fn on_sidr_rep(&mut self, at: &Arrival, rep: &SidrRep) {
+        let found = self.asked(at, rep.request);
+        let meant = |id: &ConnectionId| {
+            let it = self.connections.get(id);
+            it.is_some_and(|it| it.service == rep.service)
+        };
+        let Some(connection) = found.filter(meant) else {
+            return self.ignore();
+        };
+        let event = Event::DatagramResponse {
+            connection,
+            rep: Box::new(*rep),
+        };
+        self.step_message(at.now, connection, Input::SidrRep, Given::Event(event));
+    }
+}
+
+/// What is known of a message besides its content.
+pub(super) struct Arrival {
+    pub(super) now: Nanos,
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    pub(super) tid: u64,
+    /// The attribute modifier.
+    pub(super) options: u32,
+}
+
+impl Arrival {
+    /// The ECE options of a message with this vendor.
+    pub(super) fn ece(&self, vendor: u32) -> Ece {
+        Ece {
+            vendor,
+            options: self.options,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Requests of strangers: a REQ or SIDR_REQ makes a connection only if it is possible, something listens, and there is
+//! room.
+
+use super::receive::Arrival;
+use super::step::Given;
+use super::{ConnectRequest, DatagramRequest, Event, Kind, Manager};
+use crate::address::Gid;
+use crate::connection::state::Input;
+use crate::connection::{Connection, ConnectionId, ListenerId};
+use crate::time::{nanos, time_wait};
+use crate::wire::{
+    About, IpHeader, Message, PrivateData, Rej, RejectReason, Req, SidrRep, SidrReq, SidrStatus,
+    Transport,
+};
+use core::net::SocketAddr;
+
+/// Why a request makes no connection.
+enum No {
+    /// Drop it. The peer repeats it.
+    Drop,
+    /// Refuse a REQ.
+    Reject(RejectReason),
+}
+
+/// A REQ that can become a connection.
+struct Acceptable {
+    listener: ListenerId,
+    transport: Transport,
+    header: IpHeader,
+    data: PrivateData<{ Req::DATA }>,
+}
+
+impl Manager {
+    pub(super) fn on_req(&mut self, at: &Arrival, req: &Req) {
+        // Nothing is sent to an address that the peer only claims to have.
+        if req.path.local != Gid::from(at.from) {
+            return self.ignore();
+        }
+        let known = self.tables.by_remote(at.from, req.guid, req.local);
+        let same = |id: &ConnectionId| self.connections.get(id).is_some_and(|it| it.tid == at.tid);
+        if let Some(id) = known.filter(same) {
+            return self.step_message(at.now, id, Input::Req, Given::Nothing);
+        }
+        let made = self
+            .acceptable(at, req)
+            .and_then(|it| self.make_passive(at, req, &it));
+        let reason = match made {
+            Ok(()) => return,
+            Err(No::Drop) => {
+                self.counters.overload += 1;
+                return;
+            }
+            Err(No::Reject(reason)) => reason,
+        };
+        let rej = Rej::bare(0, req.local, About::Req, reason);
+        let rej = match reason {
+            RejectReason::GID => rej.with_info(&Gid::from(at.to).0),
+            _ => rej,
+        };
+        self.answer(at, Message::Rej(rej));
+    }
+
+    /// Everything that can be judged before a connection exists, in the order in which Linux judges it.
+    fn acceptable(&mut self, at: &Arrival, req: &Req) -> Result<Acceptable, No> {
+        if req.path.remote != Gid::from(at.to) {
+            return Err(No::Reject(RejectReason::GID));
+        }
+        req.check().map_err(No::Reject)?;
+        let transport = req.transport().ok_or(No::Reject(RejectReason::TRANSPORT))?;
+        // The peer has started again, and has forgotten a connection that we remember.
+        let by_qpn = self.tables.by_queue_pair(at.from, req.guid, req.qpn);
+        let stale = by_qpn.or_else(|| self.tables.by_remote(at.from, req.guid, req.local));
+        if let Some(id) = stale {
+            self.step_message(at.now, id, Input::Superseded, Given::Nothing);
+            return Err(No::Reject(RejectReason::STALE));
+        }
+        let found = self.listeners.find(req.service, at.to);
+        let (listener, it) = found.ok_or(No::Reject(RejectReason::SERVICE_ID))?;
+        let consumer = No::Reject(RejectReason::CONSUMER);
+        let data = req.ip_data();
+        let data = data.filter(|(header, _)| header.agrees_with(at.from, at.to));
+        let (Some((header, data)), true) = (data, it.kind == Kind::Connected(transport)) else {
+            return Err(consumer);
+        };
+        if it.waiting.len() >= it.backlog || self.has_too_many(at) {
+            return Err(No::Drop);
+        }
+        Ok(Acceptable {
+            listener,
+            transport,
+            header,
+            data,
+        })
+    }
+
+    /// Whether the peer's address has as many undecided requests as it may have.
+    fn has_too_many(&self, at: &Arrival) -> bool {
+        let count = self.undecided.get(&at.from).copied().unwrap_or(0);
+        count >= self.config.limits.undecided_per_peer
+    }
+
+    fn make_passive(&mut self, at: &Arrival, req: &Req, from: &Acceptable) -> Result<(), No> {
+        let new = self.new_connection(at.to, at.from, req.service);
+        let mut it = new.map_err(|_| No::Reject(RejectReason::NO_RESOURCES))?;
+        let timing = &self.config.timing;
+        it.transport = Some(from.transport);
+        it.remote_id = Some(req.local);
+        it.guid = Some(req.guid);
+        it.tid = at.tid;
+        it.remote_qpn = Some(req.qpn);
+        it.period = nanos(timing.bounded(req.local_response));
+        it.retries = req.max_retries;
+        it.time_wait = time_wait(req.path.ack_timeout);
+        let id = self.add_passive(it, from.listener);
+        let (from_address, to_address) = ends(&from.header, req.service.port());
+        let event = Event::ConnectRequest(Box::new(ConnectRequest {
+            connection: id,
+            listener: from.listener,
+            from: from_address,
+            to: to_address,
+            req: *req,
+            ece: at.ece(req.ece_vendor),
+            data: from.data,
+        }));
+        self.step_message(at.now, id, Input::Req, Given::Event(event));
+        Ok(())
+    }
+
+    fn add_passive(&mut self, mut it: Connection, listener: ListenerId) -> ConnectionId {
+        it.waits_at = Some(listener);
+        let id = self.add(it);
+        if let Some(listener) = self.listeners.get_mut(listener) {
+            listener.waiting.insert(id);
+        }
+        id
+    }
+
+    pub(super) fn on_sidr_req(&mut self, at: &Arrival, sidr: &SidrReq) {
+        if let Some(id) = self.tables.by_resolution(at.from, sidr.request) {
+            return self.step_message(at.now, id, Input::SidrReq, Given::Nothing);
+        }
+        let refuse = |status| Message::SidrRep(SidrRep::refusal(sidr, status));
+        let Some((listener, found)) = self.listeners.find(sidr.service, at.to) else {
+            return self.answer(at, refuse(SidrStatus::UNSUPPORTED));
+        };
+        let data = sidr.ip_data();
+        let data = data.filter(|(header, _)| header.agrees_with(at.from, at.to));
+        let fits = found.kind == Kind::Datagram && sidr.is_in_default_partition();
+        let (Some((header, data)), true) = (data, fits) else {
+            return self.answer(at, refuse(SidrStatus::REJECT));
+        };
+        if found.waiting.len() >= found.backlog || self.has_too_many(at) {
+            self.counters.overload += 1;
+            return;
+        }
+        let Ok(mut it) = self.new_connection(at.to, at.from, sidr.service) else {
+            self.counters.overload += 1;
+            return;
+        };
+        it.remote_id = Some(sidr.request);
+        it.tid = at.tid;
+        let id = self.add_passive(it, listener);
+        let (from, to) = ends(&header, sidr.service.port());
+        let event = Event::DatagramRequest(Box::new(DatagramRequest {
+            connection: id,
+            listener,
+            from,
+            to,
+            data,
+        }));
+        self.step_message(at.now, id, Input::SidrReq, Given::Event(event));
+    }
+}
+
+/// The addresses and ports of both sides: the peer's, ours.
+fn ends(header: &IpHeader, port: u16) -> (SocketAddr, SocketAddr) {
+    (
+        SocketAddr::new(header.source, header.source_port),
+        SocketAddr::new(header.destination, port),
+    )
+}

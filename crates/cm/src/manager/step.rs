@@ -1,0 +1,249 @@
+//! Runs the steps of the state table: sends, starts timers, reports, and removes what is over.
+
+use super::{Error, Event, Manager, Transmit};
+use crate::connection::state::{Action, Input, Report, Send, Timer};
+use crate::connection::{Connection, ConnectionId, Refusal, State};
+use crate::time::Nanos;
+use crate::wire::{About, Mad, Rej, RejectReason};
+use core::net::IpAddr;
+
+/// What the caller of a step gives for its actions.
+pub(super) enum Given {
+    Nothing,
+    /// For [`Send::Given`].
+    Message(Mad),
+    /// For [`Report::Given`].
+    Event(Event),
+    /// For a REJ with [`Why::Given`](crate::connection::state::Why::Given).
+    Refusal(Refusal),
+    /// The service timeout of an MRA.
+    Service(u8),
+}
+
+impl Given {
+    /// A refusal of our own because of a peer's message.
+    pub(super) fn reason(about: About, reason: RejectReason) -> Self {
+        let rej = Rej::bare(0, 0, about, reason);
+        Self::Refusal(Refusal { rej, options: 0 })
+    }
+}
+
+impl Manager {
+    /// Applies an input to a connection.
+    pub(super) fn step(
+        &mut self,
+        now: Nanos,
+        id: ConnectionId,
+        input: Input,
+        given: Given,
+    ) -> Result<(), Error> {
+        let it = self.connections.get_mut(&id).ok_or(Error::Unknown)?;
+        let before = it.state;
+        let step = before.step(input).ok_or(Error::WrongState(before))?;
+        it.state = step.next;
+        if before != step.next {
+            if matches!(step.next, State::Established | State::TimeWait) {
+                it.kept = None;
+            }
+            self.stop_timer(id);
+            self.count(id, before, step.next);
+        }
+        for action in step.actions {
+            match *action {
+                Action::Send(send) => self.send(id, send, &given),
+                Action::Start(timer) => self.start_timer(now, id, timer, &given),
+                Action::Tell(report) => self.tell(id, report, &given),
+            }
+        }
+        if step.next == State::Closed {
+            self.forget(id);
+        }
+        Ok(())
+    }
+
+    /// Applies a message to a connection. One that does not fit is ignored.
+    pub(super) fn step_message(
+        &mut self,
+        now: Nanos,
+        id: ConnectionId,
+        input: Input,
+        given: Given,
+    ) {
+        if self.step(now, id, input, given).is_err() {
+            self.counters.ignored += 1;
+        }
+    }
+
+    /// Adds a connection in the state [`State::Idle`]; its first step follows at once.
+    pub(super) fn add(&mut self, it: Connection) -> ConnectionId {
+        let id = ConnectionId(self.new_id());
+        self.tables.add(id, &it);
+        self.connections.insert(id, it);
+        id
+    }
+
+    /// Runs the timers that are due.
+    ///
+    /// If the host was stopped for long, each message is repeated only once: the pause was not the peer's silence.
+    pub fn advance(&mut self, now: Nanos) {
+        let due: Vec<ConnectionId> = self
+            .timers
+            .range(..=(now, ConnectionId(u64::MAX)))
+            .map(|(_, id)| *id)
+            .collect();
+        for id in due {
+            self.stop_timer(id);
+            let Some(it) = self.connections.get_mut(&id) else {
+                continue;
+            };
+            let again = it.left > 0 && it.state.step(Input::Repeat).is_some();
+            let input = match again {
+                true => Input::Repeat,
+                false => Input::Expire,
+            };
+            it.left = it.left.saturating_sub(1);
+            let fits = self.step(now, id, input, Given::Nothing);
+            debug_assert!(fits.is_ok(), "a timer in a state without one");
+        }
+    }
+
+    fn stop_timer(&mut self, id: ConnectionId) {
+        let Some(it) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if let Some(deadline) = it.deadline.take() {
+            self.timers.remove(&(deadline, id));
+        }
+    }
+
+    fn start_timer(&mut self, now: Nanos, id: ConnectionId, timer: Timer, given: &Given) {
+        self.stop_timer(id);
+        let has_room = self.lingering <= self.config.limits.lingering;
+        let Some(it) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let length = match timer {
+            Timer::First => {
+                it.left = it.retries;
+                it.period
+            }
+            Timer::Next => it.period,
+            Timer::Service => match given {
+                Given::Service(code) => it.service_time(*code),
+                _ => it.period,
+            },
+            Timer::TimeWait => it.time_wait,
+            // Long enough for two repetitions of a peer with the usual times.
+            Timer::Linger if has_room => 2 * self.config.timing.request(u8::MAX),
+            Timer::Linger => 0,
+        };
+        let deadline = now.saturating_add(length);
+        it.deadline = Some(deadline);
+        self.timers.insert((deadline, id));
+    }
+
+    fn send(&mut self, id: ConnectionId, send: Send, given: &Given) {
+        let (timing, guid) = (self.config.timing, self.config.guid);
+        let Some(it) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let refusal = match given {
+            Given::Refusal(refusal) => Some(refusal),
+            _ => None,
+        };
+        let mad = match (send, given) {
+            (Send::Given, Given::Message(mad)) => Some(*mad),
+            _ => it.message(send, refusal, &timing, guid),
+        };
+        let bytes = match (&mad, &it.kept) {
+            (Some(mad), _) => mad.encode(),
+            (None, Some(kept)) => {
+                self.counters.repeated += 1;
+                **kept
+            }
+            (None, None) => return,
+        };
+        let keeps = matches!(
+            send,
+            Send::Given | Send::Dreq | Send::RejReq(_) | Send::SidrRefusal
+        );
+        // A connection in time wait answers late requests, but has nothing to repeat.
+        if keeps && it.state != State::TimeWait {
+            it.kept = Some(Box::new(bytes));
+        }
+        let (from, to) = (it.local, it.peer);
+        self.outgoing.push_back(Transmit {
+            from,
+            to,
+            mad: bytes,
+        });
+    }
+
+    fn tell(&mut self, id: ConnectionId, report: Report, given: &Given) {
+        let Some(it) = self.connections.get(&id).filter(|it| !it.is_silent) else {
+            return;
+        };
+        let connection = id;
+        let event = match (report, given) {
+            (Report::Given, Given::Event(event)) => event.clone(),
+            (Report::Given, Given::Refusal(refusal)) => Event::Rejected {
+                connection,
+                rej: Box::new(Rej {
+                    local: it.remote_id.unwrap_or(0),
+                    remote: it.local_id,
+                    ..refusal.rej
+                }),
+                options: refusal.options,
+            },
+            (Report::Given, _) => return,
+            (Report::Established, _) => Event::Established { connection },
+            (Report::Unreachable, _) => Event::Unreachable { connection },
+            (Report::Disconnected, _) => Event::Disconnected { connection },
+            (Report::TimeWaitExit, _) => Event::TimeWaitExit { connection },
+        };
+        self.events.push_back(event);
+    }
+
+    /// Keeps the counts of connections in certain states.
+    fn count(&mut self, id: ConnectionId, before: State, after: State) {
+        self.lingering += usize::from(Connection::lingers(after));
+        self.lingering -= usize::from(Connection::lingers(before));
+        let Some(peer) = self.connections.get(&id).map(|it| it.peer) else {
+            return;
+        };
+        if Connection::is_undecided(after) {
+            *self.undecided.entry(peer).or_default() += 1;
+        }
+        if Connection::is_undecided(before) {
+            self.leaves_backlog(id);
+            self.decided(peer);
+        }
+    }
+
+    fn decided(&mut self, peer: IpAddr) {
+        if let Some(count) = self.undecided.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.undecided.remove(&peer);
+            }
+        }
+    }
+
+    /// A request no longer counts against its listener's backlog.
+    pub(super) fn leaves_backlog(&mut self, id: ConnectionId) {
+        let Some(it) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let listener = it.waits_at.take().and_then(|at| self.listeners.get_mut(at));
+        if let Some(listener) = listener {
+            listener.waiting.remove(&id);
+        }
+    }
+
+    fn forget(&mut self, id: ConnectionId) {
+        self.stop_timer(id);
+        if let Some(it) = self.connections.remove(&id) {
+            self.tables.remove(id, &it);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Finds connections by what messages name.
+
+use crate::address::Guid;
+use crate::connection::{Connection, ConnectionId};
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+/// What a peer named: its address, its device instance, and its communication id or queue pair number. The address is part
+/// of it so that no other host can speak for the peer.
+type Named = (IpAddr, Guid, u32);
+
+/// The tables. They are ordered trees: no choice of keys makes a look-up slow, and they shrink.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    local: BTreeMap<u32, ConnectionId>,
+    remote: BTreeMap<Named, ConnectionId>,
+    queue_pairs: BTreeMap<Named, ConnectionId>,
+    resolutions: BTreeMap<(IpAddr, u32), ConnectionId>,
+}
+
+impl Tables {
+    /// Enters what is known of a connection. What another connection has entered before stays.
+    pub(super) fn add(&mut self, id: ConnectionId, it: &Connection) {
+        self.local.insert(it.local_id, id);
+        let (Some(remote), peer) = (it.remote_id, it.peer) else {
+            return;
+        };
+        let Some(guid) = it.guid else {
+            self.resolutions.insert((peer, remote), id);
+            return;
+        };
+        self.remote.entry((peer, guid, remote)).or_insert(id);
+        if let Some(qpn) = it.remote_qpn {
+            self.queue_pairs.entry((peer, guid, qpn)).or_insert(id);
+        }
+    }
+
+    /// Removes all entries of a connection.
+    pub(super) fn remove(&mut self, id: ConnectionId, it: &Connection) {
+        self.local.remove(&it.local_id);
+        let (Some(remote), peer) = (it.remote_id, it.peer) else {
+            return;
+        };
+        let Some(guid) = it.guid else {
+            self.resolutions.remove(&(peer, remote));
+            return;
+        };
+        let key = (peer, guid, remote);
+        if self.remote.get(&key) == Some(&id) {
+            self.remote.remove(&key);
+        }
+        let key = it.remote_qpn.map(|qpn| (peer, guid, qpn));
+        if let Some(key) = key.filter(|key| self.queue_pairs.get(key) == Some(&id)) {
+            self.queue_pairs.remove(&key);
+        }
+    }
+
+    pub(super) fn by_local(&self, id: u32) -> Option<ConnectionId> {
+        self.local.get(&id).copied()
+    }
+
+    pub(super) fn by_remote(&self, peer: IpAddr, guid: Guid, id: u32) -> Option<ConnectionId> {
+        self.remote.get(&(peer, guid, id)).copied()
+    }
+
+    pub(super) fn by_queue_pair(&self, peer: IpAddr, guid: Guid, qpn: u32) -> Option<ConnectionId> {
+        self.queue_pairs.get(&(peer, guid, qpn)).copied()
+    }
+
+    pub(super) fn by_resolution(&self, peer: IpAddr, request: u32) -> Option<ConnectionId> {
+        self.resolutions.get(&(peer, request)).copied()
+    }
+
+    /// How many entries there are.
+    pub(super) fn len(&self) -> usize {
+        self.local.len() + self.remote.len() + self.queue_pairs.len() + self.resolutions.len()
+    }
+}

@@ -1,0 +1,88 @@
+//! Time codes. A code `t` stands for 4.096 µs · 2^t; like Linux, we compute 2^(t-8) ms.
+
+/// A moment or a length of time in nanoseconds. The host's clock must not go backwards.
+pub type Nanos = u64;
+
+const MS: Nanos = 1_000_000;
+
+/// The longest time that a peer can make us wait for one answer: 4.096 s.
+const LONGEST_RESPONSE: u8 = 20;
+/// The longest service time that a peer can announce with an MRA: 65 s.
+pub(crate) const LONGEST_SERVICE: u8 = 24;
+/// How far below our own setting a peer can push our repetitions: no peer makes us repeat a message in a burst.
+const HASTE: u8 = 4;
+
+/// How often and how patiently messages are repeated. The defaults are those of `rdma_cm`: with them, a peer that does not
+/// answer is unreachable after 98 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How long a side may take to answer, as a time code.
+    pub response: u8,
+    /// How often a message is repeated, at most 15.
+    pub retries: u8,
+    /// The service timeout in our MRAs, as a time code.
+    pub service: u8,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            response: 20,
+            retries: 15,
+            service: 24,
+        }
+    }
+}
+
+impl Timing {
+    /// A response time that a peer asks for, within bounds.
+    pub(crate) fn bounded(&self, code: u8) -> u8 {
+        let least = self.response.saturating_sub(HASTE);
+        code.clamp(least, LONGEST_RESPONSE.max(self.response))
+    }
+
+    /// The time until a REQ is repeated: there and back, and the peer's response.
+    pub(crate) fn request(&self, ack_timeout: u8) -> Nanos {
+        let life = ack_timeout.min(LONGEST_RESPONSE).saturating_sub(1);
+        2 * nanos(life) + nanos(self.response)
+    }
+}
+
+/// The length of a time code.
+pub(crate) const fn nanos(code: u8) -> Nanos {
+    let code = if code > 31 { 31 } else { code };
+    match code {
+        0..=8 => MS,
+        _ => MS << (code - 8),
+    }
+}
+
+/// The time after an end in which late messages may still come, by the local ACK timeout of the path.
+pub(crate) fn time_wait(ack_timeout: u8) -> Nanos {
+    nanos(ack_timeout.min(LONGEST_RESPONSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The times that were seen on the wire.
+    #[test]
+    fn repetitions_come_when_those_of_linux_do() {
+        let timing = Timing::default();
+        assert_eq!(timing.request(19), 6144 * MS);
+        assert_eq!(nanos(timing.bounded(20)), 4096 * MS);
+        assert_eq!(time_wait(19), 2048 * MS);
+        let sendings = u64::from(timing.retries) + 1;
+        assert_eq!(sendings * timing.request(19) / 1_000_000_000, 98);
+    }
+
+    #[test]
+    fn a_peer_cannot_make_us_hurry_or_wait_for_ever() {
+        let timing = Timing::default();
+        assert_eq!(timing.bounded(0), 16);
+        assert_eq!(timing.bounded(31), 20);
+        assert_eq!(time_wait(31), 4096 * MS);
+        assert_eq!((nanos(0), nanos(255)), (MS, MS << 23));
+    }
+}
