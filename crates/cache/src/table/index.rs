@@ -9,6 +9,7 @@
 
 use super::entries::NONE;
 use crate::request::Class;
+use smallvec::SmallVec;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -160,12 +161,12 @@ impl Index {
         class: Class,
         start: u64,
         contains: impl Fn(u32) -> bool,
-    ) -> Vec<(u64, u32)> {
+    ) -> SmallVec<[(u64, u32); 8]> {
         let Some((list, arrays)) = self
             .list(class)
             .and_then(|list| Some((list, list.arrays.get()?)))
         else {
-            return Vec::new();
+            return SmallVec::new();
         };
         let len = list.len.load(Ordering::Relaxed);
         let first = match start.checked_sub(1) {

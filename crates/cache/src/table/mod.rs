@@ -9,5 +9,7 @@
 
 pub(crate) mod entries;
 pub(crate) mod index;
+#[cfg(all(test, loom))]
+mod loom_models;
 pub(crate) mod values;
 pub(crate) mod word;

@@ -167,9 +167,13 @@ impl Word {
         }
     }
 
-    /// Marks an orphan as queued. `false` if it is already.
+    /// Marks an orphan as queued. `false` if it is already, or if somebody else has queued it and its slot is free by now.
     pub(crate) fn queue(&self) -> bool {
-        self.0.fetch_or(QUEUED, Ordering::AcqRel) & QUEUED == 0
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+                is_orphan(word).then_some(word | QUEUED)
+            })
+            .is_ok()
     }
 
     /// Frees the slot of an entry that was queued.

@@ -1,0 +1,216 @@
+//! Entries under loom, which tries every interleaving and every reordering that the memory model allows.
+
+use super::entries::Entries;
+use super::word::Freed;
+use crate::request::{Class, Kind, Rights};
+use crate::why::Cause;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use rkey_base::range::VaRange;
+
+const CLASS: Class = Class::new(Rights(1), Kind::HOST);
+
+fn page(number: u64) -> VaRange {
+    VaRange::new(number * 0x1000, 0x1000).unwrap()
+}
+
+fn pin(entries: &Entries, range: &VaRange) -> bool {
+    entries.pin(0, range, CLASS, true)
+}
+
+/// A valid entry of page 1 in slot 0, which nobody uses.
+fn with_entry() -> Arc<Entries> {
+    let entries = Arc::new(Entries::new(2));
+    entries.claim(0, page(1), CLASS);
+    entries.arm(0);
+    assert!(entries.slot(0).word.publish());
+    assert!(!entries.unpin(0));
+    entries
+}
+
+/// Frees what is dead. Returns how many slots.
+fn reap(entries: &Entries, freed: &AtomicU64) -> u64 {
+    let mut count = 0;
+    entries.take_dead(|slot| {
+        if let Freed::Yes(_) = entries.slot(slot).word.free() {
+            freed.store(1, Ordering::Relaxed);
+            count += 1;
+        }
+    });
+    count
+}
+
+/// An entry that a change has ended while it was being registered never becomes valid.
+#[test]
+fn publish_against_invalidate() {
+    loom::model(|| {
+        let entries = Arc::new(Entries::new(2));
+        entries.claim(0, page(1), CLASS);
+        let monitor = {
+            let entries = Arc::clone(&entries);
+            thread::spawn(move || entries.invalidate(page(1), Cause::Unmapped))
+        };
+        entries.arm(0);
+        let published = entries.slot(0).word.publish();
+        let orphaned = entries.unpin(0);
+        let ended = monitor.join().unwrap();
+        assert_eq!(pin(&entries, &page(1)), ended == 0);
+        assert!(published || ended == 1 && orphaned);
+        if ended == 1 {
+            assert_eq!(reap(&entries, &AtomicU64::new(0)), 1);
+        }
+    });
+}
+
+/// A pinned entry is not freed, a dead one is freed exactly once, whoever lets go of it last.
+#[test]
+fn pin_against_invalidate_and_reap() {
+    loom::model(|| {
+        let entries = with_entry();
+        let freed = Arc::new(AtomicU64::new(0));
+        let looker = {
+            let (entries, freed) = (Arc::clone(&entries), Arc::clone(&freed));
+            thread::spawn(move || {
+                if pin(&entries, &page(1)) {
+                    assert_eq!(freed.load(Ordering::Relaxed), 0);
+                    entries.unpin(0);
+                }
+            })
+        };
+        let monitor = {
+            let entries = Arc::clone(&entries);
+            thread::spawn(move || entries.invalidate(page(1), Cause::Unmapped))
+        };
+        let early = reap(&entries, &freed);
+        looker.join().unwrap();
+        assert_eq!(monitor.join().unwrap(), 1);
+        assert_eq!(early + reap(&entries, &freed), 1);
+        assert!(!pin(&entries, &page(1)));
+    });
+}
+
+/// A slot that gets another entry does not serve a lookup for the old one.
+#[test]
+fn pin_against_reuse_of_the_slot() {
+    loom::model(|| {
+        let entries = with_entry();
+        let looker = {
+            let entries = Arc::clone(&entries);
+            thread::spawn(move || {
+                if pin(&entries, &page(1)) {
+                    assert_eq!(entries.slot(0).range(), page(1));
+                    entries.unpin(0);
+                }
+            })
+        };
+        if let Freed::Yes(_) = entries.slot(0).word.evict() {
+            entries.claim(0, page(2), CLASS);
+            entries.arm(0);
+            assert!(entries.slot(0).word.publish());
+            assert!(pin(&entries, &page(2)));
+        }
+        looker.join().unwrap();
+    });
+}
+
+/// The kernel's part of userfaultfd. Its lock stands for those that both sides take in the kernel.
+#[derive(Default)]
+struct Kernel {
+    /// Changes under way.
+    changing: u64,
+    /// The page was unmapped, and its address may be given out again.
+    unmapped: bool,
+    queued: bool,
+    read: bool,
+}
+
+/// The kernel, and what wakes those who wait for it.
+type Shared = Arc<(Mutex<Kernel>, Condvar)>;
+
+fn wait_until(shared: &Shared, it: impl Fn(&Kernel) -> bool) {
+    let mut kernel = shared.0.lock().unwrap();
+    while !it(&kernel) {
+        kernel = shared.1.wait(kernel).unwrap();
+    }
+}
+
+fn change(shared: &Shared, it: impl Fn(&mut Kernel)) {
+    it(&mut shared.0.lock().unwrap());
+    shared.1.notify_all();
+}
+
+/// A hit asks the kernel, then waits until the reader is between two reads, then looks at the entry. `question_first` is the
+/// right order.
+fn hit_against_munmap(question_first: bool) {
+    loom::model(move || {
+        let entries = with_entry();
+        let kernel: Shared = Arc::new((Mutex::new(Kernel::default()), Condvar::new()));
+        let epoch = Arc::new(AtomicU64::new(0));
+        let unmapper = {
+            let kernel = Arc::clone(&kernel);
+            thread::spawn(move || {
+                change(&kernel, |it| {
+                    it.changing += 1;
+                    it.unmapped = true;
+                });
+                change(&kernel, |it| it.queued = true);
+                wait_until(&kernel, |it| it.read);
+                change(&kernel, |it| it.changing -= 1);
+            })
+        };
+        let reader = {
+            let (entries, kernel, epoch) = (
+                Arc::clone(&entries),
+                Arc::clone(&kernel),
+                Arc::clone(&epoch),
+            );
+            thread::spawn(move || {
+                wait_until(&kernel, |it| it.queued);
+                epoch.fetch_add(1, Ordering::SeqCst);
+                change(&kernel, |it| it.read = true);
+                entries.invalidate(page(1), Cause::Unmapped);
+                epoch.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let mut reader = Some(reader);
+        // This thread is given the address, and looks it up.
+        let unmapped = kernel.0.lock().unwrap().unmapped;
+        if unmapped && pin(&entries, &page(1)) {
+            let mut settle = || {
+                if epoch.load(Ordering::SeqCst) % 2 == 1 {
+                    // It becomes even when the reader has applied the only event.
+                    reader.take().unwrap().join().unwrap();
+                }
+            };
+            let quiet = || kernel.0.lock().unwrap().changing == 0;
+            let quiet = if question_first {
+                let quiet = quiet();
+                settle();
+                quiet
+            } else {
+                settle();
+                quiet()
+            };
+            let hit = quiet && entries.slot(0).word.is_valid();
+            assert!(!hit, "stale");
+            entries.unpin(0);
+        }
+        unmapper.join().unwrap();
+        if let Some(reader) = reader {
+            reader.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_hit_after_an_unmapping_that_it_can_know_of_is_refused() {
+    hit_against_munmap(true);
+}
+
+/// So the model can find a mistake.
+#[test]
+#[should_panic(expected = "stale")]
+fn the_steps_of_a_hit_cannot_be_exchanged() {
+    hit_against_munmap(false);
+}
