@@ -7,8 +7,8 @@
 //!
 //! * It is generic over [who registers](Registrar), who says what registrations [refer to](Follows): addresses, objects or
 //!   pages. Each gets the checks that it needs, and pays for no others.
-//! * It is generic over [who notices changes](Monitor): the kernel ([`Userfaultfd`]), the program or another library
-//!   ([`Imported`]).
+//! * It is generic over [who notices changes](Monitor): the kernel ([`Userfaultfd`]), intercepted calls ([`Memhooks`]), the
+//!   program or another library ([`Imported`]).
 //! * A hit takes no lock and writes only to its entry. It makes no system call, unless the registrar pins pages or follows
 //!   objects: then it asks the kernel (0.3 µs).
 //! * A hit may lie inside a larger entry. It never has a right that the entry lacks, and never another kind of memory.
@@ -79,6 +79,7 @@ pub use cache::{Cache, NotMade};
 pub use maps::Backing;
 pub use monitor::disabled::Disabled;
 pub use monitor::imported::{Change, Imported, Source, Timing};
+pub use monitor::memhooks::{Memhooks, NotHooked, Path};
 pub use monitor::userfaultfd::{Reader, Step, Unavailable, Userfaultfd, Way};
 pub use monitor::{Monitor, Sees, TooManyCaches, Verdict};
 pub use registrar::{Follows, Registrar, Request};

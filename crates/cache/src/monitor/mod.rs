@@ -6,9 +6,11 @@
 //! | [`imported`] | the program, or another library, tells |
 //! | [`disabled`] | nobody tells: no cache |
 //! | [`userfaultfd`] | the kernel tells |
+//! | [`memhooks`] | calls of the C library are intercepted |
 
 pub(crate) mod disabled;
 pub(crate) mod imported;
+pub(crate) mod memhooks;
 pub(crate) mod subscribers;
 pub(crate) mod userfaultfd;
 

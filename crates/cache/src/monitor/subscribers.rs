@@ -25,9 +25,9 @@ pub(crate) struct Subscribers {
 }
 
 impl Subscribers {
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
-            entries: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            entries: [const { AtomicPtr::new(ptr::null_mut()) }; MOST],
             telling: AtomicUsize::new(0),
         }
     }

@@ -1,0 +1,193 @@
+//! Calls of the C library are intercepted (`FI_MR_CACHE_MONITOR=memhooks`), at the layer of the ELF linker: each loaded object
+//! calls other objects through slots that the linker fills in, and these slots get other addresses. No code is changed, so
+//! no other thread can be in the middle of it.
+//!
+//! A hook ends the entries, then calls the function. While one is in progress, no registration becomes an entry. So a lookup
+//! needs no check: when the function takes effect, no valid entry is left.
+//!
+//! What does not go through a slot is not seen: system calls without the C library (Go), and calls inside the C library, such as the
+//! `munmap` of a thread's stack. Those of the allocator are covered by hooks of `free` and `realloc`: an entry ends when its buffer
+//! is freed, and pages with a live buffer are not given back. So this monitor [sees only some](Sees::Some) changes, and
+//! [`Memhooks::sees_paths`] tests which.
+//!
+//! Hooks are never removed: another thread may be in one. The object that contains this code must stay loaded.
+
+mod calls;
+mod slots;
+
+use super::subscribers::Subscribers;
+use super::{Monitor, Sees, TooManyCaches, Verdict};
+use crate::table::entries::Entries;
+use crate::why::{Cause, Refusal};
+use parking_lot::Mutex;
+use rkey_base::range::VaRange;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Whom the hooks tell. One for all caches, as there is one set of hooks.
+static STATE: State = State {
+    subscribers: Subscribers::new(),
+    changing: AtomicUsize::new(0),
+    calls: AtomicU64::new(0),
+};
+
+/// How many objects had been loaded when slots were last set. Locked while they are set.
+static LOADED: Mutex<Option<u64>> = Mutex::new(None);
+
+struct State {
+    subscribers: Subscribers,
+    /// How many hooked calls are under way.
+    changing: AtomicUsize,
+    /// How many were made.
+    calls: AtomicU64,
+}
+
+impl State {
+    /// A hooked call is about to change this memory. It is under way until the guard is dropped.
+    fn change(&self, range: Option<VaRange>, cause: Cause) -> Change<'_> {
+        self.changing.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        match range {
+            Some(range) => self.subscribers.tell(range, cause),
+            None => self.subscribers.tell_all(cause),
+        };
+        Change(&self.changing)
+    }
+}
+
+struct Change<'a>(&'a AtomicUsize);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Why calls cannot be intercepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotHooked {
+    /// The C library lacks a function.
+    #[error("the C library has no `{0}`")]
+    Missing(&'static str),
+    /// No slot could be set: the program is linked statically, or the tables of its objects have another form.
+    #[error("no loaded object calls `munmap` through a slot")]
+    NoSlots,
+}
+
+/// A way in which memory changes, for [`Memhooks::sees_paths`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Path {
+    /// `munmap`, called by the object that contains this code.
+    Munmap,
+    /// `mmap` over mapped memory.
+    MapOver,
+    /// `mremap`.
+    Mremap,
+    /// `madvise(MADV_DONTNEED)`.
+    Madvise,
+    /// `free` of memory that has a mapping of its own.
+    Free,
+    /// `realloc` of such memory.
+    Realloc,
+    /// A pointer that `dlsym` returns.
+    Dlsym,
+    /// The system call, not through the C library.
+    SystemCall,
+}
+
+impl Path {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Munmap,
+        Self::MapOver,
+        Self::Mremap,
+        Self::Madvise,
+        Self::Free,
+        Self::Realloc,
+        Self::Dlsym,
+        Self::SystemCall,
+    ];
+}
+
+/// The monitor that intercepts calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Memhooks(());
+
+impl Memhooks {
+    /// Sets the slots of all loaded objects. Objects that are loaded later get theirs at the next registration.
+    ///
+    /// # Errors
+    /// See [`NotHooked`].
+    pub fn install() -> Result<Self, NotHooked> {
+        calls::find_originals()?;
+        let mut loaded = LOADED.lock();
+        if loaded.is_none() {
+            if slots::set_all() == 0 {
+                return Err(NotHooked::NoSlots);
+            }
+            *loaded = Some(slots::loaded());
+        }
+        Ok(Self(()))
+    }
+
+    /// How many hooked calls were made that could change watched memory.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        STATE.calls.load(Ordering::Relaxed)
+    }
+
+    /// Changes memory of its own in each way, and says of which it was told.
+    #[must_use]
+    pub fn sees_paths(&self) -> [(Path, bool); 8] {
+        Path::ALL.map(|path| {
+            let before = self.calls();
+            calls::exercise(path);
+            (path, self.calls() > before)
+        })
+    }
+}
+
+impl Monitor for Memhooks {
+    fn name(&self) -> &'static str {
+        "memhooks"
+    }
+
+    fn sees(&self) -> Sees {
+        Sees::Some
+    }
+
+    fn attach(&self, entries: &Arc<Entries>) -> Result<(), TooManyCaches> {
+        STATE.subscribers.add(entries)
+    }
+
+    fn detach(&self, entries: &Arc<Entries>) {
+        STATE.subscribers.remove(entries);
+    }
+
+    /// All memory is watched; objects that were loaded since the last time get their slots set.
+    fn watch(&self, _: VaRange) -> Result<(), Refusal> {
+        let now = slots::loaded();
+        let mut loaded = LOADED.lock();
+        if *loaded != Some(now) {
+            slots::set_all();
+            *loaded = Some(now);
+        }
+        Ok(())
+    }
+
+    /// The entry became pending before this reads the count; a hook raises the count before it looks for entries. So either this
+    /// sees the call, or the call ends the entry.
+    fn check(&self, _: VaRange) -> Verdict {
+        if STATE.changing.load(Ordering::SeqCst) == 0 {
+            Verdict::Fresh
+        } else {
+            Verdict::Busy
+        }
+    }
+
+    fn validate(&self, _: VaRange) -> Verdict {
+        Verdict::Fresh
+    }
+}

@@ -1,0 +1,202 @@
+//! The table of memory calls, for the monitor `memhooks`: `docs/registration-cache.md` has it in words.
+
+// UNSAFETY: the tests call what takes memory away.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::memory::{Arena, PAGE, advise, remap, stamp};
+use common::ring::Ring;
+use common::{Fake, SEND, World, range};
+use rkey_base::range::VaRange;
+use rkey_cache::{
+    Cache, Follows, Kind, Memhooks, Monitor, Off, Options, Path, Registrar, Request, Rounding,
+    Sees, Why,
+};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// Registers nothing, by address.
+struct Nothing;
+
+impl Registrar for Nothing {
+    type Registration = ();
+    type Error = Infallible;
+
+    fn follows(&self) -> Follows {
+        Follows::Addresses
+    }
+    fn register(&self, _: &Request) -> Result<(), Infallible> {
+        Ok(())
+    }
+    fn deregister(&self, (): ()) {}
+}
+
+fn cache() -> (Cache<Nothing>, Arc<Memhooks>) {
+    let monitor = Arc::new(Memhooks::install().unwrap());
+    // With whole pages, an entry ends when any chunk in its pages is freed, and other threads do that.
+    let mut options = Options::default();
+    options.rounding = Rounding::Exact;
+    let cache = Cache::new(Nothing, monitor.clone(), options).unwrap();
+    (cache, monitor)
+}
+
+fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) -> Why {
+    cache.get(range, SEND, Kind::HOST).unwrap().why()
+}
+
+type Call = fn(&Arena, &VaRange);
+
+/// Calls on the second page of a buffer of two pages, and whether a hook sees them.
+const CALLS: &[(&str, bool, Call)] = &[
+    ("munmap", true, |arena, page| arena.unmap(page)),
+    ("mmap over it", true, |arena, page| arena.map(page)),
+    ("mremap away", true, |arena, page| {
+        remap(page, &arena.pages(10, 1), libc::MREMAP_FIXED).unwrap();
+    }),
+    ("mremap onto it", true, |arena, page| {
+        arena.map(&arena.pages(12, 1));
+        remap(&arena.pages(12, 1), page, libc::MREMAP_FIXED).unwrap();
+    }),
+    ("MADV_DONTNEED", true, |_, page| {
+        advise(page, libc::MADV_DONTNEED).unwrap();
+    }),
+    ("MADV_FREE", true, |_, page| {
+        advise(page, libc::MADV_FREE).unwrap()
+    }),
+    ("MADV_COLD", false, |_, page| {
+        advise(page, libc::MADV_COLD).unwrap()
+    }),
+    ("a write", false, |_, page| stamp(page, 1)),
+    ("munmap by the system call itself", false, |_, page| {
+        let address = std::ptr::with_exposed_provenance_mut::<u8>(page.start() as usize);
+        // SAFETY: memory of the arena, to which nothing refers.
+        unsafe { libc::syscall(libc::SYS_munmap, address, PAGE) };
+    }),
+];
+
+/// Proves partly: FI-242 (the cache alone)
+#[test]
+fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
+    let (cache, _) = cache();
+    for (name, seen, call) in CALLS {
+        let arena = Arena::new(16);
+        let buffer = arena.pages(2, 2);
+        arena.map(&buffer);
+        assert_eq!(get(&cache, buffer), Why::Absent, "{name}");
+        assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
+        call(&arena, &arena.pages(3, 1));
+        assert_eq!(!get(&cache, buffer).is_hit(), *seen, "{name}");
+    }
+}
+
+/// The entry ends before the allocator gets the memory back, whatever it does with it.
+/// Proves partly: FI-242 (the cache alone)
+#[test]
+fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
+    let (cache, _) = cache();
+    // In the heap, and in a mapping of its own, which `free` unmaps inside the C library.
+    for len in [100_usize, 20_000, 1 << 22] {
+        let buffer = vec![1_u8; len];
+        let memory = range(buffer.as_ptr().addr() as u64, len as u64);
+        assert!(!get(&cache, memory).is_hit());
+        assert_eq!(get(&cache, memory), Why::Hit);
+        drop(buffer);
+        assert!(!get(&cache, memory).is_hit(), "freed {len}");
+    }
+    let mut buffer = vec![1_u8; 1 << 22];
+    let memory = range(buffer.as_ptr().addr() as u64, 1 << 22);
+    get(&cache, memory);
+    assert_eq!(get(&cache, memory), Why::Hit);
+    buffer.reserve_exact(1 << 23);
+    assert!(!get(&cache, memory).is_hit());
+}
+
+/// What is seen, and what is not, as the documentation says; the monitor finds it out by itself.
+#[test]
+fn the_monitor_says_which_ways_it_sees() {
+    let monitor = Memhooks::install().unwrap();
+    assert_eq!(monitor.sees(), Sees::Some);
+    for (path, seen) in monitor.sees_paths() {
+        let expected = !matches!(path, Path::Dlsym | Path::SystemCall);
+        assert_eq!(seen, expected, "{path:?}");
+    }
+}
+
+#[test]
+fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
+    let monitor = Arc::new(Memhooks::install().unwrap());
+    let fake = Fake::new(&World::new(1), Follows::Pages);
+    let cache = Cache::new(fake, monitor, Options::default()).unwrap();
+    assert_eq!(cache.off(), Some(Off::Partial));
+}
+
+/// One thread unmaps a page through the C library; another one is given the address at once, and sends from it.
+/// Proves partly: FI-243 (fixed buffers of io_uring)
+#[test]
+fn an_address_that_is_given_out_again_at_once_is_never_stale() {
+    const TRIES: u64 = 5000;
+    let Some(ring) = Ring::new() else {
+        return;
+    };
+    let mut options = Options::default();
+    options.accept_partial = true;
+    options.rounding = Rounding::Pages;
+    let monitor = Arc::new(Memhooks::install().unwrap());
+    let cache = Cache::new(ring, monitor, options).unwrap();
+    let arena = Arena::new(4);
+    let page = arena.pages(1, 1);
+    arena.unmap(&page);
+    let sent = AtomicU64::new(0);
+    let mut hits = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..TRIES {
+                while sent.load(Ordering::SeqCst) < number {
+                    thread::yield_now();
+                }
+                arena.unmap(&page);
+            }
+        });
+        for number in 1..=TRIES {
+            while !arena.claim(&page) {
+                thread::yield_now();
+            }
+            for part in [2 * number, 2 * number + 1] {
+                stamp(&page, part);
+                let guard = cache.get(page, SEND, Kind::HOST).unwrap();
+                assert_eq!(cache.registrar().send(&guard, page.start()), part, "stale");
+                hits += u64::from(guard.why().is_hit());
+            }
+            sent.store(number, Ordering::SeqCst);
+        }
+    });
+    assert!(hits > 0);
+    println!("{hits} hits of {}", 2 * TRIES);
+}
+
+/// Hooks run inside the allocator's callers, on many threads at once, while caches come and go.
+#[test]
+fn threads_that_allocate_and_free_do_not_wait_for_the_cache() {
+    const ROUNDS: usize = 200;
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..10 * ROUNDS {
+                    let buffers: Vec<Vec<u8>> = (1..50).map(|len| vec![0; 100 * len]).collect();
+                    drop(buffers);
+                }
+            });
+        }
+        for _ in 0..ROUNDS {
+            let (cache, _) = cache();
+            let buffer = vec![0_u8; 5000];
+            let memory = range(buffer.as_ptr().addr() as u64, 5000);
+            // Not cached while another thread is in a hook, a hit soon.
+            while !get(&cache, memory).is_hit() {}
+        }
+    });
+    assert!(cache().1.calls() > 0);
+}
