@@ -27,7 +27,7 @@
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |
 //! | `nak` | the codes of refusals |
-//! | `timer`, `silence` | deadlines, and when to give up on a silent peer |
+//! | `timer`, `silence`, `silent_peers` | deadlines, and when to give up on a silent peer |
 //! | `numbers`, [`id`] | which queue pair has which number; handles |
 //! | [`guesses`], [`origin`] | keys that peers guess, counted for the process at the other end |
 //! | `membership`, [`ud`], `xrc` | members of multicast groups, headers of datagrams, extended reliable connections |
@@ -74,6 +74,7 @@ mod responder;
 pub mod rss;
 mod send_queue;
 mod silence;
+mod silent_peers;
 pub mod status;
 mod timer;
 pub mod ud;

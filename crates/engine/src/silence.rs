@@ -6,13 +6,9 @@
 //! wants that. A peer that had no chance to respond gets the same time again, but only up to a limit, because a peer
 //! can also pretend that it had no chance.
 
-use crate::context::Context;
-use crate::link_state::LinkState;
-use crate::qp::pair::Qp;
-use crate::timer::Scan;
-use crate::{Engine, Event, Progress, QpId, QpState, Status};
+use crate::{Engine, QpId};
 use rkey_base::memory::Memory;
-use rkey_link::{DownReason, Link};
+use rkey_link::Link;
 
 /// How long a peer is excused without any sign of life, in nanoseconds.
 const EXCUSED_MAX_NS: u64 = 60_000_000_000;
@@ -97,90 +93,6 @@ impl<L: Link, M: Memory> Engine<L, M> {
             qp.req.silence.answer(had_its_chance);
         }
     }
-
-    /// Fails the queue pairs whose peers have been silent for too long, by the time of [`Timers::scan_due`].
-    ///
-    /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
-    pub(crate) fn look_for_silence(&mut self, scan: Scan, progress: &mut Progress) {
-        let now = scan.watching;
-        let mut watched = std::mem::take(&mut self.x.timers.watched);
-        watched.retain(|&id| {
-            let Some(qp) = self.qps.get_mut(id) else {
-                return false;
-            };
-            if awaits_nothing(qp) {
-                qp.req.seen = None;
-                qp.req.watched = scan.is_first;
-                return scan.is_first;
-            }
-            let link = qp.out.and_then(|id| self.links.get_mut(id));
-            let moved = link
-                .as_ref()
-                .map_or(0, |link_state| link_state.meta.progress);
-            match qp.req.seen {
-                Some((seen, since)) if seen == moved && qp.req.wait.is_none() => {
-                    let silent = now.saturating_sub(since);
-                    if decide(&mut self.x, link, qp, silent, progress) == Some(Next::Again) {
-                        qp.req.seen = Some((moved, now));
-                    }
-                }
-                _ => {
-                    qp.req.seen = Some((moved, now));
-                    qp.req.silence = Silence::NONE;
-                }
-            }
-            true
-        });
-        // Failing a queue pair adds nothing to this list.
-        self.x.timers.watched = watched;
-        self.settle_broken();
-    }
-}
-
-/// Whether a queue pair waits for nothing from its peer.
-fn awaits_nothing(qp: &Qp) -> bool {
-    qp.sq.head == qp.sq.tail
-        || !matches!(qp.state, QpState::Rts | QpState::Sqd)
-        || (qp.state == QpState::Sqd && qp.sq.head == qp.sq.next)
-}
-
-/// Acts on a silence of the peer of a queue pair, if it is long enough; returns what was decided.
-fn decide<L: Link, M: Memory>(
-    x: &mut Context<M>,
-    link: Option<&mut LinkState<L>>,
-    qp: &mut Qp,
-    silent: u64,
-    progress: &mut Progress,
-) -> Option<Next> {
-    let patience = qp.patience();
-    if patience == 0 || silent < patience {
-        return None;
-    }
-    let asks = x.config.asks_about_silence;
-    let next = qp.req.silence.next(asks, silent, patience);
-    match next {
-        Next::Wait | Next::Again => return Some(next),
-        Next::Ask => {
-            let (id, link, peer) = (qp.id, qp.out, qp.peer_qpn());
-            let event = Event::PeerSilent { qp: id, link, peer };
-            x.events.push_back(event);
-        }
-        Next::GiveUp => {
-            let ours = x.config.node;
-            let other = link.filter(|link_state| link_state.meta.node != ours);
-            match other.filter(|_| qp.names_memory()) {
-                // The peer might still execute the request later, which must not happen once the program owns the memory
-                // again.
-                Some(link_state) => {
-                    link_state.meta.down.get_or_insert(DownReason::Silent);
-                    progress.more = true;
-                }
-                None => x.give_up(qp, Status::RetryExceeded),
-            }
-        }
-    }
-    progress.did = true;
-    Some(next)
 }
 
 #[cfg(test)]
