@@ -59,7 +59,7 @@ pub struct Config {
     pub max_cq_depth: u32,
     /// The maximum depth of a send, receive or shared receive queue.
     pub max_queue_depth: u32,
-    /// The maximum number of scatter/gather elements of a request.
+    /// The maximum number of scatter/gather entries of a work request.
     pub max_sge: u32,
     /// The maximum inline data of a request, in bytes.
     pub max_inline: u32,
@@ -83,8 +83,8 @@ pub struct Config {
     /// The size of the payload ring of one direction of a link, in bytes. Two processes copy in and out of the ring at the same
     /// time, which is faster than one copy by one of them. Pages are allocated when they are first used.
     pub ring_bytes: u32,
-    /// Lets any process of this user read and write our memory where Yama would refuse it (`PR_SET_PTRACER_ANY`). Off by
-    /// default.
+    /// Lets any process of this user read and write our memory, even where Yama would refuse that
+    /// (`PR_SET_PTRACER_ANY`). Off by default.
     pub ptracer_any: bool,
     /// How long the engine thread, and a thread in [`Cq::wait`](crate::Cq::wait), polls before it sleeps.
     pub spin: Duration,
@@ -105,8 +105,9 @@ pub struct Config {
     pub cross_api: bool,
     /// The API of the program: denials name its access flags. Front ends set it; no variable does.
     pub api: Api,
-    /// The front end that takes the completions logs refusals of its own requests, in its own words
-    /// ([`Device::tell_own_denial`](crate::Device::tell_own_denial)), and the device does not. Front ends set it; no variable does.
+    /// Whether the front end logs the denials of its own requests in its own words
+    /// ([`Device::tell_own_denial`](crate::Device::tell_own_denial)); the device then does not log them. Front ends set
+    /// it; no variable does.
     pub tells_own_denials: bool,
 }
 
@@ -163,7 +164,7 @@ impl Config {
         self.with_variables(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }
 
-    /// The defaults, changed by the variables that `lookup` knows. An empty variable counts as unset.
+    /// The defaults, changed by the variables for which `lookup` returns a value. An empty variable counts as unset.
     ///
     /// # Errors
     /// Same as [`Config::from_env`].
@@ -184,8 +185,8 @@ impl Config {
         Ok(self)
     }
 
-    /// Whether a device with this configuration serves a front end with the other one as well: they differ only in what each
-    /// opening of a device has for itself.
+    /// Whether a front end with the configuration `other` can share a device that has this one: they may differ only in
+    /// the values that each opening of the device keeps for itself.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         let other = Self {
             timeout: self.timeout,

@@ -27,7 +27,7 @@ use crate::shared::Shared;
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Opening>);
 
-/// What one front end has of a device.
+/// One front end's share of a device.
 #[derive(Debug)]
 struct Opening {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ struct Opening {
     handle: Arc<Handle>,
 }
 
-/// All openings hold this part. The engine thread holds only the shared part.
+/// The part that all openings hold. The engine thread holds only `shared`, so dropping the last opening can end it.
 #[derive(Debug)]
 pub(crate) struct Handle {
     shared: Arc<Shared>,
@@ -101,7 +101,7 @@ impl Device {
         Ok(Self::opening(&handle, config, events))
     }
 
-    /// Opens an open device once more.
+    /// Adds an opening to an open device.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -190,7 +190,7 @@ impl Device {
         self.shared().node
     }
 
-    /// The configuration with which it was opened.
+    /// The configuration that it was opened with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.0.config

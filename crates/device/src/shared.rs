@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) memory: ProcessMemory,
     /// Owns the engine and drives it.
     pub(crate) driver: EngineDriver,
-    /// Returns memory that peers access directly to the program.
+    /// Takes memory that peers access directly back for the program.
     pub(crate) reclaim: Reclaim,
     pub(crate) reactor: Reactor,
     pub(crate) qp_numbers: Arc<QpNumbers>,

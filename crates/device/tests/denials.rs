@@ -6,8 +6,8 @@ use common::Side;
 use rkey_device::{Config, DeviceError, QpOptions};
 use rkey_engine::{SendRequest, Status, Target, Work};
 
-/// Requests of one device are refused by another. The thread that polls the completion finds the explanation in its device at
-/// once, and the owner of the memory also has it.
+/// Requests of one device are refused by another. The thread that polls the completion finds the explanation in its
+/// device at once, and so does the owner of the memory.
 #[test]
 fn an_explanation_is_there_before_its_completion() {
     let (near, far) = (Side::open(), Side::open());
@@ -89,7 +89,7 @@ fn asker() {
     }
 }
 
-/// A peer of the same user learns the reason unless the owner's setting forbids it; the owner always knows it.
+/// A peer of the same user learns the reason unless the owner's setting forbids it; the owner always has it.
 #[test]
 fn a_setting_decides_who_is_told_why() {
     const TEST: &str = "a_setting_decides_who_is_told_why";

@@ -53,7 +53,7 @@ fn survive() {
         for id in 0..10 {
             side.receive(&qp, id, 0, 8);
         }
-        // This way a request is outstanding when the peer dies.
+        // Stop the peer first, so that requests are outstanding when it dies.
         peer.stop();
         for id in 100..110 {
             qp.post_send(&SendRequest::new(id, write, &[side.sge(0, 8)]))

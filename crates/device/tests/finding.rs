@@ -135,8 +135,9 @@ fn the_peer_never_appears() {
     assert_eq!(qp.query().unwrap().state, QpState::Error);
 }
 
-/// The owner of the number exists, but closes every connection before it answers, while a thread of its process waits for a
-/// processor: it is excused, also between two attempts. When it closes, it is gone.
+/// The owner of the number exists, but closes every connection before it answers, while a thread of its process waits
+/// for a processor: the queue pair keeps waiting, also between two attempts. When the owner closes its socket, it
+/// counts as gone.
 #[test]
 fn an_owner_that_cannot_answer_is_waited_for() {
     let side = Side::hasty();

@@ -75,7 +75,7 @@ fn a_child_cannot_use_its_parents_device() {
                 && is_forked(device.deregister(side.region))
                 && device.denials().is_empty();
             drop((qp, cq, device));
-            // The child's own device works while it has the parent's handles.
+            // The child can open its own device while it holds the parent's handles.
             let own = Side::open();
             let own_cq_works = own.cq.poll(&mut [Completion::default()]).is_ok();
             all && own_cq_works

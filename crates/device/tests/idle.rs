@@ -8,7 +8,7 @@ use common::{Peer, Remote, Side, role, sleep_in_read};
 use rkey_device::Qp;
 use rkey_engine::{SendRequest, Status, Work};
 
-/// How often the engine threads of this process have slept so far, and how many nanoseconds they have run.
+/// How many times the engine threads of this process have slept so far, and how many nanoseconds they have run.
 fn activity() -> (u64, u64) {
     let mut sum = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
@@ -33,8 +33,9 @@ fn activity() -> (u64, u64) {
     sum
 }
 
-/// How often the engine thread wakes in 300 ms, once everything has settled. How long settling takes depends on how
-/// busy the machine is, so the quietest of several measurements counts; periodic work would show in each of them.
+/// How many times the engine thread wakes in 300 ms, once everything has settled. How long settling takes depends
+/// on how busy the machine is, so the quietest of several measurements counts; periodic work would show in each of
+/// them.
 fn wake_ups_while_idle() -> u64 {
     let mut fewest = u64::MAX;
     for _ in 0..10 {

@@ -349,7 +349,7 @@ fn as_user(uid: u32, test: &str, role: &str, address: std::net::SocketAddr) -> O
     Some(OtherUser { command, copy })
 }
 
-/// Another user does not find our listener unless both ends are shared with all users.
+/// Another user does not find our listener unless both sides share with all users.
 #[test]
 fn other_users() {
     match role().as_deref() {

@@ -96,7 +96,7 @@ fn a_wait_for_completions_ends_with_something_else() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cq.wait_or(Some(TIME), look).unwrap());
         std::thread::sleep(Duration::from_millis(20));
-        // Without a reason it goes on waiting.
+        // A wake-up whose condition is false does not end the wait.
         cq.wake();
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());

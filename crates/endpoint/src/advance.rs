@@ -67,14 +67,14 @@ impl<F: Front> Driver<F> {
         if over.is_empty() {
             return;
         }
-        // An answer among the last messages of a peer ends an operation that would fail here.
+        // Take the peers' last messages first: an answer among them completes an operation that `lose` would fail.
         self.take_completions(state);
         for connection in over {
             state.rdm.lose(&self.host, connection);
         }
     }
 
-    /// Checks now whether the peers of all connections still exist.
+    /// Checks at once whether any connection's peer has ended.
     #[cold]
     pub(super) fn look_for_lost(&self) {
         let mut state = self.state.lock();
@@ -91,11 +91,11 @@ impl<F: Front> Driver<F> {
     /// Posts requests that waited for room on connections, as far as there is room now; returns whether some still wait. For
     /// a host that watches ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
     pub fn post_backlog(&self) -> bool {
-        // The thread that holds the lock may leave requests waiting.
+        // Report waiting requests: the thread that holds the lock may leave some.
         let Some(mut state) = self.state.try_lock() else {
             return true;
         };
-        // Closing does this itself.
+        // A closing endpoint posts its backlog itself, in `linger`.
         if state.closing {
             return false;
         }

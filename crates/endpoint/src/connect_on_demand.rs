@@ -1,8 +1,8 @@
 //! Connections on demand: made when either side first needs one.
 //!
-//! An endpoint sends to a peer over one connection only, so that order is kept. It is the connection that the endpoint
-//! requested, or the peer's if that came first. If both request one at the same time, there are two, and each side sends on
-//! its own.
+//! An endpoint sends to a peer over one connection only, which keeps messages in order: the connection that the
+//! endpoint requested, or the peer's if that came first. If both request one at the same time, there are two, and each
+//! side sends on the one that it requested.
 //!
 //! A scalable endpoint has several receive contexts behind one listener ([`serve`]). Each is an endpoint of this crate, and
 //! so is each of its transmit contexts, which only connect ([`Admission::one_way`](rkey_rdm::hello::Admission)).
@@ -24,7 +24,8 @@ use std::time::Duration;
 
 /// How long an endpoint searches for a peer whose address the program has.
 const SEARCH: Duration = Duration::from_secs(3);
-/// How long an existing peer may take to answer: it may be stopped, or share few processors with many spinning threads.
+/// How long an existing peer may take to answer: it may be stopped, or compete with many spinning threads for a few
+/// processors.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// The pause before a peer is asked again whether it is ready.
@@ -52,7 +53,7 @@ impl Absent {
     }
 }
 
-/// The address under which peers on this host find a listener.
+/// The address at which peers on this host reach a listener.
 #[must_use]
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address {
@@ -127,7 +128,8 @@ impl<F: Front> Driver<F> {
 
     /// Connects to a peer: the body of the thread of [`spawn_connect`].
     fn connect_to(&self, peer: usize, to: Destination) {
-        // Nothing can arrive over it before the peer gets our answer, but after that, messages may arrive at once.
+        // Add the connection first: messages may arrive over it as soon as the peer learns that our queue pair is
+        // ready.
         let made = self.prepare_connection(to).and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);
             there.map(|hello| (index, hello)).map_err(|error| {

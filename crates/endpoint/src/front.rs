@@ -14,7 +14,8 @@ pub trait Front: Host<Qp = Qp> + Send + Sync + 'static {
     fn peer_number(identity: &Self::Identity) -> Option<u32>;
     /// Describes an error of the device to the program or a peer.
     fn error_of(error: &DeviceError) -> Error;
-    /// Called when it is known whether a peer can be reached: callers that wait for this should retry.
+    /// Called when it is known whether a peer can be reached. The front end wakes the callers that
+    /// wait for this, and they retry.
     fn wake_retrying(&self);
 }
 

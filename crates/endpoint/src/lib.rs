@@ -1,9 +1,9 @@
 //! The driver of an endpoint over a device: what every front end with endpoints needs between the state machine
-//! ([`rkey_rdm::endpoint`]) and the device. It knows no API.
+//! ([`rkey_rdm::endpoint`]) and the device. It is the same for every API.
 //!
-//! A front end implements [`Host`](rkey_rdm::endpoint::Host) for what the state machine runs on and [`Front`] for what the
-//! driver adds, and keeps a [`Driver`] in its own endpoint ([`Holder`]). The driver makes progress when the front end
-//! calls [`Driver::advance`]; only connections are made and ended without a call, by threads of the device.
+//! A front end implements [`Host`](rkey_rdm::endpoint::Host) for what the state machine runs on and [`Front`] for what
+//! the driver adds, and keeps a [`Driver`] in its own endpoint ([`Holder`]). The driver makes progress when the front
+//! end calls [`Driver::advance`]. Only making and ending connections needs no call: threads of the device do it.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -59,7 +59,7 @@ pub struct Options<'a> {
     pub number: Option<u32>,
     /// The number under which peers' accesses through it are counted, if that is not its own number.
     pub counted_as: Option<u32>,
-    /// The maximum number of elements of a request.
+    /// The maximum number of scatter/gather entries of a work request.
     pub max_sge: u32,
     /// The channel that reports completions.
     pub channel: Option<&'a Channel>,

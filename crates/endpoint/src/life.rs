@@ -25,7 +25,7 @@ impl<F: Front> Driver<F> {
     /// program's memory.
     pub fn close(&self) {
         let remains = self.state.lock().rdm.close(&self.host);
-        // From here on no peer touches the program's memory, stopped or not.
+        // After this loop no peer touches the program's memory, not even one that is stopped now.
         let deadline = time::now() + STUCK;
         for qp in &remains.qps {
             qp.quiesce(deadline);

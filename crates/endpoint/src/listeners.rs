@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The pause after a failure that may last, such as a lack of descriptors.
+/// The pause after a failure that may persist, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The maximum number of clients that may be connecting at a time.
@@ -56,7 +56,7 @@ struct Inner {
     /// New entries that the thread has not taken yet.
     accepted: Mutex<Vec<Accepted>>,
     looks: Mutex<Vec<Box<Look>>>,
-    /// How often the thread has released the listeners that it polled; `None` once it has ended.
+    /// How many times the thread has released the listeners that it polled; `None` once it has ended.
     rounds: Mutex<Option<u64>>,
     round: Condvar,
     /// The process that runs the thread; a child of `fork` has none.
@@ -103,7 +103,7 @@ impl Listeners {
     }
 
     /// Serves a listener. The thread runs the handler and completes each connection, one at a time, until the result is
-    /// dropped. The address is free by then.
+    /// dropped. The address is free when the drop returns.
     pub fn serve(&self, listener: Listener, handler: Box<Handler>) -> io::Result<Serving> {
         let inner = self.inner()?;
         let entry = Arc::new(Entry {
@@ -182,7 +182,7 @@ impl Drop for Listeners {
 }
 
 impl Serving {
-    /// Waits until the handler is not running. From then on it sees what the caller has changed before.
+    /// Waits until the handler is not running. Later runs see what the caller changed before this call.
     pub fn wait_for_handler(&self) {
         drop(self.entry.open.lock());
     }
@@ -212,7 +212,7 @@ impl Clients {
         self.coming.retain(|(entry, _)| *entry.open.lock());
     }
 
-    /// Continues with clients that are ready.
+    /// Completes the connections of clients that are ready.
     fn go_on(&mut self, inner: &Inner) {
         for (entry, client) in std::mem::take(&mut self.coming) {
             let open = entry.open.lock();
@@ -224,7 +224,7 @@ impl Clients {
         self.go_on_accepted(inner);
     }
 
-    /// Continues with requests that the program has accepted.
+    /// Completes the connections that the program has accepted and whose clients are ready.
     fn go_on_accepted(&mut self, inner: &Inner) {
         self.accepted.append(&mut inner.accepted.lock());
         let wanted = std::mem::take(&mut self.accepted).into_iter();
@@ -270,7 +270,7 @@ fn run(inner: &Inner) {
         } else if fds.len() == listeners {
             None
         } else {
-            // Their time limits are checked regularly.
+            // Wake up regularly to check the clients' time limits.
             Some(Duration::from_millis(100))
         };
         // A failed listener stays readable.
@@ -299,7 +299,7 @@ fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
 
-/// Continues with an accepted client; returns it if it is not ready yet.
+/// Completes the connection of an accepted client; returns the client if it is not ready yet.
 fn go_on(client: Coming) -> Option<Coming> {
     let ready = match client.accepting.is_ready() {
         Ok(false) => return Some(client),
@@ -362,6 +362,6 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
             }
         }
     }
-    // The others wait, as after a failure.
+    // There is no room for the others: pause, as after a failure.
     Err(Stopped)
 }

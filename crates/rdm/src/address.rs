@@ -27,7 +27,7 @@ impl Hash for Destination {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.address.hash(state);
-        // Most messages go to the first context; hashing that too would take 50 instructions for each.
+        // Most messages go to the first context. Hashing its index too would cost each of them 50 instructions.
         if self.context != 0 {
             self.context.hash(state);
         }

@@ -5,8 +5,8 @@
 //! each side is. So a code cannot be reused by another device or at another port, and an answer computed without the
 //! key is refused. A code does not disclose the key, but lets an attacker test guesses: keys should not be words.
 //!
-//! The code is HMAC-SHA-256. Its key is the hash of the authorization key, so that keys of any length can be used and
-//! differ.
+//! The code is HMAC-SHA-256. Its key is the hash of the authorization key: HMAC itself would pad short keys with
+//! zeros, so that two of them could be the same key.
 
 use hmac_sha256::{HMAC, Hash};
 use rkey_link::NodeId;

@@ -69,7 +69,7 @@ impl Backlog {
         self.list.iter()
     }
 
-    /// Whether there are more than a peer that follows the protocol can cause.
+    /// Whether it holds more than a peer that follows the protocol can cause.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
         self.list.len() > ANSWERS_MAX || self.bytes > ANSWERS_BYTES

@@ -1,12 +1,12 @@
 //! Credit: how much memory one peer may use here with messages that the program has not received.
 //!
 //! A sender has credit for a number of messages and bytes with each peer, and gets it back as the peer's program takes
-//! them. Messages beyond that stay at the sender until a receive matches (rendezvous), so that every receive gets its
-//! message, whatever is queued before it. A peer that exceeds its credit violates the protocol.
+//! them. Messages beyond that stay at the sender until a receive matches (rendezvous), so every receive gets its
+//! message, however many others are queued before it. A peer that exceeds its credit violates the protocol.
 
 use crate::limits::EAGER_MAX;
 
-/// How many messages one peer may have here.
+/// How many messages of one peer the receiver keeps.
 pub const MESSAGES: u32 = 4096;
 /// Their total size, in bytes.
 pub const BYTES: u32 = 4 << 20;
@@ -102,7 +102,8 @@ impl Window {
         self.returnable = (self.returnable.0 + 1, self.returnable.1 + len);
     }
 
-    /// Whether returning credit is worth a message: it is half of all that the peer could have.
+    /// Whether returning credit is worth a message: the credit to return is at least half of what the peer could have
+    /// then.
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {

@@ -72,7 +72,7 @@ impl<T, Q> Draining<T, Q> {
         });
     }
 
-    /// Takes all of them if a check is due (after each pause). The caller returns those that are not free yet with
+    /// Takes all of them if a check is due, and none otherwise. The caller returns those that are not free yet with
     /// [`Self::put_back`].
     pub fn take_due(&mut self, now: Instant) -> Vec<Ended<T, Q>> {
         if self.next_check.is_some_and(|at| now < at) {

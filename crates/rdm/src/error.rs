@@ -1,6 +1,5 @@
-//! Why an operation failed. Peers exchange errors as numbers of 12 bits: Linux's `errno`, and two
-//! more that libfabric added. Every error has such a number, so a peer's error is reported
-//! unchanged.
+//! Why an operation failed. Peers exchange errors as numbers of 12 bits: Linux's `errno`, and two more that
+//! libfabric added. Every error has such a number, so the program sees the peer's error unchanged.
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {

@@ -7,7 +7,8 @@ pub const LEN: usize = 32;
 pub const MAX_LEN: usize = LEN + ATOMIC_LEN;
 /// How many bytes follow the header of an RTS: the key under which the payload can be read.
 const RTS_LEN: usize = 8;
-/// How many bytes follow the header of a chunk of a collective operation: its signature, and the key of an RTS.
+/// How many bytes follow the header of a chunk of a collective operation: its signature, and the key of a
+/// [`Kind::ChunkRts`].
 const CHUNK_LEN: usize = 8;
 /// How many bytes follow the header of an atomic operation.
 const ATOMIC_LEN: usize = 40;
@@ -68,7 +69,7 @@ impl Kind {
 /// The operation and the target of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
-    /// The target address, as requests with the key give it.
+    /// The target address, as requests with the key name it.
     pub addr: u64,
     /// The key of the memory.
     pub key: u64,
@@ -184,7 +185,7 @@ impl Header {
         matches!(self.kind, Kind::Message).then(|| self.encode_fields(1))
     }
 
-    /// Encodes the fields of all kinds behind the number of the kind.
+    /// Encodes the number of the kind, and the fields that all kinds have.
     #[inline]
     fn encode_fields(&self, number: u8) -> [u8; LEN] {
         let mut flags = 0;

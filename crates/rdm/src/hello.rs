@@ -12,7 +12,7 @@ pub struct Hello {
     pub ep_type: u8,
     /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
-    /// Whether it only sends over the connection: others receive at its address.
+    /// Whether it only sends over the connection: another endpoint receives at its address.
     pub one_way: bool,
     /// The receive context that it requests.
     pub context: u8,
@@ -24,7 +24,7 @@ pub struct Hello {
     pub data: Vec<u8>,
 }
 
-/// The digit is the version.
+/// The first bytes of a hello; the digit is the version.
 const HELLO: [u8; 3] = *b"fi4";
 
 /// The refusal for a peer whose hello cannot be parsed: it carries our version, whatever the peer's is.
@@ -118,7 +118,7 @@ pub struct Admission {
     pub ep_type: u8,
     /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
-    /// It only sends: others receive at its address.
+    /// Whether it only sends: another endpoint receives at its address.
     pub one_way: bool,
     /// Its authorization key. May be empty.
     pub key: Vec<u8>,

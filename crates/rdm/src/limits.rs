@@ -16,7 +16,9 @@ pub const RESERVE: u32 = 32;
 pub const INLINE_MAX: usize = 512;
 /// How many operations an endpoint may have in flight.
 pub const OPERATIONS_MAX: usize = 4096;
-/// How many datagrams are kept for a receive; more are dropped.
+/// How many unexpected datagrams an endpoint keeps, for tagged and for untagged ones each; more are
+/// dropped.
 pub const DATAGRAMS_MAX: usize = 1024;
-/// How many rendezvous messages one peer may have here; no correct sender has that many in flight.
+/// How many unexpected rendezvous messages one peer may have; no correct sender has that many in
+/// flight.
 pub const RENDEZVOUS_MAX: u32 = 2 * OPERATIONS_MAX as u32;

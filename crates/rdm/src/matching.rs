@@ -107,7 +107,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.unexpected.remove(index)
     }
 
-    /// Finds the same message without taking it.
+    /// Finds the message that [`Self::message_for`] would take.
     pub fn peek(&self, pattern: &Pattern<P>) -> Option<&(P, u64, M)> {
         self.unexpected.get(self.position(pattern)?)
     }

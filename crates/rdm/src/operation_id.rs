@@ -1,5 +1,5 @@
-//! Operations in flight, by number. A peer may answer with the number of an operation; the number of an earlier one is
-//! refused. The simplest operations are stored in their number itself.
+//! Operations in flight, by number. A peer's answer names the operation by its number, and the number of an ended
+//! operation is refused. The simplest operations are stored in their number itself.
 
 /// Used instead of an operation's number: the completion belongs to no operation.
 pub const UNTRACKED: u64 = u64::MAX;

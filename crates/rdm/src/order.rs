@@ -1,7 +1,7 @@
 //! Results in the order in which their transfers began: the completions of a connected endpoint.
 //!
 //! A short message is complete at once, a long one must first be read from its sender's memory, and some transfers wait
-//! for the peer's answer. Hardware queues hide this: later operations do not complete earlier. Programs with connected
+//! for the peer's answer. With hardware queues, no operation completes before an earlier one. Programs with connected
 //! endpoints rely on that (libfabric's `ofi_rxm` splits messages into segments, and takes the last segment as the end
 //! of the message).
 

@@ -8,7 +8,7 @@ use std::hash::BuildHasherDefault;
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
-/// How long a failure is reported to a program that retries.
+/// How long after a failed attempt its error can be reported to a program that retries.
 pub const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// A peer. `E` is the error if it cannot be reached; `C` identifies a caller that must retry.
@@ -223,13 +223,13 @@ impl<C: Copy + PartialEq> Callers<C> {
     /// For a caller that is about to wait: whether a call may be retried now, so that it should not wait.
     pub fn may_retry(&mut self, caller: C, now: Instant) -> bool {
         let before = self.list.len();
-        // Some callers may never check again.
+        // Forget old results: some callers never retry.
         self.list
             .retain(|it| it.1 != caller && now.saturating_duration_since(it.2) < REMEMBERED);
         std::mem::take(&mut self.untold) || self.list.len() < before
     }
 
-    /// Records that this caller retried for a peer: it need not be woken for that.
+    /// Records that this caller retried for a peer, so that it need not be woken for it.
     pub fn retried(&mut self, peer: usize, caller: C) {
         self.list.retain(|it| (it.0, it.1) != (peer, caller));
         self.untold &= !self.is_empty();

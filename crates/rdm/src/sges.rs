@@ -1,9 +1,10 @@
-//! The local memory of an operation: usually one element, which is stored without a list.
+//! The local memory of an operation: usually one scatter/gather entry, which is stored without a
+//! list.
 
 use rkey_engine::Sge;
 use smallvec::SmallVec;
 
-/// Elements of local memory, in order.
+/// Scatter/gather entries of local memory, in order.
 pub type Sges = SmallVec<[Sge; 1]>;
 
 /// `len` bytes of some local memory, from byte `skip` on.

@@ -1,8 +1,8 @@
 //! A key-value store whose clients read directly from the server's memory.
 //!
 //! The server keeps a table of slots in registered memory and gives every client a key that grants only remote read. A
-//! lookup is one read of the slot, without the server's program. Each slot has a checksum; with it the client detects a
-//! change in progress and reads again. New values are sent to the server as messages.
+//! lookup is one read of the slot, in which the server's program takes no part. Each slot has a checksum; with it the
+//! client detects a change in progress and reads again. New values are sent to the server as messages.
 //!
 //! ```text
 //! cargo run -p rkey --example kv_store                     a server and two clients
@@ -19,7 +19,7 @@ const SLOTS: u64 = 1024;
 const SLOT: u64 = 128;
 const NAME: usize = 24;
 const VALUE: usize = 80;
-/// How far from the slot of its hash a name may be.
+/// How many slots, from the slot of its hash on, a name may be in.
 const REACH: u64 = 8;
 const CLIENTS: u64 = 2;
 
@@ -109,7 +109,7 @@ fn put(table: &MemoryRegion, name: &str, value: &str) -> anyhow::Result<bool> {
         let at = (hash(name.as_bytes()) + step) % SLOTS * SLOT;
         let there = table.read_vec(at..at + SLOT)?;
         if there[..NAME] != padded(name) && there.iter().any(|byte| *byte != 0) {
-            continue; // another name is stored here
+            continue; // this slot has another name
         }
         let mut slot = [0; SLOT as usize];
         slot[..NAME].copy_from_slice(&padded(name));

@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn own(workers: usize, steps: u64) -> anyhow::Result<()> {
-    // A message has at most 400 kB of old values here.
+    // Raise the limit: the messages of this example have up to 400 kB of old values.
     let device = Device::builder().max_message(1 << 20).open()?;
     // A Vec<u64>, because atomics need an address that is a multiple of 8.
     let counter = device
@@ -76,7 +76,7 @@ fn work(address: &str) -> anyhow::Result<()> {
     let (key, steps): (RemoteKey, u64) = owner.receive()?;
     let mut seen: Seen = Vec::new();
     for step in 0..steps {
-        // Every tenth step uses compare-and-swap, from which any other update can be built.
+        // Every tenth step uses compare-and-swap, which can implement any other atomic update.
         if step % 10 == 0 {
             let mut guess = seen.last().map_or(0, |last| last + 1);
             loop {

@@ -108,7 +108,7 @@ fn work(farmer: Address) -> anyhow::Result<()> {
             .filter(|&it| is_prime(it))
             .flat_map(u64::to_le_bytes)
             .collect();
-        // A result of more than 8 KiB is read from this process when the farmer has a receive for it.
+        // The farmer reads a result of more than 8 KiB from this process's memory when it has a receive for it.
         endpoint
             .send_tagged(farmer, number << 8 | RESULT, primes)?
             .wait()?;

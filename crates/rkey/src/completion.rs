@@ -52,7 +52,8 @@ impl CompletionQueue {
             if self.poll(&mut one)? == 1 {
                 return Ok(Some(one[0]));
             }
-            // Another thread may have taken it; another iteration is harmless for a caller with a time limit.
+            // If another thread took the completion, wait again: this call can take longer than `timeout` only while
+            // that happens.
             if !self.wait(timeout)? {
                 return Ok(None);
             }

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// A connection to one peer.
 ///
-/// *One-sided* operations ([`write`](Self::write), [`read`](Self::read), the atomics) access memory for which the
-/// peer gave us a [`RemoteKey`], while its program does something else. *Messages* ([`send`](Self::send),
+/// *One-sided* operations ([`write`](Self::write), [`read`](Self::read), the atomics) access memory that the peer gave
+/// us a [`RemoteKey`] for, while its program does something else. *Messages* ([`send`](Self::send),
 /// [`receive`](Self::receive)) are small values that the two programs exchange.
 ///
 /// **Order.** Operations of one connection start in posting order, and a write is complete before a later write or
@@ -32,7 +32,7 @@ use std::time::Duration;
 ///
 /// Threads can share a connection.
 pub struct Connection {
-    /// Dropped first: it tells the peer that the connection ends.
+    /// Dropped first, because its drop notifies the peer that the connection ends.
     pub(crate) mailbox: Mailbox,
     /// Dropped next, before the memory that it uses.
     pub(crate) data: QueuePair,

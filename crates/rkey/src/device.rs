@@ -67,8 +67,8 @@ impl Device {
         }
     }
 
-    /// The domain that [`Device::listen`] and [`Device::connect`] also use. Regions of one domain can be reached only
-    /// through connections of the same domain.
+    /// The device's default domain, which [`Device::listen`] and [`Device::connect`] also use. Regions of one domain
+    /// can be reached only through connections of the same domain.
     ///
     /// # Errors
     /// The limit of domains is reached.
@@ -186,7 +186,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// Configures a [`Device`] before it opens.
+/// Configures a [`Device`] before it is opened.
 #[derive(Debug, Clone)]
 pub struct DeviceBuilder {
     config: Option<Config>,
@@ -202,7 +202,7 @@ impl DeviceBuilder {
     }
 
     /// The maximum length of a message of [`Connection::send`] when serialised, in bytes (default
-    /// [`DEFAULT_MAX_MESSAGE`]). Each connection sets aside 16 times as much for each direction.
+    /// [`DEFAULT_MAX_MESSAGE`]). Each connection allocates buffers for 16 such messages in each direction.
     #[must_use]
     pub fn max_message(mut self, bytes: usize) -> Self {
         self.settings.max_message = bytes.clamp(64, 1 << 20);

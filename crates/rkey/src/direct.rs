@@ -19,7 +19,8 @@ use std::time::Duration;
 /// **Order.** Calls take effect in this thread's program order. They are *not* ordered with operations posted on a
 /// connection: wait for those first. A copy of more than 8 bytes is not atomic; aligned 8-byte words are.
 ///
-/// One thread uses it at a time (`Send`, and the methods take `&mut self`); for another thread, map the key again.
+/// Only one thread can use it at a time (it is `Send`, and the methods take `&mut self`). To use the memory from
+/// several threads, map the key once for each.
 #[derive(Debug)]
 pub struct DirectMemory {
     map: DirectMap,

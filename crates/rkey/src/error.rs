@@ -100,7 +100,7 @@ pub enum Error {
     #[error("not a remote key: {0}")]
     BadKey(String),
 
-    /// A message does not fit into the buffers that both sides set aside for messages.
+    /// A message does not fit into the buffers that both sides allocate for messages.
     #[error(
         "the message has {len} B, but the limit is {limit} B; move large data with write(), or raise the builder's max_message on both sides"
     )]
@@ -126,7 +126,7 @@ pub enum Error {
     #[error("the peer does not speak this version's protocol: {0}")]
     Protocol(String),
 
-    /// Something is still in use and cannot be closed or changed now.
+    /// The object is still in use and cannot be closed or changed now.
     #[error("still in use: {0}")]
     Busy(String),
 
@@ -161,7 +161,7 @@ pub enum Error {
     Object(String),
 }
 
-/// How many bytes would fit, if any would.
+/// The part of the message that says how many bytes would fit; empty if none would.
 fn fitting(offset: u64, available: u64) -> String {
     match available.checked_sub(offset) {
         None | Some(0) => String::new(),

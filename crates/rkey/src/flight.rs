@@ -1,7 +1,7 @@
 //! Operations in flight on one queue, numbered as they are posted and finished in the same order.
 //!
-//! A queue pair completes its send queue (and its receive queue) in posting order, so one number describes its
-//! progress. The first failure ends it: everything posted later is flushed.
+//! A queue pair completes each of its queues in posting order, so one number describes the progress of a
+//! queue. The first failure ends it: everything posted later is flushed.
 
 use crate::completion::CompletionQueue;
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ struct State {
 struct Failure {
     number: u64,
     cause: Cause,
-    /// Whether the program has seen it.
+    /// Whether it has been reported to the program.
     told: bool,
 }
 
@@ -104,7 +104,7 @@ impl Flight {
         self.state.lock()
     }
 
-    /// Posts one operation when there is room, and returns its number. `post` gets the number.
+    /// Posts one operation when there is room, and returns its number, which `post` gets as its argument.
     pub(crate) fn post(
         &self,
         timeout: Duration,

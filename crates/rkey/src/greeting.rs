@@ -1,7 +1,8 @@
 //! How a connection is made: the resources of each side, and the greeting that they exchange first.
 //!
 //! A connection is two queue pairs, so that a denied access breaks the one for data and leaves the one for messages.
-//! The device pairs both queue pairs at once; the greeting travels with its request and reply.
+//! One request of the device connects both queue pairs; the greetings are the private data of the request and of its
+//! reply.
 
 use crate::completion::CompletionQueue;
 use crate::connection::{Connection, PeerInfo};

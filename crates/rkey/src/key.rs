@@ -1,8 +1,7 @@
 //! Remote keys: what a peer needs to reach our memory, small enough to send in a message.
 //!
 //! A [`RemoteKey`] is a plain value: copy it, print it, serialise it, put it into a message or a file. Holding one
-//! grants nothing: the owner of the memory checks every access against its own table, and refuses a revoked key for
-//! good.
+//! grants nothing: the owner of the memory checks every access against its own table, and a revoked key stays refused.
 
 use crate::error::Error;
 use rkey_core::{Access, Key, WireKey};
@@ -19,8 +18,8 @@ const MAGIC: [u8; 4] = *b"rk\x00\x01";
 /// Identifies memory that a peer registered: its address, its length, and the key that its owner checks.
 ///
 /// The address is the owner's (or counts from 0 for a zero-based region) and is meaningless in the process that
-/// received the key. The rights are what the owner granted when the key was made. They inform people and allow early
-/// errors; the owner decides at each access.
+/// received the key. The rights are those that the owner granted when the key was made. They serve for messages and
+/// early errors only: the owner decides at each access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct RemoteKey {
@@ -53,7 +52,7 @@ impl RemoteKey {
     /// A key from its parts, as another system may have sent them: the owner's address, the length in bytes and a
     /// 32-bit key.
     ///
-    /// The rights are unknown and count as all remote rights here; the owner decides anyway.
+    /// Its rights are not known here, so it claims all remote rights; the owner decides at each access.
     ///
     /// # Errors
     /// [`Error::BadKey`] if the range is empty or overflows the address space.

@@ -68,8 +68,8 @@
 //! * All bytes that a peer sends are copied before they are parsed, and every access is checked
 //!   against the owner's own table.
 //!
-//! It does not protect against a hostile process of the same user, which can read and
-//! write our memory by other means (`ptrace`, `/proc/PID/mem`) anyway.
+//! None of this protects against a hostile process of the same user, which can read and write our memory by other means
+//! (`ptrace`, `/proc/PID/mem`).
 //!
 //! # When an access is denied
 //!

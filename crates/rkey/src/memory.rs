@@ -15,9 +15,9 @@ use std::ops::{Bound, RangeBounds};
 /// Registered memory: what [`Region`](crate::Region), [`ScopedRegion`](crate::ScopedRegion) and
 /// [`Published`](crate::Published) have in common.
 ///
-/// All accessors copy. A peer may change the bytes at any moment, so there are no references into them. A copy of more
-/// than 8 bytes may see some bytes of a peer's write and not others; messages, completions or atomics establish an
-/// order between them.
+/// All accessors copy. A peer may change the bytes at any moment, so there are no references to them. A copy of more
+/// than 8 bytes may see only some bytes of a concurrent write by a peer; use messages, completions or atomics to order
+/// the two.
 ///
 /// Offsets and lengths are in bytes, from the start of the region.
 pub struct MemoryRegion {
@@ -29,7 +29,7 @@ pub struct MemoryRegion {
     parts: Mutex<Parts>,
 }
 
-/// Most regions never have any.
+/// `None` until the first such key: most regions never have one.
 type Parts = Option<Box<HashMap<PartName, (Window, RemoteKey)>>>;
 
 /// A part of a region with its own key: offset, length, bits of the rights.
@@ -247,8 +247,8 @@ impl MemoryRegion {
         resolve("region", self.len(), range)
     }
 
-    /// Whether a window or queue pair of `domain` can refer to this region: handles are small numbers, so two devices
-    /// can have equal ones.
+    /// Whether a window or queue pair of `domain` can refer to this region, which must be of the same device. Handles
+    /// do not show that: they are small numbers, and two devices can have equal ones.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
         if self
             .registered

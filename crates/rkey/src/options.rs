@@ -72,7 +72,7 @@ impl RegionOptions {
                 unknown.bits()
             )));
         }
-        // Sub-range keys are windows, and those need the right to be bound.
+        // A key for a part of the region is a window's, and only a region with the right `BIND` can have windows.
         Ok(self.access | Access::BIND)
     }
 }

@@ -1,4 +1,4 @@
-//! Operations that were posted and that no caller has waited for yet.
+//! Operations that were posted, and whose result no caller has taken yet.
 
 use crate::connection::Connection;
 use crate::error::Result;
@@ -11,9 +11,8 @@ use std::time::Duration;
 /// caller waits for the result.
 ///
 /// Dropping it does not stop the operation; it only discards its result. That is safe at any moment: the device holds
-/// the memory for one step at a time and checks again for the next, so that deregistering ends the operation (with an
-/// error) before the memory is freed. The next call on the connection reports the failure of an operation whose
-/// `Pending` was dropped.
+/// the memory for one step at a time and checks again for the next, so deregistering fails the operation before the
+/// memory is freed. The next call on the connection reports the failure of an operation whose `Pending` was dropped.
 #[must_use = "the operation is only posted; call wait() to know that it is done"]
 pub struct Pending<'a, T = ()> {
     connection: &'a Connection,

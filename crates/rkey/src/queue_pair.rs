@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::RangeBounds;
 use std::time::Duration;
 
-/// How long a peer with access to our memory may be silent when its queue pair is shut down.
+/// How long a peer with access to our memory may be silent when a queue pair connected to it is shut down.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The maximum payload inside a request, in bytes.
@@ -439,7 +439,8 @@ impl QueuePair {
     }
 }
 
-/// A bind carries the rules for its checks, and published memory relies on our rules.
+/// The error for a bind that is not posted with `post_bind`. A bind request carries the rules that it is checked by,
+/// and published memory relies on the rules that `post_bind` sets.
 #[cold]
 fn bind_by_hand() -> Error {
     Error::Rights("binds are posted with post_bind, which checks the rights of the region".into())

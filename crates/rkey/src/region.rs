@@ -10,8 +10,8 @@ use std::ops::Deref;
 
 /// A registered buffer. It dereferences to [`MemoryRegion`], which has the operations on the memory.
 ///
-/// Dropping the region deregisters it: from then on its keys are refused; the drop waits for accesses in progress (each
-/// lasts one step); later steps of operations in flight fail; and the buffer is freed last.
+/// Dropping the region deregisters it: its keys are refused from then on, and later steps of operations in flight fail.
+/// The drop waits for the accesses in progress, each of which lasts one step, and frees the buffer last.
 pub struct Region<B: Buffer = Vec<u8>> {
     owned: Owned<B, MemoryRegion>,
 }
@@ -70,7 +70,7 @@ impl<B: PrivateBuffer> Published<B> {
         Ok(Self { owned })
     }
 
-    /// The bytes. The bytes do not change while they are published.
+    /// The bytes, which do not change while they are published.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         self.owned.constant_bytes().unwrap_or_default()

@@ -37,7 +37,7 @@ impl SharedMemory {
         self.len() == 0
     }
 
-    /// The address; a mapping is never at address 0.
+    /// The address, which is never 0 for a mapping, and the length.
     pub(crate) fn raw_parts(&self) -> (NonNull<u8>, usize) {
         NonNull::new(self.raw.as_ptr())
             .map_or((NonNull::dangling(), 0), |start| (start, self.raw.len()))

@@ -367,7 +367,7 @@ fn a_failure_that_nobody_waited_for_is_told_by_the_next_call() {
     let (_region, key) = pair.region(64, Access::REMOTE_READ);
     drop(pair.outer.write_bytes(b"refused", &key, 0).unwrap());
     assert!(matches!(pair.outer.send("all done"), Err(Error::Denied(_))));
-    // It was reported once; the message may be sent now.
+    // The failure was reported once, so messages can be sent again.
     pair.outer.send("with a gap").unwrap();
     assert_eq!(pair.inner.receive::<String>().unwrap(), "with a gap");
 }
@@ -449,7 +449,7 @@ fn waiting_ends_in_time() {
         .timeout(Duration::from_millis(50))
         .open()
         .unwrap();
-    // The connecting side waits for the answer as long as its own device's time limit, which is
+    // The connecting side waits for the answer up to the time limit of its own device, which is
     // long here.
     let pair = Pair::between(&device, &common::device());
     assert!(matches!(

@@ -16,7 +16,7 @@ fn room() -> Vec<u8> {
     vec![0; 64]
 }
 
-/// Sends a message to a receive that is posted before.
+/// Posts a receive, then sends a message to it. Returns what arrived.
 fn pass(from: &Endpoint, to: &Endpoint, tag: u64, message: &[u8]) -> Vec<u8> {
     let receive = to.receive_tagged(tag, from.address(), vec![0; message.len()]);
     let receive = receive.unwrap();
@@ -123,7 +123,7 @@ fn messages_of_one_sender_match_in_order_and_plain_ones_apart_from_tagged_ones()
     }
 }
 
-/// This exceeds its credit, so the sender waits until the receiver takes messages.
+/// The sender exceeds its credit, so it waits until the receiver takes messages.
 #[test]
 fn unexpected_messages_are_kept_and_a_sender_waits_for_its_credit() {
     let (left, right) = (endpoint(), endpoint());
@@ -184,7 +184,7 @@ fn a_dropped_receive_takes_no_message() {
     assert_eq!(third.wait().unwrap().bytes, b"kept");
 }
 
-/// The buffers of both are in use when the operations are dropped.
+/// The buffers of sender and receiver are in use when the operations are dropped.
 #[test]
 fn long_operations_can_be_dropped_on_the_way() {
     let (left, right) = (endpoint(), endpoint());

@@ -21,7 +21,7 @@ pub struct Connecting {
     request: Packet,
     /// The listener, once it is reached and has the request.
     there: Option<Reached>,
-    /// How often the listener dropped us without reading the request.
+    /// How many times the listener has dropped us without reading the request.
     dropped: u32,
     since: Instant,
 }

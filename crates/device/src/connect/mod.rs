@@ -33,8 +33,9 @@ use socket::{Reached, dial};
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of queue pairs of one connection.
 pub const QPS_MAX: usize = 64;
-/// How often to redial a listener that drops us without reading the request, and the pause before each retry.
+/// How many times to redial a listener that drops us without reading the request.
 const REDIALS: u32 = 32;
+/// The pause before each of these retries.
 const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// The other side of a connection.
@@ -79,9 +80,9 @@ impl Device {
         self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()))
     }
 
-    /// Like [`Device::connect`], with one time limit for finding the listener, and another, from then on, for its answer:
-    /// waiting longer for a listener that is busy or short of processors may be worthwhile. `admit` can refuse the peer
-    /// before its requests can reach the queue pairs.
+    /// Like [`Device::connect`], with two time limits: `find` to reach the listener, and then `answer` for its answer.
+    /// A longer `answer` suits listeners that are busy or short of processors. `admit` can refuse the peer before its
+    /// requests can reach the queue pairs.
     ///
     /// # Errors
     /// Same as [`Device::connect`], and the error of `admit`.
@@ -117,7 +118,7 @@ impl Device {
         self.finish(qps, &there, packet, admit)
     }
 
-    /// Connects the queue pairs by the answer of a listener, and tells it that they are ready.
+    /// Connects the queue pairs as the listener's answer says, and reports to the listener that they are ready.
     fn finish(
         &self,
         qps: &[&Qp],
@@ -169,8 +170,8 @@ impl Device {
 /// Sends a request to the listener that `dial` reaches, and waits for the answer: until the deadline, or for the duration
 /// `answer`.
 ///
-/// A listener drops clients that stay silent for a second, which can happen to us if this thread gets no processor; it drops them
-/// earlier if too many are waiting. The socket shows whether the listener has read our request; if not, we dial again.
+/// A listener drops clients that stay silent for a second, or earlier if too many are waiting. This thread is such a
+/// client if it gets no processor. The socket shows whether the listener has read our request; if not, we dial again.
 fn ask(
     dial: impl Fn(bool) -> Result<Reached, DeviceError>,
     request: &Packet,

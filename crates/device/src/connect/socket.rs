@@ -13,7 +13,7 @@ use super::packet::GONE;
 use crate::error::DeviceError;
 use crate::peers::names::{self, Scope};
 
-/// How often to try a listener whose backlog is full.
+/// How many times to try a listener whose backlog is full.
 const LISTENER_TRIES: u32 = 50;
 /// Shortest and longest pause between two attempts to find a listener.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -47,7 +47,7 @@ pub(super) fn bind_free_port(
     Err(DeviceError::AddressInUse { address })
 }
 
-/// The process that listens at a name. The listener sees a client that disconnects at once.
+/// The process that listens at a name. Asking connects to the listener, which sees a client that disconnects at once.
 pub(super) fn listener(
     name: &rustix::net::SocketAddrUnix,
 ) -> std::io::Result<rkey_link::peer::Credentials> {

@@ -1,7 +1,7 @@
 //! The mechanisms for copying and waking that the kernel allows on this machine, found by trial.
 //!
-//! Settings and container profiles only hint at the answer (a missing Yama file says nothing, and no file shows a seccomp profile),
-//! so each mechanism is tried, and the files only explain the result.
+//! Files cannot answer this: a missing Yama file proves nothing, and no file shows a seccomp profile. So each mechanism
+//! is tried, and the files only explain the result.
 
 use serde::{Deserialize, Serialize};
 

@@ -44,7 +44,7 @@ pub struct MemoryView {
 /// The other side of a denied access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// Its process, as the peer gives it.
+    /// Its process, as the peer reports it.
     pub pid: u32,
     /// Its device.
     pub device: String,
@@ -76,13 +76,13 @@ pub struct DenialView {
     pub granted: Option<String>,
     /// The memory, if the range is outside.
     pub memory: Option<MemoryView>,
-    /// The process that owns the memory, as its device gives it.
+    /// The process that owns the memory, as its device reports it.
     pub owner: u32,
     /// The other side; `None` if no peer was involved.
     pub peer: Option<PeerView>,
     /// The queue pair here.
     pub queue_pair: u32,
-    /// The id that the program gave the request, if it is this process's, in decimal digits.
+    /// The id that the program gave the work request, in decimal digits, if this process posted it.
     pub work_id: Option<String>,
     /// The attempted access and the reason for the denial, in a sentence.
     pub sentence: String,
@@ -196,9 +196,9 @@ pub struct GuesserView {
     pub tried: Count,
     /// How many of those were never issued.
     pub never_issued: Count,
-    /// How often its requests were held back.
+    /// How many times its requests were paused.
     pub pauses: Count,
-    /// How long they wait at least after the next such key, in nanoseconds; 0 if its allowance is full again.
+    /// The minimum pause after the next such key, in nanoseconds; 0 if its allowance is full again.
     pub pause_ns: Count,
     /// The above in one sentence.
     pub sentence: String,

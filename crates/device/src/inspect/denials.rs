@@ -117,7 +117,7 @@ impl Denials {
         }
     }
 
-    /// Logs that a process has tried keys.
+    /// Logs that a process tries keys that give it no access.
     pub(crate) fn write_guesser(&self, guesser: &Guesser) {
         limited(&self.limit, REFUSALS, || tracing::warn!("{guesser}"));
     }

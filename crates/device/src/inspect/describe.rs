@@ -30,7 +30,7 @@ pub struct EndpointView {
     pub ep_type: String,
     /// The address at which peers find it.
     pub name: Option<String>,
-    /// What it has in flight. `None` if the program held its lock all the time.
+    /// What it has in flight. `None` if the program held its lock until the time for descriptions ran out.
     pub traffic: Option<Traffic>,
 }
 
@@ -91,7 +91,7 @@ pub struct PeerView {
 
 pub(super) type Describe = dyn Fn(Instant) -> EndpointView + Send;
 
-/// The descriptions that a device knows.
+/// The descriptions that are registered with a device.
 #[derive(Default)]
 pub(crate) struct Descriptions(Mutex<Known>);
 

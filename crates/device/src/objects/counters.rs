@@ -18,11 +18,11 @@ pub struct Counter {
     pub bytes: u64,
 }
 
-/// Called when an access was counted ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
+/// Notified of counted accesses ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
 pub trait CountListener: Send + Sync {
-    /// A listener for counted accesses, in a counter of the device or for an endpoint. Called in the thread that drove the
-    /// engine, which may be the engine thread, and under the locks that this thread holds. It must be short, call the device only
-    /// for its counters, and drop no device.
+    /// An access was counted, in a counter of the device or of an endpoint. The thread that drives the engine (a
+    /// program thread or the engine thread) makes this call with the engine's locks held: return quickly, call the
+    /// device only for its counters, and drop no device.
     fn counted(&self);
 }
 

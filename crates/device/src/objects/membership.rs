@@ -143,8 +143,8 @@ impl Qp {
     pub fn add_flow(&self, flow: Flow) -> Result<u32, DeviceError> {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
-        // The lock is held to the end: otherwise another thread could meanwhile remove the last flow, and the
-        // membership with it.
+        // Hold the membership's lock to the end: otherwise another thread that removes the last other flow could leave
+        // `Group::Wire` before this flow is in the list.
         let mut membership = self.membership().lock();
         membership.next_flow += 1;
         let number = membership.next_flow;

@@ -148,7 +148,7 @@ impl Qp {
         &self.0.membership
     }
 
-    /// The attributes with which it was created.
+    /// The attributes that it was created with.
     #[must_use]
     pub fn options(&self) -> &QpOptions {
         &self.0.options
@@ -324,7 +324,8 @@ impl Qp {
                 request
                     .flags
                     .set(rkey_engine::SendFlags::MORE, index < last);
-                // This holds even if the first ones fail the queue pair, because it accepts posts in the error state.
+                // All are posted even if an earlier one fails the queue pair, because a queue pair in the error state
+                // accepts posts.
                 engine
                     .post_send(self.0.id, &request)
                     .map_err(|e| (index, e.into()))?;

@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::progress::Backoff;
 
-/// How often to check a region that is not drained before the first pause.
+/// How many times to check whether a region is drained before the first pause.
 const SPINS: u32 = 1000;
 
 impl Device {
@@ -194,8 +194,8 @@ impl Device {
 }
 
 /// Waits until the last access has ended. An access lasts as long as one copy of one fragment (its thread may have been
-/// descheduled) and never waits for another thread, so this ends. The calling thread does not hold the engine's lock
-/// because guards of that lock never leave this crate.
+/// descheduled) and never waits for another thread, so this ends. Callers outside this crate never hold the engine's
+/// lock, whose guards never leave the crate.
 #[cold]
 fn wait_until_drained<P: Draining>(mut pending: P) -> P::Done {
     for _ in 0..SPINS {

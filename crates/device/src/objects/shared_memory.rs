@@ -15,8 +15,8 @@ use crate::error::DeviceError;
 /// The number of the next segment of any device of the process.
 static SEGMENTS: AtomicU32 = AtomicU32::new(1);
 
-/// Zeroed memory that can be registered and leased to peers. Clones are the same memory; the last one frees it, so keep one as
-/// long as a region covers it.
+/// Zeroed memory that can be registered and leased to peers. Clones are the same memory; the last one frees it, so keep
+/// a clone as long as a region covers it.
 ///
 /// If a peer is stopped in the middle of a copy while its region is deregistered, the pages that the copy can touch are detached.
 /// They keep their addresses and contents in this process, but they can no longer be leased, and a forked child no longer

@@ -18,13 +18,13 @@ pub struct Srq(Arc<SrqInner>);
 struct SrqInner {
     device: Device,
     id: SrqId,
-    /// The completion queue of its receives, if it has its own; kept alive for as long.
+    /// The completion queue of its receives, if it has its own; held so that it outlives this queue.
     _cq: Option<Cq>,
 }
 
 impl Device {
-    /// Creates a queue of `depth` receives of up to `max_sge` elements that queue pairs of `domain`
-    /// can share.
+    /// Creates a queue of `depth` receives, each of up to `max_sge` scatter/gather entries, that queue
+    /// pairs of `domain` can share.
     ///
     /// # Errors
     /// [`DeviceError::TooLarge`], [`DeviceError::Limit`].

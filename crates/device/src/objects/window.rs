@@ -10,7 +10,7 @@ use rkey_core::{
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// A key of a type 1 window for a bind that is about to be posted. Dropping it gives the key back.
+/// A key of a type 1 window for a bind that is about to be posted. Dropping it frees the key.
 #[derive(Debug)]
 #[must_use = "without a bind, the key is given back"]
 pub struct ReservedKey<'a> {
@@ -181,8 +181,8 @@ impl Device {
         self.table().bound_key(window)
     }
 
-    /// Waits until accesses that were granted before this call have ended. The engine holds a grant only during one call, and so
-    /// under its lock.
+    /// Waits until accesses that were granted before this call have ended. The engine holds grants only under its lock,
+    /// so taking the lock once is enough.
     fn drain(&self) {
         drop(self.shared().driver.lock());
     }

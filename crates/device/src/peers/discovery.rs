@@ -1,10 +1,10 @@
 //! Finding the device behind a queue pair number, and connecting to it.
 //!
-//! When a queue pair gets a peer, the engine requests a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns the
-//! peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange numbers start in
-//! any order. So discovery retries, with backoff, as long as a waiting queue pair is in a state that allows it. A queue pair that
-//! knows *which* device its peer is on does not wait: that device existed when it sent its numbers, so if its block is free now,
-//! or another device has it, the device is gone.
+//! When a queue pair gets a peer, the engine requests a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns
+//! the peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange
+//! numbers start in any order. So discovery retries, with backoff, as long as a waiting queue pair is in a state that
+//! allows it. A queue pair that already has the name of its peer's device does not wait. That device existed when it
+//! sent its numbers, so it is gone if its block is now free or another device's.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -26,8 +26,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long discovery tries to reach a device that does not appear.
 const PERSISTENCE: Duration = Duration::from_secs(60);
-/// How long a datagram waits if no device has the number, and how long if a device has it but cannot answer yet because its
-/// processor is busy. Datagrams may be lost, but not for the latter reason alone.
+/// How long a datagram waits if no device has the number, and how long if a device has it but cannot answer yet because
+/// its processor is busy. Datagrams may be lost, but not only because the receiver's processor is busy.
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
@@ -372,7 +372,7 @@ fn keeps_waiting(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant
     state_waits && same_peer
 }
 
-/// The device of a queue pair's peer, if the queue pair knows it.
+/// The device of a queue pair's peer, if the queue pair's attributes name it.
 fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
     let info = shared.driver.command(|engine| engine.query_qp(qp))?;
     info.attributes.peer?.node

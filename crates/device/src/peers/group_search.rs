@@ -45,7 +45,7 @@ struct Silent(HashMap<u16, Silence>);
 
 #[derive(Debug)]
 struct Silence {
-    /// The group of which the device claims to have members.
+    /// The group that the device claims to have members of.
     group: Group,
     again: Instant,
     pause: Duration,
@@ -171,7 +171,7 @@ impl GroupSearch {
         searches.len() < before
     }
 
-    /// The earliest time at which [`GroupSearch::end`] gives up a search.
+    /// The earliest time at which [`GroupSearch::end`] may give up on a search.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.searches.iter().map(|search| search.until).min()
     }

@@ -19,7 +19,7 @@ use crate::config::Explain;
 use crate::error::DeviceError;
 use crate::peers::process::{self, Departed};
 
-/// When this many devices are known, those that are no longer needed are forgotten.
+/// The number of known devices at which the unneeded ones are forgotten for the first time.
 const TIDY_AT: usize = 1024;
 /// A device that was seen this recently may be needed soon.
 const RECENT: Duration = Duration::from_secs(60);

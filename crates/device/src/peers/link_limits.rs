@@ -13,7 +13,7 @@ use crate::config::Config;
 
 /// How many descriptors a link that a peer opened uses: the socket and the pidfd.
 const FILES_OF_RESPONDER: usize = 2;
-/// How many descriptors a link that we opened uses: also the permit.
+/// How many descriptors a link that we opened uses: the socket, the pidfd and the permit.
 const FILES_OF_REQUESTER: usize = 3;
 
 /// How many descriptors the links of all devices of this process use.

@@ -18,7 +18,8 @@ use crate::shared::Shared;
 
 /// How many packets of one control socket are handled in one iteration.
 const PACKETS_PER_TURN: usize = 64;
-/// How often the engine is driven before a link is detached, because acknowledgements may be delayed.
+/// How many times at most to drive the engine before a link is detached: the peer's last messages may still be in the
+/// ring, and our acknowledgements may be delayed.
 const LAST_DRIVES: u32 = 64;
 /// The first and the longest pause between two checks of what lost links leave behind. A process that is being killed closes
 /// its sockets shortly before it ends.
@@ -88,8 +89,8 @@ impl Links {
         }
     }
 
-    /// Attaches a link to the engine and watches its socket. `None` if the link does not lead to another process, or if it
-    /// cannot be watched and is dropped.
+    /// Attaches a link to the engine and watches its socket. `None` if the link does not lead to another process, or
+    /// cannot be watched and was dropped.
     pub(crate) fn adopt(&mut self, shared: &Shared, link: AnyLink) -> Option<LinkId> {
         let RemotePeer {
             credentials: who,
@@ -174,8 +175,9 @@ impl Links {
 
     /// Detaches a link from the engine: outstanding requests fail, and the memory of the link is released.
     pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
-        // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. This
-        // releases the lock in between: other links may be busy without end.
+        // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. Each
+        // iteration takes the engine's lock anew, and their number is limited, because other links may never run out of
+        // work.
         for _ in 0..LAST_DRIVES {
             if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;

@@ -12,7 +12,7 @@ use crate::error::DeviceError;
 use crate::peers::handshake::{Acceptor, HandshakeError, Listener, LocalNode};
 use crate::peers::names::{self, BLOCK_SIZE, BLOCKS, Scope};
 
-/// How many random blocks may be taken before allocation fails.
+/// How many random blocks to try before allocation fails.
 const ATTEMPTS: u32 = 4096;
 
 /// The blocks of one device.

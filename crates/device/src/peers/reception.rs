@@ -20,14 +20,14 @@ use crate::shared::Shared;
 
 /// The minimum time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
-/// How long no client is accepted after descriptors are used up.
+/// How long to accept no client after the descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts clients, and makes links for those that request one.
 pub(crate) struct Reception {
     local: LocalNode,
     half_open: HalfOpen<Client>,
-    /// Blocks whose clients are not accepted, each until a point in time.
+    /// Blocks whose sockets accept no clients, and until when.
     paused: Option<(Instant, Vec<u16>)>,
     /// When a refused client was last logged.
     refused_at: Option<Instant>,
@@ -192,7 +192,7 @@ impl Reception {
         tracing::warn!(peer, uid = who.uid, "refused a client: {why}");
     }
 
-    /// Drops silent clients and accepts again after a pause.
+    /// Drops silent clients, and resumes accepting after a pause.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
         while let Some(index) = self.half_open.overdue(now) {
             tracing::debug!("dropped a silent client");

@@ -25,7 +25,7 @@ pub(crate) struct UnresponsivePeer {
     pub(crate) peer: u32,
 }
 
-/// Tells the engine which silent peers could have responded.
+/// Reports to the engine which silent peers could have responded.
 pub(crate) fn judge(shared: &Shared, links: &Links, discovery: &Discovery) {
     let silent = shared.driver.requests.take_unresponsive();
     if silent.is_empty() {

@@ -29,7 +29,7 @@ pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
 
 /// The maximum number of fragments that one call of `drive` takes, so that posting threads get the lock.
 const BUDGET: u32 = 256;
-/// How often a thread that is about to wait drives before it leaves the rest to the engine thread.
+/// How many times at most a thread that is about to wait drives before it leaves the rest to the engine thread.
 const IDLE_DRIVES: u32 = 32;
 /// A poller reads the clock once in this many empty polls.
 const POLLS_PER_CLOCK: u32 = 64;
@@ -97,8 +97,8 @@ impl EngineDriver {
         self.engine.lock()
     }
 
-    /// Returns when the engine has no grant left from before this call: takes the engine's lock once, if it is held. Later
-    /// checks of the engine see that the region has ended.
+    /// Returns when the engine has no grant left from before this call, by taking the engine's lock once if another
+    /// thread holds it. Checks that the engine makes later find that the region has ended.
     #[inline]
     pub(crate) fn drain_section(&self, draining: &mut impl Draining) {
         self.engine.drain_section(draining);
@@ -168,7 +168,7 @@ impl EngineDriver {
         if idle.kick_peers {
             kick_peers(&engine);
         }
-        // Driving also updates the deadline for requests that were posted since then.
+        // Driving also updates the deadline, for requests that were posted since the last drive.
         let did = self.drive(engine, now);
         idle.ns > YIELD_AFTER && !did
     }

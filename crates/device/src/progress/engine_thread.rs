@@ -152,8 +152,8 @@ impl EngineThread {
 
     /// Whether the program has stopped polling.
     ///
-    /// This thread may share its processor with the polling thread, which then cannot poll while this one checks. So
-    /// only polls before the end of the wait count.
+    /// The polling thread may share this thread's processor, and then cannot poll while this thread checks. So only
+    /// polls made before the wait ended count.
     fn program_has_stopped(&mut self, woken: Woken) -> bool {
         let now = now_ns();
         let polls = self.driver().empty_polls();
@@ -169,7 +169,7 @@ impl EngineThread {
         }
         let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENTLY;
         if is_polling {
-            // The program may have stopped just now, so check again soon.
+            // The program may just have stopped, so check again soon.
             self.last_polls = polls;
             self.driver().give_way(Some(RECENTLY));
         }

@@ -62,7 +62,7 @@ impl EventRouter {
         }
     }
 
-    /// Handles an event for the program, and updates the device.
+    /// Queues an event for the program, and updates the device's own state.
     fn tell(&self, driver: &EngineDriver, event: AsyncEvent) {
         match event {
             AsyncEvent::CqOverrun(cq) => {

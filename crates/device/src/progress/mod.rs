@@ -3,9 +3,9 @@
 //! The engine moves only when a thread calls `drive`. The [`EngineDriver`] owns the engine and decides which thread that is; the
 //! [`Schedule`] keeps the [`Mode`], which changes only under the engine's lock:
 //!
-//! * [`Mode::Program`]: the program polls, or has just posted. A polling thread checks the rings without a lock, and drives when
-//!   there is work. Peers need not ring the doorbell: our sleep words are even. The engine thread sleeps; a timer makes it check
-//!   every 10 ms whether the program still polls.
+//! * [`Mode::Program`]: the program polls, or has just posted. A polling thread checks the rings without a lock, and
+//!   drives when there is work. Peers need not ring the doorbell: our sleep words are even. The engine thread sleeps; a
+//!   timer makes it check every tick (10 ms by default) whether the program still polls.
 //! * [`Mode::Thread`]: the program does not poll, and the engine thread drives.
 //! * [`Mode::Asleep`]: there is no work. Our sleep words are odd, so a peer that writes to a ring also rings the doorbell, which
 //!   wakes the engine thread. The timer runs only if requests are outstanding. No CPU is used.

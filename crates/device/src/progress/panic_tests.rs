@@ -107,7 +107,7 @@ fn has_failed<T>(result: Result<T, DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Failed(_)))
 }
 
-/// Starts a waiting thread, which returns the verdict of `wait`.
+/// Starts a thread that calls `wait` and returns its result.
 fn waiter<'a>(
     scope: &'a Scope<'a, '_>,
     ready: &'a Barrier,
@@ -139,7 +139,7 @@ fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
             waiter(scope, &ready, events),
         ];
         ready.wait();
-        // Lets most of them fall asleep; those that do not are another case.
+        // Lets most of them fall asleep; those still awake test another case.
         std::thread::sleep(Duration::from_millis(30));
         fail(&near.device);
         let told = waiting.map(|waiter| waiter.join().unwrap());

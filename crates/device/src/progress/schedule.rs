@@ -115,7 +115,7 @@ impl Schedule {
         &self.timer
     }
 
-    /// Sets the timer for the engine's deadline.
+    /// Makes the timer fire by the engine's deadline, if there is one.
     pub(super) fn fire_by_deadline(&self, _locked: &DeviceEngine) {
         if let Some(deadline) = self.deadline() {
             self.timer.fire_by(deadline);

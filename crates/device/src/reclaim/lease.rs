@@ -38,9 +38,9 @@ pub(crate) struct Leases {
     denials: Arc<Denials>,
     /// Locked after `granted` if both are needed.
     pub(super) segments: Mutex<HashMap<u32, Segment>>,
-    /// The regions of such memory, by their own keys; windows have other keys.
+    /// The regions of that memory, each with the region's own keys (not those of its windows).
     pub(super) regions: Mutex<HashMap<RegionId, RegionKeys>>,
-    /// Whether there ever was such a region. If not, deregistering takes no lock.
+    /// Whether there ever was a region of that memory. If not, deregistering takes no lock.
     pub(super) any_region: AtomicBool,
     pub(super) granted: Mutex<HashMap<RegionId, Vec<Granted>>>,
     /// Locked while memory is detached from peers.
@@ -105,7 +105,7 @@ impl Leases {
         segments.insert(segment, Segment::new(arena));
     }
 
-    /// Adds a region of such memory.
+    /// Adds a region of memory that can be leased.
     pub(crate) fn add_region(&self, region: &Region) {
         let keys = RegionKeys {
             key: region.key,
@@ -251,7 +251,7 @@ impl Leases {
             qp: qp.qpn,
             peer: qp.config.peer,
         };
-        // It holds all grants until the end, so that all rights are valid at one moment.
+        // Hold all grants until the end: all rights are then valid at the same moment.
         let mut grants = Vec::with_capacity(2);
         for &operation in wanted {
             let grant = self
@@ -286,7 +286,7 @@ impl Leases {
             let found = found.and_then(|s| Some((s.arena.upgrade()?, s.detached.clone())));
             found.ok_or(LeaseError::Unavailable("the memory has been freed"))?
         };
-        // This computes the offset from the address, whatever the registration said.
+        // The offset comes from the address, not from what the registration claimed.
         let offset = span.start().checked_sub(arena.as_ptr() as u64);
         let offset = offset
             .filter(|o| {

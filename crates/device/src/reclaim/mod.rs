@@ -40,8 +40,8 @@ use lease_messages::{Message, decode};
 use lease_requests::{Answer, LeaseRequests};
 use remote_copies::{CopyScope, RemoteCopies};
 
-/// How long a peer that knows addresses of memory may take to respond while the memory is deregistered; after that its
-/// link is cut.
+/// How long a peer that has received addresses of a region may take to respond once the region is being deregistered.
+/// After that its link is cut.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// Takes memory back from peers that access it without this device's engine.

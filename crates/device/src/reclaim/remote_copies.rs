@@ -8,7 +8,7 @@
 //! Only memory whose addresses such a peer received in requests waits for it ([`CopyScope`]), and not forever: after
 //! [`LIMIT`] the device gives up waiting and logs an error.
 //!
-//! Until then a lost link also keeps some memory. The engine thread releases it.
+//! Until its peer is known to be out, a lost link also keeps descriptors and mappings. The engine thread releases them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ struct LostPeer {
     peer_access: PeerAccess,
     /// The memory that its call can touch. `None` means all memory whose addresses it ever received.
     exposed: Option<Vec<ExposedMemory>>,
-    /// When the device gives up waiting for it.
+    /// When the device gives up on it.
     until: Instant,
 }
 
@@ -158,8 +158,8 @@ impl RemoteCopies {
         self.update_count(&all);
     }
 
-    /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
-    /// scope. The checks take `patience` at most; a peer that was not checked by then may be in a call.
+    /// Forgets lost links whose peers are in no call. Returns whether no peer is left that can touch memory of this
+    /// scope. The checks take `patience` at most; a peer that was not checked by then counts as being in a call.
     fn recheck_within(&self, driver: &EngineDriver, scope: CopyScope, patience: Duration) -> bool {
         self.revoke_permits(driver);
         let lost_peers: Vec<(LinkId, LostPeer)> = {
@@ -193,8 +193,8 @@ impl RemoteCopies {
         at_rest
     }
 
-    /// Forgets lost links whose peers are in no call. Returns whether that includes all peers that can touch memory of this
-    /// scope. Until then each link holds three descriptors and two mappings.
+    /// Forgets lost links whose peers are in no call. Returns whether no peer is left that can touch memory of this
+    /// scope. A link that is not forgotten holds three descriptors and two mappings.
     pub(super) fn recheck_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
         self.recheck_within(driver, scope, GLANCE)
     }

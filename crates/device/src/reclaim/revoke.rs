@@ -30,7 +30,7 @@ use crate::reclaim::remote_copies::RemoteCopies;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long it then waits for copies of other leases on the same pages.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
-/// How often it checks a lease before the first pause.
+/// How many times it checks leases before the first pause.
 const SPINS: u32 = 200;
 
 /// One lease of one link.
@@ -59,7 +59,7 @@ impl Leases {
         names
     }
 
-    /// Forgets the leases without a copy in progress. Returns whether none are left.
+    /// Forgets those of the leases that have no copy in progress. Returns whether none are left.
     fn collect(&self, names: &HashSet<Name>) -> bool {
         let mut rest = false;
         self.retain(|lease| {

@@ -36,8 +36,8 @@ impl Segment {
         self.writers.remove(&link);
     }
 
-    /// The first lease fixes whether peers can write; later leases that conflict with it are refused. A peer that has, or
-    /// had, a write lease may also get a read lease, which gives it nothing new.
+    /// Applies the rule that the first lease fixes whether peers can write; later leases that conflict with it are
+    /// refused. A peer that has, or had, a write lease may also get a read lease, which adds nothing to its access.
     pub(crate) fn fix_sharing(
         &mut self,
         arena: &Arena,

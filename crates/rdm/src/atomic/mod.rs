@@ -85,7 +85,7 @@ pub enum DataType {
     Uint128 = 15,
 }
 
-/// An operation on a number. It leaves in memory:
+/// An operation on a number in memory. Each variant says what the memory contains afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
@@ -97,9 +97,9 @@ pub enum Op {
     Sum = 2,
     /// The product; integers wrap.
     Prod = 3,
-    /// 1 if either is not 0, else 0.
+    /// 1 if at least one of them is not 0, else 0.
     Lor = 4,
-    /// 1 if neither is 0, else 0.
+    /// 1 if both are not 0, else 0.
     Land = 5,
     /// Bitwise or.
     Bor = 6,

@@ -1,6 +1,6 @@
 //! Chunks of collective operations that arrived before their operation began here. A peer can be ahead only by its
-//! operations in flight, because none of them completes at the peer before we have done our part. Chunks beyond that
-//! are refused, and the connection's other chunks are dropped with them.
+//! operations in flight, because none of them completes at the peer before we have done our part. A peer that sends
+//! more loses its connection, and with it the chunks that are kept here.
 
 use super::names::Name;
 use super::{RUNS_MAX, WINDOW};
@@ -8,7 +8,7 @@ use crate::limits::EAGER_MAX;
 use core::net::SocketAddr;
 use std::collections::{HashMap, VecDeque};
 
-/// How many chunks one connection may have here.
+/// How many chunks are kept for one connection.
 const CHUNKS: u32 = 4096;
 /// Their total size, in bytes.
 const BYTES: usize = RUNS_MAX * WINDOW as usize * EAGER_MAX;

@@ -1,6 +1,6 @@
-//! The names that members derive for their group and for an operation in it. Each member computes them alone, and
-//! programs of other builds get the same result: the hash is SipHash-1-3 with a zero key, over bytes whose layout is
-//! fixed here.
+//! The names that members derive for their group and for an operation in it. Each member computes them without
+//! asking the others, and other builds compute the same names: the hash is SipHash-1-3 with a zero key, over bytes
+//! whose layout is fixed here.
 
 use super::kind::Kind;
 use crate::address::to_text;
@@ -28,8 +28,8 @@ pub fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
     SipHasher13::new().hash(&bytes)
 }
 
-/// The signature of an operation, by which members notice a different call: it includes the size of a block and, for
-/// reductions, the type and the operation.
+/// The signature of an operation. Members compare it to notice that one of them made a different call: it covers the
+/// root, the size of a block and, for reductions, the type and the operation.
 #[must_use]
 pub fn signature(kind: Kind, root: usize, block: usize, reduction: Option<(DataType, Op)>) -> u32 {
     let numbers = |(datatype, op): (DataType, Op)| (datatype as i32, op as i32);

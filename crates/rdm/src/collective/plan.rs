@@ -27,7 +27,7 @@ pub struct Send {
 pub struct Receive {
     /// The source member.
     pub from: usize,
-    /// The blocks that receive it.
+    /// The blocks that it goes to.
     pub blocks: Range<usize>,
     /// How it is stored.
     pub how: How,
@@ -163,7 +163,7 @@ fn dissemination(n: usize, me: usize) -> Vec<Round> {
         .collect()
 }
 
-/// Each block goes to its member; `place` gives the working block for a member's data.
+/// Each block goes to its member; `place` returns the working block for a member's data, and how it is stored.
 fn pairwise(n: usize, me: usize, place: impl Fn(usize) -> (Range<usize>, How)) -> Vec<Round> {
     (1..n)
         .map(|distance| {
@@ -187,7 +187,7 @@ fn ring(n: usize, me: usize) -> Vec<Round> {
 
 fn doubling(n: usize, me: usize) -> Vec<Round> {
     let pairs = n - (1 << n.ilog2());
-    // Every other one of the first members passes its values to its neighbour and gets the result back.
+    // Of the first `2 * pairs` members, the even ones pass their values to a neighbour and get the result back.
     let paired = me < 2 * pairs;
     if paired && me.is_multiple_of(2) {
         let neighbour = me + 1;

@@ -73,7 +73,7 @@ impl Tree {
             let from = self.member(parent);
             rounds.push(Round::receive(from, blocks(self.at), How::Put));
         }
-        // The member that has the most to pass on comes first.
+        // The child with the largest subtree comes first, because it has the most to pass on.
         let children = self.children().into_iter().rev();
         rounds.push(Round {
             sends: children

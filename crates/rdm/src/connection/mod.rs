@@ -23,9 +23,9 @@ pub struct Connection<Q, I> {
     /// What the host keeps for the peer.
     pub identity: I,
     state: State,
-    /// Messages from the peer that no receive has taken yet, and FINs that are owed to it.
+    /// How many messages from the peer no receive has taken yet, plus the FINs that are owed to it.
     pub pending: u32,
-    /// How many of those messages have only sent their RTS.
+    /// How many of those messages are rendezvous, of which only the RTS has arrived.
     pub rendezvous: u32,
     /// Our credit: how much we may send.
     pub credit: Credit,
@@ -37,7 +37,7 @@ pub struct Connection<Q, I> {
     pub backlog: Backlog,
     /// Whether the peer's device chooses the keys of its regions.
     pub device_keys: bool,
-    /// The destination of messages over it; `None` if the peer only sends.
+    /// The destination of messages over it; `None` if the peer made it only to send.
     pub leads_to: Option<Destination>,
 }
 
@@ -101,8 +101,8 @@ impl<Q, I> Connection<Q, I> {
         if !self.state.awaits_teardown() || !at_rest {
             return Teardown::Wait;
         }
-        // After the end, the next poll finds nothing more from the queue pair, so it can be destroyed without losing
-        // anything.
+        // `End` flushes the queue pair. When the completion queue is empty afterwards, nothing more can come from the
+        // queue pair, so destroying it loses nothing.
         match self.qp.is_some() && !self.state.is_draining() {
             true => Teardown::End,
             false => Teardown::Release,

@@ -14,8 +14,8 @@ use std::fmt;
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// A thread is making it. The peer may be ready before we know: we handle and answer its messages, but begin none
-    /// of our operations.
+    /// A thread is making it. The peer may be ready before the endpoint learns that it is made, so its messages are
+    /// handled and answered, but none of our operations begin.
     Connecting,
     /// Both sides are ready: operations may begin.
     Open,
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// The thread that makes a connection refers to it until it has reported the result.
+    /// The thread that makes a connection uses its slot until it has reported the result.
     #[test]
     fn a_connection_is_not_torn_down_while_it_is_made() {
         let mut state = after(&[Event::Lost]);

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// The pause between two scans for ended connections.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How many unread messages of departed peers, and bytes, an endpoint keeps: above either limit it admits no new peer.
+/// How many unread messages of departed peers, and how many bytes of them, an endpoint keeps. Above either limit it
+/// admits no new peer.
 const LEFT_MESSAGES: u64 = 16 * 1024;
 const LEFT_BYTES: u64 = 64 << 20;
 
@@ -177,7 +178,8 @@ impl<Q, I> IndexMut<usize> for Connections<Q, I> {
     }
 }
 
-/// A hasher for numbers that the device or the program chooses, so that no peer can cause collisions.
+/// Hashes numbers that the device or the program chooses. It need not resist collisions, because no peer chooses the
+/// numbers.
 #[derive(Default)]
 pub(crate) struct NumberHasher(u64);
 
@@ -200,7 +202,7 @@ impl Hasher for NumberHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The table uses the highest and the lowest bits.
+        // The hash table uses the highest and the lowest bits of the hash.
         self.0 ^ self.0 >> 32
     }
 }

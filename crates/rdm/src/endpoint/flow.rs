@@ -100,7 +100,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Sends the answers that were held back.
+    /// Sends the deferred answers.
     pub(super) fn answer_owed(&mut self, host: &H) {
         for (connection, fin) in std::mem::take(&mut self.owed) {
             self.connections[connection].pending -= 1;

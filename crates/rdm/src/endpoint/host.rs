@@ -72,12 +72,12 @@ pub trait Host: Sized {
     /// # Errors
     /// No region can be registered.
     fn expose(&self, bytes: Box<[u8]>) -> Result<(Self::Exposed, u32)>;
-    /// Called when the RTS has been posted. The host checks the memory's rights once more: if a region was closed since
-    /// `expose`, the key ends.
+    /// Called when the RTS has been posted. The host checks the memory's rights again: if the region was deregistered
+    /// since `expose`, the key ends.
     fn rts_posted(&self, exposed: &Self::Exposed);
     /// Withdraws a key, without waiting, if no peer is using it; returns whether it did.
     fn try_withdraw(&self, exposed: &Self::Exposed) -> bool;
-    /// Withdraws a key that no peer has now.
+    /// Withdraws a key that no peer uses any more.
     fn withdraw(&self, exposed: &Self::Exposed);
     /// Executes a peer's atomic. Returns the old values, if it requests them.
     ///
@@ -94,7 +94,7 @@ pub trait Host: Sized {
 
     /// The plain operation that is equivalent to an operation, if there is one.
     fn plain(operation: &Self::Operation) -> Option<Plain>;
-    /// A plain operation in the long form.
+    /// The host's data for an operation that is equivalent to a plain one.
     fn of_plain(plain: Plain) -> Self::Operation;
     /// Reports that a plain operation has succeeded.
     fn completed_plain(&self, plain: Plain);
@@ -108,11 +108,12 @@ pub trait Host: Sized {
     /// Calls `with` with exclusive access to the receives that this endpoint shares with others; `None` if it shares
     /// none.
     fn shared<T>(&self, with: impl FnOnce(&mut Pool<Self>) -> T) -> Option<T>;
-    /// How many shared receives were ever posted; cheap. `None` if the endpoint has its own receives.
+    /// How many shared receives were ever posted. `None` if the endpoint has its own receives. Called often, so it
+    /// should be cheap.
     fn shared_posts(&self) -> Option<u64>;
-    /// The minimum room, in bytes, with which a receive for several messages takes another one.
+    /// A receive for several messages takes another one only while it has at least this much room, in bytes.
     fn least_room(&self) -> usize;
-    /// Called when a message with this header from this sender matched a receive; it is stored at this offset. `stays`
+    /// Called when a message with this header from this sender matched a receive, at this offset of its memory. `stays`
     /// says that the receive takes several messages.
     fn landing(
         &self,

@@ -1,5 +1,6 @@
-//! Messages that are copied directly from the ring to their receive. A message that is short, needs no answer and finds
-//! its receive (or finds none, and is kept) needs no intermediate buffer. All others pass through a buffer.
+//! Messages that are copied directly from the ring to their receive. A message that is short and needs no answer
+//! bypasses the intermediate buffer, whether it finds a receive or is kept as unexpected. All others pass through a
+//! buffer.
 //!
 //! This code runs while the device is locked, so it neither posts to the device nor calls it.
 
@@ -49,7 +50,7 @@ impl<H: Host, M: Memory> Inbox<M> for EndpointInbox<'_, H> {
 /// Why memory could not be written.
 #[cold]
 fn why_not<H: Host>(host: &H, denial: Denial, refused: &mut Vec<Denial>) -> Error {
-    // Memory that the program names without a region is either mapped or not.
+    // Memory that the program names without a region has no rights: access to it fails only if it is not mapped.
     let unnamed = matches!(denial.key, NamedKey::Local(key) if key == host.everything());
     if unnamed || matches!(denial.reason, Reason::Fault { .. }) {
         return Error::Fault;

@@ -73,9 +73,9 @@ impl<H: Host> Endpoint<H> {
         qp.is_some_and(|qp| host.is_broken(qp))
     }
 
-    /// The connections whose queue pair has failed without a message from the peer. The peer's last messages have already
-    /// arrived, perhaps after the host last took completions: the host takes completions, then calls [`Self::lose`] for
-    /// each connection. A connection that is being made is checked once it is made.
+    /// The connections whose queue pair has failed without a message from the peer. The peer's last messages are in the
+    /// completion queue by now, perhaps unread. So take completions before calling [`Self::lose`] for each connection.
+    /// A connection that is being made is checked once it is made.
     #[cold]
     #[must_use]
     pub fn broken(&self, host: &H) -> Vec<usize> {
@@ -125,8 +125,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// The remaining route to a peer when our own connection could not be made or has ended: a connection that the peer
-    /// made, if any (both sides may connect at the same time).
+    /// The remaining route to a peer when our own connection could not be made or has ended. Both sides may connect at
+    /// the same time, so the peer may have made one too.
     #[cold]
     fn remaining_route(&self, host: &H, to: Destination) -> Route {
         let index = self.connections.iter().position(|it| {
@@ -195,7 +195,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tears down ended connections. The completion queue was just found empty.
+    /// Tears down ended connections. Call it right after taking the completions, so that destroying a queue pair loses
+    /// none.
     #[cold]
     pub(super) fn tear_down(&mut self, host: &H, now: Instant) {
         if !self.connections.is_teardown_due(now) {

@@ -14,7 +14,7 @@
 //! | `transfer` | reads, writes, atomics and commits of the program |
 //! | `receive` | receives, and messages that match one or are unexpected |
 //! | `payload` | how payload gets to its buffer: copied, or read from the sender's memory |
-//! | `peek` | peeks, claims and discards of messages |
+//! | `peek` | finding, claiming and discarding messages |
 //! | `inbox` | messages that need no buffer |
 //! | `shared` | receives that several endpoints share |
 //! | `post` | requests to a connection, and those that wait for room |
@@ -84,7 +84,7 @@ pub enum Service {
 /// An endpoint.
 pub struct Endpoint<H: Host> {
     service: Service,
-    /// The peers that it knows.
+    /// Its peers.
     peers: Peers<Error, H::Caller>,
     /// Its connections.
     connections: Connections<H>,
@@ -204,8 +204,8 @@ impl<H: Host> Endpoint<H> {
         self.operations.len() < OPERATIONS_MAX && self.connections[connection].has_room(requests)
     }
 
-    /// Whether it waits for something that no descriptor signals: memory that peers have not released, or members of groups that
-    /// may have ended.
+    /// Whether the host must check it periodically, because it waits for something that no descriptor signals: memory
+    /// that peers have not released, or members of groups that may have ended.
     #[must_use]
     pub fn needs_looks(&self) -> bool {
         !self.draining.is_empty() || self.collective.as_ref().is_some_and(|it| !it.is_idle())

@@ -131,7 +131,7 @@ impl<H: Host> Endpoint<H> {
         plain.unwrap_or_else(|| self.operations.add(operation))
     }
 
-    /// Forgets an operation that could not begin; nothing is reported to the program.
+    /// Removes an operation that could not begin. Reports nothing to the program.
     pub(super) fn forget(&mut self, id: u64) -> Option<Operation<H>> {
         let operation = self.operations.take(id)?;
         if let Some(turn) = operation.turn {
@@ -172,8 +172,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Fails an operation, and decrements its missing parts by the one that will not arrive. The operation may not
-    /// exist.
+    /// Fails an operation, if it exists, and stops waiting for the one part that will not arrive.
     #[cold]
     pub(super) fn fail_with(&mut self, host: &H, id: u64, error: Error) {
         if let Some(operation) = self.operations.get(id) {

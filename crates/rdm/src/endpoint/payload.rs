@@ -49,7 +49,7 @@ impl<H: Host> Endpoint<H> {
         landing.turn = self.turn(true);
         let len = header.len as usize;
         let fits = len.min(landing.room);
-        // Nothing fits, so nothing is read, and the sender's part is done.
+        // If nothing fits, there is nothing to read, and the sender gets its answer now.
         landing.len = fits;
         landing.overflow = len - fits;
         landing.sges = part(&landing.sges, 0, fits);
@@ -91,7 +91,8 @@ impl<H: Host> Endpoint<H> {
         let all = landing.sges.iter().copied();
         let sges: Sges = all.filter(|sge| sge.len > 0).collect();
         let request = SendRequest {
-            // The region is checked as a receive's until the last byte has arrived: it may be deregistered meanwhile.
+            // `RECEIVES` makes the device check the local region for a receive's right until the last byte has
+            // arrived: the program may deregister it meanwhile.
             flags: SendFlags::RECEIVES | SendFlags::SIGNALED,
             ..SendRequest::new(id, Work::Read { remote }, &sges)
         };

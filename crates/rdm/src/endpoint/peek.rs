@@ -40,7 +40,7 @@ impl<H: Host> Endpoint<H> {
         Some((*source, *message.header()))
     }
 
-    /// Finds the same message and takes it out of the queue.
+    /// Finds the message that [`Self::peek`] would return, and takes it out of the queue.
     pub fn find(&mut self, host: &H, tagged: bool, pattern: &Pattern<SocketAddr>) -> Option<Found> {
         let (source, _, message) = self.queue(tagged).message_for(pattern)?;
         host.shared(|pool| pool.forget(1));

@@ -51,7 +51,7 @@ impl<H: Host> Endpoint<H> {
         self.send_control_for(host, connection, header, payload, UNTRACKED);
     }
 
-    /// Sends such a message for an operation, to which the completion belongs.
+    /// Like [`Self::send_control`], for an operation that waits for the message's completion.
     pub(super) fn send_control_for(
         &mut self,
         host: &H,
@@ -80,12 +80,12 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn send_control_now(&mut self, host: &H, connection: usize, bytes: Vec<u8>, operation: u64) {
-        // This wakes a program that waits only for the end of the connection.
+        // A solicited completion wakes a program that waits only for the end of the connection.
         let flags = match header::is_last(&bytes) {
             true => SendFlags::SIGNALED | SendFlags::SOLICITED,
             false => SendFlags::SIGNALED,
         };
-        // A connection that fails meanwhile loses its waiting requests.
+        // A post fails only on a broken connection, whose waiting requests are dropped when it is lost.
         if bytes.len() <= INLINE_MAX {
             let request = SendRequest {
                 flags,

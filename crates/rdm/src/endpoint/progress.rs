@@ -17,8 +17,8 @@ fn number_of<T>(result: &Result<T>) -> u64 {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Handles a completed receive of the device: either one of the host's buffers has a peer's message with these bytes, or
-    /// a peer has written with data. The host posts the buffer again afterwards.
+    /// Handles a completed receive of the device: a peer's message, whose bytes are in one of the host's buffers, or
+    /// the data of a peer's write. The host posts the buffer again afterwards.
     #[inline]
     pub fn receive_completed(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
         let Some(connection) = self.connections.find(completion.qpn) else {
@@ -142,7 +142,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Records why a request failed. A request that did not arrive gets no answer.
+    /// Records why a request failed. The peer does not answer a request that did not arrive, so the operation stops
+    /// waiting for an answer.
     #[cold]
     fn fail(&mut self, host: &H, completion: &Completion, connection: usize, id: u64) {
         if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
@@ -173,8 +174,8 @@ impl<H: Host> Endpoint<H> {
                 .is_none_or(|posts| posts == self.offered_posts)
     }
 
-    /// Does the work that no completion triggers. Completions of the device have just been taken. Returns whether the host
-    /// must check for ended peers ([`Self::broken`]), because a group waits for its members.
+    /// Does the work that no completion triggers. Call it right after taking the device's completions. Returns whether
+    /// the host must check for ended peers ([`Self::broken`]), because a group waits for its members.
     #[cold]
     pub fn do_deferred_work(&mut self, host: &H, now: Instant) -> bool {
         if !self.draining.is_empty() {

@@ -130,7 +130,7 @@ pub(super) struct Landing<H: Host> {
     pub(super) turn: Option<u64>,
 }
 
-/// A message without a receive, or an RTS that has just matched its receive.
+/// A message that is not in its receive yet: it has none, or is about to be delivered to it.
 pub enum Unexpected {
     /// With its payload.
     Eager {
@@ -168,7 +168,7 @@ impl Unexpected {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Posts a receive: first gives it the messages that wait for it.
+    /// Posts a receive, after offering it the unexpected messages.
     #[inline]
     pub fn receive(
         &mut self,
@@ -185,7 +185,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Posts a receive for which messages may wait.
+    /// Posts a receive that unexpected messages may match.
     fn receive_waiting(
         &mut self,
         host: &H,
@@ -256,7 +256,7 @@ impl<H: Host> Endpoint<H> {
                 if !self.is_limited()
                     && self.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
             {
-                // The message was counted as unexpected before the limit was checked.
+                // `shared_receive_for` has counted the message as unexpected, but it is dropped.
                 host.shared(|pool| pool.forget(1));
             }
             (None, Some(key)) => {

@@ -52,7 +52,7 @@ impl<H: Host> Endpoint<H> {
         self.connections[connection].qp = None;
     }
 
-    /// Forgets all connections. No peer knows of them.
+    /// Drops all connections without notifying a peer. Call it only if no peer has learned of them.
     pub fn forget_connections(&mut self) {
         self.connections.clear();
     }
@@ -81,7 +81,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The connection to a peer. If there is none, the host starts to connect, and the caller must retry
-    /// ([`Error::Again`]). `caller` returns `None` for a call that is retried without being woken for it.
+    /// ([`Error::Again`]). `caller` returns `None` for a call that is retried without waiting to be woken.
     ///
     /// # Errors
     /// Why the peer cannot be reached; reported once.

@@ -81,7 +81,7 @@ impl<H: Host> Endpoint<H> {
                 Operation::new(it.connection, OperationKind::Transmit, Some(attached()));
             return self.send_rts(host, it, body, operation);
         }
-        // Most messages are plain operations, for which no operation need be allocated.
+        // Most messages are plain operations, which need no entry in the list of operations.
         let remembered = self.is_ordered() || it.header.confirm || it.inject && len > SHORT;
         let sent = match it.plain.and_then(Plain::number).filter(|_| !remembered) {
             Some(id) => self.post_message(host, it, body, id),
@@ -190,7 +190,7 @@ impl<H: Host> Endpoint<H> {
         self.rendezvous(host, it.header, exposed, operation)
     }
 
-    /// Sends the RTS for a payload that is already exposed; without one the message is empty.
+    /// Sends the RTS for a payload that is already exposed (`None`: an empty message).
     pub(super) fn rendezvous(
         &mut self,
         host: &H,

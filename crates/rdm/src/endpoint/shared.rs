@@ -42,7 +42,7 @@ impl<H: Host> Pool<H> {
         }
     }
 
-    /// Adds a receive; returns whether messages wait that it may match.
+    /// Adds a receive; returns whether it may match an unexpected message.
     pub fn post(&mut self, tagged: bool, pattern: Pattern<SocketAddr>, it: Receive<H>) -> bool {
         self.queue(tagged).post(pattern, it);
         self.unexpected > 0
@@ -91,7 +91,7 @@ impl<H: Host> Endpoint<H> {
                     receive.landing(host, source, header)
                 })
             });
-            // Count it before unlocking the pool: a thread that posts a receive afterwards checks this count.
+            // Count the newcomer before unlocking the pool: a thread that then posts a receive finds it in this count.
             pool.unexpected += usize::from(newcomer.is_some() && landing.is_none());
             landing
         });

@@ -18,7 +18,7 @@ use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 /// The local memory of a transfer.
 #[derive(Debug)]
 pub enum Memory {
-    /// Memory of the program, without empty elements.
+    /// Memory of the program, without empty entries.
     InPlace(Sges),
     /// A copy of it, for a write.
     Copy(Box<[u8]>),
@@ -76,7 +76,7 @@ impl<H: Host> Endpoint<H> {
         let imm = it.data.filter(|_| it.remote.len() == 1);
         let imm = imm.and_then(|data| u32::try_from(data).ok());
         let len: u64 = it.remote.iter().map(|place| place.len).sum();
-        // The data becomes an entry of the peer's completion queue, which must have room.
+        // The data needs an entry in the peer's completion queue, so it spends credit.
         if it.data.is_some() && !self.connections[connection].credit.spend(0) {
             return Err(Error::Again);
         }
@@ -140,7 +140,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Only some requests of a transfer could be posted: the transfer fails when these are complete.
+    /// Handles a transfer of which only the first `posted` requests could be posted: it fails when they are complete.
     #[cold]
     fn cut_short(&mut self, id: u64, posted: u32, error: Error) -> Result<()> {
         if posted == 0 {

@@ -167,7 +167,7 @@ impl Host for SimHost {
     }
     fn execute(&self, _: &Connection<Self>, it: &Atomic, payload: &[u8]) -> Result<Vec<u8>> {
         let request = Request::read(it, payload)?;
-        // Addresses are real here, and no key is needed.
+        // Addresses are real addresses in this test, and need no key.
         let place = [sge(it.addr, request.len())];
         let before = gather(&place);
         let mut values = before.clone();

@@ -192,7 +192,7 @@ fn answers_that_find_no_room_are_posted_later() {
         world.send(0, 1, LONG, tagged(1));
     }
     world.settle();
-    // All reads and all answers are posted at once: more than one queue pair takes.
+    // All reads and all answers are posted at once, which is more than one queue pair can hold.
     for _ in 0..count {
         world.receive(1, any(), LONG);
     }

@@ -180,7 +180,7 @@ impl Net {
         Some((self.qps[it.peer].node, it.peer, bytes))
     }
 
-    /// The message bypassed the buffers.
+    /// Completes the oldest request, whose message bypassed the buffers.
     pub(crate) fn skip(&mut self, qp: usize) {
         if let Some(request) = self.qps[qp].requests.pop_front() {
             self.complete(qp, &request, Status::Success);

@@ -25,8 +25,8 @@ fn connected() -> (World, usize) {
     }
 }
 
-/// Only a caller that named itself learns that its call may be retried: work that is retried without it must not wake the
-/// thread that happened to start it.
+/// Only a caller that named itself learns that its call may be retried: a call that names no caller is retried anyway,
+/// and must not wake the thread that happened to make it.
 #[test]
 fn only_named_callers_learn_that_they_may_retry() {
     for caller in [Some(0), None] {
@@ -94,7 +94,7 @@ fn a_refused_write_gives_its_credit_back() {
         key: WireKey::Device(Key(99)),
     };
     for data in [1, u64::MAX] {
-        // This happens more often than the credit allows.
+        // More times than the credit allows.
         for _ in 0..5000 {
             let it = Transfer {
                 connection,

@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// Lets time pass; nodes that wait for that make progress.
+    /// Lets time pass, and lets every node make the progress that only time triggers.
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
         for node in 0..self.nodes.len() {

@@ -11,8 +11,8 @@ pub const ADDRESS_BYTES: usize = 22;
 
 /// The address of an endpoint: what a peer needs to send to it.
 ///
-/// It is a plain value. Send it to a peer as text (`Display`, `FromStr`), as bytes, or with serde, as a part of a message for
-/// example. It names a meeting point on this host; no network is involved.
+/// It is a plain value. Send it to a peer as text (`Display`, `FromStr`), as bytes, or through serde, for example in a
+/// message. It names a meeting point on this host; no network is involved.
 ///
 /// ```
 /// # use rkey::endpoint::Address;

@@ -1,4 +1,4 @@
-//! The program's handle of an endpoint.
+//! The program's handle to an endpoint.
 
 use super::address::Address;
 use super::body::Bytes;
@@ -36,7 +36,8 @@ const COPIED: usize = 256;
 /// The state machine of an endpoint.
 type Rdm = rkey_rdm::endpoint::Endpoint<EndpointHost>;
 
-/// An endpoint of reliable datagrams. Clones are the same endpoint; it closes with the last of them, and of its operations.
+/// An endpoint of reliable datagrams. Clones are the same endpoint. It closes when the last clone and the last of its
+/// operations are dropped.
 ///
 /// Closing notifies the peers, and waits up to half a second for sent messages to arrive.
 #[derive(Clone)]
@@ -82,7 +83,7 @@ impl Endpoint {
         Ok(Self(Arc::new(Handle { inner, address })))
     }
 
-    /// The address under which peers reach the endpoint.
+    /// The address at which peers reach the endpoint.
     #[must_use]
     pub fn address(&self) -> Address {
         self.0.address
@@ -209,7 +210,7 @@ impl Handle {
         })
     }
 
-    /// Reads or writes memory that a key of a peer names. The bounds were checked.
+    /// Reads or writes memory that a key of a peer names. The caller has checked the bounds.
     fn transfer(
         self: &Arc<Self>,
         to: Address,
@@ -266,7 +267,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Makes one attempt and returns whether it succeeded. If there is no connection, one is being made.
+    /// Makes one attempt and returns whether it succeeded. If there is no connection, starts to make one.
     fn try_post(
         &self,
         to: Address,

@@ -13,7 +13,8 @@ use rkey_endpoint::{Driver, Holder, State};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a leader sleeps at most: a thread that does not wait may take the completion that the leader sleeps for.
+/// How long a leader sleeps at most: a thread that polls without waiting may take the completion that would have woken
+/// it.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
 /// The pause between two attempts to post.
@@ -94,12 +95,13 @@ impl Inner {
 
     /// Wakes waiting threads, which then check again.
     pub(super) fn wake(&self) {
-        // A thread that has checked but does not sleep yet holds the lock.
+        // A waiting thread holds this lock from its check until it sleeps, so taking the lock once ensures that the
+        // notification reaches it.
         drop(self.led.lock());
         self.changed.notify_all();
     }
 
-    /// Makes progress until `check` has a result. `what` is the name of the result in the error.
+    /// Makes progress until `check` returns a result. `what` names the result in the error.
     pub(super) fn wait<T>(
         &self,
         timeout: Duration,

@@ -33,10 +33,10 @@
 //! An operation owns its buffer until it ends, and then returns it. So the program can never see bytes that the device
 //! is still writing, and dropping a [`Sending`] or a [`Receiving`] at any moment is safe.
 //!
-//! Messages up to 8 KiB travel with their header and may arrive before their receive is posted; each peer may have a limited
-//! number of unreceived ones; beyond that its sends wait (credit). Of a longer message, only the header travels
-//! (rendezvous): the receiver's device reads the payload from the sender's memory when the receive matches, so its sender's
-//! buffer is in use until then.
+//! Messages up to 8 KiB travel with their header and may arrive before their receive is posted; each peer may have a
+//! limited number of them unreceived, and its further sends wait (credit). Of a longer message, only the header travels
+//! (rendezvous): the receiver's device reads the payload from the sender's memory when the receive matches, so the
+//! sender's buffer is in use until then.
 //!
 //! # Registered memory
 //!
@@ -46,8 +46,9 @@
 //!
 //! # Progress
 //!
-//! The endpoint makes progress while the program calls it: in `wait`, `try_wait` and `is_done`, and when it sends. A
-//! program that computes for long receives nothing meanwhile, and peers' long messages wait. Connections are accepted at any time.
+//! The endpoint makes progress while the program calls it: in `wait`, `try_wait` and `is_done`, and when it sends.
+//! While a program computes without calling it, nothing is received, and peers' long messages wait. Connections are
+//! accepted at any time.
 //!
 //! Threads may share an endpoint (clones are the same endpoint). When several wait, one of them makes progress for all.
 

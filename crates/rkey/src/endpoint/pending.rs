@@ -25,8 +25,9 @@ pub struct Receiving {
 }
 
 impl Sending {
-    /// Waits until the buffer is the program's again, up to the device's timeout, and returns it. By then a short message
-    /// (up to 8 KiB) is in the peer's memory, though its program may not have received it; a longer one has been received.
+    /// Waits until the endpoint has released the buffer, up to the device's timeout, and returns it. By then a short
+    /// message (up to 8 KiB) is in the peer's memory, though its program may not have received it; a longer one has
+    /// been received.
     ///
     /// # Errors
     /// [`Error::PeerGone`]; [`Error::Timeout`]: the message may still be received.
@@ -45,7 +46,7 @@ impl Sending {
         self.result(self.handle.inner.wait(timeout, what, taken)?)
     }
 
-    /// Returns the buffer if the message is sent, or the operation if it is not.
+    /// Returns the buffer if the operation has ended, or the operation if it has not.
     ///
     /// # Errors
     /// Same as [`Sending::wait`], in the inner result.

@@ -70,7 +70,8 @@ impl Slot {
         };
     }
 
-    /// The operation ended without a message.
+    /// Ends an operation that receives no message: a send or transfer, or any operation that
+    /// failed.
     pub(super) fn complete(&self, failure: Option<Failure>) {
         self.end(|buffer| match failure {
             None => {
@@ -81,7 +82,7 @@ impl Slot {
         });
     }
 
-    /// A message has arrived in the buffer, or failed to.
+    /// Ends a receive: a message has arrived in the buffer, or failed to.
     pub(super) fn receive(&self, from: Address, tag: u64, how: &Arrived) {
         self.end(|buffer| {
             let room = buffer.len();

@@ -19,7 +19,7 @@ struct Live<M: AsRef<Registered>>(Mutex<Vec<Arc<M>>>);
 /// it and is the time for which the bytes are borrowed.
 pub(crate) struct Borrows<'scope, 'env: 'scope, M: AsRef<Registered>> {
     live: &'scope Live<M>,
-    /// Invariant: neither lifetime may be stretched or shrunk.
+    /// Makes the type invariant in both lifetimes: neither may be stretched or shrunk.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }

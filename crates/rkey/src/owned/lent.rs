@@ -43,8 +43,8 @@ impl Lent {
         self.start.as_ptr().expose_provenance() as u64
     }
 
-    /// Returns the first `len` bytes of the buffer. The operation has ended: the state machine has reported it after the
-    /// device released it.
+    /// Returns the first `len` bytes of the buffer. Call it only after the state machine has reported the end of the
+    /// operation: the device has released the buffer by then.
     pub(crate) fn take(self, len: usize) -> Vec<u8> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the parts of the Vec of `new`, once: `this` is not dropped.
@@ -67,13 +67,13 @@ impl Drop for Lent {
 /// The program never gets the domain: with its own queue pair in it, the program could name any address. The endpoint
 /// names only its own buffers and `Lent` ones, which live until their operation has ended.
 pub(crate) struct LocalMemory {
-    // Closed before the domain.
+    // Deregistered before the domain is closed.
     all: rkey_core::Region,
     domain: Domain,
 }
 
 impl LocalMemory {
-    /// Registers all memory in a domain that the program has no handle of.
+    /// Registers all memory in a domain to which the program has no handle.
     pub(crate) fn register(domain: Domain) -> Result<Self> {
         let ranges = VaRange::new(0, ADDRESSES);
         let ranges = ranges.as_slice();
@@ -88,7 +88,8 @@ impl LocalMemory {
         Ok(Self { all, domain })
     }
 
-    /// Registers a buffer of the program in the domain. This does not give the program a handle of the domain.
+    /// Registers a buffer of the program in the domain. The program gets a handle to the region, but none to the
+    /// domain.
     pub(crate) fn register_region<B: Buffer>(
         &self,
         buffer: B,
@@ -107,7 +108,7 @@ impl LocalMemory {
         self.all.local_key
     }
 
-    /// A buffer as the element of a request. It must live until the request has ended.
+    /// A scatter/gather entry for a buffer, which must live until the request has ended.
     pub(crate) fn element(&self, buffer: &Lent) -> Sge {
         Sge {
             addr: buffer.address(),
@@ -117,8 +118,8 @@ impl LocalMemory {
         }
     }
 
-    /// Copies bytes into buffers of receives; returns `false` if one does not exist. Elements must be of
-    /// [`LocalMemory::element`], and their buffers alive.
+    /// Copies bytes into buffers of receives; returns `false` if that faults. The elements must come from
+    /// [`LocalMemory::element`], and their buffers must still exist.
     pub(crate) fn store(&self, elements: &[Sge], mut bytes: &[u8]) -> bool {
         // SAFETY: the elements name buffers of receives, which are alive and to which there is no reference.
         let memory = unsafe { self.domain.device().raw().memory() };
@@ -129,7 +130,7 @@ impl LocalMemory {
         })
     }
 
-    /// Copies the bytes of a message into `into`, which is as long.
+    /// Copies the bytes of a message into `into`, which has the same length. Returns whether that succeeded.
     pub(crate) fn load(&self, buffer: &Lent, into: &mut [u8]) -> bool {
         let len = buffer.len.min(into.len());
         // SAFETY: the buffer is alive, and nothing writes to a message that is being sent.
@@ -139,7 +140,7 @@ impl LocalMemory {
             .is_ok()
     }
 
-    /// Lets peers read a message that is being sent, which must live until that is withdrawn.
+    /// Lets peers read a message that is being sent. Its buffer must live until the key is withdrawn.
     pub(crate) fn expose(&self, buffer: &Lent) -> Result<Exposed> {
         self.expose_at(buffer.address(), buffer.len, Box::default())
     }

@@ -13,8 +13,8 @@
 //!    dropped. If closing fails for a reason that leaves the registration alive, the buffer is leaked (owned) or the
 //!    process ends (borrowed); it is never freed.
 //!
-//! In-flight operations need no lifetime: the engine holds a grant for the region during
-//! each step, and requests a new one for the next. After the close it is denied.
+//! In-flight operations need no lifetime: the engine holds a grant for the region during each step, and requests a new
+//! one for the next step. After the close, that request is denied.
 //!
 //! The buffers of an endpoint's messages (`lent`) are not registered, except while a peer reads one. Their operation owns
 //! them under the same conditions, until the state machine of the endpoint reports that the operation has ended.

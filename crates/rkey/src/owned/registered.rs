@@ -17,7 +17,7 @@ pub(crate) struct RegistrationRequest {
 /// A live registration: the raw bytes, and the device that may touch them.
 ///
 /// Its holder must keep the bytes valid until [`Registered::close`] has succeeded. The holders are `Owned` and
-/// `Borrows` of this module. Dropping it closes it, in case a panic keeps a holder from doing so.
+/// `Borrows` of this module. Dropping it closes it, for holders that a panic kept from doing so.
 pub(crate) struct Registered {
     domain: Domain,
     region: rkey_core::Region,
@@ -205,8 +205,8 @@ impl Registered {
 }
 
 impl Registered {
-    /// Closes the registration of borrowed bytes. If that is not possible, the process ends: the bytes return to their
-    /// owner now, and the device might still write to them.
+    /// Closes the registration of borrowed bytes. If that fails, ends the process: the bytes are about to return to
+    /// their owner, while the device might still write to them.
     pub(super) fn close_or_end(&self) {
         if let Err(error) = self.close() {
             eprintln!("rkey: borrowed memory cannot be deregistered ({error}); ending the process");

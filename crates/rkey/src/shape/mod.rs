@@ -1,16 +1,16 @@
 //! The shape of a value as serde sees it: its types, in order.
 //!
-//! The wire format of messages is compact and not self-describing: the bytes of a string decode as a number without
-//! an error. So the sender walks over the value, and the receiver watches the decoder, and both compute a hash of the
+//! The wire format of messages is compact and not self-describing: the bytes of a string decode as a number without an
+//! error. So the sender walks over the value, and the receiver watches the decoder, and both compute a hash of the
 //! calls that serde makes: the types of all numbers and strings, where structs, sequences and enums begin and end, the
-//! indices of variants. The hashes are equal if both programs mean types of the same structure (as far as the value
-//! shows it: an empty `Vec<u32>` is like an empty `Vec<String>`). `&str` and `String` have the same shape, and so have
-//! all types that serialise alike.
+//! indices of variants. The hashes are equal if both programs use types of the same structure, as far as the value
+//! shows it: an empty `Vec<u32>` looks like an empty `Vec<String>`. `&str` and `String` have the same shape, and so
+//! have all types that serialise alike.
 //!
 //! Names do not matter. One type may have two names: `#[serde(try_from = "Unchecked")]` next to a derived `Serialize`
 //! reads a struct under a different name than it writes, and `rename`, `remote` and manual implementations may do the
-//! same. For the same reason a newtype is like its content, a tuple struct like a tuple, and a unit struct like `()`,
-//! as in serde's data model and in JSON.
+//! same. For the same reason a newtype has the shape of its content, a tuple struct that of a tuple, and a unit struct
+//! that of `()`, as in JSON.
 //!
 //! The hash protects against mistakes, not forgery: a hostile peer can send any value of the expected type anyway.
 //! This module bounds what it can do to the decoder: the nesting depth and the number of elements of a message.
@@ -127,7 +127,7 @@ impl Shape {
         self.enter(kind)
     }
 
-    /// Starts a tuple. Its parts would make the title too long.
+    /// Starts a tuple. Its parts are left out of the title, which they would make too long.
     fn enter_tuple(&mut self, len: usize) -> Result<(), Excess> {
         self.say("tuple of");
         self.name(&len.to_string());
@@ -163,7 +163,7 @@ impl Shape {
         Ok(())
     }
 
-    /// This distinguishes types but is not part of the title.
+    /// Adds a word to the hash but not to the title.
     fn mark(&mut self, word: &str) -> Result<(), Excess> {
         // FNV-1a; the zero distinguishes "a", "bc" from "ab", "c".
         for byte in word.as_bytes().iter().chain(&[0]) {
@@ -190,7 +190,7 @@ impl Shape {
         Err(excess)
     }
 
-    /// The last word of the title.
+    /// Adds the last word to the title.
     fn name(&mut self, word: &str) {
         self.say(word);
         self.open = false;

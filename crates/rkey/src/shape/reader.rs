@@ -54,7 +54,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, D> {
         deserialize_unit = "unit";
     }
 
-    // The format is not self-describing, so these three end in a decoder error.
+    // The format is not self-describing, so the decoder returns an error for these three.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         self.inner.deserialize_any(visitor)
     }
@@ -176,7 +176,7 @@ fn leave<E: Error>(shape: &mut Shape) -> Result<(), E> {
     shape.leave().map_err(E::custom)
 }
 
-/// The visitor of a value with parts: passes on the parts together with the shape.
+/// The visitor of a value with parts: passes the shape on to the parts.
 impl<'de, V: Visitor<'de>> Visitor<'de> for Reader<'_, V> {
     type Value = V::Value;
 

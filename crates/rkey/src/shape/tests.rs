@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Sends a value to itself.
+/// Encodes a value and decodes it again as a `U`. Returns whether the shapes agree, and the result.
 fn pass<T: Serialize + ?Sized, U: DeserializeOwned>(value: &T) -> (bool, Result<U, String>) {
     let bytes = postcard::to_stdvec(value).unwrap();
     let sent = Shape::of(value, bytes.len()).unwrap();
@@ -124,8 +124,7 @@ fn other_types_have_other_shapes() {
     assert!(matches!(pass::<_, [Vec<u16>; 2]>(&lists), (false, Ok(_))));
 }
 
-/// It is written under its own name and read under that of its unchecked form, which is serde's own way to validate
-/// input.
+/// Written under its own name, and read under the name of its unchecked form: serde's usual way to validate input.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
 #[serde(try_from = "Unchecked")]
 struct Point {

@@ -11,7 +11,7 @@ pub(crate) const ALL: Access = Access::REMOTE;
 /// Only a hang takes longer.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A device whose calls have a time limit, so that a test that hangs says why.
+/// A device whose calls have a time limit: a test that hangs then says where.
 pub(crate) fn device() -> Device {
     Device::builder().timeout(LONG).open().unwrap()
 }

@@ -1,4 +1,4 @@
-//! A registered buffer belongs to the region: the program cannot reach it behind the peers' back.
+//! A registered buffer belongs to the region: the program can reach it only through the region.
 
 use rkey::{Access, Device};
 

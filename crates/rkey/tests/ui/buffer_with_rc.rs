@@ -1,4 +1,4 @@
-//! A buffer that cannot go to another thread cannot be registered: the device's thread works on it.
+//! A buffer that cannot go to another thread cannot be registered: the device's thread accesses it.
 
 use rkey::{Access, Device};
 use std::rc::Rc;

@@ -55,7 +55,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<()> {
         let address = self.member(host, run.group, send.to)?;
         let connection = match self.way_to_member(host, address, now) {
-            // The member may be stopped, but that is no reason to give up.
+            // The member's process may be stopped for now: keep trying.
             Err(Error::TimedOut) => return Err(Error::Again),
             way => way?,
         };
@@ -200,7 +200,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Our chunk has been answered, or the read of a peer's chunk is complete.
+    /// Handles the end of a chunk: ours was answered, or the read of a peer's is complete.
     #[cold]
     pub(in crate::endpoint) fn chunk_over(&mut self, host: &H, operation: Operation<H>) {
         let OperationKind::Chunk { run, taken } = operation.what else {
@@ -253,7 +253,7 @@ impl<H: Host> Endpoint<H> {
         match it.named(name) {
             Some(group) => match (group.rank_of(from), group.broken) {
                 (None, _) => {
-                    let why = "it sent to a collective group of which it is not a member";
+                    let why = "it sent to a collective group that it is not a member of";
                     return self.cut_off(host, connection, why);
                 }
                 (Some(_), Some(error)) => {

@@ -82,7 +82,7 @@ impl<G> Group<G> {
     }
 }
 
-/// Notifies a member that another one has left (no error), or that the group failed.
+/// The message that tells a member that we have left (no error), or that the group failed.
 fn leave(name: Name, error: Option<Error>) -> Header {
     let error = error.map_or(0, |error| u64::from(error.number()));
     Header {
@@ -114,8 +114,9 @@ impl<H: Host> Endpoint<H> {
         self.collective.as_mut()?.group(group)?.rank_of(address)
     }
 
-    /// Joins a group, and waits for the other members to join, unless the program has arranged that
-    /// (`by_itself`).
+    /// Joins a group, and starts a barrier that completes when the other members have joined too.
+    /// With `by_itself` there is no barrier, and the group counts as joined at once: the program
+    /// makes sure that the others join.
     pub fn join(
         &mut self,
         host: &H,

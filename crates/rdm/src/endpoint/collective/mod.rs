@@ -3,8 +3,9 @@
 //! Members send each other chunks, which are a separate kind of message: no receive of the program ever matches one. A
 //! chunk identifies its group by the members and a count of the earlier groups with the same members, so members need
 //! not agree on a number. It identifies the operation by its position in the group. Short chunks carry their payload;
-//! long ones are read from the sender's memory. Each is answered when it is used, and an operation ends when its chunks
-//! are answered: a chunk that is still in flight when its sender leaves belongs to an operation that failed.
+//! long ones are read from the sender's memory. The receiver answers a chunk when it uses it, and an operation ends
+//! when its chunks are answered. So a chunk that is still in flight when its sender leaves belongs to a failed
+//! operation.
 //!
 //! When an operation fails, the whole group ends: each member that learns of the failure notifies the others.
 //!
@@ -54,11 +55,11 @@ pub(super) type Collective<H> = Groups<<H as Host>::Group, <H as Host>::Operatio
 /// Like [`Collective`], with the host's data for a group and for an operation as type parameters.
 pub(super) struct Groups<G, O> {
     groups: Vec<Group<G>>,
-    /// How many groups with the same members were joined.
+    /// How many groups were joined with the same members, by the hash of the members.
     instances: HashMap<u64, u32>,
     early: EarlyChunks,
     runs: Vec<Run<O>>,
-    /// How many messages of ended runs are still unanswered.
+    /// Chunks that have been answered or read, for the runs that wait for them.
     finished: Vec<Finished>,
     /// Messages that wait for a connection to their member.
     telling: Vec<(SocketAddr, Header)>,
