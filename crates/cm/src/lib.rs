@@ -15,7 +15,7 @@
 //! | [`address`] | names on the wire: GUIDs, GIDs, service ids |
 //!
 //! A peer is a hostile stranger. Bytes that are no message are dropped; impossible requests are refused with their reason;
-//! no peer gets more bytes back than it sent; requests are remembered within a backlog and within [`manager::Limits`]; and a
+//! no message gets more than one answer, of its own length; requests are remembered within a backlog and within [`manager::Limits`]; and a
 //! message reaches a connection only from the peer's address and with ids that only the two sides know. A host that can read the
 //! messages on their way can forge them: the protocol has no cryptography. Peer-to-peer connections (two active sides) and
 //! alternate paths are not offered.

@@ -94,6 +94,12 @@ pub const ALL: &[Entry] = &[
         samples: udapl_samples,
         seeds: include_str!("../../../fuzz/seeds/udapl.hex"),
     },
+    Entry {
+        name: "cm",
+        run: cm,
+        samples: cm_samples,
+        seeds: include_str!("../../../fuzz/seeds/cm.hex"),
+    },
 ];
 
 /// The entry of this name.
@@ -264,6 +270,19 @@ fn udapl_samples() -> Vec<Vec<u8>> {
         hello(Purpose::Disconnect),
         b"00ff".to_vec(),
     ]
+}
+
+/// A message of the connection manager, and a hostile network between two managers.
+pub fn cm(bytes: &[u8]) {
+    crate::cm::message(bytes);
+    crate::cm::run(bytes);
+}
+
+fn cm_samples() -> Vec<Vec<u8>> {
+    let mut random = crate::mutate::Random::new(2);
+    (0..8)
+        .map(|_| (0..600).map(|_| random.draw() as u8).collect())
+        .collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod entries;
 pub mod hostile;
 pub mod mutate;

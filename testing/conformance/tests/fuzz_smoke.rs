@@ -93,6 +93,11 @@ fn messages_of_udapl() {
 }
 
 #[test]
+fn messages_of_the_connection_manager() {
+    soak("cm");
+}
+
+#[test]
 fn every_entry_has_a_fuzz_target() {
     let manifest = include_str!("../../../fuzz/Cargo.toml");
     for entry in entries::ALL {

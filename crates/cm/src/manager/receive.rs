@@ -17,7 +17,8 @@ use core::net::IpAddr;
 impl Manager {
     /// Takes a management datagram that arrived at queue pair 1: from a peer's address, at one of ours.
     ///
-    /// Any bytes are allowed. No datagram causes more than one answer of the same length.
+    /// Any bytes are allowed. A datagram gets one answer at most, of its own length. One that shows that the peer has forgotten
+    /// an established connection also makes us end that one, with a DREQ.
     pub fn receive(&mut self, now: Nanos, from: IpAddr, to: IpAddr, bytes: &[u8]) {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         self.counters.received += 1;

@@ -322,7 +322,9 @@ fn a_restarted_peer_ends_its_forgotten_connection_and_connects_again() {
     let mut restarted = config(A);
     restarted.secret = 5;
     world.hosts[A].manager = Manager::new(restarted);
+    let before = world.sent.len();
     again(&mut world);
+    assert_eq!(world.kinds()[before..], ["REQ", "DREQ", "REJ", "DREP"]);
     assert_eq!(reason(last(&world, A)), RejectReason::STALE);
     assert!(
         world.hosts[B]
