@@ -57,6 +57,7 @@
 //! | `table` | entries: how they begin and end, how they are found |
 //! | `monitor` | who notices changes |
 //! | `cache` | the cache: lookups, limits, counters |
+//! | `settings` | the environment variables of `fi_mr(3)` |
 //! | `maps` | what is mapped at an address |
 //! | `sync` | atomics, or loom's |
 
@@ -68,6 +69,7 @@ mod maps;
 mod monitor;
 mod registrar;
 mod request;
+mod settings;
 mod sync;
 mod table;
 mod why;
@@ -84,5 +86,6 @@ pub use monitor::userfaultfd::{Reader, Step, Unavailable, Userfaultfd, Way};
 pub use monitor::{Monitor, Sees, TooManyCaches, Verdict};
 pub use registrar::{Follows, Registrar, Request};
 pub use request::{Kind, Rights};
+pub use settings::{Chosen, Ignored, MonitorName, Settings};
 pub use table::entries::Entries;
 pub use why::{Cause, Off, Refusal, Why};

@@ -1,7 +1,7 @@
 //! Addresses that one thread unmaps and another one is given at once: the gap between a change and its event.
 //!
 //! A test sends a number from a buffer through a registrar that pins; another number arrives if the entry is stale.
-//! `RKEY_CACHE_RACES` sets how often (20,000 if unset), `RKEY_CACHE_SEED` repeats a run of the random test.
+//! `RKEY_TEST_CACHE_RACES` sets how often (20,000 if unset), `RKEY_TEST_CACHE_SEED` repeats a run of the random test.
 
 // UNSAFETY: forks.
 #![allow(unsafe_code)]
@@ -93,7 +93,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 }
 
 fn races() -> u64 {
-    from_environment("RKEY_CACHE_RACES", 20_000)
+    from_environment("RKEY_TEST_CACHE_RACES", 20_000)
 }
 
 /// Sends a number from a buffer. `None` if another one arrived.
@@ -304,8 +304,8 @@ fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u6
 fn random_changes_make_no_entry_stale() {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).unwrap();
-    let seed = from_environment("RKEY_CACHE_SEED", u64::from_ne_bytes(seed) >> 1);
-    println!("RKEY_CACHE_SEED={seed}");
+    let seed = from_environment("RKEY_TEST_CACHE_SEED", u64::from_ne_bytes(seed) >> 1);
+    println!("RKEY_TEST_CACHE_SEED={seed}");
     let Some((cache, reader)) = cache(Steps::Full) else {
         return;
     };

@@ -1,0 +1,158 @@
+//! What a lookup costs: `cargo bench -p rkey-cache`. Each line is the best of several runs, in nanoseconds per lookup.
+//!
+//! A miss is compared with the registration alone, which here costs next to nothing: the difference is the cache's own cost.
+
+use rkey_base::range::VaRange;
+use rkey_cache::{
+    Cache, Follows, Imported, Kind, Memhooks, Monitor, Options, Registrar, Request, Rights, Timing,
+    Userfaultfd,
+};
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+const RIGHTS: Rights = Rights(3);
+const RUNS: usize = 9;
+
+/// Registers nothing.
+struct Nothing(Follows);
+
+impl Registrar for Nothing {
+    type Registration = u64;
+    type Error = Infallible;
+
+    fn follows(&self) -> Follows {
+        self.0
+    }
+    fn register(&self, request: &Request) -> Result<u64, Infallible> {
+        Ok(request.range.start())
+    }
+    fn deregister(&self, _: u64) {}
+}
+
+/// Memory that is really there.
+struct Memory(Vec<u8>);
+
+impl Memory {
+    fn new(pages: usize) -> Self {
+        Self(vec![1; (pages + 1) * 4096])
+    }
+
+    fn page(&self, number: usize) -> VaRange {
+        let start = (self.0.as_ptr().addr() as u64).next_multiple_of(4096);
+        VaRange::new(start + 4096 * number as u64, 4096).expect("memory that exists")
+    }
+}
+
+fn cache(follows: Follows, monitor: Arc<dyn Monitor>) -> Cache<Nothing> {
+    let mut options = Options::default();
+    options.accept_partial = true;
+    Cache::new(Nothing(follows), monitor, options).expect("the options fit the registrar")
+}
+
+fn lookup(cache: &Cache<Nothing>, range: VaRange) -> bool {
+    let guard = cache.get(range, RIGHTS, Kind::HOST);
+    let guard = guard.unwrap_or_else(|never| match never {});
+    black_box(*guard.registration());
+    guard.why().is_hit()
+}
+
+/// The best time of one of `count` rounds.
+fn best(count: usize, mut round: impl FnMut(usize)) -> f64 {
+    let run = |_| {
+        let begin = Instant::now();
+        for number in 0..count {
+            round(number);
+        }
+        begin.elapsed().as_nanos() as f64 / count as f64
+    };
+    (0..RUNS).map(run).fold(f64::INFINITY, f64::min)
+}
+
+fn report(what: &str, ns: f64) {
+    println!("{what:<64} {ns:>8.1} ns");
+}
+
+fn hits(what: &str, cache: &Cache<Nothing>, memory: &Memory) {
+    for number in 0..1000 {
+        lookup(cache, memory.page(number));
+    }
+    let one = memory.page(7);
+    report(
+        &format!("{what}: hit, one buffer"),
+        best(100_000, |_| assert!(lookup(cache, one))),
+    );
+    report(
+        &format!("{what}: hit, 1000 buffers in turns"),
+        best(100_000, |number| {
+            assert!(lookup(cache, memory.page(number * 37 % 1000)));
+        }),
+    );
+    let both = std::thread::scope(|scope| {
+        let times: Vec<_> = [7, 800]
+            .map(|number| {
+                let own = memory.page(number);
+                scope.spawn(move || best(100_000, |_| assert!(lookup(cache, own))))
+            })
+            .into_iter()
+            .map(|thread| thread.join().expect("lookups do not panic"))
+            .collect();
+        times.into_iter().fold(0.0, f64::max)
+    });
+    report(&format!("{what}: hit, two threads, a buffer each"), both);
+}
+
+fn misses(what: &str, cache: &Cache<Nothing>, memory: &Memory) {
+    report(
+        &format!("{what}: miss and eviction of another entry"),
+        best(20_000, |number| {
+            assert!(!lookup(cache, memory.page((number + 1000) % 4000)));
+        }),
+    );
+}
+
+/// What no lookup can do without: one atomic addition to begin the use of an entry, one to end it; and a system call.
+fn floor() {
+    let word = AtomicU64::new(0);
+    report(
+        "floor: two atomic additions",
+        best(100_000, |_| {
+            black_box(&word).fetch_add(1, Ordering::AcqRel);
+            black_box(&word).fetch_sub(1, Ordering::AcqRel);
+        }),
+    );
+    report(
+        "floor: a system call (getppid)",
+        best(100_000, |_| {
+            black_box(rustix::process::getppid());
+        }),
+    );
+}
+
+fn main() {
+    floor();
+    let memory = Memory::new(4000);
+    let told = Arc::new(Imported::new((), Timing::Around));
+    let by_address = cache(Follows::Addresses, told);
+    hits("by address", &by_address, &memory);
+    misses("by address", &by_address, &memory);
+    match Memhooks::install() {
+        Ok(monitor) => {
+            let pinning = cache(Follows::Pages, Arc::new(monitor));
+            hits("pinning, memhooks", &pinning, &memory);
+            misses("pinning, memhooks", &pinning, &memory);
+        }
+        Err(error) => println!("memhooks: {error}"),
+    }
+    match Userfaultfd::open() {
+        Ok((monitor, reader)) => {
+            std::thread::spawn(move || reader.run());
+            let pinning = cache(Follows::Pages, Arc::new(monitor));
+            hits("pinning, userfaultfd", &pinning, &memory);
+            misses("pinning, userfaultfd", &pinning, &memory);
+        }
+        Err(error) => println!("userfaultfd: {error}"),
+    }
+}

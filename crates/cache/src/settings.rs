@@ -1,0 +1,263 @@
+//! The environment variables of `fi_mr(3)`, and the monitor that they choose. This module does not read the environment: a front
+//! end passes the values.
+
+use crate::cache::options::Options;
+use crate::monitor::Monitor;
+use crate::monitor::disabled::Disabled;
+use crate::monitor::memhooks::Memhooks;
+use crate::monitor::userfaultfd::{Reader, Userfaultfd};
+use std::fmt;
+use std::sync::Arc;
+
+/// The number of entries.
+const MAX_COUNT: &str = "FI_MR_CACHE_MAX_COUNT";
+/// The number of bytes.
+const MAX_SIZE: &str = "FI_MR_CACHE_MAX_SIZE";
+/// The monitor.
+const MONITOR: &str = "FI_MR_CACHE_MONITOR";
+
+/// The monitors that `FI_MR_CACHE_MONITOR` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MonitorName {
+    /// The kernel tells: [`Userfaultfd`].
+    Userfaultfd,
+    /// Calls are intercepted: [`Memhooks`].
+    Memhooks,
+    /// No cache: [`Disabled`].
+    Disabled,
+}
+
+impl MonitorName {
+    const ALL: [Self; 3] = [Self::Userfaultfd, Self::Memhooks, Self::Disabled];
+
+    /// As in the variable.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Userfaultfd => "userfaultfd",
+            Self::Memhooks => "memhooks",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
+impl fmt::Display for MonitorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A value that is not allowed. The variable has no effect then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value} has no effect: {allowed}")]
+pub struct Ignored {
+    /// The variable.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+/// What the variables say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    /// `FI_MR_CACHE_MAX_COUNT`; unset: the default of [`Options`].
+    pub max_count: Option<usize>,
+    /// `FI_MR_CACHE_MAX_SIZE`, in bytes; unset: no limit.
+    pub max_size: Option<u64>,
+    /// `FI_MR_CACHE_MONITOR`; unset: `userfaultfd`.
+    pub monitor: Option<MonitorName>,
+    /// Values that are not allowed.
+    pub ignored: Vec<Ignored>,
+}
+
+impl Settings {
+    /// Reads the variables.
+    ///
+    /// ```
+    /// use rkey_cache::{MonitorName, Settings};
+    ///
+    /// let settings = Settings::read(|name| match name {
+    ///     "FI_MR_CACHE_MONITOR" => Some("memhooks".to_owned()),
+    ///     "FI_MR_CACHE_MAX_SIZE" => Some("lots".to_owned()),
+    ///     _ => None,
+    /// });
+    /// assert_eq!(settings.monitor, Some(MonitorName::Memhooks));
+    /// assert_eq!(
+    ///     settings.ignored[0].to_string(),
+    ///     "FI_MR_CACHE_MAX_SIZE=lots has no effect: give a number of bytes",
+    /// );
+    /// ```
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let mut ignored = Vec::new();
+        let read = |name| variable(name).filter(|value| !value.trim().is_empty());
+        let mut refuse = |variable, value: String, allowed| {
+            ignored.push(Ignored {
+                variable,
+                value,
+                allowed,
+            });
+        };
+        let max_count = read(MAX_COUNT).and_then(|value| match value.trim().parse() {
+            Ok(count) => Some(count),
+            Err(_) => {
+                refuse(MAX_COUNT, value, "give a number of regions");
+                None
+            }
+        });
+        let max_size = read(MAX_SIZE).and_then(|value| match value.trim().parse() {
+            Ok(size) => Some(size),
+            Err(_) => {
+                refuse(MAX_SIZE, value, "give a number of bytes");
+                None
+            }
+        });
+        let monitor = read(MONITOR).and_then(|value| {
+            let name = match value.trim() {
+                // As libfabric does.
+                "uffd" => "userfaultfd",
+                name => name,
+            };
+            let found = MonitorName::ALL.into_iter().find(|it| it.as_str() == name);
+            if found.is_none() {
+                refuse(MONITOR, value, "choose userfaultfd, memhooks or disabled");
+            }
+            found
+        });
+        Self {
+            max_count,
+            max_size,
+            monitor,
+            ignored,
+        }
+    }
+
+    /// These limits, and defaults for all else.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        let mut options = Options::default();
+        options.max_count = self.max_count.unwrap_or(options.max_count);
+        options.max_size = self.max_size;
+        options
+    }
+
+    /// Starts the monitor that the variable names, `userfaultfd` if it is unset. If that is not possible here, the cache is
+    /// disabled, and [`Chosen::refused`] says why.
+    pub fn choose(&self) -> Chosen {
+        let wanted = self.monitor.unwrap_or(MonitorName::Userfaultfd);
+        let disabled = |refused: Option<String>| Chosen {
+            wanted,
+            monitor: Arc::new(Disabled),
+            reader: None,
+            refused,
+        };
+        match wanted {
+            MonitorName::Userfaultfd => match Userfaultfd::open() {
+                Ok((monitor, reader)) => Chosen {
+                    wanted,
+                    monitor: Arc::new(monitor),
+                    reader: Some(reader),
+                    refused: None,
+                },
+                Err(error) => disabled(Some(error.to_string())),
+            },
+            MonitorName::Memhooks => match Memhooks::install() {
+                Ok(monitor) => Chosen {
+                    wanted,
+                    monitor: Arc::new(monitor),
+                    reader: None,
+                    refused: None,
+                },
+                Err(error) => disabled(Some(error.to_string())),
+            },
+            MonitorName::Disabled => disabled(None),
+        }
+    }
+}
+
+/// The monitor in effect.
+#[must_use = "the reader needs a thread"]
+pub struct Chosen {
+    /// The monitor that the settings name.
+    pub wanted: MonitorName,
+    /// The monitor in effect: the same, or `disabled`.
+    pub monitor: Arc<dyn Monitor>,
+    /// Reads the events of `userfaultfd`; needs a thread of its own, which calls [`Reader::run`].
+    pub reader: Option<Reader>,
+    /// Why the wanted monitor is not in effect.
+    pub refused: Option<String>,
+}
+
+impl fmt::Display for Chosen {
+    /// `userfaultfd`, or `disabled (userfaultfd: ...)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.monitor.name())?;
+        match &self.refused {
+            Some(reason) => write!(f, " ({}: {reason})", self.wanted),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chosen({self})")
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Settings {
+        Settings::read(|name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    /// Proves partly: FI-234, FI-235, FI-237, FI-238 (the values of the variables)
+    #[test]
+    fn limits_are_numbers() {
+        let none = read(&[]);
+        assert_eq!(none, Settings::default());
+        assert_eq!(none.options(), Options::default());
+        assert_eq!(none.options().max_size, None);
+        let both = read(&[(MAX_COUNT, "0"), (MAX_SIZE, " 4096 ")]);
+        assert_eq!((both.max_count, both.max_size), (Some(0), Some(4096)));
+        assert_eq!(both.options().max_count, 0);
+        let absurd = read(&[(MAX_COUNT, "-1"), (MAX_SIZE, "1e9"), (MONITOR, "")]);
+        assert_eq!((absurd.max_count, absurd.max_size), (None, None));
+        assert_eq!(absurd.ignored.len(), 2);
+    }
+
+    /// Proves partly: FI-239, FI-240, FI-I47 (the value of the variable, and the monitor in effect)
+    #[test]
+    fn each_monitor_can_be_chosen_and_an_unknown_one_is_ignored() {
+        for name in MonitorName::ALL {
+            let chosen = read(&[(MONITOR, name.as_str())]).choose();
+            assert_eq!(chosen.wanted, name);
+            match &chosen.refused {
+                None => assert_eq!(chosen.monitor.name(), name.as_str()),
+                Some(reason) => {
+                    assert_eq!(chosen.monitor.name(), "disabled");
+                    assert!(chosen.to_string().contains(reason));
+                }
+            }
+            println!("{chosen}");
+        }
+        assert_eq!(
+            read(&[(MONITOR, "uffd")]).monitor,
+            Some(MonitorName::Userfaultfd)
+        );
+        let unknown = read(&[(MONITOR, "kdreg3")]);
+        assert_eq!(unknown.monitor, None);
+        assert_eq!(
+            unknown.ignored[0].to_string(),
+            "FI_MR_CACHE_MONITOR=kdreg3 has no effect: choose userfaultfd, memhooks or disabled"
+        );
+    }
+}
