@@ -9,7 +9,7 @@ fn main() {
     let mut arguments = vec![
         "-soname,libibverbs.so.1".to_owned(),
         "-z,nodelete".to_owned(),
-        // Nothing refers to the exports of verbs, which are assembly: this pulls them out of their archive.
+        // Nothing refers to the exports of verbs, which are assembly: this pulls their object file out of its archive.
         "--undefined=__rkey_0_ibv_get_sysfs_path".to_owned(),
     ];
     for map in ["../verbs/verbs.map", "plugins.map"] {

@@ -1,8 +1,8 @@
 //! All C front ends in one shared object, `librkey_all.so`.
 //!
-//! Programs find it under several names: `libibverbs.so.1`, `librkey-fi.so`, `libdaplrkey.so.2`. The loader recognises the file and
-//! loads it once, whatever names a process uses and in which order. So the front ends of a process are one copy of this code, and
-//! share one device: a key that one of them issued is known to all.
+//! Programs find it under several names: `libibverbs.so.1`, `librkey-fi.so`, `libdaplrkey.so.2`. The loader recognises
+//! the file and loads it once, whatever names a process uses and in which order. So all front ends of a process run one
+//! copy of this code and share one device: each accepts the keys that another one issued.
 //!
 //! The exports of verbs come with that crate; those that other libraries look up in a provider are here.
 

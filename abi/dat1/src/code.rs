@@ -33,8 +33,8 @@ pub(crate) fn to_dat1_code(code: Return) -> Return {
     (code & !(TYPE_MASK | SUBTYPE_MASK)) | kind | (subtype - before.count() as u32)
 }
 
-/// Like [`down`], for functions whose arguments have other numbers in DAT 1.2: `number` converts the argument number of
-/// DAT 2.0.
+/// Like [`to_dat1_code`], for functions whose arguments are numbered differently in DAT 1.2: `number` converts an
+/// argument number of DAT 2.0.
 pub(crate) fn renumbered(code: Return, number: impl Fn(u32) -> u32) -> Return {
     let first = sys::INVALID_ARG1;
     let subtype = code & SUBTYPE_MASK;

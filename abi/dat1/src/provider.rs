@@ -1,5 +1,5 @@
-//! Our provider for DAT 2.0, which this library loads: it is in the shared object of all front ends, so that a program's keys are
-//! the keys of one device.
+//! Our provider for DAT 2.0, which this library loads: it is in the shared object of all front ends, so all keys of a
+//! program belong to one device.
 
 #![allow(unsafe_code)]
 // UNSAFETY: loads a library and calls its function.

@@ -34,7 +34,7 @@ macro_rules! call_provider {
     ($slot:ident, $invalid:ident, $handle:expr $(, $argument:expr)*) => {
         // SAFETY: the program got the handle from us; others are refused.
         match unsafe { $crate::table::provider($handle) }.and_then(|table| table.$slot) {
-            // SAFETY: the arguments are those of the function; the caller promises what it points to.
+            // SAFETY: the arguments are those of the function; the caller promises what they point to.
             Some(function) => unsafe { function($handle $(, $argument)*) },
             None => daplrkey::sys::CLASS_ERROR | daplrkey::sys::INVALID_HANDLE | daplrkey::sys::$invalid,
         }

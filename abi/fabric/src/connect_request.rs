@@ -75,7 +75,7 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
             "a connection from process {} was refused: {why}",
             incoming.peer().pid
         ));
-        // The client would take text for the program's data.
+        // Without a text: the client would take it for the program's data.
         incoming.reject("");
         return None;
     };

@@ -78,7 +78,7 @@ pub(crate) struct Domain {
     default_pd: OnceLock<Arc<ProtectionDomain>>,
     /// Raw keys of peers that the program mapped.
     pub(crate) raw_keys: RawKeyMap,
-    /// The same without `FI_MR_RAW`, where a mapped key is the key itself: how often each was mapped.
+    /// The same without `FI_MR_RAW`, where a mapped key is the key itself: how many times each was mapped.
     pub(crate) plain_keys: Mutex<HashMap<u64, usize>>,
     /// The domain's event queue, and whether registrations are reported there.
     pub(crate) eq: OnceLock<(Arc<Eq>, bool)>,
@@ -262,7 +262,7 @@ impl Domain {
     }
 }
 
-/// A copier for buffers that the program passes: each copy asks whose they are.
+/// A copier for buffers that the program passes: each copy determines which runtime owns the memory.
 pub(crate) fn anywhere() -> Arc<dyn ForeignMemory> {
     // SAFETY: used for memory that the program passes to be sent from or received into.
     unsafe { rkey_kinds::discover::Anywhere::copier() }
@@ -338,7 +338,7 @@ impl ProtectionDomain {
         self.foreign.get().map(|it| it.local_key).ok_or(FiError::IO)
     }
 
-    /// Whether this is the key of one of the two.
+    /// Whether this is the key of one of these two regions.
     pub(crate) fn is_unregistered(&self, key: LocalKey) -> bool {
         key == self.everything() || self.foreign.get().is_some_and(|it| it.local_key == key)
     }

@@ -54,7 +54,7 @@ pub(crate) static TIED_ENDPOINT: Leniency = Leniency::new(
     "a provider that follows the page keeps the region open",
 );
 
-/// The error that a receive context is named without the capability.
+/// A receive context named without the capability.
 pub(crate) static UNASKED_NAME: Leniency = Leniency::new(
     "a transfer named a receive context by fi_rx_addr, and its endpoint was made without FI_NAMED_RX_CTX",
     "fi_endpoint(3) says that FI_NAMED_RX_CTX must be set in the capabilities of the endpoint",

@@ -1,9 +1,9 @@
 //! The libfabric provider `rkey`, which libfabric finds through `FI_PROVIDER_PATH` as `librkey-fi.so`.
 //!
-//! The library translates calls, flags, error numbers and completions. The device below
-//! decides about accesses. On top of the device's reliable connections it provides what libfabric endpoints need:
-//! connections on demand, matching of messages and tags, completion queues and counters. One file serves
-//! libfabric from 1.17 on; it is built without libfabric and imports none of its symbols.
+//! The library translates calls, flags, error numbers and completions. The device below it checks every access. On top
+//! of the device's reliable connections it provides what libfabric endpoints need: connections on demand, matching of
+//! messages and tags, completion queues and counters. One file serves libfabric from 1.17 on; it is built without
+//! libfabric and imports none of its symbols.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -57,8 +57,8 @@ mod work;
 
 use std::ffi::CStr;
 
-/// The newest API version that the provider knows. Libfabric skips providers whose version is below what a
-/// program asks for, and accepts one above its own.
+/// The newest API version that the provider supports. Libfabric skips providers whose version is below what a program
+/// asks for, and accepts one above its own.
 const FI_VERSION: u32 = sys::version(2, 6);
 
 /// The name of the provider.

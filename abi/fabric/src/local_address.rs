@@ -60,11 +60,11 @@ impl LocalAddress {
         }
     }
 
-    /// Reserves another address (`fi_setname`). The endpoint's present port stays unless another one is
-    /// requested (fi_cm(3)).
+    /// Reserves another address (`fi_setname`). The endpoint keeps its current port unless another one is requested
+    /// (fi_cm(3)).
     ///
     /// # Errors
-    /// `FI_EADDRINUSE`: the old address stays.
+    /// `FI_EADDRINUSE`: the endpoint keeps its old address.
     pub(crate) fn assign(&mut self, device: &Device, address: SocketAddr) -> Result<()> {
         let own = self.reserved.as_ref().map(Reservation::local_address);
         let has = |own: SocketAddr| {
@@ -83,7 +83,7 @@ impl LocalAddress {
             Some(reserved) => reserved,
             None => device.reserve(self.wish)?,
         };
-        // Later listeners have this name, also after a failure.
+        // Later listeners get this address, even after a failure.
         self.wish = reserved.local_address();
         Ok(reserved.listen()?)
     }

@@ -71,8 +71,8 @@ fn profile(name: &str) -> Option<c_int> {
         .map(|(_, bits)| *bits)
 }
 
-/// The bits that this process's environment requires. An invalid value is logged, and the provider then offers
-/// nothing (`FI_ENODATA`): a program that is to be tested under a mode must not run without it.
+/// The bits that this process's environment requires. An invalid value is logged, and the provider then offers nothing
+/// (`FI_ENODATA`): a program that is tested under a mode must not run without it.
 pub(crate) fn required() -> Result<c_int, FiError> {
     let bits = |setting: Setting, meaning: fn(&str) -> Option<c_int>| match setting.value() {
         Ok(None) => Ok(0),

@@ -53,7 +53,7 @@ pub(crate) unsafe fn publish<T: Object>(object: T, into: *mut *mut T::C) -> Resu
     }
 }
 
-/// Takes an object away from its handle.
+/// Removes the object behind a handle, which becomes invalid.
 ///
 /// # Safety
 /// Same as [`rkey_kit::object::remove`].
@@ -143,7 +143,7 @@ pub(crate) fn transfer_status(body: impl FnOnce() -> Result<()>) -> isize {
     count(|| body().map(|()| 0))
 }
 
-/// An object cannot be closed while others use it.
+/// The error for closing an object that others still use.
 #[cold]
 pub(crate) fn busy(who: &str) -> FiError {
     FiError::BUSY.because(format_args!(

@@ -189,7 +189,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             let mut state = pep.state.lock();
             (state.serving.take(), state.eq.take())
         };
-        // Waits for the listeners' thread, which may need the state.
+        // Not with the state locked: this waits for the listeners' thread, whose handler locks it.
         drop(serving);
         if let Some(eq) = eq {
             eq.forget(fid as usize);
@@ -373,7 +373,7 @@ unsafe fn prov_name(fabric: Option<&FabricAttr>) -> &CStr {
 }
 
 impl PepObject {
-    /// Hands the address over to an endpoint. From then on the passive endpoint is useless and bound to nothing.
+    /// Hands the address over to an endpoint. From then on the passive endpoint is unusable and bound to nothing.
     ///
     /// # Errors
     /// `FI_EINVAL`: another fabric. `FI_EOPBADSTATE`: it listens, or has handed its address over already.

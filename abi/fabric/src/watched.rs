@@ -42,7 +42,7 @@ impl WatchedRegions {
         self.0.lock().insert(address(region), entry);
     }
 
-    /// Ends [`WatchedRegions::add`]. When this returns, no [`WatchedRegions::for_each`] has the region.
+    /// Undoes [`WatchedRegions::add`]. When this returns, no [`WatchedRegions::for_each`] uses the region.
     pub(crate) fn remove(&self, region: &(dyn Watched + 'static)) {
         self.0.lock().remove(&address(region));
     }

@@ -17,7 +17,7 @@ use rkey_device::{CountListener, Device};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What waiting work needs of its counter.
+/// What waiting work needs from its counter.
 pub(crate) trait Counting: Send + Sync {
     /// Counts a success. Wakes a waiting thread if that makes work due.
     fn count(&self);
@@ -77,7 +77,8 @@ pub(crate) struct Queue {
     /// items.
     running: Mutex<()>,
     /// Signals that wake threads waiting for the domain's completion queues. They are not the queues themselves: the
-    /// device's thread also raises these, and must not end up with the last reference to its device.
+    /// device's thread also raises these signals, and a reference to a queue could be the last one to that thread's own
+    /// device.
     waiters: Mutex<Vec<Weak<Signal>>>,
     /// Set when the waiting threads were notified that work is due and none has checked since then.
     told: AtomicBool,
@@ -141,7 +142,7 @@ impl Queue {
         }
     }
 
-    /// Called when a counter has moved and the caller starts no work itself.
+    /// Call it when a counter has moved and the caller starts no work itself.
     #[inline]
     pub(crate) fn counted_in(&self, counter: &dyn Counting) {
         if self.len.load(Ordering::SeqCst) > 0 {
@@ -226,7 +227,7 @@ impl Queue {
                 let first = due.iter().any(|it| !it.tried);
                 due.iter_mut().for_each(|it| it.tried = true);
                 self.put_back(due);
-                // Once is enough: the waiting threads then retry by themselves.
+                // Once is enough: after that, the waiting threads retry on their own.
                 return if first {
                     self.rouse()
                 };

@@ -1,7 +1,7 @@
 //! `dat.conf`, in which `libdat2.so.2` looks up the uDAPL provider of an interface adapter (IA) by its name.
 //!
 //! There is an IA for each interface of this host that has an IPv4 address: `rkey-lo`, `rkey-eth0`. The entries of the
-//! system's own file follow, so that programs also find what they found there.
+//! system's own file follow, so its providers remain available.
 
 use crate::delivery::UDAPL;
 use crate::interfaces::{Address, addresses};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The name of the file.
 pub const REGISTRY: &str = "dat.conf";
-/// The variable that names the file to `libdat2.so.2`.
+/// The environment variable that tells `libdat2.so.2` where the file is.
 pub const VARIABLE: &str = "DAT_OVERRIDE";
 /// The file that `libdat2.so.2` reads otherwise.
 const SYSTEM: &str = "/etc/dat.conf";
@@ -58,7 +58,7 @@ fn entries(folder: &Path, addresses: &[Address], system: &str) -> String {
     let mut text = String::new();
     for name in interfaces(addresses) {
         let (ia, library) = (adapter(name), library.display());
-        // Versions and thread safety are part of the key under which programs ask: those of Debian's headers.
+        // Programs look an IA up by name, version and thread safety; these are the values in Debian's headers.
         let _ = writeln!(
             text,
             r#"{ia} u2.0 nonthreadsafe default "{library}" dapl.2.0 "{name} 0" """#

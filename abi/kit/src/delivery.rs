@@ -29,8 +29,8 @@ pub struct FrontEnd {
 /// once, whatever names a process finds it by.
 pub const LIBRARY: &str = "librkey_all.so";
 
-/// Verbs. Some programs load the short name first; UCX looks for a device file with `stat` and `access`,
-/// which the library answers.
+/// Verbs. Some programs load the short name first; UCX looks for a device file with `stat` and `access`, which the
+/// library intercepts.
 pub const VERBS: FrontEnd = FrontEnd {
     built: LIBRARY,
     file: "libibverbs.so.1",
@@ -62,11 +62,10 @@ pub const DAT1: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// The defaults for libfabric, unless the user has set others: it offers only this provider, and its layer over
-/// connected endpoints to programs that request that by name. The limit concerns messages of medium length (16 to 128
-/// KiB) of `ofi_rxm`, which it sends in segments; version 1.17 then never completes a message that is peeked at and
-/// claimed before it is received, over any provider. With this limit it reads such messages from the sender's memory,
-/// as it does with longer ones.
+/// The defaults for libfabric, unless the user has set others: it offers only this provider and, to programs that
+/// request it by name, `ofi_rxm`, its layer over connected endpoints. By default `ofi_rxm` sends messages of 16 to 128
+/// KiB in segments. Version 1.17 then never completes a message that is peeked at and claimed before it is received,
+/// over any provider. With the limit 0 it reads such messages from the sender's memory, as it does with longer ones.
 const UNLESS_SET: &[(&str, &str)] = &[
     ("FI_PROVIDER", "rkey,ofi_rxm"),
     ("FI_OFI_RXM_SAR_LIMIT", "0"),
@@ -90,7 +89,7 @@ impl FrontEnd {
             .find(|path| path.exists())
     }
 
-    /// Links it into a directory under its names; existing files stay.
+    /// Links it into a directory under its names. Existing files are left alone.
     ///
     /// # Errors
     /// The directory cannot be written.

@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs code that may have a bug. `None` if it panicked; the panic hook has reported that.
 #[inline(always)]
 pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
-    // Nothing uses the state that a panicking body leaves behind: our locks do not poison, and a device whose engine
-    // panicked refuses everything.
+    // A panic may leave shared state half changed. Our locks do not poison, so later calls still run; a device whose
+    // engine panicked refuses them.
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
 

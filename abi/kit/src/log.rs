@@ -44,7 +44,7 @@ pub fn start() {
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
             .finish();
-        // Fails only if a subscriber is already installed, which then stays.
+        // Fails only if a subscriber is already installed; that one remains.
         let _ = tracing::subscriber::set_global_default(subscriber);
         if let Err(error) = value {
             tracing::warn!("{error}; using {}", LOG.default);

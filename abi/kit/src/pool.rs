@@ -58,8 +58,8 @@ impl<T> Slot<T> {
         unsafe { (*self.value.get()).assume_init_read() }
     }
 
-    /// Keeps the object of a live slot until the result is dropped. For the holder of the lock, so that two searches do not
-    /// look at the same object.
+    /// Keeps the object of a live slot alive until the result is dropped. Call it with the free list locked, so that
+    /// two searches never look at the same object.
     fn look_at(&self) -> Option<LookedAt<'_, T>> {
         let state = &self.state;
         let changed = state.compare_exchange(LIVE, LOOKED_AT, Ordering::Acquire, Ordering::Relaxed);
@@ -186,7 +186,7 @@ impl<T: 'static> Pool<T> {
     /// The slot that begins at an address, and its number, if there is one.
     #[inline]
     fn at(&self, address: *const T) -> Option<(&Slot<T>, usize)> {
-        // Load in this order: if bytes are usable, the start of the range is known.
+        // Load `usable` first: once it is not 0, `base` is set.
         let usable = self.usable.load(Ordering::Acquire);
         let base = self.base.load(Ordering::Relaxed);
         let offset = address.addr().wrapping_sub(base.addr());
@@ -228,7 +228,7 @@ impl<T: 'static> Pool<T> {
     /// No reference to the object is used afterwards.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;
-        // A search holds the lock, so it looks at no object now.
+        // A search holds this lock, so no search is looking at an object now.
         let mut free_list = self.free_list.lock();
         slot.release().ok()?;
         // SAFETY: only we have released the slot, and it is not in the free list yet.
@@ -284,8 +284,8 @@ impl<T: 'static> Pool<T> {
         true
     }
 
-    /// Passes the live objects to `look`, one after the other, until it returns a value. A thread that removes the object
-    /// that is looked at waits until this is done. `look` must not add or remove objects of this pool.
+    /// Passes the live objects to `look`, one after the other, until it returns a value. A thread that removes the
+    /// object under inspection waits until the search is over. `look` must not add or remove objects of this pool.
     pub fn find_map<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> Option<R> {
         let free_list = self.free_list.lock();
         (0..free_list.fresh).find_map(|index| {

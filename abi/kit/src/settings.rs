@@ -141,7 +141,7 @@ pub const DISABLE_P2P: Setting = Setting {
     name: "FI_HMEM_DISABLE_P2P",
     default: "0",
     allowed: "0, no, false, off, 1, yes, true or on",
-    meaning: "libfabric: 1 forbids peer-to-peer transfers with memory of devices; rkey makes none, so endpoints only say so",
+    meaning: "libfabric: 1 forbids peer-to-peer transfers with memory of devices; rkey makes none, so endpoints only report the setting",
     accepts: |value| NO.contains(&&*value.to_lowercase()) || is_yes(value),
 };
 

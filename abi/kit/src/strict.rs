@@ -1,5 +1,5 @@
 //! Calls that a manual page forbids and other implementations accept. By default a program gets the behaviour of other
-//! implementations, with a warning; in strict mode it gets the behaviour of the page.
+//! implementations, with a warning; in strict mode it gets the behaviour that the page describes.
 
 use crate::settings::Setting;
 use std::sync::OnceLock;

@@ -226,7 +226,7 @@ pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -
         {
             let mut state = cno.state.lock();
             state.agent = Agent(agent);
-            // The new agent is called for EVDs that no waiting thread has got.
+            // The new agent is called for EVDs that no waiting thread has taken yet.
             for evd in state.evds.clone() {
                 cno.queue_call(&mut state, evd);
             }

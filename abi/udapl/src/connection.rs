@@ -4,7 +4,7 @@
 //! the peer's queue pair; the receiver checks that it comes from the device that the EP is connected with. If a process ends
 //! without a message, the device reports that.
 //!
-//! Every attempt to connect has a number, so that the worker can tell jobs that remain from earlier attempts.
+//! Every attempt to connect has a number, so that the worker recognises jobs that are left over from earlier attempts.
 
 use crate::address::{Visible, of_qualifier};
 use crate::cr::Cr;
@@ -80,7 +80,7 @@ impl Control {
         }
     }
 
-    /// The number of the present attempt.
+    /// The number of the current attempt.
     #[must_use]
     pub fn attempt(&self) -> u64 {
         self.attempt
@@ -213,7 +213,7 @@ impl Ep {
         }
     }
 
-    /// The peer has accepted, and both queue pairs are connected.
+    /// Handles the peer's acceptance: both queue pairs are connected.
     pub fn connected(self: &Arc<Self>, attempt: u64, peer: &Peer) {
         if self.is_datagram() {
             return self.resolved(attempt, peer);
@@ -254,7 +254,7 @@ impl Ep {
         if let Some(evd) = &self.parts().connect {
             evd.push(notifying(event));
         }
-        // The queue pair may have failed since then.
+        // The queue pair may have failed meanwhile.
         self.check_service();
     }
 
@@ -304,7 +304,7 @@ impl Ep {
         Ok(())
     }
 
-    /// The peer has confirmed the connection that this side accepted.
+    /// Handles the peer's confirmation of a connection that this side accepted.
     pub fn accepted(self: &Arc<Self>, attempt: u64, hello: &Hello) {
         if self.is_datagram() {
             return self.address_given(attempt, hello);
@@ -317,7 +317,7 @@ impl Ep {
         }
     }
 
-    /// A connection cannot be established.
+    /// Ends an attempt whose connection cannot be established.
     pub fn failed(self: &Arc<Self>, attempt: u64, number: dat_event_number, data: &[u8]) {
         let mut control = self.control.lock();
         if control.attempt != attempt || self.step(&control, Step::Fail).is_err() {
@@ -334,7 +334,7 @@ impl Ep {
         }
     }
 
-    /// A connection request failed.
+    /// Handles the failure of a connection request.
     pub fn refused(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
         if self.is_datagram() {
             return self.not_resolved(attempt, error);
@@ -431,7 +431,7 @@ impl Ep {
         }
     }
 
-    /// Ends the connection if `step` can be taken: flushes the posted requests, and tells the peer and the program.
+    /// Ends the connection if `step` can be taken: flushes the posted requests, and notifies the peer and the program.
     pub fn end(self: &Arc<Self>, step: Step, event: Option<dat_event_number>) {
         let mut control = self.control.lock();
         if self.step(&control, step).is_err() {
@@ -459,12 +459,12 @@ impl Ep {
         }
     }
 
-    /// Tells a peer that its connection has ended.
+    /// Notifies a peer that its connection has ended.
     fn say_farewell(&self, peer: &Remote, purpose: Purpose) {
         let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
         match self.ia().device.begin_connect(peer.control, &[], &hello) {
             Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
-            Err(error) => tracing::debug!(%error, "cannot tell a peer of a disconnect"),
+            Err(error) => tracing::debug!(%error, "cannot notify a peer of a disconnect"),
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Cr {
     ia: Arc<Ia>,
     /// Its handle.
     pub handle: usize,
-    /// What the peer's provider says.
+    /// The hello of the peer's provider.
     pub hello: Hello,
     /// The qualifier that the peer named.
     pub conn_qual: u64,

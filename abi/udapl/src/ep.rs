@@ -88,7 +88,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Makes room for the receives that may complete without a new one being posted.
+    /// Makes room for the completions of all receives that may be posted.
     fn expect_receives(&self, ia: &Ia) -> Result {
         match &self.srq {
             Some(srq) => srq.attach(self.recv.as_ref()),
@@ -96,7 +96,7 @@ impl Parts {
         }
     }
 
-    /// Undoes `expect_receives`.
+    /// Undoes [`Parts::expect_receives`].
     fn expect_no_receives(&self, ia: &Ia) {
         match &self.srq {
             Some(srq) => srq.detach(self.recv.as_ref()),
@@ -104,7 +104,7 @@ impl Parts {
         }
     }
 
-    /// Undoes `hold`.
+    /// Undoes [`Parts::add_users`].
     fn release(&self, ia: &Ia) {
         for evd in [&self.recv, &self.request, &self.connect]
             .into_iter()
@@ -201,7 +201,7 @@ impl Ep {
         matches!(self.state(), State::Connected | State::DisconnectPending) && !self.datagram
     }
 
-    /// Whether requests may be posted, whether they are executed or flushed at once.
+    /// Whether requests may be posted, to be executed or to be flushed at once.
     #[inline]
     #[must_use]
     pub fn takes_requests(&self) -> bool {
@@ -255,7 +255,7 @@ impl Ep {
         self.parts.read().qp.clone()
     }
 
-    /// The address of a datagram's sender, as a program can send to it.
+    /// The address handle with which a program can send to the sender of a datagram.
     #[must_use]
     pub fn source_of(&self, qpn: u32) -> IbAddrHandle {
         self.ia.address_handle(qpn)

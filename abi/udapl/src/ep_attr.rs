@@ -22,7 +22,7 @@ pub struct Attr {
     pub max_message_size: SegLength,
     /// The longest RDMA read or write.
     pub max_rdma_size: SegLength,
-    /// A wish.
+    /// The quality of service that the program requested.
     pub qos: dat_qos,
     /// How receives notify.
     pub recv_completion_flags: dat_completion_flags,

@@ -283,7 +283,7 @@ impl Ep {
     /// # Errors
     /// `DAT_INVALID_STATE`: it is (or was) connected, or receives are posted.
     pub fn modify(self: &Arc<Self>, parts: Parts) -> Result {
-        // No other thread connects or accepts with the old queue pair meanwhile.
+        // Locked, so that no other thread connects or accepts with the old queue pair meanwhile.
         let control = self.control.lock();
         let posted = match self.qp() {
             Some(qp) => qp.query()?.receives > 0,
@@ -428,8 +428,8 @@ pub unsafe extern "C" fn recv_query(
         let ep = unsafe { find::<Ep>(ep)? };
         let info = ep.qp().and_then(|qp| qp.query().ok());
         let posted = info.map_or(0, |info| info.receives) as Count;
-        // Messages arrive in order and fill the oldest receive, so the allocated receives are the spanned ones. SAFETY:
-        // null, or room for each.
+        // Messages arrive in order and fill the oldest receive, so the allocated receives are the spanned ones.
+        // SAFETY: null, or room for each.
         unsafe {
             argument::store_if(2, allocated, posted)?;
             argument::store_if(3, span, posted)

@@ -244,7 +244,7 @@ impl Evd {
         }
     }
 
-    /// Moves some completions to the queue; returns how many there were.
+    /// Moves up to [`BATCH`] completions to the queue; returns how many there were.
     fn take_completions(&self, state: &mut State, broken: &mut Broken) -> usize {
         let mut batch = [Completion::default(); BATCH];
         let taken = match self.has_cq {
@@ -522,7 +522,7 @@ impl Evd {
         self.cq.wake();
     }
 
-    /// Ends it.
+    /// Closes it.
     pub fn close(&self) {
         self.abort_wait();
         let cno = self.state.lock().cno.take();

@@ -175,8 +175,8 @@ pub unsafe extern "C" fn wait(
     more: *mut Count,
 ) -> Return {
     call("dat_evd_wait", || {
-        // The EVD may be freed during the wait, so the wait needs its own reference. SAFETY: `find` validates the
-        // handle.
+        // The EVD may be freed during the wait, so the wait needs its own reference.
+        // SAFETY: `find` validates the handle.
         let evd = Arc::clone(unsafe { find::<Evd>(evd)? });
         let threshold = argument::count(3, threshold)?;
         if threshold == 0 || threshold > evd.describe().0 {

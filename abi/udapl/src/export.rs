@@ -6,7 +6,7 @@ use crate::sys::{ExtendedOp, Handle, Provider, ProviderInfo, Return, VaListTag};
 use rkey_kit::{caught, fence};
 use std::ffi::{CStr, c_char};
 
-/// libdat2 opens the first IA of a name.
+/// libdat2 calls this when it opens the first IA of a name.
 ///
 /// # Safety
 /// libdat2 calls it.
@@ -15,7 +15,7 @@ pub unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters
     caught(|| unsafe { provider::init(info, parameters) });
 }
 
-/// libdat2 has closed the last IA of a name.
+/// libdat2 calls this when it has closed the last IA of a name.
 ///
 /// # Safety
 /// libdat2 calls it.

@@ -1,4 +1,4 @@
-//! What two providers tell each other when they connect (before the programs' private data) and when they disconnect.
+//! What two providers send each other when they connect (before the programs' private data) and when they disconnect.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

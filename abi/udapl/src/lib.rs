@@ -1,7 +1,7 @@
 //! A uDAPL 2.0 provider on the rkey software device: what libdat2 loads for an IA of `dat.conf`.
 //!
-//! The library translates between DAT's objects, flags and events and the device's. The device decides about accesses and
-//! executes requests.
+//! The library translates between DAT's objects, flags and events and the device's. The device checks every access and
+//! executes the requests.
 //!
 //! | module | what it is |
 //! | --- | --- |

@@ -29,7 +29,7 @@ pub struct Lmr {
     pub region: Region,
     /// Its memory, as this process addresses it.
     pub memory: VaRange,
-    /// The rights that the program asked for.
+    /// The rights that the program requested.
     pub access: Access,
     /// The program's description of the LMR.
     asked: Asked,
@@ -70,7 +70,7 @@ impl Lmr {
         self.region.local_key.0
     }
 
-    /// The context for peers; 0 if it grants peers no rights.
+    /// The context for peers; 0 if it gives peers no rights.
     fn remote_context(&self) -> RmrContext {
         match self.access.intersects(Access::REMOTE) {
             true => self.region.key.0,
@@ -151,7 +151,7 @@ pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandl
         rules: Rules::UDAPL,
         ..RegionSpec::new(pz.domain, std::slice::from_ref(&memory), granted)
     };
-    // SAFETY: a program registers only its own memory, and lets DTOs have it.
+    // SAFETY: a program registers only its own memory, and lets DTOs access it.
     let region = unsafe { ia.device.register(&spec)? };
     let lmr = Arc::new(Lmr {
         pz: Arc::clone(pz),

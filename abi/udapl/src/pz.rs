@@ -39,7 +39,7 @@ impl Pz {
         &self.ia
     }
 
-    /// Ends it.
+    /// Closes it.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`.

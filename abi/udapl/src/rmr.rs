@@ -35,7 +35,7 @@ pub struct Rmr {
     pub handle: usize,
     window: WindowId,
     bound: Mutex<Option<Binding>>,
-    /// The EPs to which its binds were posted, and whose completions may not have been taken.
+    /// The EPs to which its binds were posted, and that may still have untaken completions of them.
     eps: Mutex<Vec<Weak<Ep>>>,
 }
 
@@ -56,8 +56,8 @@ crate::kind!(
 );
 
 impl Rmr {
-    /// Records that a bind has succeeded. Completions of one EP arrive in the order of the binds; among several EPs, the
-    /// device knows which bind was the last.
+    /// Records that a bind has succeeded. Completions of one EP arrive in the order of the binds; among several EPs,
+    /// the device records which bind was last.
     pub fn set_bound(&self, to: Binding) {
         let bound = (to.triplet.segment_length > 0).then_some(to);
         if self.eps.lock().len() > 1 {

@@ -36,7 +36,7 @@ impl Rsp {
         self.service.ia()
     }
 
-    /// Ends it.
+    /// Closes it.
     pub fn close(&self) {
         self.service.close();
     }

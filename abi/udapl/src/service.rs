@@ -238,7 +238,7 @@ impl Service {
             Target::Reserved(ep) => ep.is_datagram() == datagram,
             // The provider makes only connected EPs.
             Target::Provider => !datagram,
-            // Programs that use no datagrams do not know such requests, and would never answer them.
+            // Programs that use no datagrams do not recognise such requests, and would never answer them.
             Target::Consumer => !datagram || any::<Ep>(here),
         }
     }
@@ -277,8 +277,8 @@ impl Service {
         Ok(())
     }
 
-    /// Stops taking requests. Requests that the program has not answered stay. When this returns, the connection qualifier
-    /// is free.
+    /// Stops taking requests. Requests that the program has not answered remain. When this returns, the connection
+    /// qualifier is free.
     pub fn close(&self) {
         let Some(listener) = self.listener.lock().take() else {
             return;
@@ -288,7 +288,7 @@ impl Service {
         if let Target::Reserved(ep) = &self.target {
             let _ = ep.take_step(Step::Release);
         }
-        // The worker may be waiting for it.
+        // The worker may still hold the listener, and with it the qualifier.
         let until = time::now() + CLOSE_TIME;
         while Arc::strong_count(&listener) > 1 && time::now() < until {
             self.ia.worker().ring();

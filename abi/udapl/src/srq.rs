@@ -60,7 +60,7 @@ crate::kind!(
 );
 
 impl Srq {
-    /// Ends it.
+    /// Closes it.
     pub fn close(&self) {
         self.pz.ia().remove_srq(self.queue.id());
         self.pz.users.remove();

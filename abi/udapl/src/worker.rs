@@ -37,7 +37,7 @@ pub struct Worker {
 struct Shared {
     wake: Option<OwnedFd>,
     jobs: Mutex<Vec<Job>>,
-    /// Shared while an answer to a connection request is sent and its job is added.
+    /// Read-locked while an answer to a connection request is sent and its job is added.
     answering: RwLock<()>,
     services: Mutex<Vec<Weak<Service>>>,
     stop: AtomicBool,
@@ -188,7 +188,7 @@ impl Round {
                 self.ia.cq_event(cq);
             }
             if let Err(error) = self.device_events() {
-                // Its descriptors would stay readable.
+                // Continuing would spin: the descriptors of the failed device stay readable.
                 tracing::error!(%error, "the worker of an IA ends; its connections make no more progress");
                 let ia = self.ia.handle;
                 let number = ASYNC_ERROR_IA_CATASTROPHIC;

@@ -39,7 +39,7 @@ unsafe impl Send for AhObject {}
 rkey_kit::object!(AhObject, c: Ah, MAX);
 
 /// Checks the address of a peer. A global route must lead from one GID of this host to another, or to a multicast
-/// group. An address without a global route is in the same subnet, and thus on this host; programs that know only LIDs
+/// group. An address without a global route is in the same subnet, and thus on this host; programs that use only LIDs
 /// (qperf) rely on this.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ pub fn check(attr: &AhAttr) -> Result<(), Errno> {
     if !gid::is_multicast(attr.grh.dgid) && !gid::is_ours(attr.grh.dgid) {
         let there = std::net::Ipv6Addr::from(attr.grh.dgid.0);
         tracing::warn!(
-            "GID {there} is not on this host: only processes of the same host can be reached",
+            "GID {there} is not on this host: only processes on the same host can be reached",
         );
         return Err(Errno::NETUNREACH);
     }
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
 /// The address of the sender of a datagram.
 fn sender(wc: &Wc, grh: Option<&Grh>) -> AhAttr {
     let mut dgid = grh.map_or(Gid([0; 16]), |grh| grh.sgid);
-    // A datagram from this host may have no header: the sender is on this host.
+    // Every sender is on this host, so a datagram without a header came from here.
     if dgid == Gid([0; 16]) {
         dgid = gid::table().first().map_or(dgid, |entry| entry.gid);
     }

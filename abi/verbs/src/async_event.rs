@@ -49,7 +49,7 @@ impl Acks {
     }
 }
 
-/// The handle for each object of a device that events can name.
+/// Maps each object that events can name to its handle.
 #[derive(Debug, Default)]
 pub struct Events {
     cqs: Mutex<HashMap<CqId, usize>>,
@@ -58,12 +58,12 @@ pub struct Events {
 }
 
 impl Events {
-    /// Names `handle` in events of this completion queue.
+    /// From now on, events of this completion queue name `handle`.
     pub fn add_cq(&self, id: CqId, handle: *mut Cq) {
         self.cqs.lock().insert(id, handle as usize);
     }
 
-    /// Ends [`Events::add_cq`].
+    /// Undoes [`Events::add_cq`].
     pub fn remove_cq(&self, id: CqId) {
         self.cqs.lock().remove(&id);
     }
@@ -80,22 +80,22 @@ impl Events {
         Some(handle)
     }
 
-    /// Names `handle` in events of this queue pair.
+    /// From now on, events of this queue pair name `handle`.
     pub fn add_qp(&self, id: QpId, handle: *mut Qp) {
         self.qps.lock().insert(id, handle as usize);
     }
 
-    /// Ends [`Events::add_qp`].
+    /// Undoes [`Events::add_qp`].
     pub fn remove_qp(&self, id: QpId) {
         self.qps.lock().remove(&id);
     }
 
-    /// Names `handle` in events of this shared receive queue.
+    /// From now on, events of this shared receive queue name `handle`.
     pub fn add_srq(&self, id: SrqId, handle: *mut Srq) {
         self.srqs.lock().insert(id, handle as usize);
     }
 
-    /// Ends [`Events::add_srq`].
+    /// Undoes [`Events::add_srq`].
     pub fn remove_srq(&self, id: SrqId) {
         self.srqs.lock().remove(&id);
     }

@@ -12,7 +12,7 @@ use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
-/// A buffer. Programs know only its address.
+/// A buffer, opaque to programs.
 #[repr(C)]
 struct BufObject {
     c: UnsafeCell<Buf>,

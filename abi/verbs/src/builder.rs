@@ -31,7 +31,7 @@ pub struct Builder {
 // SAFETY: only the thread that holds the lock uses the batch.
 unsafe impl Sync for Builder {}
 
-/// Requests; their scatter lists and inline payloads are in common lists.
+/// Requests. Their scatter lists and inline payloads are in lists that they share.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) requests: Vec<Pending>,
@@ -99,7 +99,7 @@ impl Batch {
                 } else {
                     &self.sges[pending.sges.clone()]
                 },
-                // A request with the inline flag whose data was never set has none.
+                // The payload of an inline request is empty if its data was never set.
                 inline: if inline.is_none() && pending.wants_inline && pending.sges.is_empty() {
                     Some(&[])
                 } else {

@@ -30,8 +30,8 @@ pub struct Open {
     pub events: Events,
 }
 
-/// Constructors of the C structures that contain function pointers. The functions (in `tables`) know the objects, so a
-/// context passes these constructors down to the objects.
+/// Constructors of the C structures that contain function pointers. The functions (in `tables`) use the objects, so the
+/// objects must not depend on them: they get these constructors from their context.
 pub struct Tables {
     /// An extended completion queue around this plain one, for a program that requested these fields.
     pub cq: fn(Cq, u64) -> CqEx,

@@ -79,7 +79,7 @@ impl CqObject {
     }
 }
 
-/// What a completion queue is created from.
+/// The parameters of a new completion queue.
 pub struct CqConfig {
     /// The minimum number of completions that it holds.
     pub depth: u32,
@@ -213,9 +213,9 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
     })
 }
 
-/// Waits for work that hardware would have finished by now, so that the check of the new depth counts its
-/// completions: until no send is outstanding, more than `depth` completions are queued, or no send has finished for a
-/// while. Sends that wait for a receive at the peer do not count.
+/// Waits for sends that hardware would have completed by now, because the check of the new depth must count their
+/// completions. Returns when no send is outstanding, when more than `depth` completions are queued, or when no send has
+/// completed for `PATIENCE`. Sends that wait for a receive at the peer do not count.
 fn wait_for_outstanding_sends(object: &CqObject, depth: usize) -> Result<(), Errno> {
     const LOOK: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(2);

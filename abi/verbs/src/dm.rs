@@ -223,7 +223,7 @@ pub unsafe extern "C" fn reg_dm_mr(
             flags: access,
             shown: std::ptr::null_mut(),
         };
-        // SAFETY: our own memory, which stays while a region covers it.
+        // SAFETY: our own memory, which stays mapped while a region covers it.
         unsafe { mr::register_dm(object, pd, &wanted, DmRef::new(dm)?) }
     })
 }

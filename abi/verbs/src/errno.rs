@@ -1,4 +1,4 @@
-//! The device's errors as error numbers, chosen as the kernel's drivers do.
+//! The device's errors as error numbers, as the kernel's drivers choose them.
 
 use crate::flags;
 use rkey_device::DeviceError;

@@ -1,8 +1,8 @@
 //! The exported functions, with the symbol versions of rdma-core 44 (Debian 12) and those added up to 65.
 //!
-//! Rust cannot version a function, so each exported symbol is a jump in assembly, which `.symver` gives its
-//! name and version. `verbs.map` declares the versions to the linker. Symbols of version `IBVERBS_1.0` had
-//! another ABI in 2006; programs of that time find no device, so they never call the others.
+//! Rust cannot version a function, so each exported symbol is a jump in assembly; `.symver` sets its name and version.
+//! `verbs.map` declares the versions to the linker. Symbols of version `IBVERBS_1.0` had another ABI in 2006; programs
+//! of that time find no device, so they never call the others.
 
 use core::arch::global_asm;
 

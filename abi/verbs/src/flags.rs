@@ -1,12 +1,12 @@
-//! Access flags of verbs as rights of the core, and back. No other file knows both.
+//! Access flags of verbs as rights of the core, and back. No other file translates between them.
 
 use crate::sys::consts::*;
 use rkey_device::core::Access;
 use rkey_device::engine::SendFlags;
 use rkey_kit::Errno;
 
-/// Each access flag, the rights of the core that it stands for, and its name. Local read has no flag: it is
-/// always on (VB-016), which the core does for verbs.
+/// Each access flag, the rights of the core that it stands for, and its name. Local read has no flag: it is always on
+/// (VB-016), and the core adds it.
 const RIGHTS: [(u32, Access, &str); 5] = [
     (ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE, "LOCAL_WRITE"),
     (ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE, "REMOTE_WRITE"),
@@ -15,7 +15,7 @@ const RIGHTS: [(u32, Access, &str); 5] = [
     (ACCESS_MW_BIND, Access::BIND, "MW_BIND"),
 ];
 
-/// What the flags of a registration request.
+/// The meaning of a registration's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionFlags {
     /// The rights.
@@ -57,7 +57,7 @@ pub fn window_flags(flags: u32) -> Result<(Access, bool), Errno> {
     ))
 }
 
-/// The rights that a queue pair grants. Other flags are accepted and ignored: the kernel checks only those that the
+/// The rights that a queue pair allows. Other flags are accepted and ignored: the kernel checks only those that the
 /// device has.
 #[must_use]
 pub fn qp_access(flags: u32) -> Access {
@@ -149,8 +149,8 @@ mod tests {
 
     const PLAIN: u32 = 0x1f;
 
-    /// Every combination of the five access flags survives the way to the core and back, and each flag gives
-    /// exactly its own rights.
+    /// Every combination of the five access flags survives the translation to rights and back, and each flag stands for
+    /// exactly its own right.
     #[test]
     fn access_flags_survive_the_way_to_the_core_and_back() {
         for flags in 0..=PLAIN {

@@ -1,12 +1,11 @@
 //! Stand-ins for C library functions, for programs that check `/dev/infiniband/<name>` before they use a
 //! device.
 //!
-//! They check whether it is a character device that they may open: UCX by `stat` and `access`, programs built
-//! for older C libraries by `__xstat`. Others follow its link in sysfs with `realpath`. These files do not
-//! exist,
-//! so when this library is preloaded, these functions and their variants answer for [them](mod@made_up).
-//! The original function always runs first, and every result but "no such file" is final; after that, the path
-//! is known to be readable.
+//! Such programs check whether it is a character device that they may open: UCX with `stat` and `access`, programs
+//! built for older C libraries with `__xstat`. Others follow its link in sysfs with `realpath`. These files do not
+//! exist, so when this library is preloaded, these functions and their variants answer for [them](mod@made_up). The
+//! original function always runs first, and any result but "no such file" is final. That result also shows that the
+//! kernel could read the path.
 //!
 //! Signal handlers may call some of these functions (signal-safety(7)) but not `dlsym`, which takes locks. So
 //! the originals are looked up when this library is loaded.
@@ -21,10 +20,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Major and minor number of the first verbs device.
 const NUMBER: (u32, u32) = (231, 192);
-/// Versions of symbols that the C library has for old programs only.
+/// Symbol versions that the C library keeps only for old programs.
 #[cfg(target_arch = "x86_64")]
 const OLD: [&CStr; 2] = [c"GLIBC_2.2.5", c"GLIBC_2.4"];
-/// Versions of symbols that the C library has for old programs only.
+/// Symbol versions that the C library keeps only for old programs.
 #[cfg(target_arch = "aarch64")]
 const OLD: [&CStr; 1] = [c"GLIBC_2.17"];
 

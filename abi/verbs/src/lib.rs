@@ -1,7 +1,7 @@
 //! A drop-in `libibverbs.so.1` on the rkey software device.
 //!
-//! The library translates flags on the way in, and error numbers and statuses on the way out. The device below decides
-//! about accesses and executes requests.
+//! The library translates flags on the way in, and error numbers and statuses on the way out. The device below it
+//! checks every access and executes the requests.
 //!
 //! | module | what it is |
 //! | --- | --- |

@@ -1,8 +1,8 @@
 //! The checks of `ibv_modify_qp`, and what it passes to the engine.
 //!
-//! The table is the kernel's (`ib_modify_qp_is_ok`), which is that of the InfiniBand specification
-//! (11.2.5.3), plus the attributes of a port, which the engine does not know. Calls that pass are translated; the
-//! engine then checks values, and its own equal table as well.
+//! The table is the kernel's (`ib_modify_qp_is_ok`), which is that of the InfiniBand specification (11.2.5.3), plus the
+//! attributes of a port, which the engine does not have. Calls that pass are translated; the engine then checks the
+//! values, and the transition again against its own, equal table.
 
 use crate::flags;
 use crate::sys::QpAttr;
@@ -173,8 +173,8 @@ const STEPS: &[Step] = &{
 #[must_use]
 pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> {
     if matches!(to, QpState::Reset | QpState::Error) {
-        // A queue pair in RESET has nothing to flush: the kernel refuses this step, but the specification and the
-        // engine do not.
+        // A queue pair in RESET has nothing to flush, so the kernel refuses RESET to ERR; the specification and the
+        // engine allow it.
         let legal = to == QpState::Reset || from != QpState::Reset;
         return legal.then_some((0, 0));
     }
@@ -197,8 +197,8 @@ pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> 
     Some((step.2[column] & !without, step.3[column] & !without))
 }
 
-/// The attributes that matter. The kernel drops those of the other half of an extended reliable connection before it
-/// checks the mask (`modify_qp_mask`), so programs set them for both halves.
+/// The attributes that apply to a service. The kernel drops those of the other half of an extended reliable connection
+/// before it checks the mask (`modify_qp_mask`), so programs set them for both halves.
 #[must_use]
 pub const fn counted(service: Service, mask: u32) -> u32 {
     mask & !match service {
@@ -249,7 +249,7 @@ fn names(mask: u32) -> String {
     names.join(" | ")
 }
 
-/// The given attributes that the engine knows.
+/// The given attributes in the engine's form, without those that it does not have.
 ///
 /// # Errors
 /// `EINVAL`: a meaningless value.
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// The engine knows every transition that is legal here, and the reverse with one exception.
+    /// Every transition that is legal here is legal in the engine, and vice versa with one exception.
     #[test]
     fn the_engine_has_the_same_transitions() {
         for service in SERVICES {
@@ -392,7 +392,8 @@ mod tests {
         }
     }
 
-    /// From every call that passes the check, the engine gets all attributes that it requires and no others.
+    /// Every call that passes the check gives the engine all attributes that it requires, and none that it does not
+    /// take.
     #[test]
     fn every_legal_call_satisfies_the_engine() {
         let attr = QpAttr {

@@ -42,7 +42,7 @@ pub struct MrObject {
     pub(crate) base: UnsafeCell<(u64, u32)>,
     /// The memory behind the region, if it is not the program's own.
     backing: OnceLock<Box<Backing>>,
-    /// The other context's region that is imported under this handle.
+    /// Whether it is the region of another context, imported under this handle.
     pub(crate) imported: bool,
 }
 
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn reg_mr_iova(
     unsafe { reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
-/// `ibv_reg_dmabuf_mr`: for files that support `mmap`. The driver of a DMA-buf is told about each access.
+/// `ibv_reg_dmabuf_mr`: for files that support `mmap`. The driver of a DMA-buf is notified of each access.
 ///
 /// # Safety
 /// The memory stays valid until the region is deregistered.

@@ -10,7 +10,7 @@ use crate::sys::consts::*;
 use crate::sys::{Mr, MrInitAttr, MrInitAttrBuf, Pd};
 use rkey_kit::{Errno, fence};
 
-/// The fields that this library knows.
+/// The fields that this library supports.
 const KNOWN: u64 =
     REG_MR_MASK_IOVA | REG_MR_MASK_ADDR | REG_MR_MASK_FD | REG_MR_MASK_FD_OFFSET | REG_MR_MASK_BUF;
 

@@ -52,9 +52,8 @@ pub struct QpObject {
     opened: bool,
 }
 
-// SAFETY: written while the object is created, by modify and query (which verbs allows to one thread at a
-// time),
-// and by the program.
+// SAFETY: written while the object is created, by modify and query (which verbs allows in one thread at a time), and by
+// the program.
 unsafe impl Sync for QpObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for QpObject {}
@@ -85,7 +84,7 @@ impl QpObject {
         self.c.get()
     }
 
-    /// Whether the program set `sq_draining` with `en_sqd_async_notify`.
+    /// Whether the program requested an event for the drained send queue (`en_sqd_async_notify`).
     #[must_use]
     pub fn wants_drained_event(&self) -> bool {
         self.settings.lock().en_sqd_async_notify != 0
@@ -105,13 +104,13 @@ struct Extra {
 
 /// Whether this is the process's first refusal of too much inline data. No attribute reports the limit, so programs
 /// find it by trial (libfabric's verbs provider does so whenever a program lists providers): the first refusal is
-/// logged by default, later ones only at the level of every failed call.
+/// logged at level info, like any failed call, later ones only at level debug.
 fn is_first_probe() -> bool {
     static PROBED: AtomicBool = AtomicBool::new(false);
     !PROBED.swap(true, Ordering::Relaxed)
 }
 
-/// The sizes that a program gets, which are those that it asked for. A queue pair that does not `receive` has no receive queue.
+/// The granted sizes: those that the program requested, but without a receive queue unless the queue pair `receives`.
 fn granted(cap: &QpCap, receives: bool) -> QpCap {
     QpCap {
         max_send_wr: cap.max_send_wr,
@@ -122,7 +121,7 @@ fn granted(cap: &QpCap, receives: bool) -> QpCap {
     }
 }
 
-/// Verbs allows a queue for no requests; the device's has room for one that is never posted.
+/// Verbs allows queues of size 0; the device's have room for at least one request.
 fn with_sizes(granted: &QpCap, options: QpOptions) -> QpOptions {
     QpOptions {
         max_send: granted.max_send_wr.max(1),
@@ -341,7 +340,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
     })
 }
 
-/// Checks attributes of a port, which the engine does not know.
+/// Checks attributes of a port, which the engine does not have.
 fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     let wrong = mask & QP_PORT != 0 && u32::from(attr.port_num) != PORT
         || mask & QP_PKEY_INDEX != 0 && attr.pkey_index != 0
@@ -363,7 +362,7 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     }
 }
 
-/// How long a peer with a grant of our memory may take to release it when the queue pair ends; after that its link is
+/// How long a peer that may still touch our memory gets to stop when the queue pair ends; after that, its link is
 /// closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 

@@ -15,7 +15,7 @@ use crate::{cq_cursor, gid, wq};
 use rkey_kit::{Errno, fence, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 
-/// A limit as an attribute field, at most the largest `int`.
+/// A limit as an attribute field, at most `INT_MAX`.
 fn number(limit: u32) -> c_int {
     c_int::try_from(limit).unwrap_or(c_int::MAX)
 }

@@ -27,8 +27,8 @@ struct NewRegistration {
 /// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT` with the region unchanged. All checks precede the first change, so
 /// the codes for a lost region never occur. Nor do the codes for `fork`, which needs no special treatment here.
 ///
-/// During the call every access is refused. When it returns, no access to the old memory is in progress. Both
-/// keys stay.
+/// During the call every access is refused. When it returns, no access to the old memory is in progress. Both keys
+/// remain valid.
 ///
 /// # Safety
 /// Same as for [`crate::mr::reg_mr`]; no other thread uses the region.

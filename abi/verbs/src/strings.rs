@@ -169,9 +169,8 @@ const OPCODE_TEXTS: &[(i32, &CStr)] = &[
     (WR_ATOMIC_WRITE, c"atomic write"),
 ];
 
-/// `ibv_wr_opcode_str`, which only some versions' headers declare. The symbol version that a program expects
-/// depends
-/// on the library that it was linked with; a symbol without a version satisfies all of them.
+/// `ibv_wr_opcode_str`, which only some versions' headers declare. The symbol version that a program expects depends on
+/// the library that it was linked with; a symbol without a version satisfies all of them.
 #[allow(unsafe_code)] // UNSAFETY: exports a name of verbs.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wr_opcode_str(opcode: i32) -> *const c_char {

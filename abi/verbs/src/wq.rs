@@ -38,7 +38,7 @@ pub struct WqObject {
     users: Users,
 }
 
-// SAFETY: written while the object is created, and by modify (which verbs allows to one thread at a time).
+// SAFETY: written while the object is created, and by modify (which verbs allows in one thread at a time).
 unsafe impl Sync for WqObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for WqObject {}
@@ -161,7 +161,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
     fence(|| {
-        // SAFETY: `find` and `remove` validate the handles; it holds domain and completion queue.
+        // SAFETY: `find` and `remove` validate the handles; the queue keeps its domain and completion queue alive.
         unsafe {
             find::<WqObject>(wq)?.users.none()?;
             let object = remove::<WqObject>(wq)?;
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn create_table(
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_table(table: *mut RwqIndTable) -> c_int {
     fence(|| {
-        // SAFETY: `find` and `remove` validate the handles; it holds its queues.
+        // SAFETY: `find` and `remove` validate the handles; the table keeps its queues alive.
         unsafe {
             find::<TableObject>(table)?.users.none()?;
             for wq in remove::<TableObject>(table)?.queues {

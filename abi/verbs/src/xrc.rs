@@ -1,9 +1,8 @@
 //! Extended reliable connections: XRC domains, and the receiving halves of connections.
 //!
-//! A domain connects receiving halves with the shared receive queues that peers may reach through them. A
-//! domain
-//! named by a file is shared by all callers that name the same file for one device, so within one process: a receiving
-//! half cannot pass messages to a queue of another process.
+//! A domain connects receiving halves with the shared receive queues that peers may reach through them. A domain named
+//! by a file is shared by all callers that name the same file for one device, so within one process: a receiving half
+//! cannot pass messages to a queue of another process.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

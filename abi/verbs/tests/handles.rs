@@ -1,6 +1,5 @@
-//! Invalid handles: null, numbers, objects of another kind, destroyed objects. Each is refused with an error
-//! number
-//! and without side effects.
+//! Invalid handles: null, numbers, objects of another kind, destroyed objects. Each is refused with an error number and
+//! without side effects.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions, deliberately with wrong arguments.
@@ -12,8 +11,7 @@ use ibverbs::{cq, device, mr, pd, post, qp, query, srq};
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr::null_mut;
 
-/// Runs one test at a time: the slot of a destroyed object goes to the next one of its kind, which must not
-/// belong to
+/// Runs one test at a time: the slot of a destroyed object goes to the next one of its kind, which must not belong to
 /// another test.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());

@@ -1,4 +1,4 @@
-/* Loads the libraries that it is given, and counts the copies of ours: an object that has a symbol of it. */
+/* Loads the libraries named by its arguments, then counts the loaded objects that define a symbol of ours. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -11,7 +11,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *nothing) {
   void *symbol = library ? dlvsym(library, "rkey_dat_provider", "RKEY_1") : NULL;
   struct link_map *map;
   Dl_info found;
-  /* dlsym also searches what a library needs. */
+  /* dlvsym also searches the dependencies of a library. */
   if (symbol && !dlinfo(library, RTLD_DI_LINKMAP, &map) && dladdr(symbol, &found)) copies += (ElfW(Addr))found.dli_fbase == map->l_addr;
   return 0;
 }

@@ -1,4 +1,4 @@
-/* A library with symbols of the names that a provider has, which it uses itself. */
+/* A library that defines the symbols of a provider and calls them itself. */
 #include <stdio.h>
 
 int dapl_extensions(void) { return 1; }

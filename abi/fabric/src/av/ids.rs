@@ -12,8 +12,8 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 impl Av {
-    /// The value by which completions name a sender: the program's identifier, or the number. A vector opened
-    /// with `FI_AV_USER_ID` gives `FI_ADDR_NOTAVAIL` for peers without an identifier.
+    /// The value by which completions name a sender: the program's identifier, or the number. A vector opened with
+    /// `FI_AV_USER_ID` reports `FI_ADDR_NOTAVAIL` for peers without an identifier.
     pub(crate) fn reported(&self, source: &SocketAddr) -> u64 {
         let book = self.book.read();
         let Some(number) = book.numbers.get(source) else {

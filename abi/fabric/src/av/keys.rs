@@ -21,7 +21,7 @@ const FIRST: u64 = 1 << 48;
 /// An authorization key.
 pub(crate) struct AuthKey {
     pub(crate) bytes: Vec<u8>,
-    /// Enabled endpoints and regions that have it.
+    /// Enabled endpoints and regions that use it.
     pub(crate) users: Users,
 }
 
@@ -77,12 +77,12 @@ impl AuthKeys {
         Ok(())
     }
 
-    /// Ties an address to a key.
+    /// Binds an address to a key.
     pub(super) fn assign(&self, address: u64, key: Arc<AuthKey>) {
         self.0.write().of_address.insert(address, key);
     }
 
-    /// Ends [`AuthKeys::assign`].
+    /// Undoes [`AuthKeys::assign`].
     pub(super) fn forget(&self, address: u64) {
         self.0.write().of_address.remove(&address);
     }

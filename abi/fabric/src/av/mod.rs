@@ -101,7 +101,8 @@ impl Av {
             .unwrap_or(FI_ADDR_NOTAVAIL)
     }
 
-    /// Like [`Av::number`], for callers that must not block: also `None` while the program changes the vector.
+    /// Like [`Av::number`], for callers that must not block: returns `None` for an unknown address, and while the
+    /// program changes the vector.
     pub(crate) fn number_now(&self, address: &SocketAddr) -> Option<u64> {
         self.book.try_read()?.numbers.get(address).copied()
     }
@@ -166,7 +167,7 @@ impl Av {
         }
         if identified && (self.identifies || self.domain.av_keys) {
             tracing::warn!(
-                "FI_AV_USER_ID of an insertion is for address vectors without that flag and without FI_AV_AUTH_KEY"
+                "an insertion with FI_AV_USER_ID needs an address vector that was opened without that flag and without FI_AV_AUTH_KEY"
             );
             return Err(FiError::INVAL);
         }
@@ -377,7 +378,7 @@ pub(crate) unsafe fn address_at(format: Format, at: *const u8) -> (Option<Socket
             }
         }
     };
-    // SAFETY: the family or the terminator gives the length.
+    // SAFETY: the family or the terminator determines the length.
     let bytes = unsafe { std::slice::from_raw_parts(at, len) };
     let address = format.decode(bytes).map(|(address, _)| address);
     (address, at.wrapping_add(len))

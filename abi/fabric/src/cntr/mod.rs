@@ -71,8 +71,8 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Adds without waking waiting threads: the caller starts work that becomes due. The change is ordered with queued
-    /// work: either the work sees the new value, or this call sees the work.
+    /// Adds without waking waiting threads: the caller must start the work that becomes due. The change is ordered with
+    /// the queueing of work: either the new work sees the new value, or the caller sees the new work.
     pub(crate) fn add(&self, more: u64) {
         self.value.fetch_add(more, Ordering::SeqCst);
     }
@@ -116,13 +116,13 @@ impl Counter {
             .store(value.wrapping_sub(by_device), Ordering::Release);
     }
 
-    /// Counts remote accesses through an endpoint from now on.
+    /// From now on, counts remote accesses through an endpoint.
     pub(crate) fn watch(&self, endpoint: u32, kind: Remote) {
         self.domain.device.count_endpoint(endpoint);
         self.remote.lock().push((endpoint, kind));
     }
 
-    /// Ends [`Counter::watch`] and adds its count.
+    /// Undoes [`Counter::watch`], but keeps what was counted.
     pub(crate) fn unwatch(&self, endpoint: u32, kind: Remote) {
         let mut remote = self.remote.lock();
         let before = remote.len();

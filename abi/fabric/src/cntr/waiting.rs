@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The descriptor of a counter.
 pub(super) struct Wait {
     clock: Timer,
-    /// The successes and errors that the program last read, or was sent to read.
+    /// The numbers of successes and errors that the program last read, or was told to read by `FI_EAGAIN`.
     told: Mutex<(u64, u64)>,
 }
 

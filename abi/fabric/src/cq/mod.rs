@@ -65,7 +65,7 @@ struct Queue {
 }
 
 impl Cq {
-    /// Its name for endpoints.
+    /// Identifies the queue to endpoints.
     #[inline]
     pub(crate) fn id(&self) -> CqId {
         CqId(std::ptr::from_ref(self).addr())
@@ -110,8 +110,8 @@ impl Cq {
         full
     }
 
-    /// The program has read entries. Returns whether responses wait and the queue has room for the completions that
-    /// they cause.
+    /// Call it when the program has read entries. Returns whether responses to peers are due: some wait, and the queue
+    /// has room for the completions that they cause.
     #[inline]
     fn has_read(&self, queue: &mut Queue) -> bool {
         self.counted(queue);

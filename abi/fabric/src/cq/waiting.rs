@@ -17,10 +17,10 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Wait {
     pub(super) set: Set,
     pub(super) signal: Arc<Signal>,
-    /// Makes it readable after [`LOOK`], while that is needed. Locked while a thread prepares to wait, so that
-    /// the last one decides whether it is needed.
+    /// Makes it readable after [`LOOK`], while that is needed. Locked while a thread prepares to wait, so the last
+    /// thread to prepare decides whether it is needed.
     timer: Mutex<Option<Timer>>,
-    /// A call asked to wake a thread that waits in `fi_cq_sread`.
+    /// `fi_cq_signal` requested a wake-up, and no thread has taken the request yet.
     woken: AtomicBool,
     /// The number of threads in such calls.
     waiting: AtomicUsize,
@@ -51,8 +51,8 @@ impl Wait {
         WaitGuard(self)
     }
 
-    /// Whether a call asked to wake a thread; for threads that wait by descriptor. If a thread is in such a call,
-    /// leaves the request to it; otherwise clears the request.
+    /// For threads that wait on the descriptor: whether `fi_cq_signal` requested a wake-up. Leaves the request to a
+    /// thread that waits in `fi_cq_sread`, if there is one; otherwise clears it.
     fn is_woken(&self) -> bool {
         match self.waiting.load(Ordering::Acquire) {
             0 => self.woken.swap(false, Ordering::AcqRel),

@@ -1,7 +1,7 @@
 //! `fi_atomic`: operations on numbers in a peer's memory.
 //!
 //! An atomic is sent as a message. The peer's endpoint checks its key in the protection table and executes it. A
-//! process executes one atomic at a time, so atomics of all endpoints are indivisible to each other
+//! process executes one atomic at a time, so the atomics of all endpoints are atomic with respect to each other
 //! (fi_atomic(3)).
 
 use super::datatype::limits;

@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
     })
 }
 
-/// Binds an object that an endpoint has one of, unless it has one already.
+/// Binds an object of which an endpoint has only one, unless it has one already.
 fn place<T>(
     place: &mut Option<Arc<T>>,
     object: &Arc<T>,
@@ -86,7 +86,7 @@ fn place<T>(
     Ok(())
 }
 
-/// Whether an endpoint takes a shared context; `count` is the attribute that says so.
+/// Checks that an endpoint may be bound to a shared context; `count` names the attribute that allows it.
 fn accepts_shared(shares: bool, flags: u64, context: &str, count: &str) -> Result<()> {
     if flags != 0 {
         return Err(FiError::BADFLAGS);

@@ -40,7 +40,7 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Removes the queue pair again: no request was sent to the peer.
+    /// Removes the queue pair of [`Endpoint::only_connection`]: no request was sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
         state.rdm.forget_connections();
@@ -75,7 +75,7 @@ impl Endpoint {
 
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
-        // The peer may have ended since then. The code below reports that.
+        // The peer may have ended already. If so, the end is reported after the connection.
         let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
         // Reported under the lock, so that the program learns of the connection before it learns of its end.
@@ -108,8 +108,8 @@ impl Endpoint {
         }
     }
 
-    /// Accepts the request that the endpoint was made for; the listeners' thread completes it. If it cannot start, the
-    /// request stays and can be accepted later.
+    /// Accepts the request that the endpoint was made for; the listeners' thread completes it. If that fails at once,
+    /// the request remains and can be accepted later.
     fn accept(self: &Arc<Self>, live: &Live, data: &[u8]) -> Result<()> {
         let request = self.setup.lock().request.take().ok_or(FiError::INVAL)?;
         let (asker, port) = (
@@ -223,7 +223,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
     })
 }
 
-/// `fi_shutdown`: tells the peer, after all earlier messages.
+/// `fi_shutdown`: notifies the peer, after all earlier messages.
 pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

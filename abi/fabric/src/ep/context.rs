@@ -43,7 +43,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Identifies the context of a scalable endpoint that an endpoint is.
+/// Says which context of which scalable endpoint an endpoint is.
 pub(super) struct Context {
     pub(super) sep: Arc<Sep>,
     pub(super) direction: Direction,

@@ -14,7 +14,7 @@ pub(super) fn operation(number: c_int) -> Option<Op> {
     u8::try_from(number).ok().and_then(Op::of)
 }
 
-/// How many numbers one operation takes, and their size.
+/// The maximum number of elements in one operation, and the size of an element in bytes.
 ///
 /// # Errors
 /// `FI_EOPNOTSUPP`: the operation does not exist for this type.

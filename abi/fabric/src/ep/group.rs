@@ -149,7 +149,7 @@ impl Endpoint {
         let own = live.name();
         let av = live.host.av.as_ref();
         if !av.is_some_and(|av| Arc::ptr_eq(av, &set.av)) {
-            tracing::warn!("the set belongs to another address vector than the endpoint");
+            tracing::warn!("the set and the endpoint have different address vectors");
             return Err(FiError::INVAL);
         }
         let mut addresses = Vec::new();
@@ -188,7 +188,7 @@ impl Endpoint {
         let now = time::now();
         let rdm = &mut live.state.lock().rdm;
         rdm.join(&live.host, members, address, joined, by_itself, now);
-        // Joining progresses whatever the program does (FI_PROGRESS_AUTO of control).
+        // Joining progresses even if the program makes no calls (FI_PROGRESS_AUTO of control).
         if !by_itself && !self.domain.auto_progress {
             let ep = Arc::clone(self);
             let spawned = rkey_device::threads::spawn("rkey-fi-join", move || ep.attend(address));

@@ -35,13 +35,13 @@ pub(crate) struct EpHost {
     pub(super) srx: Option<Arc<Srx>>,
     pub(super) av: Option<Arc<Av>>,
     pub(super) eq: Option<Arc<Eq>>,
-    /// The counters of the setup; one may be bound when the endpoint is already enabled.
+    /// The counters of the setup; more may be bound after the endpoint is enabled.
     pub(super) counters: [OnceLock<Arc<Counter>>; COUNTERS],
     pub(super) remote: [OnceLock<Arc<Counter>>; 2],
     pub(super) min_multi_recv: Arc<AtomicUsize>,
 }
 
-/// A peer's endpoint, for messages.
+/// A peer's endpoint, for log messages.
 fn name_of(av: Option<&Av>, peer: SocketAddr) -> String {
     match av.map(|av| av.number(&peer)) {
         None | Some(FI_ADDR_NOTAVAIL) => to_text(peer),
@@ -52,7 +52,7 @@ fn name_of(av: Option<&Av>, peer: SocketAddr) -> String {
 /// What to do about a refusal.
 fn advice(denial: &Denial) -> String {
     if denial.key == NamedKey::Remote(WireKey::Requested(FI_KEY_NOTAVAIL)) {
-        return "The key is FI_KEY_NOTAVAIL: fi_mr_key gives it for a region without remote rights, or not enabled yet.".to_owned();
+        return "The key is FI_KEY_NOTAVAIL: fi_mr_key returns it for a region that has no remote rights or is not enabled yet.".to_owned();
     }
     denial.advice()
 }

@@ -157,7 +157,7 @@ impl Endpoint {
             counter.attach(self);
         }
         if let Some(begins) = begins {
-            // Without a thread nothing is lost.
+            // Fails only if the thread has ended.
             let _ = begins.send(());
         }
         Ok(())
@@ -187,7 +187,8 @@ impl Endpoint {
         }
     }
 
-    /// Starts the thread for automatic progress, if the domain has it. The thread starts on a signal.
+    /// Starts the thread for automatic progress, if the domain has it. The thread begins when the caller sends a
+    /// signal.
     fn progress_by_itself(self: &Arc<Self>) -> Result<Option<Sender<()>>> {
         if !self.domain.auto_progress {
             return Ok(None);
@@ -247,8 +248,8 @@ impl Endpoint {
             drop(live.description.lock().take());
             live.begin_close();
             live.say_goodbye();
-            // Not under the lock of the state: a post to shared receives takes that lock while it holds the list of
-            // their endpoints.
+            // Not with the state locked: a post to a shared receive context locks the state of an endpoint while it
+            // holds the context's list of endpoints, which `detach` locks too.
             if let Some(srx) = &live.host.srx {
                 srx.detach(self);
             }

@@ -1,10 +1,10 @@
 //! Endpoints: reliable datagrams (`FI_EP_RDM`), connections (`FI_EP_MSG`), datagrams (`FI_EP_DGRAM`).
 //!
-//! Every endpoint uses reliable queue pairs of the device, one or two for each peer. The peer's device executes RMA, whatever its
-//! program does. Messages are matched when the program (or a thread, with automatic progress) reads its completion queue: a
-//! short one is copied from the ring to its receive, and others pass through buffers of the endpoint. For a long one the
-//! sender sends only an RTS (rendezvous), and the receiver reads the payload from the sender's memory when a receive
-//! matches.
+//! Every endpoint uses reliable queue pairs of the device, one or two for each peer. The peer's device executes RMA,
+//! regardless of what its program does. Messages are matched when the program (or a thread, with automatic progress)
+//! reads its completion queue: a short one is copied from the ring to its receive, and others pass through buffers of
+//! the endpoint. For a long one the sender sends only an RTS (rendezvous), and the receiver reads the payload from the
+//! sender's memory when a receive matches.
 //!
 //! | module | what it is |
 //! | --- | --- |

@@ -8,7 +8,7 @@ use super::*;
 use crate::object::{find, give_name, status};
 use std::ffi::c_void;
 
-/// `fi_setname`: the address, before the endpoint is enabled. It is reserved.
+/// `fi_setname`: reserves an address for an endpoint that is not enabled yet.
 pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle; the program says that there are `len` bytes.
@@ -58,8 +58,8 @@ pub(super) unsafe extern "C" fn getname(
 }
 
 impl Endpoint {
-    /// The name of an endpoint that is not enabled. Reserves the address of a connected endpoint, so that it does not
-    /// change.
+    /// The name of an endpoint that is not enabled. Reserves the address of an `FI_EP_MSG` endpoint, so that it does
+    /// not change.
     pub(super) fn name_before(&self, setup: &mut Setup) -> Result<SocketAddr> {
         if let Some(context) = &self.context {
             return context.sep.name();

@@ -70,7 +70,7 @@ impl Limits {
         if flags & FI_INJECT != 0 {
             let injected = self.now[kind + Self::INJECTED].load(Ordering::Relaxed);
             if len > injected {
-                return Err(too_long("what is injected (inject_size)", injected));
+                return Err(too_long("an injected transfer (inject_size)", injected));
             }
         }
         Ok(())
@@ -182,7 +182,7 @@ unsafe fn give<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
     Ok(())
 }
 
-/// The value of an option; fails with `FI_EINVAL` if its length is different.
+/// The value of an option; fails with `FI_EINVAL` if its length is not that of `T`.
 ///
 /// # Safety
 /// `len` bytes, or null.
@@ -223,7 +223,7 @@ pub(super) unsafe extern "C" fn setopt(
                     let permitted = take::<u8>(value, len)? != 0;
                     let there = is_cuda_there() || hmem && Kind::Cuda.load().is_ok();
                     if !there {
-                        Err(FiError::INVAL.because(format_args!("there is no CUDA here")))
+                        Err(FiError::INVAL.because(format_args!("this host has no CUDA device")))
                     } else if hmem && !permitted {
                         Err(FiError::OPNOTSUPP.because(format_args!(
                             "CUDA memory is copied by calls of the CUDA driver only"
@@ -255,8 +255,8 @@ pub(super) unsafe extern "C" fn setopt(
     })
 }
 
-/// FI-I27: the memory of devices is always copied by their runtimes, never reached from elsewhere. So nothing changes if
-/// that is forbidden, and it cannot be required.
+/// FI-I27: runtimes always copy the memory of their own devices, and there are no peer-to-peer transfers. So forbidding
+/// such transfers changes nothing, and requiring them is impossible.
 fn set_p2p(place: &AtomicI32, wish: c_int) -> Result<()> {
     match wish {
         FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => {

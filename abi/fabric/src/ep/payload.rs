@@ -38,7 +38,7 @@ pub(super) fn elements(
 
 /// Copies the bytes of buffers one after the other; fails with `FI_EFAULT` if they are not mapped.
 ///
-/// These are bytes that the program injects, or system memory.
+/// For bytes that the program injects, and for system memory.
 #[inline]
 pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Result<()> {
     // SAFETY: buffers that the program passed to send from: its own memory, which is readable, or a fault.

@@ -1,4 +1,4 @@
-//! The reports of the program's completed operations, and their counters.
+//! Reports completed operations to the program, and counts them.
 
 use super::host::EpHost;
 use super::{READ, SENT, WRITTEN};

@@ -3,8 +3,8 @@
 use super::*;
 
 impl Endpoint {
-    /// Reserves room for this many requests and for their completions, if reported, then calls `post`. `FI_EAGAIN`
-    /// without room. If `post` fails, the slot of a shared transmit context is released.
+    /// Reserves room for this many requests and for their completions, if reported, then calls `post`. Returns
+    /// `FI_EAGAIN` if there is no room. If `post` fails, the slot of a shared transmit context is released.
     #[inline]
     pub(super) fn with_room(
         &self,

@@ -125,7 +125,8 @@ impl Sep {
     /// Removes a context that is being closed; it still counts as a user. When this returns, no new peer connects to it.
     pub(super) fn leave(&self, direction: Direction, index: usize) {
         self.slots(direction).lock()[index] = None;
-        // The listeners' thread, which may have found it just before, does not need this lock.
+        // The listeners' thread may have found the context just before. Its handler takes `receivers` but never
+        // `shared`, so waiting for the handler with `shared` locked cannot deadlock.
         if let Some(serving) = &self.shared.lock().serving {
             serving.wait_for_handler();
         }
@@ -214,7 +215,8 @@ impl Sep {
 
     /// Ends the endpoint after its contexts have ended. The address is free when this returns.
     pub(super) fn end(&self) {
-        // The listeners' thread may need the lock.
+        // Take everything out of `shared` first: dropping `serving` waits for the listeners' thread, which must not
+        // happen under a lock.
         let Shared {
             av, eq, serving, ..
         } = std::mem::take(&mut *self.shared.lock());

@@ -50,14 +50,14 @@ impl Descriptors<'_> {
 
 /// Set for the program's inject calls, which never report success.
 pub(super) const QUIET: u64 = 1 << 63;
-/// Set for operations that the work queue starts. The queue retries them: the thread that happens to start one must not be
-/// told that one of its calls may be retried.
+/// Set for operations that the work queue starts. The queue retries them itself, so a thread that happens to start one
+/// must not be told to retry a call of its own.
 pub(super) const QUEUED: u64 = 1 << 62;
 
 /// A payload that a peer reads, under its own key.
 pub(crate) struct Exposed {
     region: Region,
-    /// The elements of the payload that the program named by its own regions.
+    /// The elements of the payload whose memory is in regions of the program.
     named: Sges,
     /// The payload, if it is a copy of the program's.
     _copy: Box<[u8]>,
@@ -124,8 +124,8 @@ impl Exposed {
         Ok((exposed, key))
     }
 
-    /// Called when a peer is about to get the key. If a region of the program no longer allows sends, withdraws the key:
-    /// the peer does not find it and reports that.
+    /// Call it when a peer is about to get the key. If a region of the program no longer allows sends, withdraws the
+    /// key: the peer does not find it and reports that.
     pub(super) fn recheck(&self, domain: &Domain, pd: &ProtectionDomain) {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { domain.device.protection() };
@@ -163,7 +163,7 @@ impl Exposed {
     }
 }
 
-/// The memory of elements, range by range, and who copies each.
+/// The memory of elements, range by range, and the copier of each.
 fn ranges_of(
     domain: &Domain,
     pd: &ProtectionDomain,

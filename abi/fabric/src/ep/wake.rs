@@ -8,7 +8,7 @@
 use super::*;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// The descriptor that becomes readable when there is work, for a thread that has prepared to wait.
+/// The descriptors that become readable when there is work, for a thread that has prepared to wait.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fds {
     /// After `Driven::arm`.

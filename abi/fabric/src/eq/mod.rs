@@ -354,7 +354,7 @@ unsafe fn take(
             event, bytes, seen, ..
         }) => (*event, bytes, seen),
     };
-    // Connection data is cut to fit; everything else must fit, or stays in the queue (fi_eq(3)).
+    // Connection data is cut to fit; everything else must fit, or the event stays in the queue (fi_eq(3)).
     let least = match number {
         FI_CONNREQ | FI_CONNECTED | FI_SHUTDOWN => size_of::<EqCmEntry>(),
         _ => bytes.len(),

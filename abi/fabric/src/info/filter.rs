@@ -180,7 +180,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
         return Err("capabilities");
     }
     let mut caps = asked | COMM;
-    // A modifier with nothing to modify implies that.
+    // These modify RMA, so they imply it if no kind of transfer is named.
     if asked & primary == 0 && asked & (FI_RMA_EVENT | FI_RMA_PMEM) != 0 {
         caps |= FI_RMA;
     }
@@ -382,7 +382,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Bytes of a key: more than 8 only with raw keys (FI-035, FI-051).
+/// The size of a key in bytes: more than 8 only with raw keys (FI-035, FI-051).
 pub(crate) fn build_key_size(mr_mode: c_int) -> usize {
     if mr_mode & FI_MR_RAW != 0 && mr_mode & (FI_MR_BASIC | FI_MR_SCALABLE) == 0 {
         rkey_device::core::RawKey::LEN

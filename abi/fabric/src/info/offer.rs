@@ -43,7 +43,7 @@ pub(crate) struct Offer {
     pub(crate) msg_order: u64,
     /// How many transmit contexts an endpoint has, or [`FI_SHARED_CONTEXT`].
     pub(crate) tx_contexts: usize,
-    /// The settings of receive contexts whose attributes do not request less.
+    /// How many receive contexts an endpoint has, or [`FI_SHARED_CONTEXT`].
     pub(crate) rx_contexts: usize,
     pub(crate) inject_size: usize,
     pub(crate) tx_size: usize,

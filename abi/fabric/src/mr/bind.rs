@@ -77,7 +77,7 @@ pub(super) fn watch(mr: &Mr) {
     unsafe { mr.domain.watched.add(mr) };
 }
 
-/// Ends [`watch`].
+/// Undoes [`watch`].
 pub(super) fn unwatch(mr: &Mr) {
     mr.domain.watched.remove(mr);
 }
@@ -119,8 +119,8 @@ pub(crate) fn count_for_endpoints(domain: &Domain) {
     }
 }
 
-/// Counts remote accesses to a region without a counter, if an endpoint has a counter for them. Once enabled under a
-/// mode that seals it, a region is no longer counted.
+/// Counts remote accesses to a region without a counter, if an endpoint has a counter for them. A sealed region, to
+/// which nothing more can be bound, is not counted.
 pub(super) fn count(mr: &Mr, state: &mut State) {
     let Some(&number) = mr.domain.remote_counted.get() else {
         return;

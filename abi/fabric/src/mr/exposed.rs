@@ -28,7 +28,7 @@ impl ExposedMessages {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The message has been read or has failed.
+    /// Call it when the message has been read or has failed.
     pub(crate) fn remove(&self, owner: LocalKey, message: Region) {
         let mut by_region = self.by_region.lock();
         let Some(list) = by_region.get_mut(&owner) else {

@@ -170,8 +170,8 @@ pub(super) fn copiers(
     Ok(Foreign::new(copiers, None))
 }
 
-/// Who copies ranges that the program calls system memory, or about which it says nothing. With `FI_MR_HMEM` the program must
-/// say it (FI-081); otherwise the runtimes do (FI-082).
+/// Who copies ranges that the program calls system memory, or about which it says nothing. With `FI_MR_HMEM` the
+/// program must name foreign memory (FI-081); otherwise the runtimes are asked (FI-082).
 fn found(domain: &Domain, ranges: &Ranges) -> Result<Option<Box<Foreign>>> {
     let one = |range: &VaRange| {
         let found = discover(range.start()).map_err(|refusal| refuse(&refusal))?;
@@ -245,7 +245,8 @@ pub(super) unsafe fn register(
     }
 }
 
-/// Whether the environment forbids peer-to-peer transfers (FI-218). There are none: this only changes what an endpoint says.
+/// Whether the environment forbids peer-to-peer transfers (FI-218). There are none: this only changes what an endpoint
+/// reports.
 pub(crate) fn is_p2p_disabled() -> bool {
     static DISABLED: LazyLock<bool> = LazyLock::new(|| match DISABLE_P2P.value() {
         Ok(value) => value.is_some_and(|value| settings::is_yes(&value)),

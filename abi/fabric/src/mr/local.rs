@@ -57,7 +57,7 @@ pub(crate) fn element(
     described(domain, pd, anywhere, desc, usage, needs)
 }
 
-/// The entry by a descriptor with which everything is as usual; the result of [`described`] would be the same.
+/// The fast path for the usual case of a descriptor; returns the same entry as [`described`].
 #[inline]
 fn usual(
     domain: &Domain,
@@ -149,7 +149,7 @@ fn described(
     if mr.pd != pd.id && !domain.av_keys {
         return refuse("the region has another authorization key");
     }
-    // The runtime of a region's memory may be the only one that knows its addresses.
+    // A region's addresses may have a meaning only for the runtime that owns its memory.
     let foreign = mr.foreign.as_ref().is_some_and(|it| it.has_copiers());
     let optional = needs.is_none() && !foreign;
     let Some(inside) = place_in(mr, addr, len) else {

@@ -29,7 +29,7 @@ fn is_stored(path: &str) -> bool {
     }
 }
 
-/// Refuses memory outside shared mappings of files; `foreign` says that not the processor copies it.
+/// Refuses memory outside shared mappings of files; `foreign` says that something other than the processor copies it.
 pub(crate) fn check<'a>(
     ranges: impl IntoIterator<Item = &'a VaRange>,
     foreign: bool,

@@ -86,7 +86,7 @@ fn renew(mr: &Mr) -> Result<()> {
         return Ok(());
     }
     if state.unconfigured {
-        // Disables the region without changing it otherwise.
+        // The region is disabled until `fi_mr_enable`, so there is no access to end.
         return Ok(());
     }
     for region in mr.everywhere() {

@@ -299,7 +299,7 @@ fn a_region_serves_endpoints_with_its_authorization_key() {
     (attr.known.auth_key, attr.known.auth_key_size) = (key.as_mut_ptr(), key.len());
     let ours = b.regattr(&attr, 0).unwrap();
     assert_eq!(a.write(peer, &[1; 4], 0, 1), 0);
-    // An endpoint with another key does not even get a connection.
+    // An endpoint with another key is refused when it connects.
     let c = Side::open(&with(b"other!"));
     let from_c = c.peer(&b);
     assert_ne!(c.write(from_c, &[2; 4], 0, 1), 0);

@@ -305,7 +305,8 @@ fn a_signal_is_for_a_thread_that_waits_in_a_call() {
             assert!(took < 2 * PATIENCE, "only the timeout ended it");
         });
     }
-    // Without a thread in a call, it is reported here, once. SAFETY: the handle is live.
+    // Without a thread in a call, it is reported here, once.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
     let told = [(); 2].map(|()| trywait(a.fabric, a.cq.cast()));
     assert_eq!(told, [AGAIN as c_int, 0]);

@@ -157,7 +157,7 @@ fn at_level_info_the_log_explains_failed_calls() {
         "the endpoint is not enabled (fi_enable)",
         "the endpoint is not bound to an address vector (fi_ep_bind)",
         "fi_addr 0x4d is not in the address vector",
-        "what is injected (inject_size) may have at most 4096 B",
+        "an injected transfer (inject_size) may have at most 4096 B",
         "cannot register 0 B from 0x1000",
         "still in use by 1 endpoint, 1 completion queue, 1 address vector, 1 memory region; close",
         "still in use by endpoints that are bound to the completion queue",

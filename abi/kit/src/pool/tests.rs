@@ -1,4 +1,4 @@
-//! Pools by themselves, with threads that search and threads that add and remove.
+//! Pools on their own, with threads that search, and threads that add and remove objects.
 
 use super::*;
 
@@ -36,8 +36,8 @@ fn only_live_objects_are_found() {
     }
 }
 
-/// An object that a search passes to its closure stays until the closure returns, also if its slot would become a spare
-/// one.
+/// An object that a search passes to its closure stays alive until the closure returns, even if its slot would become a
+/// spare one.
 #[test]
 fn nothing_is_freed_under_the_eyes_of_a_search() {
     static WORDS: Pool<String> = Pool::new(4);
@@ -66,7 +66,7 @@ fn freed_after_the_search(
                 free(word as *const String);
                 taken.store(1, Ordering::Release);
             });
-            // Gives the other thread time to fail; a correct one passes however long this is.
+            // Gives a faulty pool time to free the object; a correct one passes however long this is.
             std::thread::sleep(std::time::Duration::from_millis(50));
             assert_eq!(taken.load(Ordering::Acquire), 0);
             assert!(words.contains(word as *const String), "it is live");
@@ -78,8 +78,8 @@ fn freed_after_the_search(
     assert!(!words.contains(word as *const String));
 }
 
-/// Threads add and remove objects without a lock while another one searches; a search that saw an object of which the
-/// destructor has run would see other words, or a sanitizer would.
+/// Threads add and remove objects without a lock while another one searches. A search that saw a destroyed object would
+/// find other words, or a sanitizer would report it.
 #[test]
 fn searches_see_whole_objects_while_others_come_and_go() {
     static WORDS: Pool<String> = Pool::new(64);

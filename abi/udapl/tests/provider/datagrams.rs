@@ -59,8 +59,8 @@ fn datagrams_reach_every_ep_whose_address_is_known() {
         addresses.push(address(&event));
         let event = expect(receiver.connect, IB_UD_CONNECTION_EVENT_ESTABLISHED);
         assert_eq!(details(&event).kind, IB_UD_PASSIVE_REMOTE_AH);
-        // The CR had the data; keeping it for this event would let peers use up memory. SAFETY: the event of a
-        // connection.
+        // The CR had the data; keeping it for this event would let peers use up memory.
+        // SAFETY: the event of a connection.
         let data = unsafe { event.event_data.connect_event_data };
         assert_eq!(data.private_data_size, 0);
         assert!(!address(&event).ah.is_null());

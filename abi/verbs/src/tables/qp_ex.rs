@@ -1,5 +1,4 @@
-//! The extended interface for work requests: built call by call between `ibv_wr_start` and `ibv_wr_complete`,
-//! and
+//! The extended interface for work requests: built call by call between `ibv_wr_start` and `ibv_wr_complete`, and
 //! posted all at once or not at all.
 
 #![allow(unsafe_code)]
@@ -62,7 +61,8 @@ unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
     Some((object, object.builder.as_deref()?))
 }
 
-/// Works on the batch of a queue pair between start and complete. Complete returns its error.
+/// Calls `body` with the batch of a queue pair, between `ibv_wr_start` and `ibv_wr_complete`. Its first error is
+/// returned by `ibv_wr_complete`.
 ///
 /// # Safety
 /// Called between start and complete, by the thread that called start.
@@ -108,8 +108,8 @@ unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
     }
 }
 
-/// Works on the batch with a list of `count` entries. Refuses more than the queue pair takes before anything
-/// reads the list.
+/// Calls `body` with the batch and a list of `count` entries. Refuses more entries than the queue pair takes before
+/// anything reads the list.
 ///
 /// # Safety
 /// Same as for [`with_batch`]; the list has `count` entries.
@@ -275,7 +275,7 @@ unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: u
 
 /// `ibv_wr_set_inline_data_list`.
 unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
-    // A list with more buffers than bytes that fit cannot be valid.
+    // Refuses a list that has more buffers than the payload may have bytes.
     let limit = |granted: &QpCap| granted.max_inline_data;
     // SAFETY: called between start and complete, with a list of `count` entries.
     unsafe { with_list(qp, (list, count), limit, add_inline) };

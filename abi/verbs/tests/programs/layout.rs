@@ -1,5 +1,4 @@
-//! The generated structures match the installed headers: a C compiler checks the sizes and offsets that the
-//! library
+//! The generated structures match the installed headers: a C compiler checks the sizes and offsets that the library
 //! asserts at its own compilation.
 
 #[path = "../../../../tools/bindings/checks.rs"]

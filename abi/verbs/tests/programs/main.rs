@@ -1,7 +1,7 @@
 //! Unmodified programs of other projects, as Debian ships them, run on the library, each in its own processes.
 //!
-//! They show behaviour, not speed, so each runs only few rounds. A program that is not installed is a failure:
-//! `cargo xtask test` installs all of them.
+//! They test behaviour, not speed, so each runs only a few rounds. A missing program fails its test: `cargo xtask test`
+//! installs all of them.
 
 mod busy;
 mod examples;

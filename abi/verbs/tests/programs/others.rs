@@ -5,8 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
 
-/// Every test of qperf that uses verbs without the connection manager. Those for datagrams create address
-/// handles
+/// Every test of qperf that uses verbs without the connection manager. Those for datagrams create address handles
 /// without a global route, which `RKEY_LOCAL_ROUTES` allows.
 #[test]
 fn qperf() {

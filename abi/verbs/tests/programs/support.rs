@@ -118,9 +118,8 @@ impl Drop for Stage {
     }
 }
 
-/// A free port of this host. While this value lives, the kernel assigns the port to no program that asks for
-/// any
-/// port, but assigns it to one that requests it by number: all set `SO_REUSEADDR`, and we do not listen.
+/// A free port of this host. While this value lives, the kernel assigns the port to no program that asks for any port,
+/// but assigns it to one that requests it by number: all set `SO_REUSEADDR`, and we do not listen.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _held: OwnedFd,

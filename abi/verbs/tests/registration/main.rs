@@ -1,5 +1,4 @@
-//! What registration, windows, re-registration, states and asynchronous events promise to a C program, each
-//! tested by
+//! What registration, windows, re-registration, states and asynchronous events promise to a C program, each tested by
 //! requests that rely on it.
 
 #![allow(unsafe_code)]

@@ -1,5 +1,4 @@
-//! `ibv_modify_qp`: every transition, for every service, with each attribute that it requires, allows or does
-//! not know.
+//! `ibv_modify_qp`: every transition, for every service, with each attribute that it requires, allows or does not know.
 //! This table is copied from the kernel's rules, not from the library's.
 
 use crate::world::*;
@@ -42,9 +41,8 @@ const ATTRIBUTES: [&str; 20] = [
     "dest",
 ];
 
-/// Services, transition, required attributes, allowed attributes. Transitions to RESET from every state, and to
-/// ERR from
-/// every state but RESET, take none; no others exist.
+/// Services, transition, required attributes, allowed attributes. Transitions to RESET from every state, and to ERR
+/// from every state but RESET, take none; no others exist.
 const STEPS: &[(&str, &str, &str, &str)] = &[
     ("rc uc xs xr", "reset init", "pkey port access", ""),
     ("ud", "reset init", "pkey port qkey", ""),
@@ -320,9 +318,8 @@ fn ignored(service: &str) -> u32 {
     }
 }
 
-/// The masks to try for a transition, and the results: the required attributes, those with each allowed one,
-/// all allowed
-/// ones, and the required ones with one missing or one too many.
+/// The masks to try for a transition, and the results: the required attributes, those with each allowed one, all
+/// allowed ones, and the required ones with one missing or one too many.
 fn tries(service: &str, needs: u32, may: u32) -> Vec<(u32, i32)> {
     const TAKEN: i32 = 0;
     let all = bits(&ATTRIBUTES.join(" "));

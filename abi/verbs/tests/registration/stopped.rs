@@ -107,8 +107,7 @@ impl Peer {
     }
 }
 
-/// Whatever ends a queue pair ends its peer's access: a peer that was stopped before it copied the result of
-/// our read
+/// Whatever ends a queue pair ends its peer's access: a peer that was stopped before it copied the result of our read
 /// must not do so later, when the memory holds something else.
 fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     if std::env::var_os(PEER).is_some() {

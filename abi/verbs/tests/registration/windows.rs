@@ -279,8 +279,8 @@ fn each_way_to_unbind_ends_the_key() {
             assert_eq!(world.run(a, &mut wr), WC_REM_ACCESS_ERR, "way {index}");
             assert_eq!(mr::dereg_mr(far), 0, "way {index}");
         }
-        // The completions that the refusal flushed on the other side do not matter here. SAFETY: live queue pairs,
-        // unused from here on.
+        // The completions that the refusal flushed on the other side do not matter here.
+        // SAFETY: live queue pairs, unused from here on.
         unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
     }
 }

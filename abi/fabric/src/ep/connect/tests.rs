@@ -7,7 +7,7 @@ use std::time::Instant;
 
 const V1_17: u32 = version(1, 17);
 
-/// A connected endpoint that is not connected yet, and its event queue.
+/// An endpoint of type `FI_EP_MSG` that is not connected yet, and its event queue.
 fn opened() -> (Arc<Endpoint>, *mut FidEq) {
     let (mut info, mut fabric, mut domain) = (null_mut(), null_mut(), null_mut());
     let (mut eq, mut cq, mut ep) = (null_mut(), null_mut(), null_mut());
@@ -139,7 +139,7 @@ fn a_panic_while_connecting_is_an_event() {
     assert_eq!(event(eq), Err(FiError::IO.0));
 }
 
-/// A thread may be late.
+/// A connecting thread may finish after its endpoint is closed.
 #[test]
 fn an_endpoint_that_is_closed_gets_no_connections() {
     let (ep, _) = opened();

@@ -42,7 +42,7 @@ const FLAGS: u64 = FI_COMPLETION
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE;
 
-/// The program's numbers, as a call passes them.
+/// A list of elements, as the program passes it.
 #[derive(Clone, Copy)]
 struct List {
     buffers: *const Ioc,
@@ -109,7 +109,7 @@ struct AtomicTarget {
 /// Starts an atomic. The default count is the length of the lists; the default flags are the endpoint's.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; lists as they say.
+/// See [`crate::object`] for the rules of handles; the lists have the lengths that they state.
 unsafe fn start(
     ep: *mut FidEp,
     kind: Kind,
@@ -435,7 +435,7 @@ unsafe fn message(
 /// The arguments in a message, without its lists.
 ///
 /// # Safety
-/// The remote list is what it says.
+/// The remote list has the length that the message states.
 pub(super) unsafe fn of_message(
     kind: Kind,
     msg: &MsgAtomic,

@@ -1,5 +1,5 @@
-//! What the calls of `fi_msg` and `fi_tagged` share: they differ in the tag, and in how many fields of a
-//! message the program gives.
+//! What the calls of `fi_msg` and `fi_tagged` share: they differ in the tag, and in how many fields of a message the
+//! program sets.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the program's lists.
@@ -228,7 +228,7 @@ impl Filter {
             from: self.from,
             tag: self.tag,
             context: self.context,
-            // A buffer for several messages: only without tags.
+            // Only receives without tags may put several messages into one buffer.
             flags: self.flags.unwrap_or(match self.tag {
                 None => usual,
                 Some(_) => usual & !FI_MULTI_RECV,

@@ -1,5 +1,5 @@
-//! The function tables of endpoints and shared contexts, with the calls behind them. They know the objects; no object
-//! knows a table.
+//! The function tables of endpoints and shared contexts, with the calls behind them. Tables refer to objects; no object
+//! refers to a table.
 //!
 //! | module | what it is |
 //! | --- | --- |

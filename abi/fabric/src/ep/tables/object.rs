@@ -1,4 +1,4 @@
-//! The table of an endpoint: the calls that open it, close it, and are not transfers.
+//! The table of an endpoint: opening, closing, and all other calls except transfers.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         let shares_tx = attr.tx_ctx_cnt == FI_SHARED_CONTEXT;
         if attr.tx_ctx_cnt > 1 && !shares_tx || attr.rx_ctx_cnt > 1 && !shares {
             return Err(FiError::INVAL.because(format_args!(
-                "an endpoint of fi_endpoint has one context for each direction: fi_scalable_ep makes one with several"
+                "fi_endpoint makes endpoints with one context for each direction: use fi_scalable_ep for several"
             )));
         }
         // SAFETY: the caller guarantees valid attributes.

@@ -119,7 +119,7 @@ fn all_caps(ep_type: c_int, info: &Hints<'_>) -> u64 {
     }
 }
 
-/// The settings of transmit contexts whose attributes do not request less.
+/// The settings of transmit contexts, unless their own attributes request less.
 fn transmit_choice(ep_type: c_int, info: &Hints<'_>) -> Choice {
     let caps = all_caps(ep_type, info) & !RX_ONLY;
     let narrowed = info.tx.map_or(0, |tx| tx.caps);
@@ -129,7 +129,7 @@ fn transmit_choice(ep_type: c_int, info: &Hints<'_>) -> Choice {
     }
 }
 
-/// The settings of receive contexts whose attributes do not request less.
+/// The settings of receive contexts, unless their own attributes request less.
 fn receive_choice(ep_type: c_int, info: &Hints<'_>) -> Choice {
     let caps = all_caps(ep_type, info) & !TX_ONLY;
     let narrowed = info.rx.map_or(0, |rx| rx.caps);
@@ -267,7 +267,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
         match command {
             FI_ENABLE => sep.enable().map(drop),
             FI_ALIAS => Err(FiError::OPNOTSUPP.because(format_args!(
-                "a scalable endpoint has no aliases, but its contexts can have some"
+                "a scalable endpoint has no aliases: make aliases of its contexts (fi_ep_alias)"
             ))),
             _ => Err(FiError::NOSYS),
         }

@@ -92,8 +92,8 @@ fn through_other(b: &Scalable, tx: &Side, to: u64, a: &Scalable) {
     assert_eq!(b.rx[1].completion(&all(&[a])).unwrap().len, 4);
 }
 
-/// A context is opened and closed again and again while a peer tries to send to it: the peer gets errors or succeeds, and in
-/// the end the last context hears it.
+/// A receive context is opened and closed again and again while a peer tries to send to it. Each send fails or
+/// succeeds, and in the end the last context receives a message.
 #[test]
 fn a_context_comes_and_goes_while_a_peer_connects() {
     const ROUNDS: u32 = 60;
@@ -142,7 +142,8 @@ fn a_context_comes_and_goes_while_a_peer_connects() {
     b.close();
 }
 
-/// Two processes: each context of one sends to each of the other, which sends it back through its own contexts.
+/// Each transmit context of one process sends a message to each receive context of another process, which returns the
+/// message from its transmit context with the sender's index to the receive context with that index.
 #[test]
 fn two_processes_exchange_messages_through_all_contexts() {
     const TEST: &str = "scalable::peers::two_processes_exchange_messages_through_all_contexts";
