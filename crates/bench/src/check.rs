@@ -1,5 +1,5 @@
-//! The protection table without a device around it: the cost of one key check among many live regions, the cost
-//! of registering, and the memory of a live region.
+//! Measures the protection table alone: a key check among many live regions, registering, and the memory of a
+//! live region.
 
 use super::measure::each;
 use anyhow::{Context, Result};

@@ -1,4 +1,4 @@
-//! Programs that the benchmark starts. Each has its own process group because Ctrl-C is for the benchmark, which then
+//! Programs that the benchmark starts. Each has its own process group, so Ctrl-C reaches only the benchmark, which then
 //! prints its results. The kernel kills each program when this process ends for any reason.
 
 // UNSAFETY: only `pre_exec` can change a child before it runs its program.
@@ -17,7 +17,7 @@ pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
     let us = getpid();
     let tie = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Our parent may have ended before the line above.
+        // The benchmark may have ended before the line above.
         match getppid() == Some(us) {
             true => Ok(()),
             false => Err(io::Error::from(io::ErrorKind::NotFound)),

@@ -1,8 +1,8 @@
 //! The contest: all contestants take turns, repetition by repetition, so that all run under the same conditions.
 //!
 //! The distance between the cores is measured between repetitions. A repetition during which it changed is repeated,
-//! at most as often as there are repetitions; one that stays unsteady is kept and marked. The order rotates
-//! from round to round, because a contestant leaves the caches changed for the next one.
+//! at most as often as there are repetitions; one that is still unsteady is kept and marked. The order rotates from
+//! round to round, because a contestant leaves the caches changed for the next one.
 
 use super::contestant::{Contestant, Sample};
 use super::plan::{Effort, Step};
@@ -373,7 +373,7 @@ mod tests {
         assert!(outcome.trouble[0].starts_with("interrupted: "));
     }
 
-    /// The machine changes during the second and the third run of the contest.
+    /// The machine changes during the second and third runs of the contest.
     #[test]
     fn a_repetition_during_which_the_distance_changed_is_repeated() {
         let mut distances = [50.0, 51.0, 200.0, 50.0, 52.0].into_iter();

@@ -23,7 +23,7 @@ pub(crate) enum Command {
     TouchShared,
     /// Responds to `count` pings of `size` bytes.
     PingPong,
-    /// Like `Pong`, with direct copies.
+    /// Like `PingPong`, with direct copies.
     PingPongDirect,
     /// Receives `count` messages of `size` bytes and responds to each.
     Messages,
@@ -87,7 +87,7 @@ impl Control {
         Self::map(fd)
     }
 
-    /// The initiator's page, from the number of the inherited descriptor.
+    /// Maps the page that the initiator created, from the number of the inherited descriptor.
     pub(crate) fn inherit(number: i32) -> Result<Self> {
         // SAFETY: only checks the number: fcntl refuses one that is not an open descriptor.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
@@ -120,7 +120,7 @@ impl Control {
         Ok(Self { page, fd })
     }
 
-    /// The descriptor number with which the other process finds the page.
+    /// The descriptor number by which the other process finds the page.
     pub(crate) fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }

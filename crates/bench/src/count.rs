@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-/// How often a path may run: a run fails if a thread of the device took part in it.
+/// How many times a path may run: a run fails if a thread of the device did part of the work.
 const ATTEMPTS: usize = 3;
 /// The sides of a path.
 const SIDES: [&str; 2] = ["initiator", "target"];
@@ -29,7 +29,7 @@ const FUNCTIONS: [&str; 2] = [
     "rkey_bench::count::paths::target",
 ];
 
-/// The paths through libfabric, with the word by which the program knows each; and its functions that callgrind counts.
+/// The paths through libfabric, each with the program's word for it, and the program's functions that callgrind counts.
 const FABRIC: [(&str, &str); 2] = [("fi_tsend-8", "tagged"), ("fi_write-8", "write")];
 const FABRIC_FUNCTIONS: [&str; 2] = ["count_initiator", "count_target"];
 const FABRIC_PROGRAM: &str = include_str!("../../../benches/peers/count.c");
@@ -128,7 +128,7 @@ fn through_fabric(folder: &Folder, front_ends: fn() -> Result<PathBuf>) -> Resul
         environment: vec![
             ("FI_PROVIDER_PATH", provider.clone().into()),
             ("FI_PROVIDER", "rkey".into()),
-            // It rewrites the functions of the C library that map memory.
+            // Libfabric's memory monitor would rewrite the C library's functions that map memory.
             ("FI_MR_CACHE_MONITOR", "disabled".into()),
             ("RKEY_TICK_MS", "1000".into()),
         ],
@@ -219,7 +219,7 @@ fn each(text: &str, function: &str) -> Result<[f64; 3]> {
     for (value, event) in result.iter_mut().zip(["Ir", "Dr", "Dw"]) {
         let place = events.iter().position(|name| *name == event);
         let place = place.with_context(|| format!("callgrind did not count {event}"))?;
-        // Zeros at the end of a line are left out.
+        // Callgrind omits zeros at the end of a line.
         let sum = sums.get(place).copied().unwrap_or(0);
         *value = sum as f64 / f64::from(paths::ROUNDS);
     }

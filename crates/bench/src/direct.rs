@@ -24,7 +24,7 @@ pub(super) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u6
     Ok(each(start.elapsed(), count))
 }
 
-/// One copy at a time. Touched buffers work as for posted operations.
+/// One copy at a time. Buffers are touched as for posted operations.
 pub(super) fn single(
     rig: &mut Rig,
     kind: Kind,

@@ -1,9 +1,9 @@
 //! The benchmark behind `rkey bench`: the cost of an operation, compared with libfabric and UCX in the same run.
 //!
-//! A benchmark is two pinned processes: this one is the initiator, a second copy of this program the target.
-//! The peers are also such pairs. All take turns, and the distance between the two cores is measured at each turn.
-//! Every figure carries its condition (static or touched buffers), because copies between buffers that no program
-//! touches measure the cache, not the device.
+//! A benchmark is two pinned processes: this one is the initiator, a second copy of this program the target. The peers
+//! are also such pairs. All take turns, and the distance between the two cores is measured at each turn. Every figure
+//! states its condition (static or touched buffers), because copies between buffers that no program touches measure the
+//! cache and not the device.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 
@@ -127,8 +127,8 @@ pub struct BenchArgs {
     target: Option<TargetSpec>,
 }
 
-/// What the benchmark needs from the program that contains it. That program has a subcommand `bench` that takes
-/// [`BenchArgs`], which also starts the target of a benchmark.
+/// What the benchmark needs from the program that contains it. That program must have a subcommand `bench` that takes
+/// [`BenchArgs`]: the benchmark runs it again as its target.
 pub struct Host<'a> {
     /// Where results are printed. If the first lines cannot be written, nothing is measured; the host reports later
     /// failures.

@@ -14,9 +14,9 @@ use anyhow::{Context, Result};
 use rkey::{Access, Region};
 use std::time::{Duration, Instant};
 
-/// Within this time the engine thread takes over from a target that no longer polls.
+/// How long the engine thread needs to take over from a target that no longer polls.
 const TAKE_OVER: Duration = Duration::from_millis(50);
-/// Within this time the target's threads go to sleep.
+/// How long the target's threads need to fall asleep.
 const COME_TO_REST: Duration = Duration::from_millis(500);
 
 /// The device through its Rust API.
@@ -31,7 +31,7 @@ pub(crate) struct Ours {
 /// The state that the repetitions of one step share.
 enum Shared {
     Nothing,
-    /// Live regions besides the one that is registered, and that one's memory.
+    /// The live regions, and the memory for the one that is registered and deregistered.
     Regions {
         others: Vec<Region<Pages>>,
         spare: Option<Pages>,

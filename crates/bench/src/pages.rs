@@ -1,4 +1,4 @@
-//! Page-aligned memory for the benchmarks, like the peers', which the program touches by plain volatile
+//! Page-aligned memory for the benchmarks, like the peers', which the program touches with plain volatile
 //! accesses while peers write to it.
 
 // UNSAFETY: hands mapped memory to the device (`Buffer` is an unsafe trait) and reads words of it while the

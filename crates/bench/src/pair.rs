@@ -1,5 +1,5 @@
 //! The two processes: this one is the initiator, a copy of this program the target. The copy inherits the
-//! descriptor of the control page and exits when told to, or with us.
+//! descriptor of the control page, and exits on command or when this process ends.
 
 use super::child::{self, Guard};
 use super::control::{Command, Control};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the target must know, as the value of the hidden option.
+/// The parameters of the target, passed as the value of the hidden option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TargetSpec {
     descriptor: i32,
@@ -108,7 +108,7 @@ impl Drop for Pair {
     }
 }
 
-/// The target process: connects and serves until told to exit.
+/// The target process: connects, and serves until the command to exit.
 pub(crate) fn run_target(spec: TargetSpec) -> Result<()> {
     machine::pin(spec.core);
     let control = Control::inherit(spec.descriptor)?;

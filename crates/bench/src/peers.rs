@@ -1,5 +1,6 @@
 //! The peers: libfabric and UCX on the same operations, in the same run. Their programs are small C files
-//! embedded in this one and compiled when needed. Each variant that might be a peer's best is a contestant.
+//! embedded in this one and compiled when needed. Each configuration that might be a peer's fastest is a
+//! contestant.
 
 use super::contestant::Contestant;
 use super::external::{External, Offer};
@@ -31,7 +32,7 @@ const MOVING: &[&str] = &["write", "read", "send", "atomic"];
 const OVER_TCP: &[&str] = &["write", "read", "send"];
 const OF_OWN_MEMORY: &[&str] = &["write", "read", "atomic"];
 
-/// A program with options that might be its best.
+/// A program with options that might be its fastest.
 struct Variant {
     name: &'static str,
     program: &'static str,

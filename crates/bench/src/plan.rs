@@ -7,7 +7,8 @@ use std::time::Duration;
 
 /// Operations and their descriptions.
 pub(crate) const OPERATIONS: &[(&str, &str)] = &[
-    // This is first because its memory per region is the growth of a process that has freed nothing yet.
+    // This is first because it measures memory per region as the growth of the process, which must not
+    // have freed any memory yet.
     ("check", "the key check alone, by number of live regions"),
     ("write", "RDMA write: stream, one way, single"),
     ("read", "RDMA read: stream, single"),
@@ -36,7 +37,7 @@ pub(crate) struct Effort {
     pub(crate) repetitions: u32,
     /// Approximate seconds of one repetition.
     pub(crate) seconds: f64,
-    /// How often repetitions may be repeated because the machine changed meanwhile.
+    /// How many repetitions may be repeated because the machine changed meanwhile.
     pub(crate) repeats: u32,
     /// Divisor of the least number of operations.
     pub(crate) fewer: u64,

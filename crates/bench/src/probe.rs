@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How many round trips are timed together, and the number of such batches.
 const BATCH: u64 = 100;
 const BATCHES: usize = 20;
-/// How many bytes cross from cache to cache, and how often.
+/// How many bytes cross from cache to cache, and how many times.
 const BYTES: usize = 256 << 10;
 const CROSSINGS: usize = 8;
 /// A core that is busy with other programs must not hold up the benchmark.
@@ -123,7 +123,7 @@ impl Probe {
     }
 
     fn give(&self, job: Job) {
-        // The thread outlives this value, so it takes every job.
+        // The thread ends only when this value is dropped, so it takes every job.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const INLINE: u64 = 64;
 /// The maximum number of operations posted and not complete.
 pub(crate) const DEPTH: u32 = 256;
-/// How long the other side may be silent: on a busy machine other programs share its core.
+/// How long the other side may be silent; on a busy machine, other programs share its core.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The queue pair's timeout, as an exponent: 4.096 us * 2^23 are 34 s.
 const TRANSPORT_TIMEOUT: u8 = 23;
@@ -137,7 +137,7 @@ impl Rig {
         let id = self.posted;
         match kind {
             Kind::Write if u64::from(part.len) <= INLINE => {
-                // Small payloads are gathered here, as in inline sends of any RDMA library.
+                // Gather small payloads here, as any RDMA library does for inline sends.
                 let mut bytes = [0; INLINE as usize];
                 for (index, chunk) in bytes[..part.len as usize].chunks_mut(8).enumerate() {
                     chunk.copy_from_slice(

@@ -47,7 +47,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// From now on the first signal to terminate only sets a flag; the second one terminates. A hangup that was
+    /// Makes the first terminating signal only set a flag; the second one terminates the process. A hangup that was
     /// ignored when this program started (`nohup`) stays ignored.
     pub(crate) fn after(limit: Duration) -> Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));

@@ -1,18 +1,19 @@
-//! A cache of memory registrations that never gives out a stale one.
+//! A cache of memory registrations that never returns a stale one.
 //!
-//! Registering memory with a network device is slow, so programs that do not manage their buffers go through a cache: the second
-//! transfer from a buffer uses the registration of the first. But memory can be unmapped, moved and discarded behind the back of
-//! such a cache, and if the registration pins pages, the device then sends old data. Known caches learn of changes by events or
-//! hooks, and use an entry between a change and its event. This one does not.
+//! Registering memory with a network device is slow, so programs that do not manage their buffers go through a cache:
+//! the second transfer from a buffer uses the registration of the first. But memory can be unmapped, moved and
+//! discarded without the cache's knowledge, and if the registration pins pages, the device then sends old data. Other
+//! caches learn of changes from events or hooks, and may use a stale entry between a change and its event. This one
+//! does not.
 //!
-//! * It is generic over [who registers](Registrar), who says what registrations [refer to](Follows): addresses, objects or
-//!   pages. Each gets the checks that it needs, and pays for no others.
-//! * It is generic over [who notices changes](Monitor): the kernel ([`Userfaultfd`]), intercepted calls ([`Memhooks`]), the
-//!   program or another library ([`Imported`]).
-//! * A hit takes no lock and writes only to its entry. It makes no system call, unless the registrar pins pages or follows
-//!   objects: then it asks the kernel (0.3 µs).
+//! * It is generic over the [registrar](Registrar), which says what its registrations [refer to](Follows): addresses,
+//!   objects or pages. A hit makes only the checks that this requires.
+//! * It is generic over the [monitor](Monitor), which notices changes through the kernel ([`Userfaultfd`]), through
+//!   intercepted calls ([`Memhooks`]), or from the program or another library ([`Imported`]).
+//! * A hit takes no lock and writes only to its entry. It makes no system call, unless the registrar pins pages or
+//!   follows objects; then it makes one (0.3 µs).
 //! * A hit may lie inside a larger entry. It never has a right that the entry lacks, and never another kind of memory.
-//! * What is idle and exceeds the limits is evicted, the least recently used first.
+//! * When a limit is exceeded, idle entries are evicted, least recently used first.
 //! * Every lookup says [why](Why) it was a hit or a miss.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! What is mapped at an address, as the kernel says.
+//! Asks the kernel what is mapped at an address.
 
 // UNSAFETY: the ioctl `PROCMAP_QUERY`, which rustix does not wrap.
 #![allow(unsafe_code)]
@@ -33,19 +33,19 @@ struct Query {
 
 const PROCMAP_QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
 const SHARED: u64 = 8;
-/// Also answer with the next mapping, if there is none at the address.
+/// If nothing is mapped at the address, return the next mapping.
 const NEXT: u64 = 16;
 /// Room for the name of a mapping; only its beginning matters.
 const NAME: usize = 256;
 
-/// The object that is mapped at an address, and where in it.
+/// The object that is mapped at an address, and the offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing {
     /// The device of the file, major and minor.
     pub device: (u32, u32),
     /// The file's inode. 0: private anonymous memory.
     pub inode: u64,
-    /// The offset of the range's first byte in the file.
+    /// The offset in the file of the range's first byte.
     pub offset: u64,
     /// Whether writes reach the file.
     pub shared: bool,
@@ -81,7 +81,7 @@ impl Maps {
         self.mapping(here).is_ok()
     }
 
-    /// Calls `each` with the range of every mapping, while they may change.
+    /// Calls `each` with the range of every mapping. Mappings may change meanwhile.
     pub(crate) fn each(&self, mut each: impl FnMut(&VaRange)) {
         let mut address = 0;
         while let Ok(range) = self

@@ -1,10 +1,10 @@
-//! Who registers the memory.
+//! The registrar, which registers memory for the cache.
 
 use crate::maps::Backing;
 use crate::request::{Kind, Rights};
 use rkey_base::range::VaRange;
 
-/// What a registration refers to. It decides what the cache must do so that no entry is stale.
+/// What a registration refers to, which decides how the cache ensures that no entry is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Follows {
@@ -14,18 +14,18 @@ pub enum Follows {
     /// An object and an offset (memfd, dma-buf). At each hit the cache asks the kernel whether the same part of the same
     /// object is still mapped there (`PROCMAP_QUERY`, Linux 6.11). Private memory has no object and is not cached.
     Object,
-    /// The physical pages that were mapped when it was registered: the registrar pins them. Needs a monitor that sees every
-    /// change. No entry is larger than the pages of the buffer that caused it, the memory is watched before it is pinned, and
-    /// each hit is validated.
+    /// The physical pages that were mapped when it was registered: the registrar pins them. Needs a monitor that sees
+    /// every change. An entry has no more than the pages of the buffer that it was made for, the memory is watched
+    /// before it is pinned, and each hit is validated.
     Pages,
 }
 
-/// One registration.
+/// A request to register memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The memory.
     pub range: VaRange,
-    /// The rights: exactly these.
+    /// The rights to register, no more and no fewer.
     pub rights: Rights,
     /// The kind of memory.
     pub kind: Kind,
@@ -33,11 +33,11 @@ pub struct Request {
     pub backing: Option<Backing>,
 }
 
-/// Who registers memory: a device, a domain, a ring.
+/// Registers memory: a device, a domain, a ring.
 ///
 /// The cache calls it without holding a lock.
 pub trait Registrar: Send + Sync {
-    /// What a lookup gives out: a handle, a key.
+    /// What a lookup returns: a handle, a key.
     type Registration: Send + Sync;
     /// Why a registration failed.
     type Error;
@@ -48,14 +48,13 @@ pub trait Registrar: Send + Sync {
     /// Registers memory.
     ///
     /// # Errors
-    /// Whatever the registrar says; the lookup returns it.
+    /// The registrar's own error, which the lookup returns.
     fn register(&self, request: &Request) -> Result<Self::Registration, Self::Error>;
 
-    /// Ends a registration that nobody uses any more. For a registrar that [follows pages](Follows::Pages), it must unpin
-    /// them.
+    /// Ends a registration that is no longer used. A registrar that [follows pages](Follows::Pages) must unpin them.
     fn deregister(&self, registration: Self::Registration);
 
-    /// Whether fewer registrations would have helped. If so, the cache evicts all idle entries and tries again.
+    /// Whether the error is due to too many registrations. If so, the cache evicts all idle entries and tries again.
     fn is_exhausted(&self, error: &Self::Error) -> bool {
         let _ = error;
         false

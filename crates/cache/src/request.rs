@@ -1,11 +1,11 @@
-//! What a lookup asks for: rights and a kind of memory.
+//! What a lookup requests: rights and a kind of memory.
 
 use std::fmt;
 
-/// A set of access rights, as bits whose meaning only the registrar knows.
+/// A set of access rights, as bits whose meaning only the registrar defines.
 ///
-/// The cache compares sets and never adds a right: an entry that was registered with fewer rights than a lookup asks for does
-/// not serve it.
+/// The cache compares sets and never adds a right: an entry does not serve a lookup that requests a right with which it
+/// was not registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rights(pub u32);
 
@@ -45,7 +45,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Rights and kind in one word: entries of one class are sorted together.
+/// Rights and kind in one word. The entries of one class are in one sorted list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class(u64);
 

@@ -13,13 +13,13 @@ pub enum Cause {
     Unmapped,
     /// The memory moved to another address, or other memory moved there.
     Moved,
-    /// The pages were given back to the system (`madvise`), the addresses stayed mapped.
+    /// The pages were returned to the system (`madvise`), but the addresses stayed mapped.
     Discarded,
-    /// The memory was freed to the allocator, which may give it back to the system at any time.
+    /// The memory was freed to the allocator, which may return it to the system at any time.
     Freed,
     /// The check at a hit found other memory at the address.
     Replaced,
-    /// The program, or a monitor that it imported, said so.
+    /// The program, or an imported monitor, announced a change.
     Told,
     /// An event was not understood, or the monitor stopped: everything ended.
     Unknown,
@@ -61,7 +61,7 @@ pub enum Refusal {
     File,
     /// System V shared memory, which can be detached and mapped over without an event.
     SystemV,
-    /// Another user of userfaultfd watches the memory (another library's cache).
+    /// Another user of userfaultfd, such as another library's cache, watches the memory.
     Foreign,
     /// The limit of mappings (`vm.max_map_count`) does not allow another split.
     TooManyMappings,
@@ -71,7 +71,7 @@ pub enum Refusal {
     Source,
     /// The registrar follows objects, and the memory is private, or in several mappings.
     NoObject,
-    /// The system call that would watch it failed.
+    /// The system call to watch it failed.
     System(Errno),
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a cache gives out no entries at all.
+/// Why a cache returns no entries at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Off {
@@ -103,7 +103,7 @@ pub enum Off {
     NoEntries,
     /// The monitor is `disabled` (`FI_MR_CACHE_MONITOR=disabled`).
     Disabled,
-    /// The registrar pins, and the monitor misses changes; the options did not accept that.
+    /// The registrar pins, the monitor does not see every change, and the options do not accept that.
     Partial,
     /// This is a forked child: entries and monitor belong to the parent.
     Forked,
@@ -142,11 +142,12 @@ pub enum Why {
     Raced,
     /// The memory cannot be watched. The registration is not an entry.
     Unwatched(Refusal),
-    /// Every entry is in use, or there are 32 combinations of rights and kinds. The registration is not an entry.
+    /// Every entry is in use, or the entries already have 32 combinations of rights and kind. The registration is
+    /// not an entry.
     Full,
     /// The range is empty. The registration is not an entry.
     Empty,
-    /// The memory is of a kind that this cache does not hold. The registration is not an entry.
+    /// The cache does not hold this kind of memory. The registration is not an entry.
     OtherKind,
     /// The cache is off. The registration is not an entry.
     Off(Off),

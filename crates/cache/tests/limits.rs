@@ -68,7 +68,7 @@ fn idle_bytes_never_exceed_the_limit_and_used_bytes_may() {
         let in_use = 0x100 * (209 - number);
         assert!(cache.stats().bytes <= in_use.max(0x400));
     }
-    // Larger than everything: works, and is gone afterwards.
+    // An entry above the limit works, and is evicted after its use.
     assert_eq!(get(&cache, range(0, 0x1000)), Why::Absent);
     assert!(cache.stats().bytes <= 0x400);
 
@@ -91,7 +91,7 @@ fn entries_never_exceed_their_limit() {
         assert!(small.stats().entries <= 10);
         assert!(small.registrar().live() <= 10);
     }
-    // In use, all of them: others are registered for one use.
+    // All entries are in use, so other lookups make their own registrations.
     let _guards: Vec<_> = (0..10)
         .map(|number| small.get(buffer(number), SEND, Kind::HOST).unwrap())
         .collect();
@@ -125,7 +125,7 @@ fn the_least_recently_used_entry_is_evicted() {
     }
 }
 
-/// An order of uses, and evictions that follow it exactly, also where more entries are idle than are looked at together.
+/// Evictions follow the order of use exactly, even if more entries are idle than one search collects.
 #[test]
 fn evictions_follow_the_order_of_use() {
     const COUNT: u64 = 100;
@@ -135,7 +135,8 @@ fn evictions_follow_the_order_of_use() {
     for number in 0..COUNT {
         get(&cache, buffer(number));
     }
-    // Numbers are used in another order, with a miss between two uses: it takes the place of number 0, then of the last miss.
+    // Use the entries in another order, with a miss between two uses. The first miss evicts entry 0, and each later one
+    // evicts the one before.
     let order: Vec<u64> = (0..COUNT).map(|number| number * 37 % COUNT).collect();
     let stamp = |step: u64| buffer(1000 + step);
     get(&cache, stamp(0));
@@ -145,7 +146,7 @@ fn evictions_follow_the_order_of_use() {
         assert!(!get(&cache, stamp(number)).is_hit());
     }
     cache.invalidate(range(1000 * 0x100, 0x100 * COUNT));
-    // Now each new entry but the first evicts the next in that order.
+    // From the second on, each new entry evicts the next entry in that order.
     get(&cache, buffer(2000));
     for (step, &number) in (2001..).zip(order.iter().filter(|&&number| number != 0).take(50)) {
         let entry = cache.get(buffer(step), SEND, Kind::HOST).unwrap();
@@ -159,7 +160,7 @@ fn evictions_follow_the_order_of_use() {
     }
 }
 
-/// Which buffers have entries, as looking at counters tells without changing the order of use.
+/// Which of these buffers have entries. Looks at the registrar, because a lookup would change the order of use.
 fn present(cache: &Cache<Fake>, numbers: &[u64]) -> Vec<u64> {
     let live = cache.registrar().ranges();
     let has = |number: &u64| live.contains(&buffer(*number));

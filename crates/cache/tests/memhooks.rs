@@ -1,6 +1,7 @@
-//! The table of memory calls, for the monitor `memhooks`: `docs/registration-cache.md` has it in words.
+//! What each memory call does to entries under the monitor `memhooks`: the table in
+//! `docs/registration-cache.md`.
 
-// UNSAFETY: the tests call what takes memory away.
+// UNSAFETY: the tests unmap and replace memory.
 #![allow(unsafe_code)]
 
 mod common;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Registers nothing, by address.
+/// A registrar that registers nothing, and follows addresses.
 struct Nothing;
 
 impl Registrar for Nothing {
@@ -36,7 +37,7 @@ impl Registrar for Nothing {
 
 fn cache() -> (Cache<Nothing>, Arc<Memhooks>) {
     let monitor = Arc::new(Memhooks::install().unwrap());
-    // With whole pages, an entry ends when any chunk in its pages is freed, and other threads do that.
+    // Entries of whole pages would end when other threads free their own chunks in the same pages.
     let mut options = Options::default();
     options.rounding = Rounding::Exact;
     let cache = Cache::new(Nothing, monitor.clone(), options).unwrap();
@@ -92,12 +93,12 @@ fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
     }
 }
 
-/// The entry ends before the allocator gets the memory back, whatever it does with it.
-/// Proves partly: FI-242 (the cache alone)
+/// The entry ends before the allocator gets the memory back, whatever the allocator does with it. Proves
+/// partly: FI-242 (the cache alone)
 #[test]
 fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     let (cache, _) = cache();
-    // In the heap, and in a mapping of its own, which `free` unmaps inside the C library.
+    // In the heap, and in a separate mapping, which `free` unmaps inside the C library.
     for len in [100_usize, 20_000, 1 << 22] {
         let buffer = vec![1_u8; len];
         let memory = range(buffer.as_ptr().addr() as u64, len as u64);
@@ -114,7 +115,7 @@ fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     assert!(!get(&cache, memory).is_hit());
 }
 
-/// What is seen, and what is not, as the documentation says; the monitor finds it out by itself.
+/// `sees_paths` reports the changes that the documentation says are seen, and those that are not.
 #[test]
 fn the_monitor_says_which_ways_it_sees() {
     let monitor = Memhooks::install().unwrap();
@@ -133,8 +134,8 @@ fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
     assert_eq!(cache.off(), Some(Off::Partial));
 }
 
-/// One thread unmaps a page through the C library; another one is given the address at once, and sends from it.
-/// Proves partly: FI-243 (fixed buffers of io_uring)
+/// One thread unmaps a page through the C library. Another gets the address at once, and sends from it. Proves
+/// partly: FI-243 (fixed buffers of io_uring)
 #[test]
 fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     const TRIES: u64 = 5000;
@@ -194,7 +195,7 @@ fn threads_that_allocate_and_free_do_not_wait_for_the_cache() {
             let (cache, _) = cache();
             let buffer = vec![0_u8; 5000];
             let memory = range(buffer.as_ptr().addr() as u64, 5000);
-            // Not cached while another thread is in a hook, a hit soon.
+            // The memory is not cached while another thread is in a hook, but soon the lookup hits.
             while !get(&cache, memory).is_hit() {}
         }
     });

@@ -1,4 +1,4 @@
-//! The cache against a model that shares no code with it: a list of ranges that is searched from end to end.
+//! Compares the cache with a model that shares no code with it: a list of ranges that is searched from end to end.
 
 mod common;
 
@@ -19,7 +19,7 @@ enum Op {
     Get(VaRange, Rights, Kind, bool),
     /// Drop one of the guards.
     Drop(usize),
-    /// Unmap, map over, move: other pages are at these addresses.
+    /// Unmap, map over or move: afterwards other pages are at these addresses.
     Change(VaRange),
     /// Deregister what ended; or evict all.
     Reap(bool),
@@ -42,7 +42,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the model knows of an entry.
+/// An entry of the model.
 #[derive(Debug)]
 struct Known {
     range: VaRange,
@@ -171,7 +171,7 @@ fn run(ops: Vec<Op>, options: Options) {
             }
             Op::Drop(_) => {}
             Op::Change(it) => {
-                // What changes are whole pages, whatever the caller names.
+                // Whole pages change, even if the caller names less.
                 let change = monitor.change(it);
                 world.change(&it);
                 drop(change);
@@ -224,7 +224,7 @@ proptest! {
     }
 }
 
-/// A source that counts.
+/// A source that records its calls.
 #[derive(Default)]
 struct Counting {
     watched: std::sync::Mutex<Vec<VaRange>>,
@@ -263,7 +263,7 @@ fn an_imported_monitor_is_asked_to_watch_and_ends_entries() {
     assert_eq!(monitor.notify(range(0x1FFF, 1)), 1);
     assert_eq!(monitor.notify(range(0x2000, 0x1000)), 0);
     assert!(matches!(get(), Why::Ended(_)));
-    // What the source refuses is not cached.
+    // Memory that the source refuses to watch is not cached.
     let refused = cache.get(range(0, 16), common::SEND, Kind::HOST).unwrap();
     assert!(matches!(refused.why(), Why::Unwatched(_)));
     drop(refused);
@@ -271,7 +271,7 @@ fn an_imported_monitor_is_asked_to_watch_and_ends_entries() {
     assert_eq!(*monitor.source().watched.lock().unwrap(), [range(0, 16)]);
 }
 
-/// A registrar whose registration is overtaken by a change, each time.
+/// A registrar each of whose registrations is overtaken by a change.
 struct Overtaken {
     fake: Fake,
     monitor: Arc<Imported<()>>,

@@ -1,4 +1,4 @@
-//! Addresses that one thread unmaps and another one is given at once: the gap between a change and its event.
+//! One thread unmaps an address and another gets it at once: tests the gap between a change and its event.
 //!
 //! A test sends a number from a buffer through a registrar that pins; another number arrives if the entry is stale.
 //! `RKEY_TEST_CACHE_RACES` sets how often (20,000 if unset), `RKEY_TEST_CACHE_SEED` repeats a run of the random test.
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A monitor that validates with fewer steps than it must.
+/// A monitor that leaves out steps of the validation.
 struct LeavesOut {
     monitor: Userfaultfd,
     steps: Steps,
@@ -33,7 +33,7 @@ enum Steps {
     Full,
     /// The kernel is not asked; what has been read is applied.
     NoQuestion,
-    /// None: events end entries, and that is all. This is what well-known caches do.
+    /// None: only events end entries, as in well-known caches.
     Events,
 }
 
@@ -104,7 +104,7 @@ fn send(cache: &Cache<Ring>, buffer: &VaRange, number: u64) -> Option<Why> {
     (arrived == number).then(|| guard.why())
 }
 
-/// What came of many sends.
+/// The outcomes of many sends.
 #[derive(Debug, Default)]
 struct Tally {
     stale: u64,
@@ -128,20 +128,21 @@ impl Tally {
 enum Reading {
     /// At once, by a thread.
     AtOnce,
-    /// After the new owner of the address has sent from it: the longest possible delay.
+    /// After the new owner of the address has sent from it: the longest delay that matters.
     AfterTheSend,
 }
 
-/// One thread unmaps a page; another one is given the address as soon as it is free, and sends from it.
+/// One thread unmaps a page. Another gets the address as soon as it is free, and sends from it.
 fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
-    // Unmapped after the reader has gone, which would otherwise have to read the event.
+    // Declared before the reader, so dropped after it: otherwise unmapping would wait for the reader to read the
+    // event.
     let arena = Arena::new(4);
     let page = arena.pages(1, 1);
     arena.unmap(&page);
     let (cache, mut reader) = cache(steps)?;
     // How many sends are complete.
     let sent = AtomicU64::new(0);
-    // After which send the page is being unmapped, or was. Locked while events are read.
+    // The number of the send after which the page was last unmapped. Locked while events are read.
     let unmapping = Mutex::new(0);
     let done = AtomicBool::new(false);
     let mut tally = Tally::default();
@@ -179,7 +180,7 @@ fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
                 thread::yield_now();
             }
             tally.count(send(&cache, &page, number));
-            // From the second send on, the memory is watched: a hit, if there is an entry.
+            // By the second send the memory is watched, so this is a hit if there is an entry.
             if reading == Reading::AtOnce {
                 tally.count(send(&cache, &page, number + (1 << 32)));
             }
@@ -201,8 +202,8 @@ fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     }
 }
 
-/// The event of each change is still in the kernel when the new owner sends.
-/// Proves partly: FI-243 (fixed buffers of io_uring)
+/// The event of each change is still unread when the new owner sends. Proves partly: FI-243 (fixed buffers of
+/// io_uring)
 #[test]
 fn an_event_that_was_not_read_yet_makes_no_entry_stale() {
     if let Some(tally) = reuse(Steps::Full, Reading::AfterTheSend, 200) {
@@ -211,7 +212,7 @@ fn an_event_that_was_not_read_yet_makes_no_entry_stale() {
     }
 }
 
-/// Without the question to the kernel, the same harness finds stale entries: so it can find them.
+/// Without asking the kernel, the same harness finds stale entries, which shows that it can.
 #[test]
 fn a_validation_that_leaves_out_a_step_is_found_out() {
     for steps in [Steps::Events, Steps::NoQuestion] {
@@ -236,7 +237,7 @@ impl Random {
 
 const PAGES: u64 = 12;
 
-/// One of several threads that map, change, send and unmap in the same few pages. Returns how many numbers were wrong.
+/// One of several threads that map, change, send and unmap in the same few pages. Returns the outcomes of its sends.
 fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u64) -> Tally {
     let mut random = Random(seed ^ thread);
     let mut number = thread << 48;
@@ -255,7 +256,7 @@ fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u6
                 0 => arena.map(&buffer),
                 1 => arena.map_by(&buffer, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0),
                 2 => {
-                    // Shared memory keeps its pages, and a locked page its place; both are allowed to say no.
+                    // The kernel may refuse this, for locked pages for example; either outcome is fine.
                     let _ = advise(&buffer, libc::MADV_DONTNEED);
                 }
                 3 => {
@@ -264,7 +265,7 @@ fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u6
                 4 => {
                     let to = place(&mut random);
                     if to.len() == buffer.len() && arena.claim(&to) {
-                        // Fails if a neighbour's watch has split the mapping.
+                        // This fails if watching a neighbour has split the mapping.
                         if remap(&buffer, &to, libc::MREMAP_FIXED).is_ok() {
                             buffer = to;
                         } else {
@@ -298,8 +299,8 @@ fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u6
     tally
 }
 
-/// Random calls on memory by several threads, in so few pages that every address is given out again at once.
-/// Proves partly: FI-241, FI-243 (fixed buffers of io_uring)
+/// Random memory calls by several threads, in so few pages that addresses are reused at once. Proves partly: FI-241,
+/// FI-243 (fixed buffers of io_uring)
 #[test]
 fn random_changes_make_no_entry_stale() {
     let mut seed = [0; 8];

@@ -31,7 +31,8 @@ fn storm<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, arena: &Arena, 
     }
 }
 
-/// Invalidations do not pile up, neither while buffers come and go nor afterwards, when the program is silent.
+/// Invalidations do not accumulate, neither while buffers come and go nor afterwards, when the program makes
+/// no lookups.
 #[test]
 fn forty_thousand_unmapped_buffers_leave_nothing_behind() {
     let (monitor, reader) = match Userfaultfd::open() {

@@ -1,6 +1,6 @@
-//! The table of memory calls, for the monitor `userfaultfd`: `docs/registration-cache.md` has it in words.
+//! What each memory call does to entries under the monitor `userfaultfd`: the table in `docs/registration-cache.md`.
 
-// UNSAFETY: the tests call what takes memory away.
+// UNSAFETY: the tests unmap and replace memory.
 #![allow(unsafe_code)]
 
 mod common;
@@ -50,9 +50,9 @@ fn send(cache: &Cache<Ring>, range: VaRange) -> u64 {
 /// What a call does to an entry of two pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
-    /// The entry has ended: the pages are others, or soon will be.
+    /// The entry ends: the pages at its addresses were replaced or will be.
     Ends,
-    /// The entry serves on: the pages are the same.
+    /// The entry remains valid: the pages are the same.
     Stays,
 }
 use Effect::{Ends, Stays};
@@ -122,7 +122,7 @@ const CALLS: &[(&str, Effect, Call)] = &[
     }),
 ];
 
-/// For each call: an entry that covers what it changed is not given out again, and the data of other entries is right.
+/// After each call, no lookup gets an entry that covers the changed page, and the data of other entries is right.
 /// Proves partly: FI-241 (the cache alone), FI-243 (fixed buffers of io_uring)
 #[test]
 fn each_call_ends_the_entries_whose_pages_it_takes() {
@@ -134,7 +134,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
         let buffer = arena.pages(2, 2);
         arena.map(&buffer);
         stamp(&buffer, 7);
-        // The addresses may be those of the call before.
+        // An earlier call may have used the same addresses.
         assert!(!get(&cache, buffer).is_hit(), "{name}");
         assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
         let (events, ended) = (monitor.events(), cache.stats().invalidations);
@@ -161,8 +161,8 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
     }
 }
 
-/// The same as a program sees it, without a look at the cache.
-/// Proves partly: FI-243 (fixed buffers of io_uring)
+/// The same property as a program sees it, without inspecting the cache. Proves partly: FI-243 (fixed buffers of
+/// io_uring)
 #[test]
 fn new_data_is_sent_after_memory_was_mapped_anew() {
     let Some((cache, _)) = cache() else {
@@ -212,7 +212,7 @@ fn unwatched(cache: &Cache<Ring>, range: VaRange) -> Refusal {
     }
 }
 
-/// Memory that goes without an event is registered for each use.
+/// Memory that can go away without an event is registered for each use.
 #[test]
 fn memory_whose_end_cannot_be_seen_is_not_cached() {
     let Some((cache, _)) = cache() else {
@@ -257,7 +257,7 @@ fn memory_whose_end_cannot_be_seen_is_not_cached() {
     assert_eq!(get(&cache, buffer), Why::Hit);
 }
 
-/// Ends no entry by itself: the answer of the kernel does, though there was no event.
+/// Memory that another descriptor watches is refused, so it is not cached.
 #[test]
 fn memory_that_another_library_watches_is_not_cached() {
     let (Some((cache, _)), Some(other)) = (cache(), monitor()) else {
@@ -270,7 +270,7 @@ fn memory_that_another_library_watches_is_not_cached() {
     assert_eq!(other.validate(arena.pages(0, 1)), Verdict::Fresh);
 }
 
-/// The monitor's thread may go at any time: nobody waits for it, and nothing is cached any more.
+/// The monitor's thread may end at any time: no thread waits for it, and nothing is cached any more.
 #[test]
 fn a_reader_that_ends_lets_everyone_go_on() {
     let Ok((monitor, mut reader)) = Userfaultfd::open() else {
@@ -290,7 +290,7 @@ fn a_reader_that_ends_lets_everyone_go_on() {
     get(&cache, second);
     assert_eq!(get(&cache, first), Why::Hit);
     thread::scope(|scope| {
-        // Waits until somebody reads: nobody does until the reader is dropped.
+        // Waits until its event is read, or the reader is dropped, as here.
         let blocked = scope.spawn(|| arena.unmap(&first));
         while monitor.validate(second) != Verdict::Busy {
             thread::yield_now();
@@ -299,7 +299,7 @@ fn a_reader_that_ends_lets_everyone_go_on() {
         assert_eq!(get(&cache, second), Why::Busy);
         drop(reader);
     });
-    // A change that nobody sees.
+    // A change that no monitor sees.
     arena.map(&second);
     stamp(&second, 9);
     assert_eq!(send(&cache, second), 9);
@@ -330,7 +330,7 @@ fn a_forked_child_gets_no_entry_of_its_parent() {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let right = cache.off() == Some(Off::Forked);
-        // Nobody reads events for the child; this must not wait.
+        // No thread reads events for the child, so this must not wait.
         arena.unmap(&buffer);
         // SAFETY: as above.
         unsafe { libc::_exit(if right { 7 } else { 8 }) };
@@ -342,14 +342,14 @@ fn a_forked_child_gets_no_entry_of_its_parent() {
     assert_eq!(get(&cache, buffer), Why::Hit);
 }
 
-/// Two entries on one page, of the allocator's memory: both end when the page goes.
+/// Entries on the allocator's memory end when their page goes away.
 #[test]
 fn free_and_malloc_give_no_stale_entry() {
     let Some((cache, _)) = cache() else {
         return;
     };
     for number in 1..50_u64 {
-        // Large enough for a mapping of its own, which `free` unmaps.
+        // Large enough for its own mapping, which `free` unmaps.
         let mut buffer = vec![0_u64; 1 << 16];
         buffer[0] = number;
         let address = buffer.as_ptr().expose_provenance() as u64;
@@ -376,7 +376,7 @@ fn each_way_to_open_it_works_or_says_why() {
     assert!(matches!(none, Unavailable::Refused(refused) if refused.is_empty()));
 }
 
-/// A large buffer: the kernel is asked about its first page only, and events tell of the others.
+/// For a large buffer the kernel is asked only about the first page; events report changes of the others.
 #[test]
 fn a_change_in_the_middle_of_a_large_buffer_is_seen() {
     let Some((cache, _)) = cache() else {

@@ -14,7 +14,7 @@ const OF_TESTS: &[&str] = &["RKEY_BIN", "RKEY_TEST_", "RKEY_FUZZ_"];
 /// Checks all variables with our prefixes.
 ///
 /// # Errors
-/// A value that is not allowed, or a name that is a mistyped one of ours.
+/// A value that is not allowed, or a mistyped name of one of our variables.
 pub(crate) fn check() -> anyhow::Result<()> {
     const ADVICE: &str = "unset the variable, or give it one of the values above";
     for setting in SETTINGS {
@@ -45,7 +45,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
 enum Verdict {
     /// The name is known, or does not have our prefixes.
     Fine,
-    /// Almost this name.
+    /// The name is almost this one.
     Mistyped(&'static str),
     /// The name has one of our prefixes and resembles none of our names.
     Unknown,

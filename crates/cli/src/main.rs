@@ -71,7 +71,7 @@ fn start(cli: &Cli) -> ExitCode {
         cli.command,
         Command::Info(_) | Command::Ls(_) | Command::Explain(_)
     ) {
-        // They only print: SIGPIPE ends them in `rkey ls | head`.
+        // These commands only print, so SIGPIPE may end them, as in `rkey ls | head`.
         sigpipe::reset();
     }
     match environment::check().and_then(|()| run(&cli.command)) {

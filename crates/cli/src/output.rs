@@ -1,7 +1,8 @@
 //! Standard output. A full disk or a closed pipe must not cause a panic.
 //!
-//! This crate's `print!` and `println!` replace the standard library's: they record the first failure and drop later output, and
-//! [`finish`] turns the failure into the exit status. `eprintln!` ignores failures, which could not be reported anywhere.
+//! This crate's `print!` and `println!` replace the standard library's: they record the first failure and drop later
+//! output, and [`finish`] turns the failure into the exit status. `eprintln!` ignores failures, because they could not
+//! be reported anywhere.
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -49,7 +50,7 @@ impl Write for Output {
     }
 }
 
-/// Records a failure that the caller gets as well.
+/// Records a failure that is also returned to the caller.
 fn record_copy(error: &io::Error) {
     if error.kind() != io::ErrorKind::Interrupted {
         note(match error.raw_os_error() {

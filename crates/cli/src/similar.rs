@@ -1,4 +1,4 @@
-//! Finds the name that was probably meant by a mistyped one.
+//! Finds the name that a mistyped name was probably meant to be.
 
 /// The value of the name closest to `given`, if one is close enough.
 pub(crate) fn closest<'a, T>(

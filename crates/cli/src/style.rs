@@ -9,7 +9,7 @@ const WIDTH: u16 = 118;
 /// The narrowest readable table; a narrower terminal wraps the lines.
 const NARROW: u16 = 60;
 
-/// Whether standard output shows colours: it is a terminal, and `NO_COLOR` is not set.
+/// Whether to use colours: standard output is a terminal, and `NO_COLOR` is not set.
 pub(crate) fn colour() -> bool {
     std::io::stdout().is_terminal() && wanted()
 }

@@ -162,7 +162,7 @@ fn a_device_that_fails_is_a_failure() {
         .unwrap();
     wait_until("no target was started", || !children(&child).is_empty());
     let target: i32 = children(&child).remove(0).parse().unwrap();
-    // Until it polls, it has not been connected.
+    // The target is connected once it polls, which takes processor time.
     let used = || std::fs::read_to_string(format!("/proc/{target}/schedstat")).unwrap_or_default();
     wait_until("the target does nothing", || {
         let nanoseconds = used().split(' ').next().and_then(|word| word.parse().ok());

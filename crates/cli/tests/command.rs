@@ -19,7 +19,7 @@ fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
             return output;
         }
         assert!(Instant::now() < deadline, "{words:?}: {output:?}");
-        // Each run wakes every device on the machine, also those of tests that measure idle devices.
+        // Pause: each run wakes every device on the machine, including those of tests that measure idle devices.
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -358,7 +358,7 @@ fn the_demo_leaves_no_process_behind_when_it_is_killed() {
     }
 }
 
-/// Whether a process has been given to init, because its parent ended.
+/// Whether the parent of a process has ended, so that init has adopted it.
 fn parent_is_gone(pid: &str) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
         return false;

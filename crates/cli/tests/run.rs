@@ -238,7 +238,7 @@ fn static_program() -> Vec<u8> {
     file
 }
 
-/// It runs, and `rkey` reports that it will not see the device.
+/// A statically linked program runs, and `rkey` reports that it will not see the device.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_static_program_is_told() {

@@ -1,7 +1,7 @@
 //! The short paths, both sides in turns in one thread.
 //!
-//! A round is one operation. In a counted round each side polls once, the target first, and finds what it waits for: so a
-//! count does not depend on the time. A round in which a poll finds nothing fails the run.
+//! A round is one operation. In a counted round each side polls once, the target first, and finds what it waits for, so
+//! a count does not depend on the time. A round in which a poll finds nothing fails the run.
 
 use anyhow::{Context, Result, bail, ensure};
 use rkey::{
@@ -16,7 +16,7 @@ pub(crate) const ROUNDS: u32 = 1024;
 pub(crate) const WARM_UP: u32 = 300;
 /// How long an operation may take, so that a lost one is an error.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the device's thread checks whether the program still polls: not during a run, because valgrind makes us slow.
+/// How often the device's thread checks whether the program still polls: never during a run, which valgrind makes slow.
 const TICK: Duration = Duration::from_secs(3600);
 /// The tag of messages.
 const TAG: u64 = 7;
@@ -200,7 +200,7 @@ fn operations(path: Path) -> Result<()> {
     let key = them.region.key(..)?;
     us.pair.connect(&them.pair.address())?;
     them.pair.connect(&us.pair.address())?;
-    // The way back exists before anything is counted.
+    // Make the link from the target to the initiator before anything is counted.
     them.post(Path::Write, &us.region.key(..)?)?;
     take_turns(0, &mut || us.poll().map(|_| true), &mut || them.poll())?;
     for round in 0..WARM_UP + ROUNDS {
@@ -230,7 +230,7 @@ fn messages() -> Result<()> {
     let open = || -> Result<Endpoint> { Ok(device()?.endpoint()?) };
     let (us, them) = (open()?, open()?);
     let mut buffer = vec![0; 8];
-    // The way back exists before anything is counted.
+    // Make the link from the target to the initiator before anything is counted.
     let receiving = us.receive_tagged(TAG, None, vec![0; 8])?;
     let sending = them.send_tagged(us.address(), TAG, vec![1; 8])?;
     take_turns(0, &mut || Ok(receiving.is_done()), &mut || {
@@ -256,7 +256,7 @@ fn messages() -> Result<()> {
         take_turns(round, &mut || Ok(sending.is_done()), &mut || {
             Ok(receiving.is_done())
         })?;
-        // Both are done: these polls nothing.
+        // Both have ended, so these calls do not poll.
         sending.try_wait().ok().context("a send")??;
         buffer = receiving.try_wait().ok().context("a receive")??.bytes;
         ensure!(buffer.len() == 8, "a message of another length");

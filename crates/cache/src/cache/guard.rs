@@ -1,4 +1,4 @@
-//! What a lookup gives out.
+//! Guards: what lookups return.
 
 // UNSAFETY: the guard reads the value of the entry that it has pinned.
 #![allow(unsafe_code)]
@@ -12,8 +12,8 @@ use std::ops::Deref;
 
 /// A registration, valid until this is dropped. Dropping it does not deregister an entry, which stays for the next lookup.
 ///
-/// If the memory changes while a guard exists, the guard keeps the registration that it has: the entry is not given out again,
-/// and is deregistered when the last guard is dropped.
+/// If the memory changes while a guard exists, the guard keeps its registration. No further lookup gets the entry,
+/// which is deregistered when its last guard is dropped.
 #[must_use = "dropping the guard ends the use of the registration"]
 pub struct Guard<'a, R: Registrar> {
     cache: &'a Cache<R>,
@@ -30,10 +30,11 @@ pub(super) enum Held<T> {
 }
 
 impl<'a, R: Registrar> Guard<'a, R> {
-    /// A guard of an entry.
+    /// A guard for an entry.
     ///
     /// # Safety
-    /// The caller has pinned the entry in `slot`, whose value is stored, and does not unpin it.
+    /// The value of the entry in `slot` is stored. The caller has pinned the entry, and leaves the unpinning to the
+    /// guard.
     pub(super) unsafe fn of_entry(cache: &'a Cache<R>, slot: u32, why: Why) -> Self {
         Self {
             cache,
@@ -63,7 +64,7 @@ impl<'a, R: Registrar> Guard<'a, R> {
         self.why
     }
 
-    /// The registered memory. It contains what was looked up.
+    /// The registered memory, which contains the range that was looked up.
     #[must_use]
     pub fn range(&self) -> VaRange {
         self.range

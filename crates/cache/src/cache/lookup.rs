@@ -1,6 +1,6 @@
 //! Hits. They take no lock, and write only to the entry that they use.
 
-// UNSAFETY: reads the value of an entry that this pinned, and hands the pin to a guard.
+// UNSAFETY: reads the value of an entry that this module has pinned, and passes the pin to a guard.
 #![allow(unsafe_code)]
 
 use super::guard::Guard;
@@ -16,15 +16,15 @@ use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
 use std::sync::atomic::Ordering;
 
-/// How often a lookup tries again while memory is changing.
+/// How many times a lookup tries to hit while memory is changing.
 const TRIES: usize = 6;
 
-/// What came of a try to hit.
+/// The result of trying to hit.
 pub(super) enum Hit<'a, R: Registrar> {
     Found(Guard<'a, R>),
     /// No entry serves the lookup.
     None,
-    /// Memory was changing at each try.
+    /// Memory was changing during each try.
     Busy,
 }
 
@@ -35,7 +35,7 @@ impl<R: Registrar> Cache<R> {
         self.hit_by(range, want, || self.find(range, want))
     }
 
-    /// As `hit`, with another way to find and pin an entry.
+    /// Like `hit`, with `find` to find and pin an entry.
     #[inline]
     pub(super) fn hit_by(
         &self,
@@ -70,7 +70,7 @@ impl<R: Registrar> Cache<R> {
     #[inline]
     pub(super) fn find(&self, range: &VaRange, want: Class) -> Option<u32> {
         let exact = self.options.exact_rights;
-        // Bytes of one cache line share a hint.
+        // All ranges that begin in one cache line share a hint.
         let hash = ((range.start() >> 6) ^ want.bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let hint = &self.hints[(hash >> 48) as usize & (self.hints.len() - 1)];
         let hinted = hint.load(Ordering::Relaxed);
@@ -83,7 +83,8 @@ impl<R: Registrar> Cache<R> {
         Some(found)
     }
 
-    /// Whether a pinned entry may be used. For registrars that pin, the order matters: first the monitor, then the entry's state.
+    /// Whether a pinned entry may be used. For registrars that pin, the order of the checks matters: the monitor first,
+    /// then the entry's state.
     #[inline]
     fn verdict(&self, slot: u32, range: &VaRange) -> Verdict {
         let verdict = match self.follows {
@@ -116,7 +117,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Unpins an entry that was not used after all.
+    /// Unpins an entry that the lookup does not use after all, and ends it if `end` is set.
     #[cold]
     fn reject(&self, slot: u32, end: bool) {
         self.entries.slot(slot).no_hit();
@@ -126,7 +127,7 @@ impl<R: Registrar> Cache<R> {
         self.unpin(slot);
     }
 
-    /// Notes the time of a use.
+    /// Records the time of a use.
     #[inline]
     pub(super) fn touch(&self, slot: u32) {
         let now = self.clock.load(Ordering::Relaxed);
@@ -137,7 +138,7 @@ impl<R: Registrar> Cache<R> {
     }
 }
 
-/// The backing of a range, if an entry that begins at `start` has this one.
+/// The backing of `range`, which is inside an entry that begins at `start` and has the backing `entry`.
 fn part(entry: &Backing, range: &VaRange, start: u64) -> Backing {
     Backing {
         offset: entry.offset.wrapping_add(range.start() - start),

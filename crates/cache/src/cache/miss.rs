@@ -1,9 +1,10 @@
 //! Registrations, and how they become entries.
 //!
-//! The memory is watched, then the entry becomes pending, then the monitor confirms that all of the memory is watched, then it
-//! is registered. So a change at any time after the registration ends the entry, even before it was ever valid.
+//! First the monitor watches the memory, then the entry becomes pending, then the monitor confirms that all of the
+//! memory is watched, and only then is the memory registered. So a change after the registration ends the entry, even
+//! one that is not valid yet.
 
-// UNSAFETY: stores the value of an entry that this claimed, and hands the pin to a guard.
+// UNSAFETY: stores the value of an entry that this module has claimed, and passes the pin to a guard.
 #![allow(unsafe_code)]
 
 use super::guard::Guard;
@@ -20,22 +21,22 @@ use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
 use std::sync::atomic::Ordering;
 
-/// How often a lookup registers, if changes overtake it.
+/// How many times a lookup registers if changes overtake it.
 const TRIES: usize = 3;
 
-/// What came of a look with the lock.
+/// The result of searching under the lock.
 enum Reserved<'a, R: Registrar> {
-    /// A new entry, claimed and pinned, for this range; and why there was none.
+    /// A new entry for this range, claimed and pinned, and why there was none.
     Slot(u32, VaRange, Why),
     /// There is an entry.
     Hit(Guard<'a, R>),
-    /// There may be one, but memory is changing.
+    /// There may be an entry, but memory is changing.
     Busy,
     /// Every slot is in use.
     Full,
 }
 
-/// What came of a try to make an entry.
+/// The result of trying to make an entry.
 enum Made {
     /// The entry is valid.
     Entry,
@@ -78,7 +79,7 @@ impl<R: Registrar> Cache<R> {
                 }
                 Err(error) => {
                     self.abandon(slot);
-                    // Perhaps only what was added by rounding cannot be registered.
+                    // Perhaps only the memory that rounding added cannot be registered: try the range alone.
                     return if rounded == range {
                         Err(error)
                     } else {
@@ -214,7 +215,7 @@ impl<R: Registrar> Cache<R> {
             backing,
             watched: self.watches,
         };
-        // SAFETY: the caller claimed the slot, and the entry is published below only.
+        // SAFETY: the caller claimed the slot, and the entry is published only below.
         unsafe { self.values.put(slot, value) };
         let same = self.object(&range) == Ok(backing);
         let fresh = !self.watches || self.monitor.check(range) == Verdict::Fresh;
@@ -257,14 +258,14 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Ends a pending or valid entry that nobody else uses. Its value, if it has one, is deregistered.
+    /// Ends a pending or valid entry that only the caller uses, and deregisters its value, if it has one.
     fn abandon(&self, slot: u32) {
         self.entries.clear(slot);
         self.unpin(slot);
     }
 
-    /// Puts a valid entry on its list, where lookups find it. Entries that it contains leave the list. If there is one that
-    /// contains it, the new one is not listed: it ends when its guard is dropped.
+    /// Puts a valid entry on the list of its class, where lookups find it. Listed entries that it contains leave the
+    /// list. If a listed entry contains it, the new one is not listed and ends when its guard is dropped.
     fn list(&self, slot: u32, range: VaRange, class: Class, why: Why) -> Why {
         let shelf = self.shelf.lock();
         while let Some(other) = self.index.before(class, range.start()) {

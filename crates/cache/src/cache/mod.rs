@@ -37,7 +37,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A registration, and what the cache must know of it.
+/// A registration, and what the cache needs to check and end it.
 pub(crate) struct Value<T> {
     registration: T,
     backing: Option<Backing>,
@@ -51,20 +51,20 @@ pub enum NotMade {
     /// The options contradict each other, or the registrar.
     #[error(transparent)]
     Options(#[from] Invalid),
-    /// The monitor has no place for another cache.
+    /// The monitor serves as many caches as it can.
     #[error(transparent)]
     Monitor(#[from] TooManyCaches),
     /// The kernel cannot wipe a page when this process forks (before Linux 4.14), or there is no memory.
     #[error("forks cannot be noticed: {0}")]
     Fork(io::Error),
-    /// The registrar follows objects, and the kernel does not say what is mapped at an address.
+    /// The registrar follows objects, and the kernel cannot be asked what is mapped at an address.
     #[error("a registrar that follows objects needs PROCMAP_QUERY (Linux 6.11)")]
     NoMaps,
 }
 
 /// A cache of registrations.
 ///
-/// Any number of threads may look up at once. Dropping the cache deregisters all entries.
+/// Any number of threads may use it at once. Dropping the cache deregisters all entries.
 pub struct Cache<R: Registrar> {
     registrar: R,
     follows: Follows,
@@ -78,7 +78,7 @@ pub struct Cache<R: Registrar> {
     entries: Arc<Entries>,
     values: Values<Value<R::Registration>>,
     index: Index,
-    /// The slot that served a range that begins at an address with this hash. Only a hint.
+    /// By hash of a range's first address and class: the slot that last served it. Only a hint.
     hints: Box<[AtomicU32]>,
     /// Counts misses: the clock by which the least recently used entry is found.
     clock: AtomicU64,
@@ -139,11 +139,11 @@ impl<R: Registrar> Cache<R> {
 
     /// A registration of memory with (at least) these rights: an entry, or a new one. It is valid until the guard is dropped.
     ///
-    /// After a change of memory that the calling thread can know of, this does not return an entry from before: see
-    /// [`Follows`] and the monitor for what is noticed, and how.
+    /// It never returns an entry from before a change of memory that the calling thread can know of. [`Follows`] and
+    /// the monitor say which changes are noticed, and how.
     ///
     /// # Errors
-    /// The registrar's, if it must register and cannot.
+    /// The registrar's error, if there is no entry and the registration fails.
     pub fn get(
         &self,
         range: VaRange,
@@ -190,7 +190,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Why the cache registers anew at each lookup, if it does.
+    /// Why every lookup makes its own registration, if so.
     #[must_use]
     pub fn off(&self) -> Option<Off> {
         if self.fork.is_child() {
@@ -217,8 +217,8 @@ impl<R: Registrar> Cache<R> {
         self.entries.invalidate(range, crate::why::Cause::Told)
     }
 
-    /// Deregisters entries that ended and that nobody uses. Every miss does this, and so does dropping a guard of such an entry.
-    /// A program that may be silent for long after it has changed memory calls this now and then, to unpin pages.
+    /// Deregisters unused entries that have ended. Every miss does this, and so does dropping the last guard of such an
+    /// entry. A program that changes memory and then makes no lookup for long should call this, to unpin pages.
     pub fn reap(&self) {
         if self.entries.has_dead() && !self.fork.is_child() {
             let mut gone = Gone::new();
@@ -227,7 +227,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Evicts all entries that nobody uses.
+    /// Evicts all idle entries.
     pub fn flush(&self) {
         if self.fork.is_child() {
             return;
@@ -264,7 +264,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// The last lookups, the oldest first, as many as [`Options::trace`] says.
+    /// The last lookups, oldest first; at most [`Options::trace`] of them.
     #[must_use]
     pub fn trace(&self) -> Vec<Event> {
         let trace = self.trace.as_ref();
@@ -279,7 +279,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Ends one use of an entry.
+    /// Unpins an entry, and deregisters what has ended.
     #[inline]
     fn unpin(&self, slot: u32) {
         let orphaned = self.entries.unpin(slot);
@@ -288,7 +288,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Deregisters what ended, and evicts what exceeds the limit of bytes and has become idle.
+    /// Deregisters entries that have ended, and evicts idle ones while the limit of bytes is exceeded.
     #[cold]
     fn tidy(&self) {
         if self.fork.is_child() {
@@ -315,7 +315,7 @@ impl<R: Registrar> Cache<R> {
         self.over.store(exceeds(shelf), Ordering::Relaxed);
     }
 
-    /// Deregisters. The caller holds no lock.
+    /// Deregisters these values. The caller must hold no lock.
     fn end_all(&self, gone: Gone<Value<R::Registration>>) {
         for (range, value) in gone {
             self.end(range, value);
@@ -353,7 +353,8 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
 impl<R: Registrar> Drop for Cache<R> {
     fn drop(&mut self) {
         self.monitor.detach(&self.entries);
-        // No guard exists: all entries are idle or dead. In a forked child they are the parent's.
+        // Guards borrow the cache, so none exists: all entries are idle or dead. In a forked child they are the
+        // parent's, and `flush` does nothing.
         self.flush();
     }
 }

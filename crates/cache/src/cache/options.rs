@@ -1,4 +1,4 @@
-//! What a cache may do: limits and policies.
+//! The options of a cache: limits and policies.
 
 use crate::registrar::Follows;
 use rkey_base::process::page_size;
@@ -10,11 +10,11 @@ use rkey_base::range::VaRange;
 pub enum Rounding {
     /// Nothing.
     Exact,
-    /// Whole pages. They exist if the buffer does.
+    /// Whole pages, which are mapped if the buffer is.
     #[default]
     Pages,
-    /// Multiples of this power of two. If that cannot be registered, exactly the buffer is. Not for registrars that pin: their
-    /// entries must not have a page without a byte of the buffer.
+    /// Multiples of this power of two. If such a range cannot be registered, only the buffer is. Not for registrars
+    /// that pin: each page of their entries must have a byte of the buffer.
     Multiples(u64),
 }
 
@@ -22,21 +22,24 @@ pub enum Rounding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The largest number of entries (`FI_MR_CACHE_MAX_COUNT`). 0 turns the cache off. At most 1,048,576 are used.
+    /// The maximum number of entries (`FI_MR_CACHE_MAX_COUNT`). 0 turns the cache off. Values above 1,048,576 count as
+    /// that.
     pub max_count: usize,
-    /// The largest number of bytes of all entries that nobody uses (`FI_MR_CACHE_MAX_SIZE`); `None`: any number.
+    /// The maximum total bytes of entries, beyond which idle entries are evicted (`FI_MR_CACHE_MAX_SIZE`); `None`: no
+    /// limit.
     pub max_size: Option<u64>,
     /// How much more than the buffer is registered.
     pub rounding: Rounding,
-    /// Whether an entry serves only lookups of exactly its rights, and not those of fewer rights. Set this if peers get keys of
-    /// entries: a peer must not get more than was asked for.
+    /// Whether an entry serves only lookups of exactly its rights, and not those of fewer rights. Set this if peers get
+    /// keys of entries: a peer must not get more rights than the lookup requested.
     pub exact_rights: bool,
-    /// Whether a registrar that pins gets a cache from a monitor that does not see every change. Entries can be stale then.
+    /// Whether a registrar that pins may use a monitor that does not see every change. Entries can then be stale.
     pub accept_partial: bool,
-    /// Whether addresses of devices' memory are different from all others (unified virtual addressing). If not, only memory of
-    /// the host is cached (FI-232).
+    /// Whether no address of device memory equals one of host memory or of another device (unified virtual addressing).
+    /// If not, only host memory is cached (FI-232).
     pub unified_addresses: bool,
-    /// How many lookups are remembered for [`Cache::trace`](super::Cache::trace). Not 0: lookups share a lock.
+    /// How many lookups are recorded for [`Cache::trace`](super::Cache::trace). If it is not 0, all lookups take one
+    /// lock.
     pub trace: usize,
 }
 
@@ -55,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// Options that contradict each other, or the registrar.
+/// Options that contradict each other or the registrar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
@@ -81,7 +84,8 @@ impl Rounding {
         }
     }
 
-    /// The range to register for a buffer. If rounding would reach the end of the address space, the buffer's own.
+    /// The range to register for a buffer: the rounded one, or the buffer's own if rounding would reach the end of the
+    /// address space.
     pub(super) fn round(self, range: VaRange) -> VaRange {
         let size = match self {
             Self::Exact => return range,

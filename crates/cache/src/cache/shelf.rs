@@ -1,4 +1,4 @@
-//! Which slots are free, and which entries to evict: what is under the cache's lock.
+//! Which slots are free, and which entries to evict: the state under the cache's lock.
 
 use crate::table::entries::{CHUNK, Entries};
 use crate::table::index::Index;
@@ -17,7 +17,8 @@ struct Candidate {
     generation: u64,
 }
 
-/// Fewer candidates than this are not worth looking at all entries.
+/// A search keeps this many of the idle entries, or 1 in [`CHUNK`] if that is more: fewer would not be worth a scan of
+/// all entries.
 const CANDIDATES: usize = 16;
 
 /// The state under the lock.
@@ -29,7 +30,7 @@ pub(super) struct Shelf {
     fresh: usize,
     /// How many slots of each chunk are in use.
     in_chunk: Vec<u16>,
-    /// Entries that were idle and the least recently used when they were looked for, the oldest last.
+    /// The least recently used idle entries at the last search, oldest last.
     oldest: Vec<Candidate>,
     /// The bytes of all entries.
     pub(super) bytes: u64,
@@ -74,7 +75,7 @@ impl Shelf {
         Some(slot)
     }
 
-    /// Frees the slots of dead entries that nobody uses.
+    /// Frees the slots of unused dead entries.
     pub(super) fn reap<V>(&mut self, parts: &Parts<'_, V>, gone: &mut Gone<V>) {
         parts.entries.take_dead(|slot| {
             if let Freed::Yes(hits) = parts.entries.slot(slot).word.free() {
@@ -96,7 +97,7 @@ impl Shelf {
         while let Some(it) = self.oldest.pop() {
             let slot = parts.entries.slot(it.slot);
             let used = slot.used.load(std::sync::atomic::Ordering::Relaxed);
-            // If it was used since, others may be older.
+            // An entry that was used since the search may not be the oldest any more.
             if used != it.used || slot.word.generation() != it.generation {
                 continue;
             }
@@ -108,7 +109,7 @@ impl Shelf {
         false
     }
 
-    /// Looks for the idle entries that were least recently used.
+    /// Searches for the least recently used idle entries.
     fn find_oldest(&mut self, entries: &Entries) {
         let idle = (0..self.fresh as u32).filter_map(|number| {
             let slot = entries.slot(number);

@@ -1,4 +1,4 @@
-//! What a cache has done.
+//! Counters and the trace: what a cache has done.
 
 use crate::request::{Kind, Rights};
 use crate::why::Why;
@@ -6,7 +6,7 @@ use rkey_base::range::VaRange;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The counters of a cache, and what it holds now.
+/// The counters of a cache, and its current contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -16,21 +16,21 @@ pub struct Stats {
     pub misses: u64,
     /// Lookups that registered memory for themselves only, whatever the reason.
     pub uncached: u64,
-    /// Tries that found memory changing, at a hit or after a registration.
+    /// Attempts that failed because memory was changing, at a hit or after a registration.
     pub busy: u64,
-    /// Entries that were evicted because of a limit.
+    /// Entries that were evicted because a limit was reached.
     pub evictions: u64,
     /// Entries that ended because their memory changed.
     pub invalidations: u64,
-    /// Entries whose place a larger entry took.
+    /// Entries that a larger entry replaced.
     pub replaced: u64,
-    /// Entries now, with those that are in use and those that ended in use.
+    /// Current entries, including those in use and those that ended while in use.
     pub entries: u64,
     /// The bytes of these entries.
     pub bytes: u64,
 }
 
-/// The counters that lookups without a hit count in. Hits are counted in their entries.
+/// The counters of lookups without a hit. Hits are counted in their entries.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) misses: AtomicU64,
@@ -44,16 +44,16 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// One lookup, as [`Cache::trace`](super::Cache::trace) remembers it.
+/// One lookup, as [`Cache::trace`](super::Cache::trace) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What was looked up.
+    /// The range that was looked up.
     pub range: VaRange,
-    /// With which rights.
+    /// The rights that it requested.
     pub rights: Rights,
-    /// In which kind of memory.
+    /// The kind of memory.
     pub kind: Kind,
-    /// What came of it.
+    /// Its outcome.
     pub why: Why,
 }
 

@@ -1,4 +1,4 @@
-//! The program, or another library, notices changes and says so (FI-248).
+//! A monitor to which the program, or another library, announces changes (FI-248).
 
 use super::subscribers::Subscribers;
 use super::{Monitor, Sees, TooManyCaches, Verdict, pages};
@@ -8,15 +8,16 @@ use rkey_base::range::VaRange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Who notices changes. All methods may be called by several threads at once, and no cache holds a lock meanwhile.
+/// Notices changes. Several threads may call all methods at once; the caches hold no lock during the calls.
 pub trait Source: Send + Sync {
-    /// Starts to watch memory: from now on, changes of it are announced. `false` refuses; the memory is not cached then.
+    /// Starts to watch memory: from now on, the source announces its changes. `false` refuses, and the memory is then
+    /// not cached.
     fn subscribe(&self, range: VaRange) -> bool {
         let _ = range;
         true
     }
 
-    /// An entry of this range ended; others may need the same bytes.
+    /// An entry of this range has ended. Other entries may contain the same bytes.
     fn unsubscribe(&self, range: VaRange) {
         let _ = range;
     }
@@ -28,20 +29,21 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// A source that answers nothing: the program only announces changes.
+/// The source of a program that only announces changes.
 impl Source for () {}
 
 /// When a source announces a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timing {
-    /// Every change, and before its effect; a [`Change`] lasts until the change is complete. A registrar that pins gets a full
-    /// cache.
+    /// Before every change takes effect, with a [`Change`] that lasts until the change is complete. A registrar that
+    /// pins can use the cache.
     Around,
-    /// At some other time, or not all of them. A registrar that pins gets a cache only if the options accept that.
+    /// At another time, or not for every change. A registrar that pins can use the cache only if the options accept
+    /// that.
     Loose,
 }
 
-/// A monitor whose eyes are the program's.
+/// A monitor that relies on the program to announce changes.
 ///
 /// ```
 /// use rkey_base::range::VaRange;
@@ -59,7 +61,7 @@ pub struct Imported<S> {
     source: S,
     timing: Timing,
     subscribers: Subscribers,
-    /// How many changes are under way.
+    /// How many changes are in progress.
     changing: AtomicUsize,
 }
 
@@ -81,14 +83,14 @@ impl<S: Source> Imported<S> {
         &self.source
     }
 
-    /// Memory has changed, or is about to. Ends the entries that have a byte in the pages of the range, in all caches, before it
-    /// returns. Takes no lock and allocates nothing. Returns how many entries ended.
+    /// Announces that memory has changed or is about to. Before it returns, all entries of all caches that have a byte
+    /// in the pages of the range have ended. Takes no lock and allocates nothing. Returns how many entries ended.
     pub fn notify(&self, range: VaRange) -> usize {
         self.subscribers.tell(pages(&range), Cause::Told)
     }
 
-    /// Memory is about to change: as [`Imported::notify`]. Until the guard is dropped, after the change, no registration becomes
-    /// an entry: another thread could otherwise register the old pages in between.
+    /// Announces that memory is about to change, as [`Imported::notify`] does. Drop the result after the change. Until
+    /// then no registration becomes an entry: otherwise another thread could register the old pages in between.
     pub fn change(&self, range: VaRange) -> Change<'_> {
         self.changing.fetch_add(1, Ordering::SeqCst);
         let change = Change(&self.changing);
@@ -97,7 +99,7 @@ impl<S: Source> Imported<S> {
     }
 }
 
-/// A change that is under way.
+/// A change in progress.
 #[derive(Debug)]
 #[must_use = "the change is under way until this is dropped"]
 pub struct Change<'a>(&'a AtomicUsize);
@@ -140,8 +142,8 @@ impl<S: Source> Monitor for Imported<S> {
         self.source.unsubscribe(range);
     }
 
-    /// The entry became pending before this reads the count; `change` raises the count before it looks for entries. So either
-    /// this sees the change, or the change ends the entry.
+    /// The entry became pending before this reads the count, and `change` increments the count before it looks for
+    /// entries. So either this sees the change, or the change ends the entry.
     fn check(&self, range: VaRange) -> Verdict {
         if self.changing.load(Ordering::SeqCst) != 0 {
             Verdict::Busy

@@ -1,11 +1,11 @@
-//! Who notices that memory changes.
+//! Monitors: they notice that memory changes.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`subscribers`] | the caches that a monitor tells |
-//! | [`imported`] | the program, or another library, tells |
-//! | [`disabled`] | nobody tells: no cache |
-//! | [`userfaultfd`] | the kernel tells |
+//! | [`subscribers`] | the caches that a monitor notifies |
+//! | [`imported`] | the program, or another library, announces changes |
+//! | [`disabled`] | no monitor, and so no cache |
+//! | [`userfaultfd`] | the kernel reports changes |
 //! | [`memhooks`] | calls of the C library are intercepted |
 
 pub(crate) mod disabled;
@@ -31,13 +31,13 @@ pub(crate) fn pages(range: &VaRange) -> VaRange {
     VaRange::new(start, end - start).expect("the end is a number")
 }
 
-/// What a monitor sees of the changes of watched memory.
+/// Which changes of watched memory a monitor sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sees {
-    /// Every change that takes a page from an address, but for what `docs/registration-cache.md` lists.
+    /// Every change that takes a page from an address, except those that `docs/registration-cache.md` lists.
     All,
-    /// Not every change. A registrar that pins gets no cache, unless the options accept that.
+    /// Not every change. A registrar that pins cannot use the cache, unless the options accept that.
     Some,
     /// Nothing: there is no cache.
     Nothing,
@@ -50,19 +50,19 @@ pub enum Verdict {
     Fresh,
     /// The memory is not what was watched.
     Changed,
-    /// A change is under way somewhere; nothing can be said.
+    /// A change is in progress somewhere, so the answer is not known.
     Busy,
 }
 
-/// The caches of a monitor are full: 16.
+/// The monitor already serves 16 caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("16 caches use this monitor already")]
 pub struct TooManyCaches;
 
 /// Notices changes of memory, and ends the entries that they concern ([`Entries::invalidate`]).
 ///
-/// The caches call it without holding a lock. A cache whose registrar follows addresses or objects never calls `watch` and
-/// `check`, except of a monitor that [asks for it](Monitor::watches_all).
+/// The caches call it without holding a lock. A cache whose registrar follows addresses or objects calls `watch` and
+/// `check` only if the monitor [requires it](Monitor::watches_all).
 pub trait Monitor: Send + Sync {
     /// The name, as in `FI_MR_CACHE_MONITOR`.
     fn name(&self) -> &'static str;
@@ -70,30 +70,30 @@ pub trait Monitor: Send + Sync {
     /// What it sees.
     fn sees(&self) -> Sees;
 
-    /// From now on, it tells these entries of changes.
+    /// From now on, changes end these entries.
     ///
     /// # Errors
-    /// It has too many already.
+    /// It already serves as many caches as it can.
     fn attach(&self, entries: &Arc<Entries>) -> Result<(), TooManyCaches>;
 
-    /// It no longer refers to these entries when this returns.
+    /// When this returns, the monitor no longer refers to these entries.
     fn detach(&self, entries: &Arc<Entries>);
 
-    /// Watches memory, before it is registered. If the memory is not what was watched there before, the monitor first ends the
-    /// entries that it concerns.
+    /// Watches memory before it is registered. If other memory was watched at these addresses before, the monitor first
+    /// ends the entries there.
     ///
     /// # Errors
-    /// Why the memory cannot be watched. It is not cached then.
+    /// Why the memory cannot be watched; it is then not cached.
     fn watch(&self, range: VaRange) -> Result<(), Refusal>;
 
-    /// Whether all of the memory is watched: asked after `watch`, when the entry has become pending, and before the memory is
+    /// Whether all of the memory is watched. Called after `watch`, once the entry is pending, before the memory is
     /// registered.
     fn confirm(&self, range: VaRange) -> Verdict {
         let _ = range;
         Verdict::Fresh
     }
 
-    /// An entry for which `watch` was called ended. Other entries may have bytes in the same range.
+    /// An entry for which `watch` was called has ended. Other entries may have bytes in the same range.
     fn unwatch(&self, range: VaRange) {
         let _ = range;
     }
@@ -101,10 +101,11 @@ pub trait Monitor: Send + Sync {
     /// Whether a registration that has just been made may become an entry. The entry is pending: changes end it.
     fn check(&self, range: VaRange) -> Verdict;
 
-    /// The same at a hit. The cache reads the entry's state afterwards, so that what this waited for has its effect.
+    /// Like `check`, at a hit. The cache reads the entry's state afterwards, and so sees the effect of every change
+    /// that this call waited for.
     fn validate(&self, range: VaRange) -> Verdict;
 
-    /// Whether it wants `watch` to be called for registrars that do not pin, too.
+    /// Whether caches call `watch` also for registrars that do not pin.
     fn watches_all(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
-//! The caches that a monitor tells of changes. Telling them takes no lock and allocates nothing; a cache that leaves waits until
-//! nobody tells it any more.
+//! The caches that a monitor notifies of changes. Notifying them takes no lock and allocates nothing. A cache that
+//! leaves waits until no thread is notifying it.
 
-// UNSAFETY: references to entries that several threads read and one replaces, without a lock: raw pointers of `Arc`s.
+// UNSAFETY: holds raw pointers from `Arc`s, which several threads read and one replaces without a lock.
 #![allow(unsafe_code)]
 
 use super::TooManyCaches;
@@ -46,7 +46,8 @@ impl Subscribers {
         Err(TooManyCaches)
     }
 
-    /// Removes entries, and waits until no thread uses them on behalf of this monitor. Not to be called from `tell`.
+    /// Removes entries, and waits until no thread is in `tell`. Must not be called from `tell`, which would wait for
+    /// itself.
     pub(crate) fn remove(&self, entries: &Arc<Entries>) {
         let raw = Arc::as_ptr(entries).cast_mut();
         for place in &self.entries {
@@ -67,7 +68,7 @@ impl Subscribers {
         }
     }
 
-    /// Ends all entries that have a byte in the range. Returns how many.
+    /// Ends all entries that have a byte in the range. Returns how many ended.
     pub(crate) fn tell(&self, range: VaRange, cause: Cause) -> usize {
         self.telling.fetch_add(1, Ordering::SeqCst);
         let mut count = 0;

@@ -1,9 +1,9 @@
 //! All entries of a cache: their ranges, and what ends them.
 //!
-//! A monitor has a reference to this and calls [`Entries::invalidate`], in whatever state the program is: in the middle of
-//! `munmap`, `free` or a signal handler, with any lock held. So that takes no lock, allocates nothing and makes no system call.
-//! It marks entries; the cache frees them at its next opportunity. What is marked is the invalidation set: it is never larger
-//! than the table, and an entry is in it once, however many changes concern it.
+//! A monitor holds a reference to the entries and may call [`Entries::invalidate`] at any time: in the middle of
+//! `munmap`, `free` or a signal handler, with any lock held. So `invalidate` takes no lock, allocates nothing and makes
+//! no system call: it only marks entries, and the cache frees them later. The marks are in the table itself, so there
+//! is at most one for each entry, however many changes affect it.
 
 use super::word::{OVERFLOW_HITS, Pin, Word};
 use crate::request::Class;
@@ -15,13 +15,13 @@ use std::sync::OnceLock;
 /// Slots that are allocated together.
 pub(crate) const CHUNK: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// No slot.
+/// The number that means "no slot".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// How many ended entries are remembered, for explanations.
+/// How many ended entries are recorded, for explanations.
 const REMEMBERED: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// The largest number of entries that a table can have.
+/// The maximum number of entries of a table.
 pub(crate) const MOST: usize = 1 << 20;
 
 /// One entry, or room for one.
@@ -34,7 +34,7 @@ pub(crate) struct Slot {
     class: AtomicU64,
     /// The time of the last use, on the cache's clock.
     pub(crate) used: AtomicU64,
-    /// Hits that are no longer counted in the word, less pins that were no hits.
+    /// Hits that are no longer counted in the word, minus pins that were not hits. May wrap.
     hits: AtomicU64,
     /// The next slot in the queue of dead entries.
     next: AtomicU32,
@@ -53,7 +53,7 @@ impl Slot {
         }
     }
 
-    /// The entry's range. Unless the entry is pinned or the slots are locked, it may be that of no entry.
+    /// The entry's range. Unless the entry is pinned or the slots are locked, its two ends may be of different entries.
     #[inline]
     pub(crate) fn range(&self) -> VaRange {
         let start = self.start.load(Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Slot {
         self.hits.fetch_add(hits, Ordering::Relaxed);
     }
 
-    /// Takes back one hit: the pin was none.
+    /// Subtracts a hit: the last pin was not one.
     pub(crate) fn no_hit(&self) {
         self.hits.fetch_sub(1, Ordering::Relaxed);
     }
@@ -109,7 +109,7 @@ impl Chunk {
     }
 }
 
-/// An entry that ended, in pieces that may be of different entries: good enough to explain.
+/// The record of an entry that ended. Its fields may be of different entries, which is good enough for explanations.
 #[derive(Debug)]
 struct Ended {
     start: AtomicU64,
@@ -181,7 +181,7 @@ impl Entries {
         self.high.load(Ordering::Acquire)
     }
 
-    /// Begins an entry in a free slot, used by the caller. The caller has the lock of the slots.
+    /// Begins an entry in a free slot, pinned by the caller. The caller has the lock of the slots.
     pub(crate) fn claim(&self, number: u32, range: VaRange, class: Class) {
         let index = number as usize;
         let chunk = self.chunks[index / CHUNK].get_or_init(Chunk::new);
@@ -200,7 +200,7 @@ impl Entries {
         self.slot(number).word.arm();
     }
 
-    /// Forgets the range of a chunk of which no slot is in use. The caller has the lock of the slots.
+    /// Resets the range of a chunk that has no slot in use. The caller has the lock of the slots.
     pub(crate) fn reset_chunk(&self, number: u32) {
         if let Some(chunk) = self.chunks[number as usize / CHUNK].get() {
             chunk.lowest.store(u64::MAX, Ordering::SeqCst);
@@ -230,7 +230,7 @@ impl Entries {
                 return false;
             }
         }
-        // The slot may have got another entry between the first look and the pin.
+        // Check again: the slot may have got another entry between the first check and the pin.
         if slot.serves(range, want, exact) {
             return true;
         }
@@ -239,7 +239,7 @@ impl Entries {
         false
     }
 
-    /// Ends one use of an entry. `true` if there is something to reap.
+    /// Unpins an entry. `true` if there is something to reap.
     #[inline]
     pub(crate) fn unpin(&self, number: u32) -> bool {
         let orphaned = self.slot(number).word.unpin();
@@ -258,7 +258,7 @@ impl Entries {
         cleared.ended
     }
 
-    /// Ends a pinned entry, in whose range other memory was found.
+    /// Ends a pinned entry because other memory was found in its range.
     pub(crate) fn end_replaced(&self, number: u32) {
         if self.clear(number) {
             self.remember(self.slot(number).range(), Cause::Replaced);
@@ -266,8 +266,8 @@ impl Entries {
         }
     }
 
-    /// Ends every entry that has a byte in `range`, now (a monitor passes whole pages): a lookup that begins after this returns does not get one of them.
-    /// Entries that are being registered end as well.
+    /// Ends every entry that has a byte in `range` (monitors pass whole pages), including those that are being
+    /// registered. No lookup that begins after this returns gets one of them.
     ///
     /// Takes no lock, allocates nothing, makes no system call: it may be called from a signal handler, and inside any function
     /// of the C library. Returns how many entries ended.
@@ -282,8 +282,9 @@ impl Entries {
                 continue;
             };
             for (inner, slot) in chunk.slots.iter().enumerate() {
-                // A slot that gets another entry meanwhile needs no second look: that entry is newer than the change. If its
-                // range is mixed up with the old one's, ending it is a loss, but no error.
+                // A slot that gets another entry meanwhile need not be checked again, because that entry is newer than
+                // the change. If the range read here is mixed from both, ending the new entry costs a miss but is not
+                // an error.
                 if slot.word.is_valid_or_pending()
                     && slot.range().overlaps(&range)
                     && self.clear((index * CHUNK + inner) as u32)
@@ -303,7 +304,7 @@ impl Entries {
         self.invalidate(everything, cause)
     }
 
-    /// How many entries were invalidated so far.
+    /// How many entries have been invalidated.
     #[must_use]
     pub fn invalidated(&self) -> u64 {
         self.invalidated.load(Ordering::Relaxed)
@@ -316,7 +317,7 @@ impl Entries {
         ended.cause.store(cause as u64, Ordering::Relaxed);
     }
 
-    /// Why the last entry that covered the range ended, if that was not long ago.
+    /// Why the last entry that covered the range ended, if that is still recorded.
     pub(crate) fn end_of(&self, range: &VaRange) -> Option<Cause> {
         let count = self.ended_count.load(Ordering::Relaxed);
         let newest_first = (count.saturating_sub(REMEMBERED)..count).rev();
@@ -329,7 +330,7 @@ impl Entries {
         })
     }
 
-    /// Puts a dead entry without users on the queue. Lock-free.
+    /// Puts an unused dead entry on the queue. Lock-free.
     fn queue(&self, number: u32) {
         let slot = self.slot(number);
         if !slot.word.queue() {
@@ -358,7 +359,7 @@ impl Entries {
     pub(crate) fn take_dead(&self, mut each: impl FnMut(u32)) {
         let mut number = self.dead.swap(NONE, Ordering::AcqRel);
         while number != NONE {
-            // Freeing the slot allows it to be queued again, so its link is read first.
+            // Read the link first: once its slot is freed, it can be queued again.
             let next = self.slot(number).next.load(Ordering::Relaxed);
             each(number);
             number = next;

@@ -1,11 +1,12 @@
-//! From an address to an entry.
+//! Finds an entry by address.
 //!
-//! The entries of one class (rights and kind) are sorted by where they begin, and no entry contains another one of its class.
-//! So they are sorted by where they end, too, and only one entry of a class can contain a range: the last one that begins at or
-//! before it.
+//! The entries of one class (rights and kind) are sorted by their first address, and none contains another of its
+//! class. So they are also sorted by their ends, and if an entry of the class contains a range, the last one that
+//! begins at or before the range does.
 //!
-//! One thread at a time changes the index, while others read it. A reader may see a list in the middle of a change; so what
-//! it gets is a *candidate*, which it must pin and compare. At worst it misses an entry, and the cache looks again with the lock.
+//! One thread at a time changes the index, while others read it. A reader may see a list in the middle of a change, so
+//! it only gets a *candidate*, which it must pin and compare. At worst it misses an entry, and the cache searches again
+//! under the lock.
 
 use super::entries::NONE;
 use crate::request::Class;
@@ -113,7 +114,8 @@ impl Index {
             .find_map(|list| list.before(address).filter(|&slot| accept(slot)))
     }
 
-    /// Removes entries that are not valid and hide others that may serve a lookup. The caller has the lock of the slots.
+    /// Removes entries that have ended but still hide others that may serve a lookup. The caller has the lock of the
+    /// slots.
     pub(crate) fn unhide(
         &self,
         address: u64,
@@ -138,7 +140,7 @@ impl Index {
         self.list(class)?.before(address)
     }
 
-    /// Each entry of any class that may be the nearest neighbour of an address: for explanations.
+    /// The entries next to an address, of every class, for explanations.
     pub(crate) fn neighbours(&self, address: u64) -> impl Iterator<Item = u32> + '_ {
         self.lists()
             .iter()
@@ -154,8 +156,8 @@ impl Index {
             .find(|list| list.class() == class)
     }
 
-    /// The entries of the class of a new entry whose place it takes: those that begin in it and end in it. The caller has the
-    /// lock of the slots.
+    /// The entries of a class that a new entry of it replaces: those that it contains. The caller has the lock of the
+    /// slots.
     pub(crate) fn contained(
         &self,
         class: Class,
@@ -215,7 +217,7 @@ impl Index {
         Some(list)
     }
 
-    /// Removes an entry, if it is there. The caller has the lock of the slots.
+    /// Removes an entry, if it is listed. The caller has the lock of the slots.
     pub(crate) fn remove(&self, class: Class, start: u64, slot: u32) {
         let Some((list, arrays)) = self
             .list(class)
@@ -224,7 +226,7 @@ impl Index {
             return;
         };
         let len = list.len.load(Ordering::Relaxed);
-        // No two entries of a class begin at one address.
+        // No two listed entries of a class begin at the same address.
         let Some(position) = List::position(arrays, len, start).checked_sub(1) else {
             return;
         };

@@ -1,11 +1,11 @@
-//! Where entries are, and how they begin and end: the part of the cache that monitors reach into.
+//! The entries, and how they begin and end: the part of the cache that monitors access.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`word`] | the life of one entry, in one atomic word |
 //! | [`entries`] | all entries: their ranges, and what ends them |
 //! | [`values`] | the registrations of entries |
-//! | [`index`] | from an address to an entry |
+//! | [`index`] | finds an entry by address |
 
 pub(crate) mod entries;
 pub(crate) mod index;

@@ -1,7 +1,7 @@
 //! The registrations of entries. A value may be read while its entry is pinned, and written or taken while its slot belongs to
 //! one thread; the entry's word says which.
 
-// UNSAFETY: a cell that many threads read and one thread at a time writes, without a lock.
+// UNSAFETY: the cells are read by many threads and written by one at a time, without a lock.
 #![allow(unsafe_code)]
 
 use super::entries::CHUNK;
@@ -22,7 +22,7 @@ unsafe impl<T: Send + Sync> Sync for Values<T> {}
 unsafe impl<T: Send> Send for Values<T> {}
 
 impl<T> Values<T> {
-    /// Room for `capacity` values, allocated when it is needed.
+    /// Room for `capacity` values, allocated on first use.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             chunks: (0..capacity.div_ceil(CHUNK))
@@ -43,11 +43,11 @@ impl<T> Values<T> {
     /// The value of a slot.
     ///
     /// # Safety
-    /// The caller has pinned the slot's entry (or has claimed it), has or will have published it, and keeps it pinned for as
-    /// long as it uses the reference.
+    /// The caller has pinned the slot's entry or claimed it, and keeps it pinned for as long as it uses the reference.
+    /// A claimed entry's value is not stored or taken meanwhile.
     #[inline]
     pub(crate) unsafe fn get(&self, slot: u32) -> Option<&T> {
-        // SAFETY: while the entry is pinned, nobody has the right to `put` or `take`.
+        // SAFETY: while the entry is pinned, the contracts of `put` and `take` forbid calling them for this slot.
         unsafe { (*self.cell(slot).get()).as_ref() }
     }
 
@@ -63,8 +63,8 @@ impl<T> Values<T> {
     /// Takes the value of a slot.
     ///
     /// # Safety
-    /// The caller has freed the slot (`Word::free`, `Word::evict`), and no thread can have claimed it since; or it has claimed
-    /// the slot and never publishes its entry.
+    /// The caller has freed the slot (`Word::free`, `Word::evict`), and no thread can have claimed it since; or the
+    /// caller has claimed the slot and never publishes its entry.
     pub(crate) unsafe fn take(&self, slot: u32) -> Option<T> {
         // SAFETY: a slot is freed only without users, and a free slot cannot be pinned, so nobody reads the cell.
         unsafe { (*self.cell(slot).get()).take() }

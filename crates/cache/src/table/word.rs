@@ -9,9 +9,9 @@
 //!                                   └────────────────► queued ──────────► free
 //! ```
 //!
-//! `clear` is what a monitor does: it takes no lock, allocates nothing and never waits for another thread. An entry that is dead
-//! and unused is *orphaned*: whoever orphans it (the monitor, or the last user) puts it on the queue of dead entries, exactly
-//! once.
+//! `clear` is what a monitor does: it takes no lock, allocates nothing and never waits for another thread. An entry
+//! that is dead and unused is *orphaned*. The thread that orphans it (the monitor's, or the last user's) puts it on the
+//! queue of dead entries, exactly once.
 //!
 //! The word has the number of users (16 bits), four flags, a generation (20 bits) and a count of hits (24 bits). The count is
 //! at the top so that it overflows into nothing; [`Pin`] reports the overflow in time.
@@ -20,8 +20,8 @@ use crate::sync::{AtomicU64, Ordering};
 
 const USER: u64 = 1;
 const USERS: u64 = 0xFFFF;
-/// More users than this are refused. Threads that are about to be refused count as users for a moment, hence the distance
-/// from the end of the field.
+/// The maximum number of users. Threads that are about to be refused count as users for a moment, so this is well below
+/// the limit of the field.
 const MOST_USERS: u64 = 0xF000;
 const CLAIMED: u64 = 1 << 16;
 const PENDING: u64 = 1 << 17;
@@ -39,16 +39,17 @@ pub(crate) const OVERFLOW_HITS: u64 = OVERFLOW / HIT;
 #[derive(Debug)]
 pub(crate) struct Word(AtomicU64);
 
-/// What came of a try to use an entry.
+/// The result of trying to use an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pin {
     /// The entry is valid, and stays allocated until it is unpinned.
     Held,
-    /// As `Held`; the caller must take the overflow of the count of hits.
+    /// Like `Held`, and the caller must call [`Word::take_overflow`].
     HeldAndOverflowed,
     /// The entry is not valid (or has too many users). If `orphaned`, the caller must queue it.
     Refused {
-        /// This try kept somebody else from orphaning it.
+        /// Another thread ended the entry, or stopped using it, while this try counted as a user, and so did not queue
+        /// it.
         orphaned: bool,
     },
 }
@@ -58,7 +59,7 @@ pub(crate) enum Pin {
 pub(crate) struct Cleared {
     /// The entry was valid or pending.
     pub(crate) ended: bool,
-    /// It has no users: the caller must queue it.
+    /// The entry has no users: the caller must queue it.
     pub(crate) orphaned: bool,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Cleared {
 pub(crate) enum Freed {
     /// The slot is free; the entry had this many hits.
     Yes(u64),
-    /// The entry has users: the last one queues it again.
+    /// The entry has users, the last of which queues it again.
     No,
 }
 
@@ -81,13 +82,13 @@ impl Word {
         Self(AtomicU64::new(0))
     }
 
-    /// Begins an entry, used by the caller, in a free slot. Only one thread at a time claims or frees slots.
+    /// Begins an entry in a free slot, with the caller as its user. Only one thread at a time claims or frees slots.
     pub(crate) fn claim(&self) {
-        // Threads that look at the free slot may count as users for a moment, so this adds.
+        // Add instead of storing, because threads that try to pin the free slot count as users for a moment.
         self.0.fetch_add(CLAIMED | USER, Ordering::AcqRel);
     }
 
-    /// Makes a claimed entry pending: from now on, changes end it. Its range must have been stored before.
+    /// Makes a claimed entry pending: from now on, changes end it. Its range must be stored already.
     pub(crate) fn arm(&self) {
         self.0.fetch_or(PENDING, Ordering::SeqCst);
     }
@@ -123,7 +124,7 @@ impl Word {
         self.0.fetch_and(!OVERFLOW, Ordering::Relaxed) & OVERFLOW != 0
     }
 
-    /// Ends one use. `true` if it orphaned the entry: the caller must queue it.
+    /// Ends one use. `true` if this orphaned the entry: the caller must queue it.
     #[inline]
     #[must_use]
     pub(crate) fn unpin(&self) -> bool {
@@ -136,18 +137,18 @@ impl Word {
         self.0.load(Ordering::Acquire) & VALID != 0
     }
 
-    /// Whether the slot has an entry that a change of memory concerns.
+    /// Whether the slot has an entry that a change of memory can end.
     #[inline]
     pub(crate) fn is_valid_or_pending(&self) -> bool {
         self.0.load(Ordering::SeqCst) & (VALID | PENDING) != 0
     }
 
-    /// Whether the slot has a valid entry that nobody uses.
+    /// Whether the slot has a valid entry without users.
     pub(crate) fn is_idle(&self) -> bool {
         self.0.load(Ordering::Acquire) & (VALID | USERS) == VALID
     }
 
-    /// Which of the slot's entries this is.
+    /// The generation, which distinguishes the slot's entries.
     pub(crate) fn generation(&self) -> u64 {
         self.0.load(Ordering::Acquire) & GENERATIONS
     }
@@ -181,12 +182,12 @@ impl Word {
         self.free_if(|word| word & USERS == 0, QUEUED)
     }
 
-    /// Frees the slot of an entry, if it is valid and nobody uses it.
+    /// Frees the slot of an entry, if it is valid and has no users.
     pub(crate) fn evict(&self) -> Freed {
         self.free_if(|word| word & (VALID | USERS) == VALID, 0)
     }
 
-    /// Frees the slot if `may`, or else takes the flags `otherwise` from it.
+    /// Frees the slot if `may` returns `true`; otherwise clears the flags `otherwise`.
     fn free_if(&self, may: impl Fn(u64) -> bool, otherwise: u64) -> Freed {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
@@ -230,7 +231,7 @@ mod tests {
         assert!(cleared.ended && !cleared.orphaned);
         assert!(word.unpin());
         assert!(word.queue() && !word.queue());
-        // Three tries to use it: one succeeded.
+        // Three attempts to use it count as hits here, of which one succeeded.
         assert_eq!(word.free(), Freed::Yes(3));
         assert_eq!(word.hits(), 0);
     }

@@ -1,15 +1,15 @@
-//! Memory of this process that a test maps, unmaps and changes by hand, at addresses of its own.
+//! Memory that a test maps, unmaps and changes itself, at its own addresses.
 
 #![allow(dead_code, reason = "each test program uses a part of what they share")]
-// UNSAFETY: the tests are about what happens when memory goes away under a program's feet.
+// UNSAFETY: the tests unmap and replace memory.
 #![allow(unsafe_code)]
 
 use rkey_base::range::VaRange;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Addresses of this process that nobody else uses: far from those where the kernel puts mappings, so that nothing gets into a
-/// hole. Dropping it unmaps them.
+/// Addresses that only the test uses: far from those that the kernel chooses for mappings, so that nothing is mapped
+/// into a hole. Dropping it unmaps them.
 pub(crate) struct Arena {
     start: u64,
     len: u64,
@@ -93,7 +93,7 @@ impl Arena {
         mapped != libc::MAP_FAILED
     }
 
-    /// Unmaps the range. Another thread of this test may map something there, nobody else.
+    /// Unmaps the range. Only other threads of this test may map something there.
     pub(crate) fn unmap(&self, range: &VaRange) {
         assert!(self.start < range.start() && range.end() < self.start + self.len);
         // SAFETY: as in `map_by`.
@@ -129,7 +129,7 @@ pub(crate) fn advise(range: &VaRange, advice: i32) -> std::io::Result<()> {
     }
 }
 
-/// Moves memory, both places in arenas.
+/// Moves memory. Both ranges are in arenas.
 pub(crate) fn remap(from: &VaRange, to: &VaRange, flags: i32) -> std::io::Result<()> {
     // SAFETY: as in `advise`.
     let moved = unsafe {

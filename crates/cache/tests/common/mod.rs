@@ -1,4 +1,4 @@
-//! A registrar that pins pages of a world without memory, and checks that nobody misuses it.
+//! A registrar that pins the pages of a simulated address space, and checks how it is used.
 
 #![allow(dead_code, reason = "each test program uses a part of what they share")]
 
@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The size of a page of the world.
+/// The size of a simulated page.
 pub(crate) const PAGE: u64 = 0x1000;
 
-/// Which page is mapped at each address: a number that changes with every change.
+/// The simulated address space: a number for the page at each address, which every change replaces.
 pub(crate) struct World {
     pages: Vec<AtomicU64>,
     changes: AtomicU64,
@@ -47,7 +47,7 @@ impl World {
     }
 }
 
-/// What the registrar gives out.
+/// A registration.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     id: u64,
@@ -64,7 +64,7 @@ impl Pinned {
     }
 }
 
-/// Refuses this many registrations at a time.
+/// The error of a registrar that has reached its limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 

@@ -1,5 +1,5 @@
-//! A registrar that truly pins, without hardware or privilege: the fixed buffers of an `io_uring`. What is sent from a fixed
-//! buffer comes from the pages that were mapped when it was registered.
+//! A registrar that really pins pages, without hardware or privilege: the fixed buffers of an `io_uring`. Data sent
+//! from a fixed buffer comes from the pages that were mapped when the buffer was registered.
 
 // UNSAFETY: the kernel reads memory whose addresses the test chooses.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 /// The number of fixed buffers.
 const BUFFERS: u32 = 256;
 
-/// A ring with a pipe as its network.
+/// A ring that sends to a pipe.
 pub(crate) struct Ring {
     ring: Mutex<IoUring>,
     free: Mutex<Vec<u16>>,

@@ -39,9 +39,9 @@ pub(super) enum Ask {
     Unbind,
     /// Allocate memory that can be leased, and register it.
     AllocateShared(u64),
-    /// The checksum of the first bytes of that memory.
+    /// The checksum of the first bytes of the shared memory.
     SharedSum(u64),
-    /// Deregister that memory.
+    /// Deregister the shared memory.
     DeregisterShared,
     /// Prepare for one of the ten mistakes.
     Bait(Bait),
@@ -152,7 +152,7 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The checksum by which both sides compare bytes (FNV-1a).
+/// The checksum that both sides use to compare bytes (FNV-1a).
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

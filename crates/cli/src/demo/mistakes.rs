@@ -130,7 +130,7 @@ impl Mistake {
     fn make(&self, device: &Device, owner: &Owner) -> anyhow::Result<String> {
         let key = (self.spoil)(owner.key(&Ask::Bait(self.bait))?)?;
         let connection = device.connect(owner.address)?;
-        // This is larger than any key here, so that the local side never refuses.
+        // Larger than the memory of any key here, so that the local side never refuses.
         let local = device
             .domain()?
             .register(vec![0xeeu8; 8192], Access::empty())?;

@@ -1,4 +1,4 @@
-//! The steps of the demo: printed as they happen, and once more as a table.
+//! The steps of the demo: printed as they happen, and at the end as a table.
 
 use crate::style;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table};

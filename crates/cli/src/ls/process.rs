@@ -229,7 +229,8 @@ fn title(noun: &str) -> String {
     first.into_iter().chain(letters).chain(['s']).collect()
 }
 
-/// The size of a region. Front ends whose programs need not register local buffers have one region over all memory.
+/// The size of a region. Front ends that let programs use unregistered local buffers have one region over all
+/// memory.
 fn extent(base: u64, len: u64) -> String {
     if is_everything(base, len) {
         "all memory, for local buffers that need no region".to_owned()

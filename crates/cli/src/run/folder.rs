@@ -67,7 +67,7 @@ fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
     format!("{FOLDER}{hash:016x}")
 }
 
-/// Our directory for temporary files, which other users cannot change.
+/// Our private directory for temporary files, which other users cannot change.
 pub(super) fn private() -> Result<PathBuf> {
     // The program may change its working directory, so the directory needs its whole path.
     let temporary =

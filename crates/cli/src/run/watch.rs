@@ -1,6 +1,7 @@
 //! Runs a program as a child, and prints at its end what was refused.
 //!
-//! Devices of the program and of its children append refusals to our file. Signals for the program are forwarded to it.
+//! The devices of the program and of its children append refusals to our file. Signals that are sent only to this
+//! process are forwarded to the program.
 
 use super::folder;
 use super::tidy::{REPORT, lock};

@@ -1,6 +1,6 @@
-//! The hooks: one for each function that takes memory away. They take no lock, allocate nothing, and keep `errno`.
+//! The hooks: one for each function that takes memory away. They take no lock, allocate nothing, and preserve `errno`.
 
-// UNSAFETY: functions with the C calling convention that call the ones that they stand for.
+// UNSAFETY: defines functions with the C calling convention, which call the functions that they replace.
 #![allow(unsafe_code)]
 
 use super::{NotHooked, Path, STATE};
@@ -44,7 +44,7 @@ macro_rules! hooks {
     };
 }
 
-/// The function that a hook stands for.
+/// The function that a hook replaces.
 trait Call {
     type Function;
     fn get() -> Self::Function;
@@ -88,7 +88,7 @@ fn look_up(name: &CStr) -> Option<usize> {
     (!found.is_null()).then(|| found.expose_provenance())
 }
 
-/// Finds the functions. Before this has returned, no hook is called.
+/// Finds the functions. No hook is called before this has returned.
 pub(super) fn find_originals() -> Result<(), NotHooked> {
     let missing = |name: &'static CStr| NotHooked::Missing(name.to_str().unwrap_or("?"));
     for hook in HOOKS {
@@ -107,7 +107,7 @@ pub(super) fn hook_of(name: &CStr) -> Option<(usize, usize)> {
     Some((hook.original.load(Ordering::Relaxed), (hook.hook)()))
 }
 
-/// The pages of `len` bytes from an address. If that is nonsense, the call fails, so that any range is right.
+/// The pages of `len` bytes at an address. `None` if the range is invalid: the call will then fail.
 fn memory(address: *const c_void, len: usize) -> Option<VaRange> {
     VaRange::new(address.addr() as u64, len as u64).map(|range| pages(&range))
 }
@@ -159,7 +159,7 @@ unsafe extern "C" fn mmap64(
     mapping(address, len, flags, call)
 }
 
-/// The last argument is there only with `MREMAP_FIXED`; whatever is in its place is passed on unread otherwise.
+/// Callers pass the last argument only with `MREMAP_FIXED`. Otherwise this passes on whatever is in its place.
 unsafe extern "C" fn mremap(
     address: *mut c_void,
     len: usize,
@@ -237,7 +237,7 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
 }
 
 unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
-    // The length is that of the segment: everything above it will do.
+    // The segment's length is not known here, so everything above its start counts as changed.
     let _change = STATE.change(above(address.addr() as u64), Cause::Unmapped);
     // SAFETY: the caller's argument, for the function that it has called.
     unsafe { original::Shmdt::get()(address) }
@@ -290,13 +290,13 @@ unsafe extern "C" fn reallocarray(address: *mut c_void, count: usize, size: usiz
 }
 
 unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
-    // Which memory goes is the linker's secret.
+    // The linker does not say which memory it unmaps.
     let _change = STATE.change(None, Cause::Unmapped);
     // SAFETY: the caller's argument, for the function that it has called.
     unsafe { original::Dlclose::get()(handle) }
 }
 
-/// Memory of its own, far from any buffer's.
+/// Maps new memory for `exercise`.
 fn map(address: *mut c_void, flags: c_int) -> *mut c_void {
     // SAFETY: private memory at an address of the kernel's choice, or over memory that `exercise` has mapped.
     unsafe {
@@ -311,10 +311,10 @@ fn map(address: *mut c_void, flags: c_int) -> *mut c_void {
     }
 }
 
-/// Large enough that the allocator uses a mapping of its own.
+/// Large enough that the allocator uses a separate mapping.
 const LEN: usize = 1 << 22;
 
-/// Changes memory of its own in one way.
+/// Maps or allocates memory, and changes it in one way.
 pub(super) fn exercise(path: Path) {
     if matches!(path, Path::Free | Path::Realloc) {
         // SAFETY: memory of the allocator, which this frees once.

@@ -1,16 +1,17 @@
-//! Calls of the C library are intercepted (`FI_MR_CACHE_MONITOR=memhooks`), at the layer of the ELF linker: each loaded object
-//! calls other objects through slots that the linker fills in, and these slots get other addresses. No code is changed, so
-//! no other thread can be in the middle of it.
+//! Intercepts calls to the C library (`FI_MR_CACHE_MONITOR=memhooks`) at the level of the ELF linker: each loaded
+//! object calls other objects through slots that the linker fills in, and this monitor stores the addresses of its
+//! hooks there. No code is patched, so no thread can be executing a half-changed function.
 //!
-//! A hook ends the entries, then calls the function. While one is in progress, no registration becomes an entry. So a lookup
+//! A hook ends the entries, then calls the function. While a hook runs, no registration becomes an entry. So a lookup
 //! needs no check: when the function takes effect, no valid entry is left.
 //!
-//! What does not go through a slot is not seen: system calls without the C library (Go), and calls inside the C library, such as the
-//! `munmap` of a thread's stack. Those of the allocator are covered by hooks of `free` and `realloc`: an entry ends when its buffer
-//! is freed, and pages with a live buffer are not given back. So this monitor [sees only some](Sees::Some) changes, and
-//! [`Memhooks::sees_paths`] tests which.
+//! The monitor does not see calls that bypass the slots: system calls made without the C library (Go), and calls inside
+//! the C library, such as the `munmap` of a thread's stack. The hooks of `free` and `realloc` cover the allocator's own
+//! calls: an entry ends when its buffer is freed, and the allocator does not return pages that have a live buffer. So
+//! this monitor [sees only some](Sees::Some) changes, and [`Memhooks::sees_paths`] tests which.
 //!
-//! Hooks are never removed: another thread may be in one. The object that contains this code must stay loaded.
+//! Hooks are never removed, because another thread may be in one. So the object that contains this code must stay
+//! loaded.
 
 mod calls;
 mod slots;
@@ -24,7 +25,7 @@ use rkey_base::range::VaRange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Whom the hooks tell. One for all caches, as there is one set of hooks.
+/// The caches that the hooks notify. There is one set of hooks, and so one list for all caches.
 static STATE: State = State {
     subscribers: Subscribers::new(),
     changing: AtomicUsize::new(0),
@@ -36,14 +37,14 @@ static LOADED: Mutex<Option<u64>> = Mutex::new(None);
 
 struct State {
     subscribers: Subscribers,
-    /// How many hooked calls are under way.
+    /// How many hooked calls are in progress.
     changing: AtomicUsize,
     /// How many were made.
     calls: AtomicU64,
 }
 
 impl State {
-    /// A hooked call is about to change this memory. It is under way until the guard is dropped.
+    /// Called by a hook that is about to change this memory. The call is in progress until the guard is dropped.
     fn change(&self, range: Option<VaRange>, cause: Cause) -> Change<'_> {
         self.changing.fetch_add(1, Ordering::SeqCst);
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -87,13 +88,13 @@ pub enum Path {
     Mremap,
     /// `madvise(MADV_DONTNEED)`.
     Madvise,
-    /// `free` of memory that has a mapping of its own.
+    /// `free` of memory that has a separate mapping.
     Free,
     /// `realloc` of such memory.
     Realloc,
     /// A pointer that `dlsym` returns.
     Dlsym,
-    /// The system call, not through the C library.
+    /// A system call made without the C library.
     SystemCall,
 }
 
@@ -138,7 +139,7 @@ impl Memhooks {
         STATE.calls.load(Ordering::Relaxed)
     }
 
-    /// Changes memory of its own in each way, and says of which it was told.
+    /// Changes some memory in each way. Returns for each whether a hook saw it.
     #[must_use]
     pub fn sees_paths(&self) -> [(Path, bool); 8] {
         Path::ALL.map(|path| {
@@ -166,7 +167,7 @@ impl Monitor for Memhooks {
         STATE.subscribers.remove(entries);
     }
 
-    /// All memory is watched; objects that were loaded since the last time get their slots set.
+    /// All memory is watched. This sets the slots of objects that were loaded since the last call.
     fn watch(&self, _: VaRange) -> Result<(), Refusal> {
         let now = slots::loaded();
         let mut loaded = LOADED.lock();
@@ -177,8 +178,8 @@ impl Monitor for Memhooks {
         Ok(())
     }
 
-    /// The entry became pending before this reads the count; a hook raises the count before it looks for entries. So either this
-    /// sees the call, or the call ends the entry.
+    /// The entry became pending before this reads the count, and a hook increments the count before it looks for
+    /// entries. So either this sees the call, or the call ends the entry.
     fn check(&self, _: VaRange) -> Verdict {
         if STATE.changing.load(Ordering::SeqCst) == 0 {
             Verdict::Fresh

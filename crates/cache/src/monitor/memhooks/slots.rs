@@ -1,7 +1,7 @@
 //! The slots through which loaded objects call functions of other objects: relocations of the types `JUMP_SLOT` and `GLOB_DAT`,
 //! and pointers to functions in data.
 
-// UNSAFETY: walks the tables of the dynamic linker, and stores to the slots that they name.
+// UNSAFETY: walks the dynamic linker's tables, and stores to the slots that they name.
 #![allow(unsafe_code)]
 
 use super::calls;
@@ -49,7 +49,7 @@ struct Object {
     strings: u64,
     symbols: u64,
     tables: [(u64, u64); 2],
-    /// What the linker has made read-only after it had filled in the slots.
+    /// The range that the linker made read-only after it had filled in the slots.
     read_only: (u64, u64),
 }
 
@@ -57,7 +57,7 @@ fn pointer<T>(address: u64) -> *mut T {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// How many objects were loaded so far.
+/// How many objects have been loaded.
 pub(super) fn loaded() -> u64 {
     let mut count = 0_u64;
     // SAFETY: the callback matches the type, and the pointer lives until the call returns.
@@ -75,7 +75,7 @@ unsafe extern "C" fn count_loads(
     1
 }
 
-/// Sets the slots of all loaded objects. Returns how many point to hooks now.
+/// Sets the slots of all loaded objects. Returns how many now point to hooks.
 pub(super) fn set_all() -> usize {
     let mut count = 0_usize;
     // SAFETY: as in `loaded`.
@@ -175,7 +175,8 @@ unsafe fn set_slots(object: &Object) -> usize {
     count
 }
 
-/// Sets one slot, if it leads to the original function or was not filled in yet. Whether it points to the hook now.
+/// Sets one slot, if it points to the original function or is not filled in yet. Returns whether it now points to the
+/// hook.
 ///
 /// # Safety
 /// `slot` is a slot of the object, which is loaded.
@@ -186,7 +187,7 @@ unsafe fn set(object: &Object, slot: u64, original: usize, hook: usize) -> bool 
     if now == hook {
         return true;
     }
-    // A slot that is filled in at the first call leads to code of its own object until then.
+    // A slot that is filled in at its first call points to code of its own object until then.
     let waits = (object.base..object.end).contains(&(now as u64));
     if now != original && !waits {
         return false;

@@ -1,19 +1,21 @@
-//! The kernel tells (`FI_MR_CACHE_MONITOR=userfaultfd`).
+//! The monitor that the kernel notifies (`FI_MR_CACHE_MONITOR=userfaultfd`).
 //!
-//! The kernel reports `munmap`, `mmap` over, `mremap`, `brk` and `madvise` of watched memory, whoever calls them: the program, its
-//! allocator, the C library itself. Memory is watched in the mode for write protection, but never protected, so accesses
-//! never fault, and no privilege is needed.
+//! The kernel reports `munmap`, `mmap` over, `mremap`, `brk` and `madvise` of watched memory, whoever calls them: the
+//! program, its allocator, the C library itself. Memory is registered for write protection but never protected, so
+//! accesses never fault, and no privilege is needed.
 //!
-//! Events alone are not enough. The memory is unmapped first, then the event is queued, then it is read, then the entries end; in
-//! between, another thread may be given the same address. [`Monitor::validate`] closes that gap. Let a change be one that the
-//! looking thread can know of: it made the change, or learnt of it from the thread that did, or was given the address afterwards.
+//! Events alone are not enough. The kernel first unmaps the memory, then queues the event; then the reader reads it,
+//! and then the entries end. In between, another thread may get the same address. [`Monitor::validate`] closes that gap
+//! for every change that the calling thread can know of: the thread made the change, or learnt of it from the thread
+//! that did, or got the address afterwards.
 //!
-//! 1. *The kernel is asked whether the range is watched.* It counts changes under way: up before the change takes effect, down
-//!    after the thread that makes it was woken by our read. If the count is up, the answer is "try again", and there is no hit.
-//!    If new memory is mapped there, the answer is "not watched".
-//! 2. *The epoch is read, until it is even.* If the count was down because a change is complete, our read had begun, and the epoch
-//!    became odd before that. So this sees that odd value or a later one, and the even one that follows is written after the
-//!    entries ended.
+//! 1. *The kernel is asked whether the range is watched.* It counts the changes in progress: it increments the count
+//!    before a change takes effect, and decrements it after our read has woken the thread that makes the change. If the
+//!    count is not 0, the answer is "try again", and there is no hit. If new memory is mapped there, the answer is "not
+//!    watched".
+//! 2. *The epoch is read, until it is even.* If the count was 0 because a change is complete, our read had begun, and
+//!    the epoch became odd before that. So this step sees that odd value or a later one, and the even value that
+//!    follows is written only after the entries have ended.
 //! 3. *The entry's state is read* (by the cache). So it has ended.
 //!
 //! Exchanging the first two steps breaks the argument.
@@ -43,10 +45,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// fails with `EFAULT`.
 const WHOLE: u64 = 1 << 30;
 
-/// At a hit, the kernel is asked about this many pages; in a larger buffer, about the first one.
+/// A hit asks the kernel about all pages of a range of at most this many pages, and about the first page of a larger
+/// one.
 const ASKED: u64 = 16;
 
-/// How often a question is repeated while memory is changing.
+/// How many times to ask the kernel while memory is changing.
 const TRIES: usize = 8;
 
 /// What the monitor and its reader share.
@@ -69,7 +72,7 @@ pub enum Unavailable {
     /// No way to open it worked.
     #[error("{}", attempts(.0))]
     Refused(Vec<(Way, Errno)>),
-    /// The kernel does not say what is mapped at an address.
+    /// The kernel cannot be asked what is mapped at an address.
     #[error("the kernel does not answer PROCMAP_QUERY (Linux 6.11)")]
     NoMaps,
     /// Another system call failed.
@@ -87,7 +90,7 @@ fn attempts(attempts: &[(Way, Errno)]) -> String {
 
 /// The monitor that reads the kernel's events.
 ///
-/// One serves all caches of a process that use it: memory can be watched by one descriptor only.
+/// One monitor serves all caches of a process that use it, because only one descriptor can watch a piece of memory.
 #[derive(Debug)]
 pub struct Userfaultfd {
     shared: Arc<Shared>,
@@ -106,7 +109,7 @@ impl Userfaultfd {
         Self::open_by(&Way::ALL)
     }
 
-    /// As [`open`](Self::open), with the ways that the caller chooses.
+    /// Like [`open`](Self::open), with the ways that the caller chooses.
     ///
     /// # Errors
     /// For each way, why it does not work.
@@ -145,7 +148,7 @@ impl Userfaultfd {
         Ok((monitor, Reader::new(shared)))
     }
 
-    /// How it was opened.
+    /// The way in which it was opened.
     #[must_use]
     pub fn way(&self) -> Way {
         self.way
@@ -157,8 +160,8 @@ impl Userfaultfd {
         self.shared.events.load(Ordering::Relaxed)
     }
 
-    /// Waits until the events that have been read are applied: the second step of a validation. By itself it proves nothing, as
-    /// an event may not have been read yet.
+    /// Waits until the events that have been read are applied: the second step of a validation. It alone proves
+    /// nothing, because an event may be unread.
     pub fn settle(&self) {
         let backoff = Backoff::new();
         while self.shared.epoch.load(Ordering::SeqCst) % 2 == 1 {
@@ -170,7 +173,7 @@ impl Userfaultfd {
         self.shared.stopped.load(Ordering::SeqCst) || self.shared.fork.is_child()
     }
 
-    /// Whether all of the pages are watched, while nothing changes.
+    /// Whether all of the pages are watched. Asks again while memory is changing.
     fn is_watched(&self, pages: &VaRange) -> Result<bool, Refusal> {
         let backoff = Backoff::new();
         for _ in 0..TRIES {
@@ -186,14 +189,15 @@ impl Userfaultfd {
 
     /// Watches the part of one mapping that is in `pages`.
     fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<(), Refusal> {
-        // The answer does not say who watches: registering does.
+        // The answer does not say which descriptor watches; registering fails if it is not ours.
         let watched = self.is_watched(part)?;
         let range = if mapping.range.len() <= WHOLE {
             mapping.range
         } else {
             *part
         };
-        // No entry is here unless it is stale, of memory that went without an event. Watching must not make it look fresh.
+        // Entries in unwatched memory are stale: their memory went away without an event. End them, because watching
+        // would make them look fresh.
         if !watched {
             self.shared.subscribers.tell(range, Cause::Replaced);
         }
@@ -210,7 +214,7 @@ impl Userfaultfd {
     }
 }
 
-/// Whether only this process can take pages out of the mapping, and only with calls that cause events.
+/// Checks that only this process can take pages out of the mapping, and only with calls that cause events.
 fn can_watch(mapping: &Mapping) -> Result<(), Refusal> {
     let name = mapping.name.as_str();
     if name.starts_with("/SYSV") {
@@ -261,12 +265,12 @@ impl Monitor for Userfaultfd {
             self.watch_mapping(&mapping, &part)?;
             address = part.end();
         }
-        // An event of what was here before, which has been read, is not to end the new entry.
+        // Let events that were read earlier take effect now, so that they do not end the new entry.
         self.settle();
         Ok(())
     }
 
-    /// A hole that appeared during `watch` is not watched, and registering did not say so.
+    /// Checks again, because registering does not report a hole that appeared during `watch`.
     fn confirm(&self, range: VaRange) -> Verdict {
         match self.is_watched(&pages(&range)) {
             Ok(true) => Verdict::Fresh,
@@ -299,7 +303,8 @@ impl Monitor for Userfaultfd {
 
 impl Drop for Userfaultfd {
     fn drop(&mut self) {
-        // The counter cannot overflow, and a nonblocking write of 8 bytes is complete. The reader then stops watching.
+        // The counter cannot overflow, and a nonblocking write of 8 bytes is complete. The reader sees it and stops
+        // watching.
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
     }
 }

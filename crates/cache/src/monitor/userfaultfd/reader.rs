@@ -1,7 +1,7 @@
 //! The thread that reads events.
 //!
-//! A thread of the program that unmaps watched memory sleeps until its event is read, with whatever locks it holds (the
-//! allocator's, for one). So between two reads this allocates nothing, frees nothing, logs nothing, and takes no lock.
+//! A thread of the program that unmaps watched memory sleeps until its event is read, and it may hold any lock, such as
+//! the allocator's. So the reader allocates nothing, frees nothing, logs nothing and takes no lock between two reads.
 
 use super::Shared;
 use super::sys::{self, EVENT};
@@ -17,20 +17,21 @@ use std::sync::atomic::Ordering;
 /// Events that one system call reads.
 const AT_ONCE: usize = 16;
 
-/// Reads the events of a [`Userfaultfd`](super::Userfaultfd). The program gives it a thread.
+/// Reads the events of a [`Userfaultfd`](super::Userfaultfd), in a thread that the program provides.
 ///
-/// When it is dropped, the monitor stops: memory is no longer watched, all entries end, and threads that waited for it go on.
+/// When it is dropped, the monitor stops: memory is no longer watched, all entries end, and the threads that waited for
+/// it continue.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Shared>,
 }
 
-/// What one step did.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It applied this many events.
     Applied(usize),
-    /// The time was over, or a signal came.
+    /// The timeout passed, or a signal arrived.
     Nothing,
     /// The monitor was dropped.
     End,
@@ -55,8 +56,8 @@ impl Reader {
         while self.step(None) != Step::End {}
     }
 
-    /// Waits for events and applies those that one system call reads: for a program with a loop of its own, and for tests. A
-    /// thread that unmaps watched memory sleeps until this is called by another one.
+    /// Waits for events and applies those that one system call reads, for programs with their own event loop and for
+    /// tests. A thread that unmaps watched memory sleeps until another thread calls this.
     pub fn step(&mut self, timeout: Option<&Timespec>) -> Step {
         let mut waiting = [
             PollFd::new(&self.shared.fd, PollFlags::IN),
@@ -86,8 +87,8 @@ impl Drop for Reader {
 }
 
 impl Shared {
-    /// Reads events and applies them. The epoch is odd from before the read, which lets the threads that caused the events go on,
-    /// until the entries have ended.
+    /// Reads events and applies them. The read wakes the threads that caused the events. The epoch is odd from before
+    /// the read until the entries have ended.
     pub(super) fn read_and_apply(&self) -> usize {
         let mut buffer = [0; EVENT * AT_ONCE];
         self.epoch.fetch_add(1, Ordering::SeqCst);
@@ -102,7 +103,7 @@ impl Shared {
         count
     }
 
-    /// One event: a number, and from the eighth byte on up to three words.
+    /// Applies one event: its number is the first byte, and up to three words begin at byte 8.
     fn apply(&self, event: &[u8]) {
         let word = |at: usize| {
             let bytes = event.get(8 + 8 * at..16 + 8 * at);
@@ -131,8 +132,8 @@ impl Shared {
         }
     }
 
-    /// Ends all entries, gives all memory back, and lets all threads go on. A thread that is just beginning to watch memory sees
-    /// `stopped` afterwards and undoes it.
+    /// Ends all entries, stops watching all memory, and lets the waiting threads continue. A thread that is about to
+    /// watch memory sees `stopped` afterwards, and undoes that.
     fn stop_watching(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.subscribers.tell_all(Cause::Unknown);
@@ -145,7 +146,7 @@ impl Shared {
         while self.read_and_apply() > 0 {}
     }
 
-    /// Gives memory back. An event that is waiting does not keep it from that.
+    /// Stops watching memory. Reads waiting events meanwhile, because the kernel refuses while one waits.
     pub(super) fn unwatch_while_reading(&self, range: &VaRange) {
         while sys::unregister(&self.fd, range) == Err(Errno::AGAIN) {
             self.read_and_apply();

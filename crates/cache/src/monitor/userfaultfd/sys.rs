@@ -1,6 +1,6 @@
 //! The system calls of userfaultfd.
 
-// UNSAFETY: system calls that have no safe wrapper. None of them changes what this program's memory contains.
+// UNSAFETY: makes system calls that have no safe wrapper. None of them changes the contents of this program's memory.
 #![allow(unsafe_code)]
 
 use linux_raw_sys::general as raw;
@@ -21,8 +21,8 @@ const WRITEPROTECT: Opcode =
     opcode::read_write::<raw::uffdio_writeprotect>(TYPE, raw::_UFFDIO_WRITEPROTECT as u8);
 const NEW: Opcode = opcode::none(TYPE, 0);
 
-/// The events that we need, and write protection of memory of any kind. `WP_ASYNC` (Linux 6.7) also says that the kernel counts
-/// changes under way, instead of a flag that the first one to finish clears.
+/// The events that we need, and write protection of memory of any kind. A kernel with `WP_ASYNC` (Linux 6.7) also
+/// counts the changes in progress, while older ones have a flag that the first change to finish clears.
 const FEATURES: u32 = raw::UFFD_FEATURE_EVENT_UNMAP
     | raw::UFFD_FEATURE_EVENT_REMAP
     | raw::UFFD_FEATURE_EVENT_REMOVE
@@ -39,7 +39,7 @@ pub enum Way {
     UserModeOnly,
     /// `userfaultfd(0)`: needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
     SystemCall,
-    /// `/dev/userfaultfd`: open to whom its permissions say.
+    /// `/dev/userfaultfd`: open to users whom its permissions admit.
     Device,
 }
 
@@ -117,8 +117,8 @@ fn raw_range(range: &VaRange) -> raw::uffdio_range {
     }
 }
 
-/// Watches what is mapped in the range. Only in the mode for write protection, and this module never protects a page: no access
-/// to the memory ever faults because of this.
+/// Watches what is mapped in the range. It registers for write protection only, and this module never protects a page,
+/// so no access to the memory faults because of it.
 pub(super) fn register(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     let mut argument = raw::uffdio_register {
         range: raw_range(range),
@@ -137,8 +137,8 @@ pub(super) fn unregister(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(fd, Updater::<UNREGISTER, _>::new(&mut argument)) }
 }
 
-/// Asks whether the whole range is watched, by taking away a protection that no page has. `AGAIN`: a change of watched memory
-/// is under way somewhere. `NOENT`: some of it is not watched.
+/// Asks whether the whole range is watched, by removing a protection that no page has. `AGAIN`: a change of watched
+/// memory is in progress somewhere. `NOENT`: a part of the range is not watched.
 pub(super) fn is_watched(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     let mut argument = raw::uffdio_writeprotect {
         range: raw_range(range),
@@ -148,8 +148,8 @@ pub(super) fn is_watched(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(fd, Updater::<WRITEPROTECT, _>::new(&mut argument)) }
 }
 
-/// Blocks all signals of this thread but those that its own faults raise: a handler of the program could release watched memory,
-/// and wait forever for the thread that it interrupted.
+/// Blocks all signals of this thread except those that its own faults raise. Otherwise a signal handler of the program
+/// could run in it, release watched memory, and wait forever for the thread that it interrupted.
 pub(super) fn block_signals() {
     // SAFETY: the set lives on this stack and is initialised by `sigfillset` before it is used.
     unsafe {
