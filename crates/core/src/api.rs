@@ -79,6 +79,8 @@ pub struct Words {
     pub deregister: &'static str,
     /// The participle for memory whose registration has ended: "deregistered".
     pub deregistered: &'static str,
+    /// The participle for a window that no longer exists: "deallocated".
+    pub destroyed: &'static str,
 }
 
 /// The words of this project, of verbs and, for memory, of libfabric.
@@ -94,6 +96,7 @@ const COMMON: Words = Words {
     register: "register",
     deregister: "deregister",
     deregistered: "deregistered",
+    destroyed: "deallocated",
 };
 
 const DAT: Words = Words {
@@ -108,6 +111,7 @@ const DAT: Words = Words {
     register: "create",
     deregister: "free",
     deregistered: "freed",
+    destroyed: "freed",
 };
 
 impl Api {

@@ -93,6 +93,7 @@ impl Protection {
         }
         record.open = false;
         record.generation = record.generation.wrapping_add(1);
+        record.replaced(slot);
         let bound = record.bound.take();
         let promised = std::mem::take(&mut record.promised);
         self.let_go(&mut registry, kind, bound);
@@ -201,8 +202,7 @@ impl Protection {
         };
         if let Some(record) = registry.window(window) {
             record.slot = slot;
-            record.recent.rotate_right(1);
-            record.recent[0] = Some((current.index, current.generation));
+            record.replaced(current);
             let old = record.bound.take();
             self.rebind(&mut registry, window, bound);
             self.let_go(&mut registry, kind, old);
@@ -568,6 +568,12 @@ impl WindowRecord {
             bound: None,
             recent: [None; 4],
         }
+    }
+
+    /// Remembers a key that ends, for messages.
+    fn replaced(&mut self, slot: KeySlot) {
+        self.recent.rotate_right(1);
+        self.recent[0] = Some((slot.index, slot.generation));
     }
 
     pub(crate) fn state(&self) -> WindowState {

@@ -339,9 +339,9 @@ impl Protection {
             }
             _ => match (slot_reason(slab, index, generation), named) {
                 (Reason::StaleKey { now }, Named::Remote { .. }) => {
-                    let rebound = self.rebound_since(index, generation);
+                    let window = self.window_since(index, generation);
                     Reason::StaleKey {
-                        now: if rebound { SlotNow::Rebound } else { now },
+                        now: window.unwrap_or(now),
                     }
                 }
                 // The slot's generations have wrapped to the first.
@@ -355,18 +355,19 @@ impl Protection {
         }
     }
 
-    /// Whether this is a recent key of a window that has been rebound. This is only a hint for the message, so it does
+    /// What became of the window whose recent key this is, if it is one. This is only a hint for the message, so it does
     /// not wait for the registry.
-    fn rebound_since(&self, index: u32, generation: u32) -> bool {
-        let Some(registry) = self.registry.try_lock() else {
-            return false;
-        };
-        let Some(entry) = self.slots.get(index) else {
-            return false;
-        };
+    fn window_since(&self, index: u32, generation: u32) -> Option<SlotNow> {
+        let registry = self.registry.try_lock()?;
+        let entry = self.slots.get(index)?;
         let place = entry.window.load(Ordering::Relaxed) as usize;
-        let record = registry.windows.get(place).filter(|record| record.open);
-        record.is_some_and(|record| record.recent.contains(&Some((index, generation))))
+        let record = registry.windows.get(place)?;
+        let is_recent = record.recent.contains(&Some((index, generation)));
+        let now = match record.open {
+            true => SlotNow::Rebound,
+            false => SlotNow::Destroyed,
+        };
+        is_recent.then_some(now)
     }
 
     /// The offset in the region of `len` bytes at `addr`.

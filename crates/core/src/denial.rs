@@ -48,6 +48,8 @@ pub enum SlotNow {
     Reused,
     /// The same window, rebound since under another key.
     Rebound,
+    /// Nothing: the window was destroyed.
+    Destroyed,
 }
 
 /// Why an access was denied.
@@ -488,6 +490,7 @@ impl Reason {
                 now: match detail {
                     1 => SlotNow::Reused,
                     2 => SlotNow::Rebound,
+                    3 => SlotNow::Destroyed,
                     _ => SlotNow::Free,
                 },
             },

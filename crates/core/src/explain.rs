@@ -213,6 +213,9 @@ impl Denial {
                 out,
                 "stale {key}: {region} {ended} or {window} rebound; its key slot is in use again"
             ),
+            SlotNow::Destroyed => {
+                write!(out, "stale {key}: the {window} was {}", words.destroyed)
+            }
             SlotNow::Rebound => write!(
                 out,
                 "stale {key}: the {window} was rebound and has a new {key}"

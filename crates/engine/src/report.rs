@@ -1,7 +1,7 @@
 //! A denied access, reported on both sides.
 
 use rkey_base::lock::{Mutex, MutexGuard};
-use rkey_core::Denial;
+use rkey_core::{Api, Denial};
 use rkey_link::NodeId;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -48,18 +48,22 @@ pub struct DenialReport {
 impl std::fmt::Display for DenialReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (denial {}: ", self.denial, self.id)?;
+        let end = match self.denial.api {
+            Api::Udapl => "EP",
+            Api::Native | Api::Verbs | Api::Libfabric => "QP",
+        };
         match self.side {
             Side::Target => write!(
                 f,
-                "requested by PID {}, QP {:#x}, on local QP {:#x})",
+                "requested by PID {}, {end} {:#x}, on local {end} {:#x})",
                 self.peer.pid, self.peer_qpn, self.qpn
             ),
             Side::Initiator => write!(
                 f,
-                "denied by PID {}, QP {:#x}, for local QP {:#x})",
+                "denied by PID {}, {end} {:#x}, for local {end} {:#x})",
                 self.peer.pid, self.peer_qpn, self.qpn
             ),
-            Side::Local => write!(f, "local, QP {:#x})", self.qpn),
+            Side::Local => write!(f, "local, {end} {:#x})", self.qpn),
         }
     }
 }

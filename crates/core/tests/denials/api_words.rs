@@ -83,6 +83,17 @@ fn a_dat_program_reads_the_words_of_dat() {
         ),
         "Ask the owner for the current context. Tell peers before you free or rebind.",
     );
+    let last = bind();
+    it.table.close_window(rmr.id).unwrap();
+    says(
+        &it.write(last.0, 0x7100, 8),
+        &format!(
+            "RDMA write of 8 B at 0x7100 with RMR context {:#010x} over EP 0x12 denied: \
+             stale context: the RMR was freed",
+            last.0
+        ),
+        "Ask the owner for the current context. Tell peers before you free or rebind.",
+    );
     says(
         &it.write(lmr.local_key.0, 0x7100, 8),
         &format!(
