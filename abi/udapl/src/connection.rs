@@ -10,10 +10,9 @@ use crate::address::{Visible, of_qualifier};
 use crate::cr::Cr;
 use crate::ep::Ep;
 use crate::ep_state::{State, Step};
-use crate::evd::deadline;
 use crate::event::{connection, notifying};
 use crate::fail::{Fail, Result};
-use crate::hello::{Hello, MAX_PRIVATE_DATA, Purpose, from_text};
+use crate::hello::{Hello, MAX_PRIVATE_DATA, Purpose, from_text, why};
 use crate::ia::Ia;
 use crate::job::Job;
 use crate::sys::consts::*;
@@ -193,7 +192,7 @@ impl Ep {
         control.requested = (attempt, Arc::downgrade(&exists));
         drop(control);
         let ep = Arc::clone(self);
-        let job = Job::connect(ep, attempt, connecting, exists, deadline(timeout));
+        let job = Job::connect(ep, attempt, connecting, exists, timeout);
         ia.worker().add(job);
         Ok(())
     }
@@ -339,7 +338,7 @@ impl Ep {
         if self.is_datagram() {
             return self.not_resolved(attempt, error);
         }
-        tracing::info!(%error, "cannot connect");
+        tracing::info!("cannot connect: {}", why(error));
         let (number, data) = match error {
             DeviceError::Refused { reason } => (CONNECTION_EVENT_PEER_REJECTED, from_text(reason)),
             DeviceError::NotListening { .. } | DeviceError::Handshake(_) => {

@@ -8,10 +8,9 @@ use crate::completion::extension;
 use crate::cr::Cr;
 use crate::ep::Ep;
 use crate::ep_state::{State, Step};
-use crate::evd::deadline;
 use crate::event::{Queued, connection, notifying, set_extension};
 use crate::fail::{Fail, Result};
-use crate::hello::{Hello, Purpose, from_text};
+use crate::hello::{Hello, Purpose, from_text, why};
 use crate::job::Job;
 use crate::sys::consts::*;
 use crate::sys::{Event, Timeout};
@@ -75,7 +74,7 @@ impl Ep {
         let hello = ia.hello(Purpose::DatagramRequest, qp.address(), data);
         let connecting = ia.device.begin_connect(target, &[], &hello.encode())?;
         let (ep, exists) = (Arc::clone(self), Arc::new(()));
-        let job = Job::connect(ep, attempt, connecting, exists, deadline(timeout));
+        let job = Job::connect(ep, attempt, connecting, exists, timeout);
         ia.worker().add(job);
         Ok(())
     }
@@ -112,7 +111,7 @@ impl Ep {
 
     /// Reports that the address of another EP could not be obtained.
     pub fn not_resolved(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
-        tracing::info!(%error, "cannot get the address of a datagram EP");
+        tracing::info!("cannot get the address of a datagram EP: {}", why(error));
         let (number, kind, data) = match error {
             DeviceError::Refused { reason } => (
                 IB_UD_CONNECTION_REJECT_EVENT,

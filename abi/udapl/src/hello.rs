@@ -1,5 +1,6 @@
 //! What two providers send each other when they connect (before the programs' private data) and when they disconnect.
 
+use rkey_device::DeviceError;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The maximum length of one side's private data. A rejection carries it as text of twice the length.
@@ -109,13 +110,30 @@ pub fn to_text(data: &[u8]) -> String {
 /// Decodes private data from the text of a rejection; returns none if the text is anything else.
 #[must_use]
 pub fn from_text(text: &str) -> Vec<u8> {
+    decode_text(text).unwrap_or_default()
+}
+
+/// Why a connection failed, for the log: the text of a rejection is private data, and not for people.
+#[must_use]
+pub fn why(error: &DeviceError) -> String {
+    let data = match error {
+        DeviceError::Refused { reason } => decode_text(reason),
+        _ => None,
+    };
+    match data.map(|data| data.len()) {
+        None => error.to_string(),
+        Some(0) => "the peer rejected the connection".to_owned(),
+        Some(len) => format!("the peer rejected the connection, with {len} B of private data"),
+    }
+}
+
+fn decode_text(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let pair = |pair: &[u8]| match pair {
         [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
         _ => None,
     };
-    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
-    bytes.unwrap_or_default()
+    text.as_bytes().chunks(2).map(pair).collect()
 }
 
 #[cfg(test)]
@@ -170,5 +188,18 @@ mod tests {
         for other in ["", "no such service", "0", "+f"] {
             assert_eq!(from_text(other), Vec::<u8>::new(), "{other}");
         }
+    }
+
+    #[test]
+    fn the_log_does_not_show_private_data() {
+        let why = |reason: &str| {
+            why(&DeviceError::Refused {
+                reason: reason.to_owned(),
+            })
+        };
+        let rejected = "the peer rejected the connection";
+        assert_eq!(why(""), rejected);
+        assert_eq!(why("00ff"), format!("{rejected}, with 2 B of private data"));
+        assert!(why("no such service").ends_with("no such service"));
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::cno::Cno;
 use crate::ep::Ep;
+use crate::evd::deadline;
 use crate::hello::Hello;
+use crate::sys::Timeout;
 use crate::sys::consts::*;
 use rkey_device::{Accepting, Connecting, DeviceError, time};
 use std::os::fd::BorrowedFd;
@@ -30,6 +32,8 @@ pub enum Job {
         find: Instant,
         /// When to give up.
         until: Option<Instant>,
+        /// The timeout that the program gave.
+        timeout: Duration,
     },
     /// An accepted connection that the peer has not confirmed.
     Accept {
@@ -68,10 +72,12 @@ pub enum Job {
 }
 
 /// The error for a connection request that was not answered within the program's timeout.
-const TIMED_OUT: DeviceError = DeviceError::TimedOut {
-    what: "the answer to a connection request",
-    after: Duration::ZERO,
-};
+fn timed_out(after: Duration) -> DeviceError {
+    DeviceError::TimedOut {
+        what: "the answer to a connection request",
+        after,
+    }
+}
 
 impl Job {
     /// A connection request.
@@ -81,8 +87,9 @@ impl Job {
         attempt: u64,
         connecting: Connecting,
         exists: Arc<()>,
-        until: Option<Instant>,
+        timeout: Timeout,
     ) -> Self {
+        let until = deadline(timeout);
         let find = time::now() + FIND_TIME;
         Self::Connect {
             ep,
@@ -91,6 +98,7 @@ impl Job {
             exists,
             find: until.map_or(find, |until| until.min(find)),
             until,
+            timeout: Duration::from_micros(timeout.into()),
         }
     }
 
@@ -141,8 +149,16 @@ impl Job {
                 connecting,
                 find,
                 until,
+                timeout,
                 ..
-            } => step_connect(ep, *attempt, connecting, now, *find, *until),
+            } => match step_connect(ep, *attempt, connecting, now, *find) {
+                Some(done) => done,
+                None if until.is_none_or(|until| now < until) => false,
+                None => {
+                    ep.refused(*attempt, &timed_out(*timeout));
+                    true
+                }
+            },
             Self::Accept {
                 ep,
                 attempt,
@@ -165,25 +181,24 @@ impl Job {
     }
 }
 
+/// Returns whether the job is finished. `None`: the peer has not answered yet.
 fn step_connect(
     ep: &Arc<Ep>,
     attempt: u64,
     connecting: &mut Connecting,
     now: Instant,
     find: Instant,
-    until: Option<Instant>,
-) -> bool {
+) -> Option<bool> {
     if !ep.is_attempt(attempt) {
-        return true;
+        return Some(true);
     }
     match connecting.try_finish() {
         Ok(Some(peer)) => ep.connected(attempt, &peer),
-        Err(DeviceError::NotListening { .. }) if now < find => return false,
-        Ok(None) if until.is_none_or(|until| now < until) => return false,
-        Ok(None) => ep.refused(attempt, &TIMED_OUT),
+        Err(DeviceError::NotListening { .. }) if now < find => return Some(false),
+        Ok(None) => return None,
         Err(error) => ep.refused(attempt, &error),
     }
-    true
+    Some(true)
 }
 
 fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello) -> bool {

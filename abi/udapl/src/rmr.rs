@@ -23,7 +23,7 @@ use crate::sys::{
 use parking_lot::Mutex;
 use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
-use rkey_device::core::{Access, LocalKey, Rules, WindowId, WindowKind};
+use rkey_device::core::{Access, Api, LocalKey, Rules, WindowId, WindowKind};
 use rkey_device::engine::Work;
 use std::sync::{Arc, Weak};
 
@@ -89,21 +89,28 @@ impl Rmr {
     }
 }
 
+/// Says why a bind was refused: to the watcher (`rkey run --explain`), or to the log.
+fn refused(why: &str) {
+    rkey_device::denials::refused(&format!("dat_rmr_bind refused: {why}"));
+}
+
 /// Checks a bind against its LMR (dat_rmr_bind; DA-028 to DA-030, DA-055).
 fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
     let asked = VaRange::new(triplet.virtual_address, triplet.segment_length.into())
         .ok_or(Fail::argument(3))?;
     if triplet.lmr_context != lmr.context() {
+        refused("lmr_context of the triplet is not the context of lmr_handle");
         return Err(Fail::argument(3));
     }
     let end = lmr.start() + lmr.memory.len();
     if asked.start() < lmr.start() || asked.start() + asked.len() > end {
-        tracing::info!(
-            "the bind of {} B at {:#x} is not inside the LMR, which is {:#x} to {end:#x}",
+        refused(&format!(
+            "{} B at {:#x} are not inside the LMR ({:#x} to {end:#x}, {} B)",
             asked.len(),
             asked.start(),
             lmr.start(),
-        );
+            lmr.memory.len(),
+        ));
         return Err(Fail::argument(3));
     }
     let needs = [
@@ -113,6 +120,12 @@ fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
     ];
     for (remote, local, subtype) in needs {
         if access.contains(remote) && !lmr.access.contains(local) {
+            refused(&format!(
+                "{} for peers needs {} of the LMR, which has {}",
+                Api::Udapl.names(remote),
+                Api::Udapl.names(local),
+                Api::Udapl.names(lmr.access)
+            ));
             return Err(Fail::new(PRIVILEGES_VIOLATION, subtype));
         }
     }
@@ -138,6 +151,7 @@ fn post_bind(
         return Err(Fail::state(ep.state().subtype()));
     }
     if !ep.is_in(&rmr.pz) {
+        refused("the EP is in another PZ than the RMR");
         return Err(Fail::PROTECTION);
     }
     let device = &rmr.pz.ia().device;
@@ -148,6 +162,7 @@ fn post_bind(
     } else {
         let lmr = lmr.ok_or(Fail::handle(INVALID_HANDLE_LMR))?;
         if !Arc::ptr_eq(&lmr.pz, &rmr.pz) {
+            refused("the LMR is in another PZ than the RMR");
             return Err(Fail::PROTECTION);
         }
         let range = check(lmr, triplet, access)?;

@@ -8,6 +8,33 @@ fn check(name: &str) {
     stage.check(&program, name);
 }
 
+/// Refusals say why, in DAT's words.
+#[test]
+fn refused_binds_are_explained() {
+    let stage = Stage::new("refused-binds");
+    let program = stage.compile("bind", include_str!("bind.c"), &["-ldat2", "-lpthread"]);
+    for (check, sentence) in [
+        (
+            "needs_local_privileges",
+            "dat_rmr_bind refused: DAT_MEM_PRIV_REMOTE_WRITE_FLAG for peers needs DAT_MEM_PRIV_LOCAL_WRITE_FLAG of the LMR, which has ",
+        ),
+        (
+            "zones_must_match",
+            "dat_rmr_bind refused: the EP is in another PZ than the RMR",
+        ),
+        (
+            "zones_must_match",
+            "dat_rmr_bind refused: the LMR is in another PZ than the RMR",
+        ),
+        ("errors_have_their_codes", " are not inside the LMR ("),
+    ] {
+        let mut command = stage.command(&program);
+        command.arg(check);
+        let text = stage.run(command);
+        assert!(text.contains(sentence), "{check}: {text}");
+    }
+}
+
 /// Proves: DA-001, DA-003, DA-018, DA-021, DA-053, DA-I18
 #[test]
 fn covers_its_part_only() {
