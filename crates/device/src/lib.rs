@@ -52,7 +52,7 @@ pub use error::DeviceError;
 pub use inspect::copy_paths::{CopyPaths, copy_paths};
 pub use inspect::denial_view::{DenialView, GuesserView};
 pub use inspect::description::Description;
-pub use inspect::{Inspection, Listing, OtherVersion, list_all, list_devices};
+pub use inspect::{Inspection, Listing, OtherVersion, SilentProcess, list_all, list_devices};
 pub use objects::channel::Channel;
 pub use objects::counters::{CountListener, Counter};
 pub use objects::cq::Cq;

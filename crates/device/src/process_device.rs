@@ -50,8 +50,10 @@ mod tests {
     use rkey_core::Api;
 
     fn open(api: Api, change: impl FnOnce(&mut Config)) -> Device {
-        let mut config = Config::default();
-        config.api = api;
+        let mut config = Config {
+            api,
+            ..Config::default()
+        };
         change(&mut config);
         Device::open_shared(config).unwrap()
     }

@@ -117,6 +117,35 @@ fn the_peer_is_not_ready_yet() {
     peer.finish();
 }
 
+/// `rkey ls` names a stopped process, whose device cannot answer.
+#[test]
+fn a_stopped_process_is_listed() {
+    if role().is_some() {
+        let side = Side::open();
+        let qp = side.qp();
+        tell(&side, &qp);
+        return sleep_in_read();
+    }
+    let (peer, ..) = start("a_stopped_process_is_listed", "target");
+    let pid = peer.0.id();
+    let config = rkey_device::Config::default();
+    let list = || rkey_device::list_all(&config).unwrap();
+    peer.stop();
+    until("the listing as stopped", || {
+        let silent = list().silent;
+        silent
+            .iter()
+            .any(|process| process.pid == pid && process.stopped)
+    });
+    peer.signal(libc::SIGCONT);
+    until("the listing of its device", || {
+        let listing = list();
+        let is_silent = listing.silent.iter().any(|process| process.pid == pid);
+        !is_silent && listing.devices.iter().any(|device| device.pid == pid)
+    });
+    peer.finish();
+}
+
 /// A number without a queue pair: the timeout of the queue pair decides, and the search ends with it.
 #[test]
 fn the_peer_never_appears() {

@@ -8,7 +8,7 @@ use crate::style;
 use anyhow::Context;
 use clap::Args;
 use rkey_device::link::NodeId;
-use rkey_device::{Departed, Inspection, list_all};
+use rkey_device::{Departed, Inspection, SilentProcess, list_all};
 
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
@@ -29,7 +29,7 @@ const ADDRESS_SPACE: std::ops::RangeInclusive<u64> = (1 << 47) - (1 << 16)..=1 <
 
 /// Runs `rkey ls`.
 pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
-    let devices = find(args.pid)?;
+    let (devices, silent) = find_all(args.pid)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&devices)?);
         return Ok(());
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
     let (unused, shown): (Vec<_>, Vec<_>) = devices.iter().partition(|it| is_unused(it, &devices));
     match args.pid {
         Some(_) => shown.into_iter().for_each(process::print),
-        None => print_all(&shown),
+        None => print_all(&shown, &silent),
     }
     if !unused.is_empty() {
         println!(
@@ -57,6 +57,11 @@ fn is_unused(device: &Inspection, all: &[Inspection]) -> bool {
 
 /// The devices of this user, or of one process. Names processes whose devices run another version of rkey on standard error.
 pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
+    find_all(pid).map(|(devices, _)| devices)
+}
+
+/// The same, and the processes that do not answer.
+fn find_all(pid: Option<u32>) -> anyhow::Result<(Vec<Inspection>, Vec<SilentProcess>)> {
     let config = rkey::Config::from_env()?;
     let listing = list_all(&config).context("cannot list the devices of this host")?;
     let (mut devices, others) = (listing.devices, listing.other_versions);
@@ -70,16 +75,34 @@ pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
         {
             anyhow::bail!("{other}");
         }
+        if let Some(silent) = listing.silent.iter().find(|it| it.pid == pid)
+            && devices.is_empty()
+        {
+            let error = anyhow::anyhow!("process {pid} has a device open, but {}", state(silent));
+            let advice = match silent.stopped {
+                true => "continue it: `kill -CONT PID`, or in its debugger",
+                false => "wait until it is less busy, or look at it with a debugger",
+            };
+            return Err(hinted(error, advice));
+        }
         if devices.is_empty() {
             let error = anyhow::anyhow!("process {pid} has no device open, or does not respond");
             return Err(hinted(error, "`rkey ls` lists all processes with a device"));
         }
     }
-    Ok(devices)
+    Ok((devices, listing.silent))
 }
 
-fn print_all(devices: &[&Inspection]) {
-    if devices.is_empty() {
+/// Why a process does not answer.
+fn state(silent: &SilentProcess) -> &'static str {
+    match silent.stopped {
+        true => "is stopped",
+        false => "does not answer",
+    }
+}
+
+fn print_all(devices: &[&Inspection], silent: &[SilentProcess]) {
+    if devices.is_empty() && silent.is_empty() {
         println!(
             "No process of this user has a device open in this network namespace (that this version of rkey can show)."
         );
@@ -112,6 +135,11 @@ fn print_all(devices: &[&Inspection]) {
             device.counters.len().to_string(),
             device.denied.to_string(),
         ]);
+    }
+    for process in silent {
+        let program = process.program.as_deref().unwrap_or("?");
+        let command = format!("{program} ({})", state(process));
+        table.add_row([process.pid.to_string(), command]);
     }
     println!("{table}");
     println!(

@@ -144,7 +144,7 @@ pub(super) fn not_listening(address: SocketAddr, waited: Duration) -> DeviceErro
     DeviceError::NotListening {
         address,
         waited,
-        hint: "start the listener first, as the same user and in the same network namespace",
+        hint: "start the listener first, in the same network namespace; if it belongs to another user, set RKEY_SHARE=all for both",
     }
 }
 

@@ -198,6 +198,19 @@ pub struct Listing {
     pub devices: Vec<Inspection>,
     /// Processes whose devices run another version of rkey.
     pub other_versions: Vec<OtherVersion>,
+    /// Processes whose devices did not answer in time.
+    pub silent: Vec<SilentProcess>,
+}
+
+/// A process that has a device open which did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SilentProcess {
+    /// Its PID.
+    pub pid: u32,
+    /// The name of its program, if `/proc` shows it.
+    pub program: Option<String>,
+    /// Whether it is stopped, by a signal or a debugger. Otherwise it is busy or hangs.
+    pub stopped: bool,
 }
 
 /// A process whose device speaks another version of the link protocol.
@@ -223,7 +236,7 @@ impl std::fmt::Display for OtherVersion {
 
 /// All devices that processes of this user have open in this network namespace (with
 /// `RKEY_SHARE=all`: those that are shared with everyone). Devices that do not answer within a
-/// second (their process is stopped, for example) are left out.
+/// second (their process is stopped, for example) are left out; [`list_all`] names them.
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.
@@ -231,7 +244,7 @@ pub fn list_devices(config: &Config) -> Result<Vec<Inspection>, DeviceError> {
     list_all(config).map(|listing| listing.devices)
 }
 
-/// Like [`list_devices`], with the processes whose devices cannot be shown because they run another version of rkey.
+/// Like [`list_devices`], with the processes whose devices cannot be shown because they run another version of rkey or do not answer.
 ///
 /// # Errors
 /// Same as [`list_devices`].
@@ -254,6 +267,7 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     let until = Instant::now() + PATIENCE;
     let mut found: Vec<Inspection> = Vec::new();
     let mut other_versions = Vec::new();
+    let mut unanswered: Vec<u32> = Vec::new();
     for (block, stranger) in requests {
         match receive(&stranger, until) {
             Err(HandshakeError::Version(version)) => {
@@ -266,17 +280,34 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
             // A device with several blocks answers on each.
             Ok(Some(inspection)) if found.iter().any(|f| f.node == inspection.node) => {}
             Ok(Some(inspection)) => found.push(inspection),
-            Ok(None) => tracing::debug!(
-                block,
-                "a device did not answer in time, or its answer is malformed"
-            ),
+            Ok(None) => {
+                tracing::debug!(
+                    block,
+                    "a device did not answer in time, or its answer is malformed"
+                );
+                unanswered.extend(stranger.credentials().pid);
+            }
             Err(error) => tracing::debug!(block, %error, "cannot inspect a device"),
         }
     }
     found.sort_by_key(|f| (f.pid, f.node));
+    unanswered.sort_unstable();
+    unanswered.dedup();
+    // It may have answered for another block of the device.
+    unanswered.retain(|&pid| found.iter().all(|device| device.pid != pid));
     Ok(Listing {
         devices: found,
         other_versions,
+        silent: unanswered.into_iter().filter_map(silent).collect(),
+    })
+}
+
+/// A live process whose device does not answer.
+fn silent(pid: u32) -> Option<SilentProcess> {
+    (!process::is_exiting(pid)).then(|| SilentProcess {
+        pid,
+        program: process::program(pid),
+        stopped: process::is_stopped(pid),
     })
 }
 

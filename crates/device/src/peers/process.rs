@@ -70,6 +70,12 @@ pub(crate) fn is_exiting(pid: u32) -> bool {
     ended || flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
+/// Whether a process is stopped, by a signal or a debugger.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    matches!(stat_field(&stat, 3), Some("T" | "t"))
+}
+
 /// The PID and the program name of a live process, for messages.
 pub(crate) fn name_of(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
@@ -126,6 +132,7 @@ mod tests {
         assert!(start_time(pid).is_some_and(|started| started > 0));
         assert_eq!(innermost_pid(pid), Some(pid));
         assert!(!is_exiting(pid) && is_exiting(u32::MAX));
+        assert!(!is_stopped(pid) && !is_stopped(u32::MAX));
         assert_eq!(start_time(u32::MAX), None);
         assert_eq!(innermost_pid(u32::MAX), None);
         let name = name_of(Some(pid));
