@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use rkey_harness::{Session, process, testbin};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ pub(crate) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> 
     library_into(session, &["build", "--release"], folder, &["librkey-fi.so"])
 }
 
-/// Builds the front ends with cargo's `words` and copies their library into a directory under each of `names`.
+/// Builds the front ends with cargo's `words` and puts their library into a directory under each of `names`.
 pub(crate) fn library_into(
     session: &Session<'_>,
     words: &[&str],
@@ -35,9 +35,13 @@ pub(crate) fn library_into(
     let library = built.libraries.get(LIBRARY);
     let library = library.with_context(|| format!("cargo built no {LIBRARY}"))?;
     fs::create_dir_all(folder)?;
-    for name in names {
-        fs::copy(library, folder.join(name))
-            .with_context(|| format!("copying {}", library.display()))?;
+    let (first, others) = names.split_first().context("the library needs a name")?;
+    fs::copy(library, folder.join(first))
+        .with_context(|| format!("copying {}", library.display()))?;
+    // Links, so that the loader recognises one file.
+    for name in others {
+        let _ = fs::remove_file(folder.join(name));
+        symlink(first, folder.join(name)).context("linking the library")?;
     }
     Ok(())
 }
