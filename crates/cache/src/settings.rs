@@ -219,7 +219,7 @@ mod tests {
         })
     }
 
-    /// Proves partly: FI-234, FI-235, FI-237, FI-238 (the values of the variables)
+    /// Proves partly: FI-234, FI-235, FI-237, FI-238 (the variables as a library reads them; no front end does yet)
     #[test]
     fn limits_are_numbers() {
         let none = read(&[]);
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(absurd.ignored.len(), 2);
     }
 
-    /// Proves partly: FI-239, FI-240, FI-I47 (the value of the variable, and the monitor in effect)
+    /// Proves partly: FI-239, FI-240, FI-I47 (the variables as a library reads them; no front end does yet)
     #[test]
     fn each_monitor_can_be_chosen_and_an_unknown_one_is_ignored() {
         for name in MonitorName::ALL {

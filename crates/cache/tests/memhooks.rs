@@ -78,7 +78,7 @@ const CALLS: &[(&str, bool, Call)] = &[
     }),
 ];
 
-/// Proves partly: FI-242 (the cache alone)
+/// Proves partly: FI-242 (the cache as a library, which no front end uses yet)
 #[test]
 fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
     let (cache, _) = cache();
@@ -93,8 +93,8 @@ fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
     }
 }
 
-/// The entry ends before the allocator gets the memory back, whatever the allocator does with it. Proves
-/// partly: FI-242 (the cache alone)
+/// The entry ends before the allocator gets the memory back, whatever the allocator does with it.
+/// Proves partly: FI-242 (the cache as a library, which no front end uses yet)
 #[test]
 fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     let (cache, _) = cache();
@@ -134,8 +134,8 @@ fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
     assert_eq!(cache.off(), Some(Off::Partial));
 }
 
-/// One thread unmaps a page through the C library. Another gets the address at once, and sends from it. Proves
-/// partly: FI-243 (fixed buffers of io_uring)
+/// One thread unmaps a page through the C library. Another gets the address at once, and sends from it.
+/// Proves partly: FI-243 (the cache as a library, which no front end uses yet)
 #[test]
 fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     const TRIES: u64 = 5000;

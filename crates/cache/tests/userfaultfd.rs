@@ -123,7 +123,7 @@ const CALLS: &[(&str, Effect, Call)] = &[
 ];
 
 /// After each call, no lookup gets an entry that covers the changed page, and the data of other entries is right.
-/// Proves partly: FI-241 (the cache alone), FI-243 (fixed buffers of io_uring)
+/// Proves partly: FI-241, FI-243 (the cache as a library, which no front end uses yet)
 #[test]
 fn each_call_ends_the_entries_whose_pages_it_takes() {
     let Some((cache, monitor)) = cache() else {
@@ -161,8 +161,8 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
     }
 }
 
-/// The same property as a program sees it, without inspecting the cache. Proves partly: FI-243 (fixed buffers of
-/// io_uring)
+/// The same property as a program sees it, without inspecting the cache.
+/// Proves partly: FI-243 (the cache as a library, which no front end uses yet)
 #[test]
 fn new_data_is_sent_after_memory_was_mapped_anew() {
     let Some((cache, _)) = cache() else {

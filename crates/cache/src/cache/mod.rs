@@ -64,7 +64,8 @@ pub enum NotMade {
 
 /// A cache of registrations.
 ///
-/// Any number of threads may use it at once. Dropping the cache deregisters all entries.
+/// Any number of threads may use it at once. Dropping the cache deregisters all entries, except those whose guard was
+/// leaked (`std::mem::forget`).
 pub struct Cache<R: Registrar> {
     registrar: R,
     follows: Follows,
