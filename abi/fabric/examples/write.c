@@ -1,6 +1,6 @@
 /*
- * Two processes and libfabric: one registers memory and sends its key, the other writes into the memory and learns
- * why a write beyond the grant is refused. Nothing here depends on rkey: any provider with remote memory access
+ * Two processes and libfabric: one registers memory and sends its key, the other writes into the memory and learns why
+ * a write past the end of the region is refused. Nothing here depends on rkey: any provider with remote memory access
  * works.
  *
  *     cc -o fi-write write.c -lfabric

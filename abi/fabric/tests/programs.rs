@@ -25,7 +25,7 @@ impl Folder {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rkey-provider-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // A killed process with the same number left it behind.
+        // A killed process with the same number may have left it behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a directory for temporary files can be made");
         FABRIC

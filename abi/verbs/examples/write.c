@@ -1,6 +1,6 @@
 /*
- * Two processes and verbs: one registers memory and sends its key, the other writes into the memory and is refused
- * when it writes beyond the grant. Nothing here depends on rkey: it also runs on a network card.
+ * Two processes and verbs: one registers memory and sends its key, the other writes into the memory and is refused when
+ * it writes past the end of the region. Nothing here depends on rkey: it also runs on a network card.
  *
  *     cc -o ibv-write write.c -libverbs
  *     rkey run -- ./ibv-write
@@ -69,7 +69,7 @@ static struct side open_side(void *memory, int access)
     return it;
 }
 
-/* Exchanges identities with the peer, and moves the queue pair to the state in which it sends. */
+/* Exchanges identities with the peer, and moves the queue pair to RTS, in which it can send. */
 static struct hello meet(struct side *it, int socket)
 {
     struct ibv_context *context = it->pd->context;

@@ -1,8 +1,8 @@
 //! Shared receive contexts: receives that any of several endpoints may use.
 //!
-//! The receives are in a separate pool. Messages without a receive remain at the endpoint where they arrived; after
-//! each posted receive, the endpoints offer their messages again. A thread that holds an endpoint's state may lock the
-//! pool; a thread that holds the pool must not lock an endpoint.
+//! The receives are in a separate pool. Messages without a receive remain at the endpoint where they arrived; when a
+//! receive is posted while messages wait, the endpoints offer their messages again. A thread that holds an endpoint's
+//! state may lock the pool; a thread that holds the pool must not lock an endpoint.
 
 #![allow(unsafe_code)]
 // UNSAFETY: declares a kind of handle.

@@ -6,7 +6,7 @@ use crate::peer::{is_peer, rerun};
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// How often an address is closed and opened again.
+/// How many times an address is closed and opened again.
 const ROUNDS: usize = 1000;
 
 /// A name that no other process of this host uses.
@@ -129,7 +129,7 @@ fn a_name_is_reserved_when_it_is_set() {
         // SAFETY: the handle is live.
         let cm = unsafe { (*second).cm };
         assert_eq!(setname(second, cm, &name), TAKEN);
-        // The assigned port stays if none is requested, and may be requested again.
+        // The assigned port is kept if none is requested, and may be requested again.
         assert_eq!(setname(first, cm, &free), 0);
         assert_eq!(setname(first, cm, &name), 0);
         assert_eq!(name_of(first), name);
@@ -230,7 +230,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     assert_eq!(name_of_pep(pep), name, "nothing has changed");
 
     let ep = made(wish().info(), pep.cast()).unwrap();
-    // The passive endpoint is useless from here on, and bound to nothing.
+    // The passive endpoint is unusable from here on, and bound to nothing.
     assert_eq!(made(wish().info(), pep.cast()), Err(BAD_STATE));
     // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*pep).cm).listen)(pep) }, BAD_STATE);

@@ -285,7 +285,7 @@ fn a_region_can_be_limited_to_one_address() {
             assert_eq!(a.write(to_a, &[1; 4], 0, 1), 0);
             assert_eq!(b.write(to_b, &[2; 4], 4, 1), libc::EACCES);
             assert_eq!(b.write(to_b, &[6; 4], 0, 9), 0, "a region for all peers");
-            // The limit stays when the peer's number is removed.
+            // The limit remains when the peer's number is removed.
             assert_eq!(remove(av, address_of_a, 0), 0);
             assert_eq!(a.write(to_a, &[3; 4], 4, 1), 0);
             assert_eq!(b.write(to_b, &[2; 4], 4, 1), libc::EACCES);

@@ -181,11 +181,11 @@ fn a_peers_connection_also_serves_our_sends() {
     let asked = outsider.caller(PATIENCE).unwrap();
     let there = address_of(&name_of(side.ep));
     let line = outsider.connect(there, &outsider.hello(there), 1).unwrap();
-    // The endpoint usually knows this connection by then; otherwise the test shows less.
+    // The endpoint has usually registered this connection by then; otherwise the test shows less.
     std::thread::sleep(Duration::from_millis(200));
     asked.reject("later");
     until("the message goes", || {
-        // It may request one more before it knows ours.
+        // It may request one more before it registers ours.
         if let Some(asked) = outsider.caller(Duration::from_millis(1)) {
             asked.reject("later");
         }

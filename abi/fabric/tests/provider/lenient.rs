@@ -116,7 +116,7 @@ fn odd_requests(b: &Side, buffer: &mut [u8]) -> Vec<Result<Mr, c_int>> {
     results
 }
 
-/// Unknown rights grant nothing, and an offset has no effect.
+/// Unknown rights allow nothing, and an offset has no effect.
 #[test]
 fn other_bits_of_access_and_an_offset_are_ignored() {
     let (a, b, peer) = pair(&Wish::default());
@@ -179,7 +179,7 @@ fn in_strict_mode_a_counter_without_a_wait_object_is_not_waited_for() {
     });
 }
 
-/// Tests every kind of counter, each for an endpoint that has done the same before without one.
+/// Binds every kind of counter to an endpoint that has already done the counted operation once without a counter.
 #[test]
 fn a_counter_that_is_bound_late_counts_from_then_on() {
     let (a, b, peer) = pair(&Wish::default());

@@ -63,7 +63,7 @@ fn every_option_behaves_as_the_page_says() {
     let required = set(ep, FI_OPT_FI_HMEM_P2P, FI_HMEM_P2P_REQUIRED);
     assert_eq!(required, -libc::EOPNOTSUPP);
     assert_eq!(get(ep, FI_OPT_XPU_TRIGGER), Err(-libc::EOPNOTSUPP));
-    // With a CUDA device it is 0: without FI_HMEM the provider never calls the interface, permitted or not.
+    // With a CUDA device both calls return 0: without FI_HMEM the provider never calls the interface, permitted or not.
     let cuda = [0u8, 1].map(|permitted| set(ep, FI_OPT_CUDA_API_PERMITTED, permitted));
     assert!([[-libc::EINVAL; 2], [0; 2]].contains(&cuda), "{cuda:?}");
     if !std::path::Path::new("/dev/nvidiactl").exists() {

@@ -104,7 +104,7 @@ fn with_notification_unbacked_memory_waits_for_a_refresh() {
     unmap(at, PAGE);
 }
 
-/// A bound counter or endpoint does not change that.
+/// Regions that are bound to a counter or an endpoint also wait for a refresh.
 ///
 /// Proves: FI-069, FI-191
 #[test]

@@ -197,7 +197,7 @@ fn memory_that_ends_with_the_process_is_not_persistent() {
     let memfd = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(memfd) };
     memfd.set_len(PAGE as u64).unwrap();
     let nameless = map_file(&memfd, PAGE, libc::MAP_SHARED);
-    // A file in memory has a name, and ends with the system.
+    // A file on tmpfs has a name, but does not outlive the running system.
     let folder = Path::new("/dev/shm");
     let in_memory = (folder.is_dir() && !is_stored(folder) && is_writable(folder)).then(|| {
         let path = folder.join(format!("rkey-fi-memory-{}", std::process::id()));

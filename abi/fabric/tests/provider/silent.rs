@@ -124,7 +124,7 @@ fn is_refused(client: &OwnedFd) -> bool {
     heard.windows(why.len()).any(|some| some == why)
 }
 
-/// One process can occupy only some of the incomplete connections, and leaves the rest to others.
+/// One process can have only a limited number of incomplete connections, so the listener still serves others.
 #[test]
 fn incomplete_connections_of_one_process_are_bounded() {
     const MANY: usize = 300;

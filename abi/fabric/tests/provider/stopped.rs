@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// This is long enough to stop a peer in the middle of it.
+/// Long enough that a peer can be stopped in the middle of the transfer.
 const LEN: usize = 128 << 20;
 const KEY: u64 = 1;
 const THEIRS: u8 = 0xee;
@@ -111,7 +111,7 @@ fn no_stopped_peer_writes_after_its_transfer_failed() {
     let number = side.insert(&peer.name());
     buffer.fill(0);
     interrupt(&side, number, &buffer, &peer);
-    // The exception is an operation that completed before the stop.
+    // The operation succeeded only if it completed before the stop.
     if let Err(error) = side.completion(&[]) {
         assert_ne!(error.err, 0);
     }

@@ -110,7 +110,7 @@ pub(crate) fn until_asleep(thread: &AtomicI32) {
     });
 }
 
-/// How often a thread has gone to sleep.
+/// How many times a thread has gone to sleep.
 pub(crate) fn sleeps(thread: &AtomicI32) -> u64 {
     let path = format!("/proc/self/task/{}/status", thread.load(Ordering::Acquire));
     let status = std::fs::read_to_string(path).unwrap();
@@ -305,7 +305,7 @@ fn a_signal_is_for_a_thread_that_waits_in_a_call() {
             assert!(took < 2 * PATIENCE, "only the timeout ended it");
         });
     }
-    // Without a thread in a call, it is reported here, once.
+    // No thread waits in a call, so the signal is reported here, once.
     // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
     let told = [(); 2].map(|()| trywait(a.fabric, a.cq.cast()));

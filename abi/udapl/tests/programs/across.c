@@ -23,7 +23,7 @@ static const char *const paths[] = {"verbs", "libfabric", "uDAPL"};
 static const char *const keys[] = {"rkey", "fi_mr_key", "LMR", "RMR"};
 static const int api_of[] = {VERBS, FABRIC, DAT, DAT};
 
-/* What the owner tells its peer. */
+/* What the owner sends its peer. */
 struct offer {
   uint32_t qpn;
   DAT_CONN_QUAL qual;
@@ -32,7 +32,7 @@ struct offer {
   uint64_t key[KEYS], at[KEYS];
 };
 
-/* What the peer tells the owner. */
+/* What the peer sends the owner. */
 struct reply {
   uint32_t qpn;
 };

@@ -40,8 +40,8 @@ fn every_key_works_over_every_connection() {
     assert!(!text.contains("denied"), "{text}");
 }
 
-/// By default a key works only over connections of its own API. The device knows the others and says whose they are, in the same
-/// words for each pair, on both sides.
+/// By default a key works only over connections of its own API. The device recognises keys of other APIs and names
+/// their owners, in the same words for each pair, on both sides.
 #[test]
 fn a_key_of_another_api_is_refused_and_explained() {
     let stage = Stage::with_all("apart");

@@ -102,7 +102,7 @@ static struct {
 } f;
 
 static void fi_begin(int mr_mode) {
-  /* Our provider needs no mode; then it requires these. */
+  /* By default our provider requires no mode bits; this makes it require some. */
   setenv("FI_RKEY_MR_MODE", mr_mode == FI_MR_LOCAL ? "LOCAL" : mr_mode == FI_MR_VIRT_ADDR ? "VIRT_ADDR" : "NONE", 1);
   struct fi_info *hints = fi_allocinfo();
   hints->fabric_attr->prov_name = strdup("rkey");
@@ -284,7 +284,7 @@ static void closing_what_others_use(void) {
 
 static void after_a_refusal(void) {
   begin();
-  /* Libfabric: the endpoint goes on. */
+  /* Libfabric: the endpoint keeps working. */
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
   CHECK(fi_write64(NULL, 999, 0) != 0);
   CHECK(fi_write64(NULL, fi_mr_key(mr), 0) == 0);

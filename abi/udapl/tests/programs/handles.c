@@ -175,7 +175,7 @@ static void wrong_handles_are_refused(void) {
   for (int call = 0; call < CALLS; call++) {
     enum kind of = KINDS;
     if (!none_is_allowed(call)) refuse(call, "no handle", DAT_HANDLE_NULL);
-    /* A handle of a wrong type tells which type the call expects. */
+    /* A call that gets a handle of a wrong type reports which type it expects. */
     use(call, &of, gone[call < 45 ? LMR : PZ]);
     refuse(call, "a freed handle", gone[of]);
     for (int kind = 0; kind < KINDS; kind++) {

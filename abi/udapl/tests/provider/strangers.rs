@@ -289,8 +289,8 @@ fn object(end: &End) -> Arc<Ep> {
     Arc::clone(unsafe { find::<Ep>(end.ep) }.unwrap())
 }
 
-/// The program disconnects while the worker takes the last step of connecting. The peer has already accepted, so it must be
-/// told.
+/// The program disconnects while the worker takes the last step of connecting. The peer has already accepted, so it
+/// must be notified.
 #[test]
 fn a_disconnect_in_the_last_step_of_connecting_reaches_the_peer() {
     let (world, stranger) = (World::open(), Stranger::new());

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 /// The number of spinning programs.
 const SPINNERS: usize = 10;
-/// How often each program runs: once, because each run takes long. `RKEY_TEST_BUSY_RUNS=300` runs each more often.
+/// How many times each program runs: once, because each run takes long. `RKEY_TEST_BUSY_RUNS=300` sets another number.
 const RUNS: usize = 1;
 
 struct Spinners(Vec<Child>);

@@ -139,7 +139,7 @@ fn other_posting_calls() {
     );
 }
 
-/// The connection manager belongs to another library, which does not know this device: the program reports that and
+/// The connection manager belongs to another library, which does not support this device: the program reports that and
 /// exits.
 #[test]
 fn a_missing_connection_manager_ends_the_program_cleanly() {

@@ -28,7 +28,7 @@ impl Stage {
             .find(beside)
             .expect("cargo builds the library for its tests");
         let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
-        // A killed process with the same number left it behind.
+        // A killed process with the same number may have left it behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
         VERBS

@@ -96,7 +96,7 @@ fn an_overrun_fails_the_queue_and_its_queue_pairs() {
     overrun(&World::new(), 0);
 }
 
-/// Overruns a completion queue that has had `events` events.
+/// Overruns a completion queue whose count of acknowledged events starts at `events`.
 fn overrun(world: &World, events: u32) -> *mut Cq {
     // SAFETY: the context is live.
     let small = unsafe { cq::create_cq(world.context, 1, null_mut(), null_mut(), 0) };
@@ -133,7 +133,7 @@ fn a_completion_queue_waits_for_events_in_delivery() {
                 // SAFETY: the channel is live; both are writable.
                 let code = unsafe { channel::get_cq_event(events, &raw mut which, &raw mut round) };
                 assert_eq!(code, 0);
-                // This is checked more than once: it must not be destroyed later, either.
+                // Checked several times: the queue must not be destroyed later, either.
                 for _ in 0..20 {
                     assert!(round as usize > gone.load(Ordering::Acquire), "{round:?}");
                     std::thread::yield_now();

@@ -26,7 +26,7 @@ fn rkey(region: *mut Mr) -> u32 {
     unsafe { (*region).rkey }
 }
 
-/// A request with several entries, which must stay until it is posted.
+/// A request with several entries, which must stay valid until it is posted.
 fn with_entries(mut wr: SendWr, entries: &mut [Sge]) -> SendWr {
     (wr.sg_list, wr.num_sge) = (entries.as_mut_ptr(), entries.len() as i32);
     wr

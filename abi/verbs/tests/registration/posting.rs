@@ -79,7 +79,7 @@ fn posting_stops_at_the_first_bad_request() {
     assert_eq!((world.word(32), value), (8, 9));
 }
 
-/// The list has one entry at the very end of readable memory.
+/// A list whose only entry ends where readable memory ends.
 struct LastElement {
     pages: *mut libc::c_void,
 }

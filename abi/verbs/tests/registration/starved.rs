@@ -42,7 +42,7 @@ fn bind(thread: u32, set: &libc::cpu_set_t) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Moves a process to a processor, at idle priority, that `count` other processes want all the time.
+/// Moves a process, at idle priority, to a processor that `count` other processes want all the time.
 fn starve(pid: u32, count: usize) -> Spinners {
     let set = one_processor();
     let spin = |_| {

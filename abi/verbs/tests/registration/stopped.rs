@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const PEER: &str = "RKEY_TEST_PEER";
-/// This is long enough for the peer to copy into our memory by itself.
+/// Long enough that the peer itself copies into our memory.
 const LONG: usize = 1 << 20;
 
 /// Registers `LONG` bytes of this value.

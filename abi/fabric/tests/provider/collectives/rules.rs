@@ -62,7 +62,7 @@ fn with_the_mode_bit_buffers_are_registered_for_collectives() {
         [BOTH, BOTH],
         [whole, BOTH],
         [BOTH, whole],
-        // The right allows nothing by itself: it extends the others.
+        // The right allows nothing on its own: it extends the others.
         [FI_COLLECTIVE, whole],
         [whole, FI_COLLECTIVE],
         [FI_COLLECTIVE | FI_RECV, whole],

@@ -14,7 +14,7 @@ const CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_HMEM;
 const LOCAL: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
 const ALL: u64 = LOCAL | REMOTE;
 const EINVAL: c_int = -libc::EINVAL;
-/// Longer than what travels in one piece, on every way.
+/// Longer than one fragment, whichever way the message takes.
 const LEN: usize = 3 << 20;
 const TAG: u64 = 5;
 
@@ -250,7 +250,7 @@ fn device_memory_travels_between_two_processes() {
 const INTERFACES: [(fi_hmem_iface, u64, Runtime); 5] = [
     (FI_HMEM_CUDA, 1, CUDA),
     (FI_HMEM_ROCR, 1, ROCR),
-    // What fi_hmem_ze_device(1, 1) gives.
+    // What fi_hmem_ze_device(1, 1) returns.
     (FI_HMEM_ZE, 1 << 16 | 1, LEVEL_ZERO),
     (FI_HMEM_NEURON, 1, NEURON),
     (FI_HMEM_SYNAPSEAI, 1, SYNAPSE_AI),

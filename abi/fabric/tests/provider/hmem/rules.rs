@@ -63,7 +63,7 @@ fn get_option(side: &Side, option: c_int) -> c_int {
     value
 }
 
-/// The driver of such a DMA-buf does not let the processor map it; its runtime knows the bytes by their address.
+/// The driver of such a DMA-buf does not let the processor map it; its runtime finds the bytes by their address.
 #[test]
 fn a_dma_buf_of_a_device_is_copied_by_its_runtime() {
     let Some(fake) = CUDA.load() else { return };
