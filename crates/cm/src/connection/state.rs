@@ -349,6 +349,8 @@ const fn established(input: Input) -> Option<Step> {
 
 const fn dreq_sent(input: Input) -> Option<Step> {
     match input {
+        // The peer has not got our REP, and it will not come again.
+        Input::Req => to(State::DreqSent, &[S(Send::RejReq(Why::Stale))]),
         Input::Dreq => to(
             State::TimeWait,
             &[S(Send::Drep), Tell(Report::Disconnected), END],

@@ -204,6 +204,12 @@ impl Manager {
 
     fn on_dreq(&mut self, at: &Arrival, dreq: &Dreq) {
         let Some(id) = self.agreed(at, dreq.remote, dreq.local) else {
+            // It overtook the REP, which may still come. A DREP would make the peer forget the connection before that.
+            let asked = self.tables.by_local(dreq.remote);
+            let asked = asked.and_then(|id| self.connections.get(&id));
+            if asked.is_some_and(|it| it.peer == at.from && it.remote_id.is_none()) {
+                return self.ignore();
+            }
             // It has ended here long ago, or never began.
             let drep = Drep {
                 local: dreq.remote,

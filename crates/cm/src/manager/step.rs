@@ -167,8 +167,9 @@ impl Manager {
             send,
             Send::Given | Send::Dreq | Send::RejReq(_) | Send::SidrRefusal
         );
-        // A connection in time wait answers late requests, but has nothing to repeat.
-        if keeps && it.state != State::TimeWait {
+        // A connection that ends refuses repeated requests, but repeats something else or nothing.
+        let ends = matches!(it.state, State::DreqSent | State::TimeWait);
+        if keeps && (!ends || send == Send::Dreq) {
             it.kept = Some(Box::new(bytes));
         }
         let (from, to) = (it.local, it.peer);

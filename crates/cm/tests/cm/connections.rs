@@ -301,6 +301,56 @@ fn a_passive_side_that_closes_tells_the_other_even_if_its_first_message_is_lost(
     assert_eq!(world.hosts[A].manager.remembered(), 0);
 }
 
+/// The DREQ overtakes the REP, and the refusal that went with it is lost. A DREP would end the passive side, and the
+/// late REP would establish the active one.
+#[test]
+fn a_dreq_that_overtakes_the_rep_ends_both_sides() {
+    let mut world = World::new();
+    world.listen(B, 1);
+    world.censor = Some(|mad| matches!(kind(mad), "REP" | "REJ"));
+    let a = world.connect(A, b"");
+    world.run(0);
+    let (_, late) = *world.sent.last().unwrap();
+    let b = world.requested(B);
+    world.hosts[B].manager.close(world.now, b).unwrap();
+    world.run(0);
+    assert_eq!(world.kinds(), ["REQ", "REP", "REJ", "DREQ"]);
+    let bytes = late.encode();
+    world.hosts[A]
+        .manager
+        .receive(world.now, address(B), address(A), &bytes);
+    world.run_to_the_end();
+    assert!(
+        world.hosts[A]
+            .history(a)
+            .contains(&"Disconnected".to_owned())
+    );
+    for side in [A, B] {
+        assert_eq!(world.hosts[side].manager.remembered(), side);
+    }
+}
+
+/// The same, with a REP that never comes: the repeated REQ is refused.
+#[test]
+fn a_request_whose_answer_was_lost_is_refused_when_the_passive_side_has_closed() {
+    let mut world = World::new();
+    world.listen(B, 1);
+    world.censor = Some(|mad| matches!(kind(mad), "REP" | "REJ"));
+    let a = world.connect(A, b"");
+    world.run(0);
+    world.hosts[B]
+        .manager
+        .close(world.now, world.requested(B))
+        .unwrap();
+    world.run(SECOND);
+    world.censor = None;
+    world.run(6 * SECOND);
+    assert_eq!(reason(last(&world, A)), RejectReason::STALE);
+    assert_eq!(world.state(A, a), Some(State::TimeWait));
+    world.run_to_the_end();
+    assert_eq!(world.hosts[B].manager.remembered(), 1, "the listener");
+}
+
 #[test]
 fn a_restarted_peer_ends_its_forgotten_connection_and_connects_again() {
     let mut world = World::new();

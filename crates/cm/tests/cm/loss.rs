@@ -23,13 +23,12 @@ fn weather() -> impl Strategy<Value = Weather> {
         lost,
         doubled,
         delay,
-        most_lost: 5,
+        // Two thirds of the answers to two thirds of the requests may be lost: with 16 requests, one gets its answer.
+        most_lost: 2,
     })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
-
     /// While no program ends anything, each connection of A is established on both sides.
     #[test]
     fn connections_are_established_on_both_sides_or_on_neither(
