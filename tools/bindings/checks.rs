@@ -1,5 +1,5 @@
-//! Turns the checks in generated layouts into assertions for a C compiler, so that a test without libclang shows
-//! that the layouts are those of the headers that are installed. The tests of the front ends include this file.
+//! Turns the checks in generated layouts into assertions for a C compiler, so a test can compare the layouts
+//! with the installed headers without libclang. The tests of the front ends include this file.
 
 /// Unions that have a name. Everything else is a structure.
 const UNIONS: &[&str] = &[

@@ -39,7 +39,7 @@ enum Task {
 fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled = manifest.parent().unwrap_or(manifest);
-    // The checkout may have moved since xtask was built, so this uses the directory in which cargo runs it.
+    // Prefer the directory in which cargo runs xtask: the checkout may have moved since xtask was built.
     match std::env::var_os("CARGO_MANIFEST_DIR") {
         Some(now) => Path::new(&now)
             .parent()

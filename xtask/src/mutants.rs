@@ -1,5 +1,6 @@
 //! `cargo xtask mutants`: cargo-mutants with the settings of `.cargo/mutants.toml`. It changes one expression at a time
-//! where an access is decided or a flag is mapped, and runs the crate's tests: a change that no test notices is a gap.
+//! in the code that decides accesses and maps flags, and runs the crate's tests. A change that no test notices is a
+//! gap.
 
 use crate::process;
 use anyhow::{Result, ensure};
@@ -17,7 +18,7 @@ pub(crate) struct Args {
 /// A full run takes most of a day on two processors.
 const LIMIT: Duration = Duration::from_secs(48 * 3600);
 
-/// Runs it; returns true if tests noticed every change.
+/// Runs cargo-mutants; returns true if tests noticed every change.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     ensure!(
         process::capture(process::cargo(root).args(["mutants", "--version"])).is_ok(),

@@ -1,5 +1,5 @@
-//! Every reader of a peer's bytes. Each entry accepts any bytes and must return: no panic, no hang. Where it
-//! accepts bytes, it checks that the result means the same when encoded again.
+//! An entry for every reader of a peer's bytes. Each entry accepts any bytes and must return: no panic, no
+//! hang. If it accepts them, it checks that the result encodes to bytes with the same meaning.
 
 use daplrkey::hello::{Hello, Purpose};
 use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
@@ -241,7 +241,7 @@ fn fabric_samples() -> Vec<Vec<u8>> {
     [rkey_fi::fuzzing::hellos(), rkey_fi::fuzzing::messages()].concat()
 }
 
-/// What uDAPL providers tell each other when they connect and disconnect.
+/// The data that uDAPL providers exchange when they connect and disconnect.
 pub fn udapl(bytes: &[u8]) {
     if let Some(hello) = Hello::decode(bytes) {
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));

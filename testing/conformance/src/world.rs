@@ -60,8 +60,8 @@ pub fn run(bytes: &[u8]) {
     world.check();
 }
 
-/// Eight bytes that a script contains only by chance, because they depend on the whole script. So bytes of the peer
-/// that are returned to it, in a refusal or from memory that it may write, are never taken for private ones.
+/// Eight bytes that a script contains only by chance, because they depend on the whole script. So the peer's own
+/// bytes that are returned to it, in a refusal or from memory that it may write, are not mistaken for private ones.
 fn secret_for(script: &[u8]) -> [u8; 8] {
     let start = mix(script.len() as u64 + 1);
     let word = script
@@ -84,7 +84,7 @@ fn leaks(answer: &[u8], secret: [u8; 8]) -> bool {
     let end = [content(READABLE, secret), secret].concat();
     answer.windows(8).any(|window| {
         let inside = <[u8; 8]>::try_from(window).map(u64::from_le_bytes);
-        // It may begin anywhere in the pattern.
+        // The window may begin at any byte of the pattern.
         inside.is_ok_and(|inside| (0..8).any(|bytes| inside.rotate_left(8 * bytes) == word))
             || window == &end[4..12]
     })
@@ -337,7 +337,7 @@ impl World {
     }
 }
 
-/// The bytes that make the decisions.
+/// A script, which decides each step by its next bytes.
 struct Script<'a> {
     bytes: &'a [u8],
 }

@@ -244,7 +244,7 @@ fn a_peer_that_claims_to_copy_for_ever() {
     }
 }
 
-/// Each of many threads gets little processor time, so their use of it does not clear them in time.
+/// Each of many threads gets only a little processor time, so none of them uses enough to be cleared in time.
 #[test]
 fn a_peer_of_many_threads_that_claim_to_copy_for_ever() {
     match role() {

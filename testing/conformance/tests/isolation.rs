@@ -272,7 +272,7 @@ fn patient_qp(side: &Side) -> Qp {
     side.device.create_qp(&options).unwrap()
 }
 
-/// Another user that knows a queue pair's number cannot reach it, either: its requests time out, and our receive stays
+/// Another user that has a queue pair's number cannot reach it, either: its requests time out, and our receive stays
 /// posted.
 ///
 /// A queue pair that must fail with its peer detects its absence without sending, and goes to the error state.

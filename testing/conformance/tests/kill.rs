@@ -381,8 +381,8 @@ fn killed_before_the_links_are_up() {
     }
 }
 
-/// A queue pair that knows its peer's device does not mistake another device that has since claimed the same numbers
-/// for it: the peer has ended.
+/// A queue pair that has the name of its peer's device does not mistake another device for it that has since claimed
+/// the same numbers: the peer has ended.
 #[test]
 fn another_device_with_the_same_numbers_is_not_the_peer() {
     let (near, far) = (Side::open(1), Side::open(2));

@@ -120,8 +120,8 @@ fn stopped_in_the_middle_of_traffic() {
         until("the end of the old queue pair", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
-        // Links that did not have to be cut are still there. The other links are freed once the peer is known to be out
-        // of our memory.
+        // Links that did not have to be cut remain. The other links are freed once the peer is known to be out of our
+        // memory.
         let most = *most.get_or_insert(linked);
         until("the end of what the stop left behind", || {
             let now = Holdings::now();
@@ -155,8 +155,8 @@ fn peer_that_is_read() {
     }
 }
 
-/// A peer is stopped while it writes the results of our reads to our memory by itself. The region can be
-/// deregistered, and the memory reused: when the peer continues, it writes nothing.
+/// A peer is stopped while it writes the results of our reads directly to our memory. The region can be deregistered,
+/// and the memory reused: when the peer continues, it writes nothing.
 #[test]
 fn stopped_while_it_writes_to_our_memory() {
     const TEST: &str = "stopped_while_it_writes_to_our_memory";

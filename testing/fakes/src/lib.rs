@@ -1,7 +1,7 @@
 //! Fake runtimes of accelerators: C libraries that the tests build and load under the runtime's name.
 //!
-//! Their memory traps when the processor touches it by its address, so a stray copy is a fault. A second mapping, which only
-//! the fake knows, holds the bytes. Freed addresses are given out again at once.
+//! Their memory traps when the processor touches it by its address, so a stray copy is a fault. The bytes are in a
+//! second mapping, which only the fake uses. Freed addresses are reused at once.
 
 #![allow(unsafe_code)]
 // UNSAFETY: loads a library that was built a moment ago, and calls its functions.
@@ -63,15 +63,15 @@ pub const SYNAPSE_AI: Runtime = Runtime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Place {
-    /// At the device.
+    /// On the device.
     Device = 1,
-    /// It migrates.
+    /// It migrates between host and device.
     Managed = 2,
-    /// At the host.
+    /// On the host.
     Host = 3,
 }
 
-/// A loaded fake. A process has one of each runtime, which one test at a time uses.
+/// A loaded fake. A process has at most one of each runtime, and one test at a time uses it.
 #[derive(Debug)]
 pub struct Fake {
     library: usize,
@@ -144,11 +144,11 @@ impl Runtime {
     }
 }
 
-/// A DMA-buf of one of the kernel's drivers (`/dev/udmabuf`), and the memfd that has its pages. `None` if this host has none;
-/// the test says that it skips that.
+/// A DMA-buf from the kernel's driver `/dev/udmabuf`, and the memfd that has its pages. `None`, with a message, if this
+/// host does not have the driver.
 ///
 /// # Panics
-/// There is a driver, and it makes no buffer.
+/// The driver exists but does not create a buffer.
 #[must_use]
 pub fn dma_buf(len: usize) -> Option<(OwnedFd, OwnedFd)> {
     // SAFETY: names, and structures of their calls; new descriptors.
@@ -203,7 +203,7 @@ macro_rules! call {
 }
 
 impl Fake {
-    /// Allocates memory at a device.
+    /// Allocates memory.
     ///
     /// # Panics
     /// There is no room.
@@ -244,13 +244,13 @@ impl Fake {
         call!(self, "fake_poke": unsafe extern "C" fn(u64, *const c_void, u64), at, from, len);
     }
 
-    /// How many copies it was asked for.
+    /// How many copies were requested.
     #[must_use]
     pub fn copies(&self) -> u64 {
         call!(self, "fake_copies": unsafe extern "C" fn() -> u64,)
     }
 
-    /// Lets the `n`-th copy from now on fail, and all after it; 0 heals it.
+    /// Makes the `n`-th copy from now on fail, and all later ones; 0 ends that.
     pub fn fail(&self, n: u64) {
         call!(self, "fake_fail": unsafe extern "C" fn(u64), n);
     }

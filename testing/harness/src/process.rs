@@ -30,7 +30,7 @@ pub fn run(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, true)
 }
 
-/// The same without showing the output, for programs whose known failures would look like ours.
+/// Like [`run`], without showing the output, for programs whose known failures would look like ours.
 pub fn run_unseen(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, false)
 }
@@ -217,7 +217,7 @@ mod tests {
         assert!(outcome.output.contains("begun"));
     }
 
-    /// It holds the pipe and is not killed with the others.
+    /// A grandchild that left the process group keeps the pipe open, and is not killed with the others.
     #[test]
     fn who_has_left_the_group_is_not_waited_for() {
         let mut command = Command::new("sh");

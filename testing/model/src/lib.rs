@@ -145,7 +145,7 @@ impl Model {
         Ok(self.domains.len() - 1)
     }
 
-    /// Refused while it contains objects.
+    /// Closes a domain. Refused while it contains objects.
     pub fn close_domain(&mut self, domain: usize) -> Result<(), No> {
         self.domain(domain)?;
         let regions = self.regions.iter().any(|it| it.open && it.domain == domain);
@@ -221,7 +221,7 @@ impl Model {
         Ok(())
     }
 
-    /// Ties an endpoint (or a counter) to a region, or removes it.
+    /// Binds an endpoint (or a counter) to a region, or removes that binding.
     pub fn tie(&mut self, region: usize, endpoint: bool, to: Option<u32>) -> Result<(), No> {
         let it = self.region(region)?;
         need(to.is_none() || !it.was_enabled, No::AlreadyEnabled)?;
@@ -231,7 +231,8 @@ impl Model {
         Ok(())
     }
 
-    /// Refused while windows, an endpoint or a counter are bound to it, unless `revoke` removes them all.
+    /// Deregisters a region. Refused while windows, an endpoint or a counter are bound to it, unless `revoke` removes
+    /// them all.
     pub fn deregister(&mut self, region: usize, revoke: bool) -> Result<(), No> {
         let windows = self.bound_to(region);
         let it = self.region(region)?;
@@ -264,7 +265,7 @@ impl Model {
         self.window(window).map(|it| (it.open, it.bound) = (false, None))
     }
 
-    /// The key that the next bind will give (type 1, DAT), or the current key of a type 2 window.
+    /// The key that the next bind will return (type 1, DAT), or the current key of a type 2 window.
     pub fn promise(&mut self, window: usize) -> Result<Name, No> {
         let it = self.window(window)?;
         if it.type2 {
@@ -275,7 +276,8 @@ impl Model {
         Ok(Name::Chosen(window, it.keys - 1))
     }
 
-    /// The key of the window from now on. A bind that fails changes nothing, except that its reservation ends.
+    /// Binds a window, and returns its key from now on. A bind that fails changes nothing, except that its reservation
+    /// ends.
     pub fn bind(&mut self, ask: &Bind) -> Result<Name, No> {
         let it = self.window(ask.window)?;
         let promised = match ask.key {

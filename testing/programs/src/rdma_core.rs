@@ -24,7 +24,7 @@ const HEAD: &str = "\
 # Compared by `cargo xtask test --only rdma-core`; renewed with `--record`.
 ";
 
-/// A test that is recorded as passing may be skipped where the host lacks what it needs.
+/// The reasons for which a test that is recorded as passing may be skipped: the host lacks what it needs.
 const HOST_REASONS: &[&str] = &[
     "There are no huge pages of size 2M allocated",
     "Huge pages of size 2M is not supported in this platform",

@@ -354,7 +354,7 @@ fn constant_name(api: &Api, name: &Ident) -> Ident {
     Ident::new(short, Span::call_site())
 }
 
-/// Spells types as we do.
+/// Renames types and constants to our spelling.
 struct Spelling<'a> {
     api: &'a Api,
     names: BTreeMap<String, String>,
@@ -418,7 +418,7 @@ impl VisitMut for Spelling<'_> {
     }
 
     fn visit_type_ptr_mut(&mut self, pointer: &mut syn::TypePtr) {
-        // A table of operations is a constant of the library that owns the object.
+        // Make pointers to tables of operations const: a table is a constant of the library that owns the object.
         if let Type::Path(path) = &*pointer.elem
             && let Some(ident) = path.path.get_ident()
             && self
@@ -518,7 +518,7 @@ fn split(api: &Api, items: Vec<Item>) -> Result<(Vec<Item>, Vec<Item>)> {
                     layouts.push(item);
                 }
             }
-            // This is bindgen's helper for flexible arrays, which were dropped.
+            // Drop bindgen's helper for flexible arrays, which were dropped too.
             Item::Struct(each) if each.ident == "IncompleteArrayField" => {}
             Item::Struct(_) | Item::Union(_) | Item::Const(_) => layouts.push(item),
             _ => {}

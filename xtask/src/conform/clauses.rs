@@ -66,7 +66,7 @@ fn cells(line: &str) -> Option<Vec<String>> {
     )
 }
 
-/// Whether this is a clause's name, such as `FI-001`, `VB-I23` or `X-08`.
+/// Whether this is the id of a clause, such as `FI-001`, `VB-I23` or `X-08`.
 pub(super) fn is_id(word: &str) -> bool {
     word.split_once('-').is_some_and(|(family, number)| {
         let digits = number.strip_prefix('I').unwrap_or(number);

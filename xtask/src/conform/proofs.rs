@@ -49,7 +49,7 @@ pub(super) struct Proof {
     pub(super) cited: Vec<Citation>,
     /// Why the comment cannot be parsed, if it cannot.
     pub(super) problem: Option<String>,
-    /// This is a check in C: its stage runs all of them, and cargo knows none.
+    /// Whether this is a check in C. A stage runs all of those; cargo does not list them.
     pub(super) of_stage: bool,
 }
 
@@ -66,7 +66,7 @@ impl Proof {
     }
 }
 
-/// How far below the comment the function may be: attributes and more comments may be in between.
+/// How many lines below the comment the function may be; attributes and more comments may be in between.
 const REACH: usize = 25;
 
 /// All proofs of the tree, in the order of the files.

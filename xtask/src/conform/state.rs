@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(super) enum State {
     /// Shown through the API that it is about.
     Shown,
-    /// The same, if the program has requested strict mode.
+    /// Shown through the API, if the program has requested strict mode.
     Strict,
     /// A part of it.
     Partly,

@@ -1,5 +1,5 @@
-//! The functions in the tables of the front ends name the calls that reach them: a program's `fi_tsend` arrives at a
-//! function called `send`, and a search for the call must find it.
+//! Checks that each function in a front end's table names the call that reaches it: `fi_tsend` arrives at a function
+//! called `send`, and a search for `fi_tsend` must find it.
 
 use super::Finding;
 use crate::source::{Tree, code_without_tests};
@@ -37,7 +37,7 @@ pub(super) fn named(tree: &Tree) -> Vec<Finding> {
 
 /// The name of the C function that this line defines. Macros name theirs elsewhere.
 fn c_function(line: &str) -> Option<&str> {
-    // Literals are blanked out.
+    // The `"C"` between the two words is blanked out, as all literals are.
     let (_, rest) = line.split_once("extern     fn ")?;
     let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
     (end > 0).then(|| &rest[..end])

@@ -1,5 +1,5 @@
-//! No circles between directories: if files of two directories depend on each other, directly or through others,
-//! neither can be read, tested or moved without the other.
+//! Refuses dependency cycles between directories: if files of two directories depend on each other, directly or
+//! through others, neither directory can be read, tested or moved without the other.
 
 use super::Finding;
 use crate::source::{Tree, code_without_tests};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A module, by the directories and the file of its path under `src`; the crate's root is empty.
 type Module = Vec<String>;
 
-/// Circles of files that are not all of one directory.
+/// Finds cycles of files that are not all in one directory.
 pub(super) fn rooms(tree: &Tree) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, BTreeMap<Module, String>> = BTreeMap::new();
     let tests = tree.test_files();

@@ -38,8 +38,8 @@ struct Crate {
     tests: Vec<String>,
 }
 
-/// Finds re-exports of whole crates of ours: `pub use rkey_core as core`. A layer must list the names that it
-/// re-exports from another.
+/// Finds re-exports of whole crates of this workspace, such as `pub use rkey_core as core`. A layer must list the
+/// names that it re-exports from another.
 pub(super) fn reexports(tree: &Tree) -> Vec<Finding> {
     let is_whole = |line: &str| {
         let path = line.trim().strip_prefix("pub use rkey_");
@@ -66,7 +66,7 @@ const NAMED_ONCE: &[(&str, &str, &str)] = &[(
     "crates/device/src/peers/handshake.rs",
 )];
 
-/// Other modules that name it: another link would have to be added to each of them.
+/// Finds other modules that name such a path. Another kind of link would have to be added to each of them.
 pub(super) fn named_once(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (folder, path, module) in NAMED_ONCE {

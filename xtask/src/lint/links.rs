@@ -4,7 +4,7 @@ use super::Finding;
 use crate::source::Tree;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// Files that the tree has without their text.
+/// Kinds of files that exist although [`Tree`] does not read them.
 const UNREAD: &[&str] = &[".json", ".png", ".svg"];
 
 /// Relative links whose target does not exist.

@@ -3,7 +3,7 @@
 use super::Finding;
 use crate::source::{Tree, code_only, has_word};
 
-// They are written in halves so that this file passes its own rule.
+// Split, so that this file passes its own rule.
 const LEFTOVER_WORDS: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -96,7 +96,7 @@ const PLAIN: &[&str] = &[
     "benches/README.md",
 ];
 
-/// Words that say less than a name would, and old names of concepts in the glossary.
+/// Words that are vaguer than a name, and old names of concepts in the glossary.
 const DIALECT: &[(&str, &str)] = &[
     (
         "whoever",

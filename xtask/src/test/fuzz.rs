@@ -1,6 +1,6 @@
-//! Hostile bytes for all code that reads a peer's bytes: on stable Rust in every run, and guided by coverage if
-//! cargo-fuzz is installed. Both start from `fuzz/seeds`, which `--record` replaces with the inputs that coverage
-//! found.
+//! Feeds hostile bytes to all code that reads a peer's bytes: on stable Rust in every run, and guided by coverage
+//! if cargo-fuzz is installed. Both start from `fuzz/seeds`, which `--record` replaces with the inputs that
+//! coverage found.
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
 use super::{Report, Session};
@@ -18,7 +18,7 @@ const SECONDS: u64 = 60;
 /// The longest input that a coverage-guided run may try, in bytes.
 const LONGEST: usize = 4096;
 
-/// The maximum number of bytes of seeds that are kept for a target.
+/// How many bytes of seeds are kept for a target.
 const KEPT: usize = 24 << 10;
 
 /// The first line of a file of seeds.
@@ -30,7 +30,7 @@ fn seconds() -> u64 {
     set.and_then(|text| text.parse().ok()).unwrap_or(SECONDS)
 }
 
-/// Mutated samples and seeds, on stable Rust.
+/// Runs each entry on mutated samples and seeds, on stable Rust.
 pub(super) fn mutated(session: &Session<'_>) -> Result<Report> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut command = process::cargo(session.root);
@@ -90,7 +90,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Makes the smallest set of inputs that covers the same code as `corpus` the seeds of a target.
+/// Replaces a target's seeds with the smallest set of inputs that covers the same code as `corpus`.
 fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
     let few = in_target(session, "fuzz-seeds")?.join(target);
     let _ = fs::remove_dir_all(&few);

@@ -121,8 +121,8 @@ pub(super) const ALL: &[Stage] = &[
     ),
 ];
 
-/// Stages that run only by name, because they are too slow for every run, need root, or have results that change without
-/// us.
+/// Stages that run only by name, because they are too slow for every run, need root, or have results that can change
+/// without a change of the code.
 pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {

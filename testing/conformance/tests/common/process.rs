@@ -34,8 +34,8 @@ pub fn command(test: &str, role: &str, address: SocketAddr) -> Command {
     command
 }
 
-/// Whether this process runs only `test`, so that descriptors, threads and memory are all its own. Otherwise runs the
-/// test in such a process, so that this one has nothing left to do.
+/// Whether this process runs only `test`, so that no other test uses descriptors, threads or memory in it. If not,
+/// runs the test in such a process, and the caller has nothing left to do.
 pub fn alone(test: &str) -> bool {
     if role().as_deref() == Some("alone") {
         return true;

@@ -207,7 +207,7 @@ pub(super) fn render(
     page
 }
 
-/// Checks whose verdict depends on how soon `ofi_rxm` connects again after `tcp` has closed a connection.
+/// Checks whose verdict depends on how soon `ofi_rxm` reconnects after `tcp` has closed a connection.
 pub(super) const UNSTEADY: &[&str] = &["closing", "refusal_and_afterwards"];
 
 /// The part of a page that may not change between runs: the verdicts and the explanations. The text of a difference can

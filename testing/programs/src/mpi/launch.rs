@@ -50,8 +50,8 @@ impl Workspace {
                 }
                 command
                     .env("MPI4PY_MPIABI", "openmpi")
-                    // Its windows over messages support one thread at a time, and it never acknowledges a synchronous
-                    // send that a matched probe has taken.
+                    // Open MPI's windows over messages support one thread at a time, and it never acknowledges a
+                    // synchronous send that a matched probe has taken.
                     .env("MPI4PY_RC_THREAD_LEVEL", "serialized")
                     .env("MPI4PY_RC_RECV_MPROBE", "false");
             }

@@ -30,7 +30,7 @@ fn bring(kept: &Path) -> Result<()> {
         "venv",
         &["install", "-q", "--only-binary", ":all:", MPICH, MPI4PY],
     )?;
-    // Its files have the same names as MPICH's.
+    // Intel MPI has its own directory, because its files have the same names as MPICH's.
     pip(
         kept,
         "intel",

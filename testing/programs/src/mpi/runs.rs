@@ -115,7 +115,7 @@ pub(super) const RUNS: &[Run] = &[
         environment: &[("FI_RKEY_PROFILE", "cxi")],
         ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
     },
-    // Its `btl ofi` does not know some operations of accumulates, and crashes when a rank compares and swaps in its own
+    // Open MPI's `btl ofi` lacks some operations of accumulates, and crashes when a rank compares and swaps in its own
     // window.
     Run {
         direct: true,

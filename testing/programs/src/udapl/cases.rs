@@ -12,7 +12,7 @@ pub(super) struct Case {
     pub(super) server_says: &'static [&'static str],
     /// Lines that look like failures but are not.
     pub(super) may_say: &'static [&'static str],
-    /// How often it prints [`PASS`].
+    /// How many times it prints [`PASS`].
     pub(super) passes: usize,
 }
 
@@ -489,7 +489,7 @@ const fn limit(words: &'static [&'static str]) -> Case {
             "LMRs created: 100",
             "LMR of 0x40000000 bytes OK - stopping now.",
         ],
-        // Until the queue is full.
+        // The test posts until the queue is full.
         may_say: &["dat_ep_post_recv fails: DAT_INSUFFICIENT_RESOURCES"],
         ..Case::ALONE
     }
@@ -501,7 +501,7 @@ const fn functional(passes: usize, words: &'static [&'static str]) -> Case {
         program: "dapltest",
         words,
         says: &[],
-        // The purpose of a case.
+        // One of the cases tests exactly this failure.
         may_say: &["Querying fails with"],
         passes,
         ..Case::ALONE

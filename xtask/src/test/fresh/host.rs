@@ -1,5 +1,5 @@
 //! The variables, configuration files and certificates that a fresh root inherits from this machine, to reach the same
-//! package registries. This code names no registry.
+//! package registries. No registry is named in this code.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,7 +32,8 @@ const NAMES: &[&str] = &[
     "GIT_SSL_CAINFO",
 ];
 
-/// The configuration of apt's sources. A different system from the root's has different packages.
+/// The configuration of apt's sources, for a machine that runs the same system as the root: others have different
+/// packages.
 const APT: &[&str] = &["/etc/apt", "/usr/share/keyrings"];
 
 /// Files and directories of the system; those that exist are mounted read-only at the same place.
@@ -59,8 +60,8 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Takes from `environment` and from the files that `exists` knows; includes apt's configuration only if the root
-    /// has the same system as this machine.
+    /// Selects the variables of `environment`, and the files for which `exists` returns true. Includes apt's
+    /// configuration only if the root has the same system as this machine.
     pub(super) fn of(
         environment: impl Iterator<Item = (OsString, OsString)>,
         exists: impl Fn(&Path) -> bool,
@@ -89,7 +90,7 @@ impl Host {
             // A variable may name a file or a directory, which the root needs as well.
             let path = PathBuf::from(value);
             let copied = |path: &Path| CERTIFICATES.iter().any(|folder| path.starts_with(folder));
-            // The root has these from the machine itself, so nothing may be created or removed in them.
+            // The root shares these with the machine, so nothing may be created or removed in them.
             let of_kernel = |path: &Path| KERNEL.iter().any(|folder| path.starts_with(folder));
             if path.is_absolute() && !copied(&path) && !of_kernel(&path) {
                 wanted.push((path.clone(), path));
