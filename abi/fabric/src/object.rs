@@ -37,7 +37,7 @@ pub(crate) unsafe fn find<'a, T: Object, H>(handle: *const H) -> Result<&'a T> {
     unsafe { rkey_kit::object::find(handle.cast()) }.map_err(FiError::from)
 }
 
-/// Makes an object and gives its handle to the program.
+/// Adds an object to its pool and stores its handle for the program.
 ///
 /// # Safety
 /// `into` is null or points to space for a handle.

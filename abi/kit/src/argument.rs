@@ -13,7 +13,7 @@ use crate::Errno;
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it points to a `T` that nothing writes meanwhile.
+/// If it is not null, it points to a `T` that nothing writes while the reference is used.
 #[inline]
 pub unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     check(pointer)?;
@@ -56,7 +56,7 @@ pub unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
 /// `EINVAL`: null or misaligned, or longer than the address space.
 ///
 /// # Safety
-/// If it is not null, there are `count` elements that nothing writes meanwhile.
+/// If it is not null, there are `count` elements that nothing writes while the reference is used.
 #[inline]
 pub unsafe fn list<'a, T>(pointer: *const T, count: usize) -> Result<&'a [T], Errno> {
     if count == 0 {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Finds an EVD that has this flag; null means none.
 ///
 /// # Safety
-/// No other thread may free the EVD meanwhile.
+/// No other thread frees the EVD during the call.
 unsafe fn evd_for(
     ia: &Arc<Ia>,
     evd: EvdHandle,

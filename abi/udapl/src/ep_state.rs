@@ -43,7 +43,7 @@ pub enum Step {
     Release,
     /// A peer requests a connection to the EP's RSP.
     Request,
-    /// The program gives an EP of a PSP its objects.
+    /// The program assigns an EP of a PSP its objects.
     Configure,
     /// The program accepts a connection request.
     Accept,
@@ -61,7 +61,7 @@ pub enum Step {
     Break,
     /// The program resets the EP.
     Reset,
-    /// Two datagram EPs know each other's address.
+    /// Two datagram EPs have each other's address.
     Resolve,
 }
 

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn open(
 /// The EVD for asynchronous errors: a new one, an existing one, or none.
 ///
 /// # Safety
-/// No other thread may free the EVD meanwhile.
+/// No other thread frees the EVD during the call.
 unsafe fn choose_async_evd(ia: &Arc<Ia>, qlen: Count, given: EvdHandle) -> Result<EvdHandle> {
     if given as usize == EVD_ASYNC_EXISTS {
         return Ok(given);

@@ -101,7 +101,8 @@ where
 /// `DAT_INVALID_HANDLE`.
 ///
 /// # Safety
-/// No other thread may free the object meanwhile (DAT does not allow freeing an object while a call uses it).
+/// No other thread frees the object while the reference is used (DAT does not allow freeing an object while a call uses
+/// it).
 #[inline]
 pub unsafe fn find<'a, T: Kind>(handle: Handle) -> Result<&'a Arc<T>>
 where

@@ -30,7 +30,7 @@ crate::kind!(
 /// `DAT_INVALID_HANDLE`.
 ///
 /// # Safety
-/// No other thread may free the EVD meanwhile.
+/// No other thread frees the EVD while the reference is used.
 pub unsafe fn request_evd<'a>(evd: EvdHandle) -> Result<&'a Arc<Evd>> {
     let fail = Fail::handle(INVALID_HANDLE_EVD_CR);
     // SAFETY: guaranteed by the caller.

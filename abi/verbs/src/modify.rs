@@ -216,7 +216,7 @@ pub const fn counted(service: Service, mask: u32) -> u32 {
 pub fn check(service: Service, from: QpState, to: QpState, mask: u32) -> Result<(), Errno> {
     if mask & !STANDARD != 0 {
         let unknown = names(mask & !STANDARD);
-        tracing::info!("ibv_modify_qp: this device does not have {unknown}");
+        tracing::info!("ibv_modify_qp: this device does not support {unknown}");
         return Err(Errno::OPNOTSUPP);
     }
     let Some((required, optional)) = rule(service, from, to) else {

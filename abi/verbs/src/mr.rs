@@ -438,7 +438,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
         let c = Mr {
             context: object.context,
             pd,
-            // The importer does not learn the address.
+            // The importer does not get the address.
             addr: std::ptr::null_mut(),
             length: 0,
             handle,

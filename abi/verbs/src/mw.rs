@@ -104,7 +104,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
 /// `EINVAL`: no such window or region, bad flags or range.
 ///
 /// # Safety
-/// No other thread deregisters the region meanwhile.
+/// No other thread deregisters the region during the call.
 pub unsafe fn bind_work(
     window: &MwObject,
     info: &MwBindInfo,

@@ -352,7 +352,8 @@ unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
     })
 }
 
-/// `fi_cntr_wait`: waits until the value reaches the threshold; returns `-FI_EAVAIL` if an error is counted meanwhile.
+/// `fi_cntr_wait`: waits until the value reaches the threshold; returns `-FI_EAVAIL` if an error is counted during the
+/// wait.
 unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

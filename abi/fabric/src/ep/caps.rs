@@ -34,7 +34,7 @@ pub(super) fn check_caps(there: u64, needed: u64) -> Result<()> {
 #[cold]
 fn lacking(missing: u64) -> FiError {
     FiError::OPNOTSUPP.because(format_args!(
-        "it needs capabilities that the endpoint was made without: {}",
+        "the call needs capabilities that the endpoint was opened without: {}",
         names(missing)
     ))
 }

@@ -84,7 +84,7 @@ impl Context {
         }
         if flags & self.direction.other().bindings() != 0 {
             return Err(FiError::INVAL.because(format_args!(
-                "the flags of a binding to a {} are about the other direction",
+                "a {} cannot be bound with flags of the other direction",
                 self.direction
             )));
         }
@@ -130,7 +130,7 @@ fn capabilities(has: u64, others: u64, asked: u64) -> Result<u64> {
 #[cold]
 fn too_much(what: &str) -> FiError {
     FiError::INVAL.because(format_args!(
-        "a context cannot have more than its scalable endpoint: {what} of its attributes"
+        "a context cannot have more than its scalable endpoint: lower {what} in its attributes"
     ))
 }
 

@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn join(
         // SAFETY: `find` validates the handle.
         let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
         if flags & FI_COLLECTIVE == 0 {
-            tracing::warn!("there are no multicast groups, only collective ones");
+            tracing::warn!("fi_join: multicast groups are not supported, only collective groups");
             return Err(FiError::NOSYS);
         }
         let sides = flags & (FI_SEND | FI_RECV);
@@ -78,7 +78,9 @@ pub(super) unsafe extern "C" fn join(
             return Err(FiError::BADFLAGS);
         }
         if sides != 0 && sides != FI_SEND | FI_RECV {
-            tracing::warn!("a member of a collective group both sends and receives");
+            tracing::warn!(
+                "fi_join: a collective group needs both FI_SEND and FI_RECV, or neither"
+            );
             return Err(FiError::OPNOTSUPP);
         }
         // SAFETY: with this flag the address is of a collective, as the caller promises.

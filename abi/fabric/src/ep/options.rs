@@ -226,7 +226,7 @@ pub(super) unsafe extern "C" fn setopt(
                         Err(FiError::INVAL.because(format_args!("this host has no CUDA device")))
                     } else if hmem && !permitted {
                         Err(FiError::OPNOTSUPP.because(format_args!(
-                            "CUDA memory is copied by calls of the CUDA driver only"
+                            "only calls of the CUDA driver copy CUDA memory"
                         )))
                     } else {
                         Ok(())

@@ -105,7 +105,7 @@ pub(crate) const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) const SIDES_MSG: u64 = FI_SEND | FI_RECV;
 pub(crate) const SIDES_RMA: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// The order between two endpoints: messages match in the order in which they were sent, also after RMA; RMA writes and
+/// The order between two endpoints: messages match in the order in which they were sent, even after RMA; RMA writes and
 /// reads execute in order, and so do atomics among themselves.
 pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_SAW

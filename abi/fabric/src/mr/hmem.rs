@@ -71,7 +71,7 @@ impl Interface {
             other => {
                 return Err(denied(
                     FiError::INVAL,
-                    format_args!("fi_mr_attr.iface is {other}, which is no interface"),
+                    format_args!("fi_mr_attr.iface is {other}, which is not an interface"),
                 ));
             }
         }))

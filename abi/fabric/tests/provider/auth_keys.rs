@@ -291,7 +291,7 @@ fn a_region_can_be_limited_to_one_address() {
             assert_eq!(b.write(to_b, &[2; 4], 4, 1), libc::EACCES);
             assert_eq!(add(&a, &end, to_a, 1, 0, 1), 0);
             assert_eq!(add(&b, &end, to_b, 1, 0, 1), libc::EACCES);
-            // A peer that we connect to is known as well.
+            // A limit can also name a peer to which this side connects.
             let (c, to_c) = peer_of(b"key", &end);
             let address_of_c = insert_address(av, &c, key);
             let mut private = [0u8; 4];

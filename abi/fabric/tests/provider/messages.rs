@@ -325,7 +325,7 @@ fn messages_claimed_with_one_context_are_all_received() {
     assert_eq!(none, -(libc::EINVAL as isize));
 }
 
-/// Memory at the end of the address space, which no process has, gives an error for each message received there.
+/// A buffer at the end of the address space, which no process can map, causes an error for each message received there.
 #[test]
 fn impossible_buffers_are_errors_of_their_messages() {
     let (a, b, peer) = pair(&Wish::default());

@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 /// The key that the program requests where it is allowed to.
 const ASKED: u64 = 0x77;
 
-/// How the program learns keys.
+/// How the program gets keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Keys {
     /// As the mode requires: requested, chosen by the provider, or raw.

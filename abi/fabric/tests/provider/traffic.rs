@@ -206,8 +206,7 @@ fn send_from(
     )
 }
 
-/// Whether its payload travels with the message or is read from the sender, a payload that is not stored gives an
-/// error.
+/// A payload that is not stored is an error, whether it travels with the message or is read from the sender.
 ///
 /// Proves: FI-I08
 #[test]

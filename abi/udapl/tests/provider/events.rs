@@ -229,7 +229,7 @@ fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
     let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
     let remote = theirs.remote(0, 8);
     let write = |number, flags| active.write(mine.local(0, 8), &remote, number, flags);
-    // A thread that is already waiting stays until a completion notifies.
+    // A thread that is already waiting keeps waiting until a completion notifies.
     let evd = Shared(active.request);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(move || {

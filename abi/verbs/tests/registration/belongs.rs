@@ -73,7 +73,7 @@ fn objects_of_another_context_are_refused() {
     }
 }
 
-/// A protection domain in use stays, and no other domain gets its slot.
+/// A protection domain in use remains, and no other domain gets its slot.
 #[test]
 fn an_imported_domain_with_users_stays() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! `ibv_modify_qp`: every transition, for every service, with each attribute that it requires, allows or does not know.
-//! This table is copied from the kernel's rules, not from the library's.
+//! `ibv_modify_qp`: every transition, for every service, with each attribute that it requires, allows or does not
+//! recognise. This table is copied from the kernel's rules, not from the library's.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -323,7 +323,7 @@ fn ignored(service: &str) -> u32 {
 fn tries(service: &str, needs: u32, may: u32) -> Vec<(u32, i32)> {
     const TAKEN: i32 = 0;
     let all = bits(&ATTRIBUTES.join(" "));
-    // Bits that no device knows.
+    // Bits that no device defines.
     let unknown = !0u32 << 21;
     // Ethernet ports have no alternate path; the kernel checks that after its table.
     let may = may & !QP_ALT_PATH;

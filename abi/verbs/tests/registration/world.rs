@@ -216,7 +216,7 @@ pub(crate) fn sge(addr: u64, length: u32, lkey: u32) -> Sge {
     Sge { addr, length, lkey }
 }
 
-/// A signalled request. The entry must stay until it is posted.
+/// A signalled request. The entry must stay valid until the request is posted.
 pub(crate) fn request(id: u64, opcode: i32, entry: &mut Sge) -> SendWr {
     // SAFETY: all zeros is valid.
     let mut wr: SendWr = unsafe { std::mem::zeroed() };

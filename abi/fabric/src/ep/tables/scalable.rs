@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn scalable_ep(
 fn counts(attr: &EpAttr, info: &Hints<'_>) -> Result<(usize, usize)> {
     if !matches!(attr.ep_type, FI_EP_RDM | FI_EP_DGRAM) {
         return Err(FiError::OPNOTSUPP.because(format_args!(
-            "a scalable endpoint is for datagrams: FI_EP_RDM or FI_EP_DGRAM"
+            "the type of a scalable endpoint must be FI_EP_RDM or FI_EP_DGRAM"
         )));
     }
     if info.handle != 0 {

@@ -144,7 +144,7 @@ pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
 /// `FI_FLUSH_WORK`: cancels all work, or all that waits for one counter.
 ///
 /// # Safety
-/// The counter may be null or invalid; a live one stays during the call.
+/// The counter may be null or invalid; a live one stays open during the call.
 pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Result<()> {
     if counter.is_null() {
         domain.work.flush(None);
