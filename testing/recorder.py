@@ -3,7 +3,7 @@ import unittest
 
 
 class Recorder(unittest.TextTestResult):
-    """A subclass says in `file` where the lines go."""
+    """`file` of a subclass returns the path of the file to append to."""
 
     def file(self):
         raise NotImplementedError

@@ -1,7 +1,7 @@
 /* The parts that the peer benchmarks share: two pinned processes, a control page between them, timing and output.
  *
  * A benchmark is an initiator (parent, first core) and a target (child, second core). They agree on
- * what to do through a control page that no fabric knows, so that the fabric under test carries only
+ * what to do through a control page outside the fabric, so that the fabric under test carries only
  * the operations that are measured. The initiator waits for orders on standard input and answers each with
  * a line of JSON; between two orders both processes sleep in the kernel, so that others can be measured.
  */
@@ -106,7 +106,7 @@ static void *pages(size_t length)
 	return p;
 }
 
-/* Reads every cache line, so that the data really arrives in this core's cache. */
+/* Reads every cache line, so that the data arrives in this core's cache. */
 static uint64_t touch_read(const void *p, size_t length)
 {
 	const volatile uint64_t *words = p;

@@ -1,8 +1,8 @@
-/* Short paths through libfabric, for `rkey bench --count`: both sides in turns in one thread, each with a device of its own.
+/* Short paths through libfabric, for `rkey bench --count`: both sides in turns in one thread, each with a separate device.
  *
  * Build: cc -O2 -o count count.c -lfabric   Run: rkey run ./count tagged 300 1024
  * Valgrind counts inside of `count_initiator` and `count_target`. In a counted round each side polls once, the target first,
- * and finds what it waits for; a round in which that is not so ends the program with an error.
+ * and finds what it waits for; a round in which a poll finds nothing ends the program with an error.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -114,7 +114,7 @@ static void introduce(struct side *it, struct side *other)
 		die("fi_av_insert", -FI_EINVAL);
 }
 
-/* Takes a completion: how many there were. */
+/* Takes a completion; returns how many there were. */
 static int poll_side(struct side *it)
 {
 	struct fi_cq_tagged_entry entries[8];
@@ -148,7 +148,7 @@ static int post_at(struct side *it)
 static int receive(void) { return receive_at(&them); }
 static int begin(void) { return post_at(&us); }
 
-/* An operation in the other direction, so that the way back exists before anything is counted. */
+/* An operation in the other direction, so that its connection exists before anything is counted. */
 static void back(void)
 {
 	if (tagged)
@@ -172,7 +172,7 @@ static void operation(bool counted)
 	if (tagged)
 		target(receive);
 	while (!initiator(begin)) {
-		/* The first one waits for a connection. */
+		/* The first attempt waits for a connection. */
 		if (counted || time(NULL) - start > PATIENCE)
 			die("a post", -FI_EAGAIN);
 		poll_target();

@@ -38,7 +38,7 @@ static void wait_done(unsigned seq)
 }
 
 /* One operation at a time. Touched: we rewrite the source and the other side reads the destination
- * before each one, outside the time that counts. */
+ * before each one, outside the measured time. */
 static double single(enum kind kind, uint64_t size, uint64_t count, bool touched)
 {
 	static double samples[20001];
@@ -63,7 +63,7 @@ static double single(enum kind kind, uint64_t size, uint64_t count, bool touched
 /* The last word of a message, which is written last. */
 static volatile uint64_t *last_word(uint64_t size) { return (volatile uint64_t *)(buffer + size - 8); }
 
-/* Each word has a separate source, so that the answer cannot overtake the question in one word. */
+/* An 8-byte message has its own source, so that preparing it does not touch the word in which the answer arrives. */
 static void ping(uint64_t size, uint64_t value)
 {
 	uint64_t from = size > 8 ? 0 : buffer_length - 8;

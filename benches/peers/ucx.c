@@ -1,7 +1,7 @@
 /* The same operations as `rkey bench`, on UCX (UCP put, get, tag, fetch-and-add): the other peer.
  *
  * Build: cc -O2 -o ucx ucx.c -lucp -lucs     Run: echo run write stream 8 static 0 100000 | ./ucx --memory ordinary
- * `ucx_perftest` gives the peer's own figures; this program adds what it cannot do: ordinary memory
+ * `ucx_perftest` has UCX's own figures; this program adds what that one cannot measure: ordinary memory
  * against UCX's own shared memory, buffers that both sides touch, and a put that is known to have arrived.
  */
 #include "common.h"

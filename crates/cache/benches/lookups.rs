@@ -1,6 +1,7 @@
 //! What a lookup costs: `cargo bench -p rkey-cache`. Each line is the best of several runs, in nanoseconds per lookup.
 //!
-//! A miss is compared with the registration alone, which here costs next to nothing: the difference is the cache's own cost.
+//! Compare a miss with the registration alone, which costs almost nothing here: the difference is the cost of the
+//! cache.
 
 use rkey_base::range::VaRange;
 use rkey_cache::{
@@ -16,7 +17,7 @@ use std::time::Instant;
 const RIGHTS: Rights = Rights(3);
 const RUNS: usize = 9;
 
-/// Registers nothing.
+/// A registrar that registers nothing.
 struct Nothing(Follows);
 
 impl Registrar for Nothing {
@@ -32,7 +33,7 @@ impl Registrar for Nothing {
     fn deregister(&self, _: u64) {}
 }
 
-/// Memory that is really there.
+/// Mapped memory.
 struct Memory(Vec<u8>);
 
 impl Memory {
@@ -113,7 +114,8 @@ fn misses(what: &str, cache: &Cache<Nothing>, memory: &Memory) {
     );
 }
 
-/// What no lookup can do without: one atomic addition to begin the use of an entry, one to end it; and a system call.
+/// The cost that no lookup can avoid: one atomic addition to begin the use of an entry, and one to end it; and the cost
+/// of a system call.
 fn floor() {
     let word = AtomicU64::new(0);
     report(

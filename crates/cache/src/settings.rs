@@ -20,7 +20,7 @@ const MONITOR: &str = "FI_MR_CACHE_MONITOR";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MonitorName {
-    /// The kernel tells: [`Userfaultfd`].
+    /// The kernel reports changes: [`Userfaultfd`].
     Userfaultfd,
     /// Calls are intercepted: [`Memhooks`].
     Memhooks,
@@ -31,7 +31,7 @@ pub enum MonitorName {
 impl MonitorName {
     const ALL: [Self; 3] = [Self::Userfaultfd, Self::Memhooks, Self::Disabled];
 
-    /// As in the variable.
+    /// The name, as in the variable.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl fmt::Display for MonitorName {
     }
 }
 
-/// A value that is not allowed. The variable has no effect then.
+/// A value that is not allowed, so that the variable has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value} has no effect: {allowed}")]
 pub struct Ignored {
@@ -56,11 +56,11 @@ pub struct Ignored {
     pub variable: &'static str,
     /// Its value.
     pub value: String,
-    /// What it may be.
+    /// The allowed values, in words.
     pub allowed: &'static str,
 }
 
-/// What the variables say.
+/// The values of the variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -117,7 +117,7 @@ impl Settings {
         });
         let monitor = read(MONITOR).and_then(|value| {
             let name = match value.trim() {
-                // As libfabric does.
+                // Libfabric accepts this short form too.
                 "uffd" => "userfaultfd",
                 name => name,
             };
@@ -135,7 +135,7 @@ impl Settings {
         }
     }
 
-    /// These limits, and defaults for all else.
+    /// Options with these limits, and the defaults for everything else.
     #[must_use]
     pub fn options(&self) -> Options {
         let mut options = Options::default();
@@ -183,9 +183,9 @@ impl Settings {
 pub struct Chosen {
     /// The monitor that the settings name.
     pub wanted: MonitorName,
-    /// The monitor in effect: the same, or `disabled`.
+    /// The monitor in effect: the one that the settings name, or `disabled`.
     pub monitor: Arc<dyn Monitor>,
-    /// Reads the events of `userfaultfd`; needs a thread of its own, which calls [`Reader::run`].
+    /// Reads the events of `userfaultfd`: start a thread that calls [`Reader::run`].
     pub reader: Option<Reader>,
     /// Why the wanted monitor is not in effect.
     pub refused: Option<String>,

@@ -1,7 +1,8 @@
 //! One thread unmaps an address and another gets it at once: tests the gap between a change and its event.
 //!
 //! A test sends a number from a buffer through a registrar that pins; another number arrives if the entry is stale.
-//! `RKEY_TEST_CACHE_RACES` sets how often (20,000 if unset), `RKEY_TEST_CACHE_SEED` repeats a run of the random test.
+//! `RKEY_TEST_CACHE_RACES` sets the number of attempts (20,000 if unset), and `RKEY_TEST_CACHE_SEED` repeats a run of
+//! the random test.
 
 // UNSAFETY: forks.
 #![allow(unsafe_code)]

@@ -70,7 +70,7 @@ fn an_idle_device_does_nothing() {
         Some("target") => {
             let side = Side::open();
             let (_qp, _) = side.connect();
-            // The initiator reads this: how often our engine thread woke while nothing happened.
+            // The initiator reads this word: how many times our engine thread woke while nothing happened.
             side.set(1, 1000 + wake_ups_while_idle());
             sleep_in_read();
         }

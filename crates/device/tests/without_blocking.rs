@@ -35,7 +35,7 @@ fn a_connection_can_be_driven_without_blocking() {
     let reserved = two.reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = reserved.local_address();
     let mut connecting = one.begin_connect(address, &[&active], b"hello").unwrap();
-    // The listener is not there yet: the caller decides how often to try.
+    // There is no listener yet, and the caller decides when to try again.
     for _ in 0..2 {
         let result = connecting.try_finish();
         assert!(

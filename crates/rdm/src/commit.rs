@@ -9,7 +9,7 @@ const RANGE_LEN: usize = 32;
 /// The maximum number of ranges in one request.
 pub const RANGES_MAX: usize = 8;
 
-/// Memory of the peer: what a transfer reads or writes, or what is to be durable.
+/// Memory of the peer that a transfer reads or writes, or that a request makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRange {
     /// Its start, as requests with the key address it.

@@ -71,9 +71,9 @@ impl Domain {
     /// Registers a buffer: from now on, peers of this domain's connections that get a key may use it as `access`
     /// allows, until the region is deregistered or dropped.
     ///
-    /// The region owns the buffer. Its bytes are read and written through the region, because a peer may change them
-    /// at any moment; [`Region::deregister`] gives the buffer back. `access` is an [`Access`](crate::Access) or, for
-    /// all other options, [`RegionOptions`].
+    /// The region owns the buffer. Its bytes are read and written through the region, because a peer may change them at
+    /// any moment; [`Region::deregister`] returns the buffer. `access` is an [`Access`](crate::Access) or, for all
+    /// other options, [`RegionOptions`].
     ///
     /// # Errors
     /// [`Error::Rights`] if the rights contradict each other, an error of the device if the buffer is empty or a limit

@@ -220,8 +220,8 @@ impl MemoryRegion {
 
     /// A part of the region as the local operand of a posted operation.
     ///
-    /// It is a plain value, so it may outlive the region; posting it then gives an error completion, because the device
-    /// looks up the key again at each step.
+    /// It is a plain value, so it may outlive the region; posting it then causes an error completion, because the
+    /// device looks up the key again at each step.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], also for parts of 4 GiB and more.

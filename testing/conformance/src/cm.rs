@@ -1,9 +1,9 @@
-//! A hostile network between two connection managers, written as bytes: messages are delivered, changed, repeated, lost, or
-//! sent by a third host, while the programs make their calls.
+//! A hostile network between two connection managers, driven by a script of bytes: it delivers, changes, repeats and
+//! loses messages, and sends some from a third host, while the programs make their calls.
 //!
-//! Whatever the bytes say, a message gets one answer (and at most starts the end of a connection that its sender has
-//! forgotten), the managers remember a bounded amount, and after the
-//! programs have closed everything they remember nothing.
+//! Whatever the script does, a message gets at most one answer (and may start the end of a connection that its sender
+//! has forgotten), the managers' state is bounded, and after the programs have closed everything, only the listeners
+//! are left in it.
 
 use rkey_cm::address::{Guid, PortSpace, ServiceId};
 use rkey_cm::manager::{
@@ -22,7 +22,7 @@ const ADDRESSES: [IpAddr; 3] = [
 const CONNECTED: u16 = 1;
 const DATAGRAM: u16 = 2;
 const BACKLOG: usize = 4;
-/// Steps of a script.
+/// The maximum number of steps of a script.
 const MOST: usize = 200;
 
 struct World {
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// A call that may not fit: then it fails.
+    /// Makes a call, which fails if it does not fit the connection's state.
     fn call(&mut self, what: u8, side: usize, index: usize) {
         let queue_pair = self.queue_pair();
         let known = &self.known[side];
@@ -174,8 +174,8 @@ impl World {
         (count > 0).then(|| self.under_way.swap_remove(index % count))
     }
 
-    /// Delivers a message with these bytes changed, from its sender or from a third host, and keeps it for another time or
-    /// not.
+    /// Delivers a message with these bytes changed, from its sender or from a third host. With `keeps`, it can be
+    /// delivered again.
     fn deliver(&mut self, index: usize, changes: &[(u8, u8)], is_stranger: bool, keeps: bool) {
         let Some(it) = self.take(index) else {
             return;
@@ -192,8 +192,8 @@ impl World {
         self.arrive(from, side, &mad);
     }
 
-    /// A message arrives at a host. It gets one answer, and a DREQ if it shows that its sender has forgotten a connection.
-    /// Both go where it came from.
+    /// Delivers a message to a host. It gets at most one answer, and a DREQ if it shows that its sender has forgotten a
+    /// connection. Both go to the address that it came from.
     fn arrive(&mut self, from: IpAddr, side: usize, mad: &[u8; MAD]) {
         self.collect();
         self.hosts[side].receive(self.now, from, ADDRESSES[side], mad);
@@ -213,7 +213,7 @@ impl World {
         self.under_way.extend(reachable);
     }
 
-    /// Takes out what the managers have to say.
+    /// Takes the messages and events of both managers.
     fn collect(&mut self) {
         for (host, known) in self.hosts.iter_mut().zip(&mut self.known) {
             while let Some(it) = host.next_transmit() {
@@ -256,7 +256,7 @@ impl World {
     }
 }
 
-/// Any bytes as one message: what is accepted means the same when it is written and read again.
+/// Decodes any bytes as one message. A message that is accepted is the same after it is encoded and decoded again.
 pub fn message(bytes: &[u8]) {
     if let Ok(mad) = Mad::decode(bytes) {
         assert_eq!(

@@ -298,7 +298,7 @@ fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what
     assert_eq!(other, None, "{what}: after mending");
 }
 
-/// Inaccessible memory of the target gives an error on both sides, whatever the operation, its size and the copy
+/// Inaccessible memory of the target causes an error on both sides, whatever the operation, its size and the copy
 /// mechanism. No process gets a signal, other queue pairs continue, and restored memory works.
 ///
 /// Proves: FI-031

@@ -181,7 +181,7 @@ fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Pla
         side.device.denials().last()
     );
     assert_eq!(qp.query().unwrap().state, QpState::Error, "{when}");
-    // Further use gives an error, not a hang.
+    // Further use returns an error and does not hang.
     let write = Work::Write {
         remote: remote.inbox(0),
         imm: None,

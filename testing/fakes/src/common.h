@@ -1,5 +1,5 @@
 /* Common to all fake runtimes: "device" memory that traps when the processor touches it by its address. Each byte has a
- * second address, which only the fake knows. */
+ * second address, which only the fake uses. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -41,7 +41,7 @@ static struct allocation *find(uint64_t at) {
     return NULL;
 }
 
-/* The lowest free address, so that freed addresses are given out again. */
+/* The lowest free address, so that freed addresses are reused at once. */
 uint64_t fake_alloc(int place, int number, uint64_t len) {
     pthread_mutex_lock(&lock);
     set_up();
@@ -88,17 +88,17 @@ void fake_poke(uint64_t at, const void *from, uint64_t len) {
     memcpy(in_arena(at) ? shadow + (at - (uint64_t)device) : (void *)at, from, len);
 }
 
-/* How many copies the runtime was asked for. */
+/* How many copies were requested. */
 uint64_t fake_copies(void) { return __atomic_load_n(&copies, __ATOMIC_SEQ_CST); }
 
-/* The n-th copy from now on fails, and all after it; 0 heals the runtime. */
+/* Makes the n-th copy from now on fail, and all later ones; 0 ends that. */
 void fake_fail(uint64_t n) {
     pthread_mutex_lock(&lock);
     fail_in = n;
     pthread_mutex_unlock(&lock);
 }
 
-/* Copies by the second addresses; fails on bytes that are in no allocation, and when it was told to. */
+/* Copies by the second addresses; fails for bytes outside all allocations, and when a test has requested it. */
 static int copy(uint64_t dst, uint64_t src, uint64_t len) {
     pthread_mutex_lock(&lock);
     copies++;

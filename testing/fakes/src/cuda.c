@@ -45,7 +45,7 @@ int cuCtxPopCurrent_v2(void **context) {
     return 0;
 }
 
-/* Whether the calling thread has a context: it must be as it was after each call of ours. */
+/* How many contexts the calling thread has pushed; each call of rkey must leave that unchanged. */
 int fake_depth(void) { return depth; }
 
 int cuDevicePrimaryCtxRetain(void **context, int number) {

@@ -1,4 +1,4 @@
-/* SynapseAI with two devices. Only host memory of its own takes part in copies. */
+/* SynapseAI with two devices. Copies need host memory that SynapseAI allocated. */
 static void went(uint64_t at) { (void)at; }
 
 struct stream {

@@ -359,7 +359,7 @@ impl Entries {
     pub(crate) fn take_dead(&self, mut each: impl FnMut(u32)) {
         let mut number = self.dead.swap(NONE, Ordering::AcqRel);
         while number != NONE {
-            // Read the link first: once its slot is freed, it can be queued again.
+            // Read the link first: once the slot is freed, it can be queued again.
             let next = self.slot(number).next.load(Ordering::Relaxed);
             each(number);
             number = next;

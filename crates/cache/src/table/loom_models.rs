@@ -63,7 +63,7 @@ fn publish_against_invalidate() {
     });
 }
 
-/// A pinned entry is not freed, a dead one is freed exactly once, whoever lets go of it last.
+/// A pinned entry is not freed, and a dead one is freed exactly once, whichever thread unpins it last.
 #[test]
 fn pin_against_invalidate_and_reap() {
     loom::model(|| {
@@ -117,9 +117,9 @@ fn pin_against_reuse_of_the_slot() {
 /// The kernel's part of userfaultfd. Its lock stands for those that both sides take in the kernel.
 #[derive(Default)]
 struct Kernel {
-    /// Changes under way.
+    /// How many changes are in progress.
     changing: u64,
-    /// The page was unmapped, and its address may be given out again.
+    /// Whether the page was unmapped, so that its address may be reused.
     unmapped: bool,
     queued: bool,
     read: bool,
@@ -140,8 +140,8 @@ fn change(shared: &Shared, it: impl Fn(&mut Kernel)) {
     shared.1.notify_all();
 }
 
-/// A hit asks the kernel, then waits until the reader is between two reads, then looks at the entry. `question_first` is the
-/// right order.
+/// A hit asks the kernel, then waits until the reader is between two reads, then checks the entry. `question_first` is
+/// the right order.
 fn hit_against_munmap(question_first: bool) {
     loom::model(move || {
         let entries = with_entry();

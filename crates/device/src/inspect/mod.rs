@@ -55,7 +55,7 @@ pub struct Inspection {
     pub uid: u32,
     /// Its command line, shortened.
     pub command: String,
-    /// The API that it uses, in whose words its objects are shown.
+    /// The API that it uses. Its objects are shown in that API's terms.
     #[serde(default)]
     pub api: Api,
     /// Its blocks of queue pair numbers.
@@ -244,7 +244,8 @@ pub fn list_devices(config: &Config) -> Result<Vec<Inspection>, DeviceError> {
     list_all(config).map(|listing| listing.devices)
 }
 
-/// Like [`list_devices`], with the processes whose devices cannot be shown because they run another version of rkey or do not answer.
+/// Like [`list_devices`], and also returns the processes whose devices cannot be shown because they run another version
+/// of rkey or do not answer.
 ///
 /// # Errors
 /// Same as [`list_devices`].
@@ -428,7 +429,7 @@ fn inspect(shared: &Shared) -> Inspection {
     }
 }
 
-/// The API whose words describe a device: the one of its domains, if there is only one.
+/// The API in whose terms a device is shown: that of its domains, if they have only one.
 fn api_of(protection: &Snapshot, opened_by: Api) -> Api {
     let mut apis = protection.domains.iter().map(|domain| domain.id.api());
     match apis.next() {

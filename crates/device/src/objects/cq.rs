@@ -307,8 +307,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Requests one event on the channel for the next completion (with `solicited_only`: the next one that is solicited or an
-    /// error). Completions that the queue already holds do not count: poll once more after this call, then wait.
+    /// Requests one event on the channel for the next completion (with `solicited_only`: the next one that is solicited
+    /// or an error). Completions that the queue already holds do not count: poll again after this call, then wait.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Unknown`] without a channel.

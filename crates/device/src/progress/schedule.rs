@@ -139,8 +139,8 @@ impl Schedule {
         self.timer.fire_by(now + after.unwrap_or(self.tick));
     }
 
-    /// Makes all sleep words odd, so that peers ring the doorbell. The caller issues a heavy barrier and then checks once more
-    /// for work.
+    /// Makes all sleep words odd, so that peers ring the doorbell. The caller must then issue a heavy barrier and check
+    /// again for work.
     pub(super) fn fall_asleep(&self, _locked: &DeviceEngine) {
         self.set_mode(Mode::Asleep);
         self.set_asleep(true);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A line with room for some packets.
+    /// A line with room for a limited number of packets.
     #[derive(Default)]
     struct Narrow {
         room: AtomicUsize,

@@ -82,7 +82,7 @@ impl<G> Group<G> {
     }
 }
 
-/// The message that tells a member that we have left (no error), or that the group failed.
+/// The message that notifies a member that we have left (no error), or that the group failed.
 fn leave(name: Name, error: Option<Error>) -> Header {
     let error = error.map_or(0, |error| u64::from(error.number()));
     Header {
