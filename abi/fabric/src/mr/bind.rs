@@ -119,8 +119,8 @@ pub(crate) fn count_for_endpoints(domain: &Domain) {
     }
 }
 
-/// Counts remote accesses to a region without a counter, if an endpoint has a counter for them. A sealed region, to
-/// which nothing more can be bound, is not counted.
+/// Counts remote accesses to a region without a counter, if an endpoint has a counter for them. For a
+/// sealed region, to which nothing more can be bound, counting cannot begin.
 pub(super) fn count(mr: &Mr, state: &mut State) {
     let Some(&number) = mr.domain.remote_counted.get() else {
         return;
