@@ -137,10 +137,20 @@ impl<'a> Span<'a> {
     /// # Errors
     /// [`Fault`]: they cannot be read.
     #[inline]
-    pub fn load(&self, memory: &impl Memory, mut dst: OwnBytes<'_>) -> Result<(), Fault> {
-        let Some(foreign) = self.foreign else {
-            return memory.load(dst, self.range.start());
-        };
+    pub fn load(&self, memory: &impl Memory, dst: OwnBytes<'_>) -> Result<(), Fault> {
+        match self.foreign {
+            None => memory.load(dst, self.range.start()),
+            Some(foreign) => self.load_foreign(&**foreign, dst),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_foreign(
+        &self,
+        foreign: &dyn ForeignMemory,
+        mut dst: OwnBytes<'_>,
+    ) -> Result<(), Fault> {
         let len = dst.len();
         self.within(len)?;
         let mut at = 0;
@@ -162,9 +172,15 @@ impl<'a> Span<'a> {
     /// [`Fault`]: they cannot be written.
     #[inline]
     pub fn store(&self, memory: &impl Memory, src: PeerBytes<'_>) -> Result<(), Fault> {
-        let Some(foreign) = self.foreign else {
-            return memory.store(self.range.start(), src);
-        };
+        match self.foreign {
+            None => memory.store(self.range.start(), src),
+            Some(foreign) => self.store_foreign(&**foreign, src),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_foreign(&self, foreign: &dyn ForeignMemory, src: PeerBytes<'_>) -> Result<(), Fault> {
         let len = src.len();
         self.within(len)?;
         let mut at = 0;

@@ -438,9 +438,8 @@ impl Protection {
         };
         match &memory {
             Granted::One(range) if range.start() & alignment != 0 => Err(Reason::Misaligned),
-            Granted::Many(_) if alignment != 0 => Err(Reason::Misaligned),
-            Granted::Foreign(ranges) if alignment != 0 => match &ranges[..] {
-                [(one, _)] if one.start() & alignment == 0 => Ok(memory),
+            Granted::Many(several) if alignment != 0 => match &several.ranges[..] {
+                [one] if one.start() & alignment == 0 => Ok(memory),
                 _ => Err(Reason::Misaligned),
             },
             _ => Ok(memory),

@@ -18,6 +18,7 @@ use crate::table::Protection;
 use rkey_base::foreign::{Copier, Span};
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
+use std::sync::Arc;
 
 /// The right to touch some bytes of registered memory, until it is dropped.
 ///
@@ -46,9 +47,23 @@ pub(crate) enum KeptBy<'a> {
 /// The memory of a grant.
 pub(crate) enum Granted {
     One(VaRange),
-    Many(Box<[VaRange]>),
-    /// Some of the ranges have a copier of their own.
-    Foreign(Box<[(VaRange, Copier)]>),
+    /// Reference-counted only because such a drop is not inlined into code that handles the usual case.
+    Many(Arc<Several>),
+}
+
+/// Several ranges, or ranges with copiers of their own.
+pub(crate) struct Several {
+    pub(crate) ranges: Box<[VaRange]>,
+    /// One for each range; empty if the processor copies all.
+    pub(crate) copiers: Box<[Copier]>,
+}
+
+impl Granted {
+    /// Ranges that these copy; none is the processor for all.
+    #[cold]
+    pub(crate) fn several(ranges: Box<[VaRange]>, copiers: Box<[Copier]>) -> Self {
+        Self::Many(Arc::new(Several { ranges, copiers }))
+    }
 }
 
 impl Grant<'_> {
@@ -69,18 +84,21 @@ impl Grant<'_> {
     pub fn single(&self) -> Option<VaRange> {
         match &self.memory {
             Granted::One(range) => Some(*range),
-            Granted::Many(_) | Granted::Foreign(_) => None,
+            Granted::Many(_) => None,
         }
     }
 
     /// The memory, range by range, in order; nothing for a request of no bytes.
     pub fn spans(&self) -> Spans<'_> {
-        Spans(match &self.memory {
-            Granted::One(range) if range.is_empty() => Ranges::System([].iter()),
-            Granted::One(range) => Ranges::System(std::slice::from_ref(range).iter()),
-            Granted::Many(ranges) => Ranges::System(ranges.iter()),
-            Granted::Foreign(ranges) => Ranges::Foreign(ranges.iter()),
-        })
+        let (ranges, copiers): (&[VaRange], &[Copier]) = match &self.memory {
+            Granted::One(range) if range.is_empty() => (&[], &[]),
+            Granted::One(range) => (std::slice::from_ref(range), &[]),
+            Granted::Many(several) => (&several.ranges, &several.copiers),
+        };
+        Spans {
+            ranges: ranges.iter(),
+            copiers: copiers.iter(),
+        }
     }
 
     /// How many bytes.
@@ -135,12 +153,9 @@ impl std::fmt::Debug for Grant<'_> {
 
 /// The ranges of a grant, in order.
 #[derive(Clone, Debug)]
-pub struct Spans<'a>(Ranges<'a>);
-
-#[derive(Clone, Debug)]
-enum Ranges<'a> {
-    System(std::slice::Iter<'a, VaRange>),
-    Foreign(std::slice::Iter<'a, (VaRange, Copier)>),
+pub struct Spans<'a> {
+    ranges: std::slice::Iter<'a, VaRange>,
+    copiers: std::slice::Iter<'a, Copier>,
 }
 
 impl<'a> Iterator for Spans<'a> {
@@ -148,20 +163,15 @@ impl<'a> Iterator for Spans<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Span<'a>> {
-        match &mut self.0 {
-            Ranges::System(ranges) => ranges.next().map(|range| Span::system(*range)),
-            Ranges::Foreign(ranges) => {
-                let (range, copier) = ranges.next()?;
-                Some(Span::new(*range, copier))
-            }
-        }
+        let range = *self.ranges.next()?;
+        Some(match self.copiers.next() {
+            None => Span::system(range),
+            Some(copier) => Span::new(range, copier),
+        })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.0 {
-            Ranges::System(ranges) => ranges.size_hint(),
-            Ranges::Foreign(ranges) => ranges.size_hint(),
-        }
+        self.ranges.size_hint()
     }
 }
 

@@ -72,7 +72,7 @@ impl Protection {
         let spans = (0..times).map(|_| block).chain(rest);
         Ok(match (times, rest) {
             (0, Some(one)) => Granted::One(one),
-            _ => Granted::Many(spans.collect()),
+            _ => Granted::several(spans.collect(), Box::default()),
         })
     }
 }

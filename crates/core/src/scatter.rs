@@ -85,11 +85,11 @@ impl ScatterList {
         if self.copiers.is_empty() {
             return Some(match spans[..] {
                 [one] => Granted::One(one),
-                _ => Granted::Many(spans.into()),
+                _ => Granted::several(spans.into(), Box::default()),
             });
         }
-        let copiers = self.copiers.get(first..)?.iter().cloned();
-        Some(Granted::Foreign(spans.into_iter().zip(copiers).collect()))
+        let copiers = self.copiers.get(first..first + spans.len())?;
+        Some(Granted::several(spans.into(), copiers.into()))
     }
 
     /// The ranges of `len` bytes from `offset` on, and the index of the segment in which they begin.

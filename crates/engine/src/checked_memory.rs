@@ -250,7 +250,7 @@ impl<M: Memory> CheckedMemory<M> {
         let grant = borrow_grant(&grant)?;
         match grant.single() {
             Some(span) => self.memory.store(span.start(), bytes)?,
-            None => for_spans(grant, |span, before| self.store_part(span, bytes, before))?,
+            None => self.store_spans(grant, bytes)?,
         }
         Ok(grant.counter())
     }
@@ -260,20 +260,33 @@ impl<M: Memory> CheckedMemory<M> {
     pub(crate) fn load_remote(
         &self,
         range: &RequestedRange,
-        mut place: OwnBytes<'_>,
+        place: OwnBytes<'_>,
     ) -> Result<Counter, AccessError> {
         let grant = self.grant(range, place.len() as u64, Operation::Read);
         let grant = borrow_grant(&grant)?;
-        if let Some(span) = grant.single() {
-            self.memory.load(place, span.start())?;
-        } else {
-            for_spans(grant, |span, before| {
-                let (_, rest) = place.reborrow().split(before as usize);
-                let (part, _) = rest.split(span.len() as usize);
-                Ok(span.load(&self.memory, part)?)
-            })?;
+        match grant.single() {
+            Some(span) => self.memory.load(place, span.start())?,
+            None => self.load_spans(grant, place)?,
         }
         Ok(grant.counter())
+    }
+
+    /// Loads from several spans, or foreign ones. Out of line, so that it costs the usual case no register.
+    #[cold]
+    #[inline(never)]
+    fn load_spans(&self, grant: &Grant<'_>, mut place: OwnBytes<'_>) -> Result<(), AccessError> {
+        for_spans(grant, |span, before| {
+            let (_, rest) = place.reborrow().split(before as usize);
+            let (part, _) = rest.split(span.len() as usize);
+            Ok(span.load(&self.memory, part)?)
+        })
+    }
+
+    /// Stores to several spans, or foreign ones.
+    #[cold]
+    #[inline(never)]
+    fn store_spans(&self, grant: &Grant<'_>, bytes: PeerBytes<'_>) -> Result<(), AccessError> {
+        for_spans(grant, |span, before| self.store_part(span, bytes, before))
     }
 
     /// Executes an atomic; returns the old value. On foreign memory it is indivisible only for other atomics of this engine.
@@ -287,12 +300,25 @@ impl<M: Memory> CheckedMemory<M> {
         // The table denies an atomic that is not in one segment.
         let old = match grant.single() {
             Some(word) if word.len() == 8 => what.run(&self.memory, word.start())?,
-            _ => match grant.spans().next().filter(|span| span.len() == 8) {
-                Some(word) => what.run(&word.as_target(&self.memory), word.start())?,
-                None => return Err(Fault::at(range.addr).into()),
-            },
+            _ => self.atomic_on_span(grant, range, what)?,
         };
         Ok((old, grant.counter()))
+    }
+
+    /// An atomic on a word of a scatter list, or of foreign memory.
+    #[cold]
+    #[inline(never)]
+    fn atomic_on_span(
+        &self,
+        grant: &Grant<'_>,
+        range: &RequestedRange,
+        what: Atomic,
+    ) -> Result<u64, Fault> {
+        match grant.spans().next().filter(|span| span.len() == 8) {
+            Some(word) if word.in_process().is_some() => what.run(&self.memory, word.start()),
+            Some(word) => what.run(&word.as_target(&self.memory), word.start()),
+            None => Err(Fault::at(range.addr)),
+        }
     }
 
     #[inline(always)]

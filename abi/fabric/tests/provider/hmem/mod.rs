@@ -2,6 +2,7 @@
 
 mod rules;
 
+use crate::collectives::{Buffers, Mc, Team, call};
 use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, say, say_name};
 use crate::registration::pair;
@@ -367,6 +368,7 @@ fn memory_that_was_freed_is_refused_even_if_its_address_is_in_use_again() {
     let at = fake.alloc(Place::Device, 0, 4096);
     let mr = cuda(&b, (at, 4096), REMOTE, 1);
     assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+    assert_eq!(mr.refresh(&[]), 0, "the runtime knows that it is there");
     fake.free(at);
     assert_eq!(a.write(peer, &[2; 8], 0, 1), libc::EFAULT);
     assert_eq!(fake.alloc(Place::Device, 0, 4096), at);
@@ -417,4 +419,50 @@ fn a_runtime_that_fails_gives_error_completions() {
     }
     assert_eq!(mr.close(), 0);
     fake.free(at);
+}
+
+/// Three members, whose sources and results are memory of devices.
+#[test]
+fn collective_operations_read_and_write_device_memory() {
+    let Some(fake) = CUDA.load() else { return };
+    let team = Team::open(
+        3,
+        &Wish {
+            caps: FI_MSG | FI_TAGGED | FI_COLLECTIVE | FI_HMEM,
+            ..Wish::default()
+        },
+    );
+    let groups = team.join_all();
+    for count in [4, 20_000] {
+        let len = 8 * count;
+        let sources = [0; 3].map(|_| fake.alloc(Place::Device, 0, len));
+        let results = [0; 3].map(|_| fake.alloc(Place::Device, 1, len));
+        for (at, source) in sources.iter().enumerate() {
+            let numbers = (0..count as u64).flat_map(|n| (n + at as u64).to_ne_bytes());
+            fake.poke(*source, &numbers.collect::<Vec<_>>());
+        }
+        for (at, side) in team.sides.iter().enumerate() {
+            let buffers = Buffers {
+                source: sources[at] as *mut u8,
+                desc: null_mut(),
+                result: results[at] as *mut u8,
+                result_desc: null_mut(),
+                count,
+            };
+            let kind = (FI_UINT64, FI_SUM);
+            let code = call(side, &groups[at], FI_ALLREDUCE, buffers, None, kind);
+            assert_eq!(code, 0);
+        }
+        team.all_done();
+        let sums = (0..count as u64).flat_map(|n| (3 * n + 3).to_ne_bytes());
+        let sums: Vec<u8> = sums.collect();
+        for at in results {
+            assert!(fake.peek(at, len) == sums, "{count}");
+        }
+        for at in sources.into_iter().chain(results) {
+            fake.free(at);
+        }
+    }
+    groups.into_iter().for_each(Mc::close);
+    team.close();
 }
