@@ -126,7 +126,7 @@ pub enum DeviceError {
     Handshake(&'static str),
     /// The peer runs another version of rkey.
     #[error(
-        "the peer speaks version {there} of the {protocol}, this process version {here}: install the same rkey on both sides"
+        "the peer speaks version {there} of the {protocol}, this process speaks version {here}: install the same rkey on both sides"
     )]
     Version {
         /// The protocol that differs.

@@ -35,7 +35,7 @@ pub const NOT_UNDERSTOOD: &str =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// It is the hello of another version.
-    #[error("the peer speaks version {there} of the protocol, this process version {here}")]
+    #[error("the peer speaks version {there} of the protocol, this process speaks version {here}")]
     Version {
         /// The peer's version.
         there: u32,

@@ -55,7 +55,7 @@ pub enum NotMade {
     #[error(transparent)]
     Monitor(#[from] TooManyCaches),
     /// The kernel cannot wipe a page when this process forks (before Linux 4.14), or there is no memory.
-    #[error("forks cannot be noticed: {0}")]
+    #[error("cannot detect forks: {0}")]
     Fork(io::Error),
     /// The registrar follows objects, and the kernel cannot be asked what is mapped at an address.
     #[error("a registrar that follows objects needs PROCMAP_QUERY (Linux 6.11)")]

@@ -101,7 +101,7 @@ impl<S: Source> Imported<S> {
 
 /// A change in progress.
 #[derive(Debug)]
-#[must_use = "the change is under way until this is dropped"]
+#[must_use = "the change is in progress until this is dropped"]
 pub struct Change<'a>(&'a AtomicUsize);
 
 impl Drop for Change<'_> {

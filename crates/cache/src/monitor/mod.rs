@@ -56,7 +56,7 @@ pub enum Verdict {
 
 /// The monitor already serves 16 caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("16 caches use this monitor already")]
+#[error("16 caches already use this monitor")]
 pub struct TooManyCaches;
 
 /// Notices changes of memory, and ends the entries that they concern ([`Entries::invalidate`]).

@@ -19,7 +19,7 @@ fn pin(entries: &Entries, range: &VaRange) -> bool {
     entries.pin(0, range, CLASS, true)
 }
 
-/// A valid entry of page 1 in slot 0, which nobody uses.
+/// A table with a valid, unused entry of page 1 in slot 0.
 fn with_entry() -> Arc<Entries> {
     let entries = Arc::new(Entries::new(2));
     entries.claim(0, page(1), CLASS);
@@ -29,7 +29,7 @@ fn with_entry() -> Arc<Entries> {
     entries
 }
 
-/// Frees what is dead. Returns how many slots.
+/// Frees dead entries. Returns how many slots that freed.
 fn reap(entries: &Entries, freed: &AtomicU64) -> u64 {
     let mut count = 0;
     entries.take_dead(|slot| {
@@ -114,7 +114,7 @@ fn pin_against_reuse_of_the_slot() {
     });
 }
 
-/// The kernel's part of userfaultfd. Its lock stands for those that both sides take in the kernel.
+/// The kernel's part of userfaultfd. Its lock stands for the kernel's locks, which both sides take.
 #[derive(Default)]
 struct Kernel {
     /// How many changes are in progress.
@@ -125,7 +125,7 @@ struct Kernel {
     read: bool,
 }
 
-/// The kernel, and what wakes those who wait for it.
+/// The kernel, and the condition that wakes the threads that wait for it.
 type Shared = Arc<(Mutex<Kernel>, Condvar)>;
 
 fn wait_until(shared: &Shared, it: impl Fn(&Kernel) -> bool) {
@@ -174,7 +174,7 @@ fn hit_against_munmap(question_first: bool) {
             })
         };
         let mut reader = Some(reader);
-        // This thread is given the address, and looks it up.
+        // This thread gets the address, and looks it up.
         let unmapped = kernel.0.lock().unwrap().unmapped;
         if unmapped && pin(&entries, &page(1)) {
             let mut settle = || {
@@ -208,7 +208,7 @@ fn a_hit_after_an_unmapping_that_it_can_know_of_is_refused() {
     hit_against_munmap(true);
 }
 
-/// So the model can find a mistake.
+/// The model finds the mistake in the wrong order.
 #[test]
 #[should_panic(expected = "stale")]
 fn the_steps_of_a_hit_cannot_be_exchanged() {

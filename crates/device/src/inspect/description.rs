@@ -7,7 +7,7 @@ use crate::device::Device;
 
 /// Registers a description until it is dropped. When the drop returns, the function is not running and will not be called again.
 #[derive(Debug)]
-#[must_use = "the description ends with it"]
+#[must_use = "dropping this removes the description"]
 pub struct Description {
     device: Device,
     number: u64,

@@ -12,7 +12,7 @@ use crate::error::DeviceError;
 
 /// A key of a type 1 window for a bind that is about to be posted. Dropping it frees the key.
 #[derive(Debug)]
-#[must_use = "without a bind, the key is given back"]
+#[must_use = "dropping this without a bind frees the key"]
 pub struct ReservedKey<'a> {
     device: &'a Device,
     window: WindowId,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A message that is being sent. Dropping it does not cancel the message.
-#[must_use = "a failure is reported here only"]
+#[must_use = "failures are reported only here"]
 pub struct Sending {
     pub(super) handle: Arc<Handle>,
     pub(super) slot: Arc<Slot>,
@@ -75,7 +75,7 @@ impl Sending {
 }
 
 /// A read or a write of a peer's memory. Dropping it does not stop the transfer.
-#[must_use = "a failure is reported here only"]
+#[must_use = "failures are reported only here"]
 pub struct Transferring(pub(super) Sending);
 
 impl Transferring {
