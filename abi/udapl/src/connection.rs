@@ -531,6 +531,9 @@ impl Ep {
         if held.contains(&self.state()) {
             return Err(self.not_now());
         }
+        if let Some(qp) = self.qp() {
+            qp.send_waiting_datagrams();
+        }
         self.end(Step::DisconnectAbruptly, None);
         self.control.lock().attempt += 1;
         self.ia().worker().ring();

@@ -348,6 +348,33 @@ fn datagrams() {
     peer.finish();
 }
 
+/// Datagrams that wait for the link to their destination are sent before their queue pair is destroyed, and received although
+/// the sender closes its device at once.
+#[test]
+fn datagrams_of_a_destroyed_queue_pair() {
+    if role().is_some() {
+        let side = Side::open();
+        let qp = datagram_qp(&side.device, &side);
+        for id in 0..4 {
+            side.receive(&qp, id, id as usize * 64, 512);
+        }
+        tell(&side, &qp);
+        for _ in 0..4 {
+            assert_eq!(side.next().status, Status::Success);
+        }
+        return;
+    }
+    let (peer, number, _) = start("datagrams_of_a_destroyed_queue_pair", "target");
+    let side = Side::open();
+    let qp = datagram_qp(&side.device, &side);
+    for word in 0..4 {
+        send_datagram(&side, &qp, number, rkey_engine::Route::default(), word);
+    }
+    drop(qp);
+    drop(side);
+    peer.finish();
+}
+
 /// A group of this test process, or of the one that started this process: other tests may run at the same time.
 fn group(which: u8) -> [u8; 16] {
     let test = match role() {

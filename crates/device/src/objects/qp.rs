@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_core::{Access, Denial};
@@ -18,6 +19,9 @@ use crate::objects::async_queues::Source;
 use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
 use crate::progress::reactor::Token;
+
+/// How long a datagram queue pair that is destroyed waits for links to the destinations of its datagrams.
+const LINK_TIME: Duration = Duration::from_secs(1);
 
 /// The fixed attributes of a queue pair, with the device's queues. `endpoint` is the number passed to
 /// [`Device::bind_endpoint`], `peer` the one in a [`RegionSpec`](crate::core::RegionSpec).
@@ -209,6 +213,15 @@ impl Qp {
             .ok_or(DeviceError::Unknown { what: "queue pair" })
     }
 
+    /// Waits until the datagrams that wait for a link to their destination are sent: one second at most. Destroying the queue
+    /// pair does this too, because a NIC sends within microseconds what is posted, and programs rely on it. Does nothing for
+    /// other types of queue pairs.
+    pub fn send_waiting_datagrams(&self) {
+        if self.0.device.shared().lifecycle().is_usable() {
+            self.0.send_waiting_datagrams();
+        }
+    }
+
     /// Moves it from RESET (with all remote rights) or INIT to RTS, connected to a queue pair of this or another device, with the
     /// timeouts of the configuration.
     ///
@@ -349,12 +362,31 @@ impl Qp {
     }
 }
 
+impl QpInner {
+    fn send_waiting_datagrams(&self) {
+        if self.options.qp_type != QpType::Ud {
+            return;
+        }
+        let driver = &self.device.shared().driver;
+        let until = Instant::now() + LINK_TIME;
+        let are_waiting = || {
+            let info = driver.command(|engine| engine.query_qp(self.id));
+            info.is_some_and(|info| info.state == QpState::Rts && info.sends > 0)
+        };
+        while are_waiting() && Instant::now() < until {
+            driver.drive_until_idle();
+            crate::time::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
 impl Drop for QpInner {
     fn drop(&mut self) {
         let shared = self.device.shared();
         if !shared.lifecycle().is_usable() {
             return;
         }
+        self.send_waiting_datagrams();
         shared.qps.remove(self.qpn);
         shared.events.remove(Source::Qp(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
