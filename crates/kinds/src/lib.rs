@@ -7,12 +7,12 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`kind`] | the kinds, their names and libraries |
-//! | [`hold`] | what a registration asks of a kind, and why it is refused |
-//! | [`discover`] | which kind an address is of |
-//! | [`file`] | DMA-bufs and other files, mapped |
+//! | [`mod@hold`] | what a registration asks of a kind, and why it is refused |
+//! | [`mod@discover`] | which kind an address is of |
+//! | [`mod@file`] | DMA-bufs and other files, mapped |
 //! | `runtime` | one module for each runtime, behind one trait |
 //!
-//! A [`hold`] gives a copier ([`rkey_base::foreign::ForeignMemory`]) that compares the allocation with that of the
+//! [`hold()`] gives a copier ([`rkey_base::foreign::ForeignMemory`]) that compares the allocation with that of the
 //! registration before each copy: an address that was freed and given out again is not the same memory.
 //!
 //! Neuron and SynapseAI cannot say what an address is: the program's word counts.
