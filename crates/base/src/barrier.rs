@@ -3,8 +3,8 @@
 //! Two sides that each write a word and then read the other's ("I am going to sleep" against "there is work"; "I am
 //! using this memory" against "this memory is going away") need a full fence on both sides, and on the busy side the
 //! fence costs more than everything else. `membarrier(2)` moves the whole cost to the rare side: [`heavy`] makes every
-//! processor that runs a registered process execute a full fence, wherever its program is, so the busy side only has to
-//! keep the *compiler* from reordering: [`light`].
+//! processor that runs a registered process execute a full fence, wherever it is in its code, so the busy side only has
+//! to keep the *compiler* from reordering: [`light`].
 //!
 //! The pair works only if the process on the *light* side has registered. When they connect, processes tell each other
 //! whether [`register`] succeeded; if it failed on either side, both must use real fences.
@@ -35,7 +35,7 @@ fn membarrier(command: libc::c_int) -> libc::c_long {
 /// Registers this process, so that [`heavy`] barriers of any process on this machine reach its threads. Returns whether
 /// that worked; further calls return the same result without a system call.
 ///
-/// The first call takes some microseconds, or possibly milliseconds in a process with several threads.
+/// The first call takes a few microseconds, or possibly milliseconds in a process with several threads.
 pub fn register() -> bool {
     match REGISTRATION.load(Ordering::Relaxed) {
         REGISTERED => return true,
@@ -43,7 +43,7 @@ pub fn register() -> bool {
         _ => {}
     }
     let wanted = libc::c_long::from(CMD_GLOBAL_EXPEDITED | CMD_REGISTER_GLOBAL_EXPEDITED);
-    // An error is negative and hence has all bits set: check the sign first.
+    // An error is -1, which has all bits set: check the sign first.
     let offered = membarrier(CMD_QUERY);
     let done = offered >= 0
         && offered & wanted == wanted
@@ -61,8 +61,9 @@ pub fn available() -> bool {
 
 /// A full fence on this processor and on every processor that runs a registered process.
 ///
-/// It takes between 0.2 µs (if no other process runs) and some 20 µs. Where `membarrier` does not exist, it is a full
-/// fence on this processor only, which is enough if the other side uses full fences as well, as [`register`] requires.
+/// It takes between 0.2 µs (if no other process runs) and about 20 µs. Where `membarrier` does not exist, it is a full
+/// fence on this processor only, which is enough if the other side uses full fences as well, as the module
+/// documentation requires.
 #[inline]
 pub fn heavy() {
     fence(Ordering::SeqCst);

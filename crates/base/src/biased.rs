@@ -45,8 +45,8 @@ pub struct Owner<T> {
 }
 
 impl<T> BiasedLock<T> {
-    /// Locks all of these for a thread that is not the owner of any, with one barrier, waiting until that is possible. Threads
-    /// that lock several at a time must agree on their order.
+    /// Locks all of `locks` for a thread that owns none of them, with a single barrier; waits until each is free.
+    /// Threads that lock several at a time must lock them in the same order.
     pub fn lock_all<'a>(
         locks: impl IntoIterator<Item = &'a SharedLock<T>>,
     ) -> Vec<OtherGuard<'a, T>> {
@@ -74,7 +74,7 @@ impl<T> BiasedLock<T> {
 }
 
 impl<T> Owner<T> {
-    /// An unlocked lock of a value.
+    /// An unlocked lock around `value`.
     #[must_use]
     pub fn new(value: T) -> Self {
         fences::prepare();
@@ -95,10 +95,10 @@ impl<T> Owner<T> {
         &self.lock
     }
 
-    /// Locks, waiting until that is possible.
+    /// Locks; waits while another thread holds the lock.
     ///
     /// # Panics
-    /// If the owner has locked it already.
+    /// If the owner already holds the lock.
     #[inline]
     pub fn lock(&self) -> OwnerGuard<'_, T> {
         let lock = &*self.lock;
@@ -186,7 +186,7 @@ impl<T> Deref for OtherGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the one that holds `others` is in, and the owner is not: see `OwnerGuard::deref`.
+        // SAFETY: the holder of `others` is in, and the owner is not: see `OwnerGuard::deref`.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }
@@ -200,7 +200,7 @@ impl<T> DerefMut for OtherGuard<'_, T> {
 
 impl<T> Drop for OtherGuard<'_, T> {
     fn drop(&mut self) {
-        // This precedes unlocking `others`, so that it does not withdraw the next thread's request.
+        // Cleared before `others` unlocks; clearing it later could withdraw the next thread's request.
         self.lock.other_wants_in.store(false, Ordering::Release);
     }
 }
@@ -221,7 +221,7 @@ mod fences {
 
     #[inline(always)]
     pub(super) fn light() {
-        // `prepare` was called, so this no longer changes.
+        // `prepare` was called, so the result no longer changes.
         match barrier::available() {
             true => barrier::light(),
             false => fence(Ordering::SeqCst),

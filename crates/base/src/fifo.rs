@@ -19,7 +19,7 @@ use thiserror::Error;
 #[error("the queue is full")]
 pub struct Full;
 
-/// The slots. Their number is a power of two, so that a mask turns a counter that only grows into a slot.
+/// The slots. Their number is a power of two, so a mask turns an ever-growing counter into the index of a slot.
 struct Buffer<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
     mask: usize,
@@ -159,9 +159,9 @@ impl<T: Copy + Send> Fifo<T> {
             let buffer = unsafe { &*buffer };
             for at in 0..count {
                 let slot = buffer.slot(head.wrapping_add(at));
-                // SAFETY: slots between head and tail hold entries and belong to the holder of the lock: the producer
-                // wrote it before it stored a tail beyond it, and writes it again only after it has seen a head
-                // beyond it, which we store below.
+                // SAFETY: this slot is between head and tail, so it holds an entry and belongs to the holder of the
+                // lock: the producer wrote it before it stored a tail past it, and writes it again only after it has
+                // seen a head past it, which we store below.
                 each(at, slot.with(|entry| unsafe { (*entry).assume_init() }));
             }
         });
@@ -223,8 +223,8 @@ impl<T: Copy + Send> Producer<T> {
         Ok(())
     }
 
-    /// Removes the queued entries for which `keep` returns false, and returns how many those were. The others stay,
-    /// in order.
+    /// Removes the queued entries for which `keep` returns false, and returns how many it removed. The others stay, in
+    /// order.
     ///
     /// An entry that a consumer takes at the same time is either taken by it or passed to `keep`, never both.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
@@ -318,7 +318,7 @@ impl<T> Producer<T> {
         self.capacity
     }
 
-    /// The number of entries that are known to fit; consumers may have made more room meanwhile.
+    /// How many more entries fit at least; consumers may make more room at any time.
     #[inline]
     #[must_use]
     pub fn free(&self) -> usize {
@@ -439,7 +439,7 @@ mod tests {
                         let mut mine = Vec::new();
                         let mut batch = [0; 7];
                         loop {
-                            // This precedes the check: an entry pushed before the flag is set is found after it.
+                            // Loaded before popping: the pop then finds every entry pushed before the flag was set.
                             let last = done.load(Ordering::Acquire);
                             let n = fifo.pop_many(&mut batch[..1 + which * 3]);
                             mine.extend_from_slice(&batch[..n]);

@@ -1,10 +1,9 @@
 //! Foreign memory: bytes that only their own runtime or driver may copy.
 //!
 //! The memory of an accelerator has addresses like any other, but the processor's loads and stores may not reach it, or
-//! may reach something else. A file of a driver (a DMA-buf) can be mapped, but each access needs the driver's consent. Such
-//! memory is behind the trait [`ForeignMemory`], whose implementations know how to copy. A [`Span`] is a range of bytes
-//! together with the one who may copy them; code that moves data goes through its methods and cannot mix up the two
-//! kinds.
+//! may reach something else. A driver's file (a DMA-buf) can be mapped, but each access needs the driver's consent.
+//! Such memory is behind the trait [`ForeignMemory`], whose implementations know how to copy. A [`Span`] is a range of
+//! bytes together with its copier; code that moves data goes through its methods and cannot mix up the two kinds.
 
 use crate::fault::Fault;
 use crate::memory::{Memory, ProcessMemory};
@@ -16,11 +15,11 @@ use std::sync::Arc;
 
 /// Memory that only its own runtime or driver may copy.
 ///
-/// A value holds the memory as far as the runtime allows that; dropping it ends the hold. If the runtime says that the memory
-/// has ended since the value was made (freed, even if its address was given out again), copies return a [`Fault`].
+/// A value holds the memory as far as the runtime allows; dropping it ends the hold. If the runtime reports that the
+/// memory has been freed since the value was made (even if its address is in use again), copies return a [`Fault`].
 ///
 /// Copies may wait for the accelerator's copy engine, but not for programs that run on it. They may be made by any
-/// thread. Neither copies nor atomics of this project are indivisible for the accelerator's own programs.
+/// thread. Neither copies nor atomics of this project are atomic with respect to the accelerator's own programs.
 pub trait ForeignMemory: Debug + Send + Sync {
     /// Copies bytes at address `src` into all of `dst`.
     ///
@@ -35,7 +34,7 @@ pub trait ForeignMemory: Debug + Send + Sync {
     fn store(&self, dst: u64, src: &[u8]) -> Result<(), Fault>;
 }
 
-/// The one who copies a range: `None` is the processor.
+/// What copies a range: `None` is the processor.
 pub type Copier = Option<Arc<dyn ForeignMemory>>;
 
 /// Bytes of registered memory, and who may copy them.
@@ -45,11 +44,11 @@ pub struct Span<'a> {
     foreign: Option<&'a Arc<dyn ForeignMemory>>,
 }
 
-/// The most bytes that one call of a runtime copies from or to memory that a peer may change meanwhile.
+/// The most bytes that one call to a runtime copies through the bounce buffer.
 const CHUNK: usize = 256 << 10;
 
 thread_local! {
-    /// Bytes on their way between a peer's memory and a runtime, which must not see memory that a peer can change.
+    /// The bounce buffer between a peer's memory and a runtime: a runtime must not see memory that a peer can change.
     static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -62,7 +61,7 @@ fn bounce<T>(len: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
             }
             with(&mut buffer[..len])
         }
-        // A runtime that calls back into a copy of ours.
+        // A runtime that was called with the buffer has called back into a copy of ours.
         Err(_) => with(&mut vec![0; len]),
     })
 }
@@ -88,7 +87,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Where the bytes are. Only for comparing and reporting, unless [`in_process`](Self::in_process) says the same.
+    /// Where the bytes are. Only for comparing and reporting, unless [`in_process`](Self::in_process) returns it as
+    /// well.
     #[inline]
     #[must_use]
     pub const fn range(&self) -> VaRange {
@@ -132,7 +132,7 @@ impl<'a> Span<'a> {
         self.foreign.cloned()
     }
 
-    /// Copies the first bytes of the span into all of `dst`; `memory` is where the processor copies.
+    /// Copies the first bytes of the span into all of `dst`; `memory` is used if the processor copies.
     ///
     /// # Errors
     /// [`Fault`]: they cannot be read.
@@ -219,8 +219,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Replaces the word at the start of the span by `change` of it, if it gives one; returns the old word. Indivisible
-    /// only for callers that exclude each other.
+    /// Replaces the word at the start of the span with the result of `change`, unless that is `None`; returns the old
+    /// word. Atomic only among callers that exclude each other.
     ///
     /// # Errors
     /// [`Fault`]: the word cannot be read or written.
@@ -238,7 +238,7 @@ impl<'a> Span<'a> {
         Ok(old)
     }
 
-    /// A memory whose only bytes are these, for links that copy to it. The source of [`Memory::copy`] is in `memory`.
+    /// The span as a [`Memory`] for links that copy to it. The source of [`Memory::copy`] is in `memory`.
     #[must_use]
     pub fn as_target<'m, M: Memory>(&'m self, memory: &'m M) -> SpanMemory<'m, M> {
         SpanMemory {
@@ -248,7 +248,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// A memory whose only bytes are these, for links that copy from it. The target of [`Memory::copy`] is in `memory`.
+    /// The span as a [`Memory`] for links that copy from it. The target of [`Memory::copy`] is in `memory`.
     #[must_use]
     pub fn as_source<'m, M: Memory>(&'m self, memory: &'m M) -> SpanMemory<'m, M> {
         SpanMemory {
@@ -277,7 +277,7 @@ impl<'a> Span<'a> {
 pub struct SpanMemory<'a, M> {
     span: &'a Span<'a>,
     memory: &'a M,
-    /// Which side of a copy is in the span.
+    /// Whether the span is the target of a copy; otherwise it is the source.
     target: bool,
 }
 

@@ -10,7 +10,7 @@
 //! | [`lock`] | a spin lock for critical sections of a few nanoseconds |
 //! | [`biased`] | a lock that costs its owner almost nothing |
 //! | [`slab`] | numbered slots with generations, reference counts and a two-step end of life |
-//! | [`fifo`] | a bounded queue whose consumers need no lock of the producer |
+//! | [`fifo`] | a bounded queue whose consumers do not wait for the producer |
 //! | [`fault`], [`copy`] | copies and atomics that return an error where a plain access would crash |
 //! | [`shared`] | views of memory that a peer process can see or change |
 //! | [`memory`] | the trait for access to the memory of a program |

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// The burst, and the rate after it.
+/// The burst; after it, one more line per `REFILL`.
 const BURST: u32 = 32;
 const REFILL: Duration = Duration::from_millis(250);
 

@@ -12,7 +12,7 @@ use crate::sync::{AtomicBool, Backoff, Ordering, UnsafeCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// For critical sections that may last: waiting threads sleep.
+/// For critical sections that may be long: waiting threads sleep.
 pub use parking_lot::{Mutex, MutexGuard};
 
 /// A value that one thread at a time may use.
@@ -50,7 +50,7 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Locks, waiting until that is possible.
+    /// Locks; waits until the lock is free.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.try_lock() {
@@ -83,8 +83,9 @@ impl<T> SpinLock<T> {
     #[inline]
     pub fn wait_for_holder(&self) {
         crate::sync::order_for_loom();
-        // One of the two comes first in the total order of such operations: if our load is first, a holder that it does
-        // not see reads after our change; if the holder's exchange is first, our load sees it or the unlock after it.
+        // Our load and a holder's exchange are ordered, as both are sequentially consistent: if our load is first, a
+        // holder that it does not see reads after our change; if the holder's exchange is first, our load sees it or
+        // the unlock after it.
         if self.locked.load(Ordering::SeqCst) {
             drop(self.lock());
         }
@@ -260,7 +261,7 @@ mod loom_models {
         });
     }
 
-    /// After a thread ends something and calls `pass`, it has exclusive access.
+    /// After a thread ends something and calls `wait_for_holder`, it has exclusive access.
     #[test]
     fn what_has_ended_is_used_no_more_after_a_pass() {
         loom::model(|| {

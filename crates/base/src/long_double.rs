@@ -1,4 +1,5 @@
-//! The `long double` of x86-64: ten bytes in sixteen. The x87 unit computes with it because Rust has no such type.
+//! The `long double` of x86-64: ten bytes, padded to sixteen. The x87 unit computes with it because Rust has no such
+//! type.
 
 #![allow(unsafe_code)]
 // UNSAFETY: instructions of the x87 unit.

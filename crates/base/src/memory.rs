@@ -56,7 +56,7 @@ pub trait Memory {
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault>;
 
     /// Atomically replaces the word at `va` with `swap` if it equals `compare`; returns the old value. The word has the
-    /// byte order of the machine. The caller has checked that `va` is a multiple of 8; other addresses give a fault.
+    /// byte order of the machine. The caller has checked that `va` is a multiple of 8; other addresses return a fault.
     ///
     /// # Errors
     ///
@@ -71,7 +71,8 @@ pub trait Memory {
     /// [`Fault`] when the word cannot be written.
     fn fetch_add(&self, va: u64, add: u64) -> Result<u64, Fault>;
 
-    /// The memory of this process, if addresses mean that here; then system calls may copy from and to them.
+    /// The memory of this process, if that is what addresses refer to here; system calls may then copy from and to
+    /// them.
     fn process(&self) -> Option<&ProcessMemory> {
         None
     }
@@ -93,8 +94,8 @@ impl ProcessMemory {
     /// vouched that the bytes may be accessed in that way, or are not mapped at all (which is a fault, not a crash).
     #[must_use]
     pub unsafe fn new() -> Self {
-        // If that fails, the process is as vulnerable to vanishing memory as any other program; `copy::mode` says which
-        // case it is.
+        // If that fails, the process is as vulnerable to vanishing memory as any other program; `copy::mode` shows
+        // whether it did.
         let _ = copy::install();
         Self { _made_by_new: () }
     }
@@ -258,7 +259,8 @@ impl ArenaMemory {
         usize::try_from(va - self.range.start()).expect("an address of the arena")
     }
 
-    /// How many of the `len` bytes at `va` are accessible without a gap, counted from the first, and where they are.
+    /// The offset of `va` in the arena, how many of the `len` bytes there are accessible before the first that is not,
+    /// and a fault if that is not all of them.
     fn reach(&self, inner: &Inner, va: u64, len: u64) -> (usize, usize, Result<(), Fault>) {
         if len == 0 {
             return (0, 0, Ok(()));

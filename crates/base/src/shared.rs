@@ -185,7 +185,7 @@ impl<'a> OwnBytes<'a> {
         }
     }
 
-    /// Unshared bytes, for code that works on an `OwnBytes`.
+    /// Bytes that no peer can access, for code that takes an `OwnBytes`.
     #[must_use]
     #[inline(always)]
     pub const fn from_slice(bytes: &'a mut [u8]) -> Self {
@@ -300,7 +300,7 @@ impl<'a> PeerBytes<'a> {
         }
     }
 
-    /// Unshared bytes, for code that works on a `PeerBytes`.
+    /// Bytes that no peer can access, for code that takes a `PeerBytes`.
     #[must_use]
     #[inline(always)]
     pub const fn from_slice(bytes: &'a [u8]) -> Self {

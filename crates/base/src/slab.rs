@@ -17,9 +17,9 @@
 //! A live slot that is idle, that is neither pinned nor *held*, can be claimed for its next use in one step
 //! ([`Slab::reclaim`]).
 //!
-//! All of it is one 64-bit word per slot: the generation (32 bits), the state (8, with a bit for the hold) and the number
-//! of pins (24), or the number of the next free slot. Since pinning, holding and retiring change the same word, they
-//! cannot miss each other.
+//! The state of a slot is one 64-bit word: the generation (32 bits), the state (8, with a bit for the hold) and the
+//! number of pins (24), or the number of the next free slot. Since pinning, holding and retiring change the same word,
+//! they cannot miss each other.
 //!
 //! The contents of the slots are shared from the start, so their fields are atomics (or locks), and this module needs no
 //! `unsafe`.
@@ -45,7 +45,7 @@ pub use slot::State;
 /// Slots are allocated on first use, in chunks of this size. Chunks never move.
 const CHUNK: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// "No slot", in place of a slot's number. Also one more than the largest possible capacity.
+/// "No slot", in place of a slot's number. Also the largest possible capacity: the last slot is then `NONE - 1`.
 const NONE: u32 = (1 << 24) - 1;
 
 type Chunk<T> = Box<[Slot<T>; CHUNK]>;
@@ -109,7 +109,7 @@ impl<T: Default> Slab<T> {
         })
     }
 
-    /// The slot; allocates its chunk if it is the first one used in it.
+    /// The slot; allocates its chunk if none of the chunk's slots was used before.
     fn fresh_slot(&self, index: u32) -> &Slot<T> {
         let chunk = self.chunks[index as usize / CHUNK].get_or_init(|| {
             let slots: Box<[Slot<T>]> = (0..CHUNK)
@@ -131,7 +131,7 @@ impl<T> Slab<T> {
     /// The maximum number of slots of a slab.
     pub const MAX_CAPACITY: u32 = NONE;
 
-    /// The slot, or `None` when there is none with that number or its chunk was never needed.
+    /// The slot, or `None` when there is none with that number or its chunk was never used.
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let chunk = self.chunks.get(index as usize / CHUNK)?.get()?;
@@ -260,7 +260,7 @@ impl<T> Slab<T> {
         self.slot(index).map(|slot| &slot.value)
     }
 
-    /// Reads a slot without holding it, whatever its state and generation. `None` as for [`get`](Self::get).
+    /// Reads a slot without pinning it, whatever its state and generation. `None` as for [`get`](Self::get).
     #[must_use]
     #[inline]
     pub fn look(&self, index: u32) -> Option<Look<'_, T>> {
@@ -274,7 +274,7 @@ impl<T> Slab<T> {
         Some((word.generation(), word.state()))
     }
 
-    /// How many pins hold a slot at this moment; 0 for a slot that cannot be pinned.
+    /// The number of pins on a slot at this moment; 0 for a slot that cannot be pinned.
     #[must_use]
     pub fn pins(&self, index: u32) -> u32 {
         self.slot(index)

@@ -52,7 +52,7 @@ pub(crate) fn order_for_loom() {
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
 
-/// The form for loom, which must see that a thread cannot proceed.
+/// The version for loom, which must see that a thread cannot proceed.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Backoff;

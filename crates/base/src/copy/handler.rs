@@ -3,11 +3,11 @@
 //! A fault anywhere else goes to the previous handler of the signal, so that crashes still crash, and debuggers,
 //! language runtimes and crash reporters still work.
 //!
-//! A program may install its own handler over ours at any time. Then ours is installed once more on top, as another
-//! *layer* with its own predecessor: if the program's handler chains to the one that it displaced, which is our lower
-//! layer, the chain still ends instead of looping. We recognise another copy of this library in the same process (two
-//! plugins, each with its own) by a mark before its handler's first instruction; such a handler chains to ours, so it
-//! needs no action.
+//! A program may install its own handler over ours at any time. We then install ours again on top, as another *layer*
+//! with its own predecessor: if the program's handler chains to the one that it displaced, which is our lower layer,
+//! the chain still ends instead of looping. We recognise another copy of this library in the same process (two plugins,
+//! each with its own) by a mark before its handler's first instruction; such a handler chains to ours, so it needs no
+//! action.
 
 // UNSAFETY: signal handlers edit register contexts and call function pointers from the kernel.
 
@@ -19,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// How often our handlers can be reinstalled on top.
+/// The maximum number of layers, including the first.
 const LAYERS: usize = 4;
 
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -138,7 +138,7 @@ fn reaches_us(handler: usize) -> bool {
         return false;
     };
     let mut word = [0u8; size_of::<u64>()];
-    // The kernel reads the bytes for us, so they need not exist.
+    // The kernel reads the bytes for us, so they need not be mapped.
     super::kernel::read(&mut word, mark as u64) && u64::from_ne_bytes(word) == MARK
 }
 
@@ -157,7 +157,7 @@ fn add_layer(signal: usize) -> io::Result<()> {
     let layer = INSTALLED[signal].load(Ordering::Relaxed);
     if layer >= LAYERS {
         return Err(io::Error::other(
-            "the fault handlers were displaced too often",
+            "the program displaced the fault handlers too many times",
         ));
     }
     let previous = current(signal)?;

@@ -1,7 +1,7 @@
 //! Copies inside this process by the kernel, which take 0.4 µs longer but need no signal handler.
 //!
-//! `process_vm_readv(2)` on its own process reads from one address and writes to another, and returns `EFAULT` where a
-//! plain copy would crash.
+//! Called on the calling process itself, `process_vm_readv(2)` reads from one address and writes to another, and
+//! returns `EFAULT` where a plain copy would crash.
 
 // UNSAFETY: system calls that take raw addresses.
 
@@ -11,7 +11,7 @@ use std::io;
 /// Whether the kernel lets this process use `process_vm_readv` on itself (a sandbox may forbid it).
 pub(super) fn works() -> bool {
     if cfg!(miri) {
-        return false; // it interprets the program and has no such call
+        return false; // Miri does not have this call
     }
     let source = [0x5Au8; 4];
     let mut target = [0u8; 4];
@@ -67,7 +67,7 @@ fn locate(dst: u64, src: u64, len: usize) -> Fault {
     Fault::at(dst)
 }
 
-/// One call. Returns how many bytes were transferred.
+/// Makes one system call; returns how many bytes it transferred.
 ///
 /// # Safety
 ///

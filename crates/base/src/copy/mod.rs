@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mode {
-    /// [`install`] has not been called: copies are fast, and a fault ends the process.
+    /// [`install`] was not called, or failed: copies are fast, and a fault ends the process.
     Unguarded = 0,
     /// The handlers are installed: copies are fast and return faults.
     Guarded = 1,
@@ -135,7 +135,7 @@ pub fn check() -> Mode {
 ///
 /// # Errors
 ///
-/// When the kernel refuses, for which it has no reason.
+/// When the kernel refuses, which it has no reason to do.
 pub fn prepare_thread() -> io::Result<()> {
     handlers::unblock()
 }
@@ -186,7 +186,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
     unsafe { direct::copy(dst, src, len) }
 }
 
-/// Refuse ranges that wrap around the address space, which the arithmetic below cannot express.
+/// Like [`copy`], by the kernel. Refuses ranges that wrap around the address space, because [`kernel::copy`] adds
+/// offsets without a check.
 #[cold]
 unsafe fn copy_by_kernel(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     for start in [src as u64, dst as u64] {
@@ -272,8 +273,8 @@ mod direct {
     }
 
     unsafe fn copy_large(dst: *mut u8, src: *const u8, len: usize) -> Outcome {
-        // The string instruction counts upwards through wrapped addresses as long as they exist. Nothing here needs to
-        // know whether the range wraps, because address 2^64 - 1 never exists for a program.
+        // The range need not be checked for wrapping: a range that wraps contains address 2^64 - 1, which is never
+        // mapped for a program, so the copy faults there at the latest.
         if len < routine::STRING_MIN && std::arch::is_x86_feature_detected!("avx") {
             // SAFETY: longer than `SMALL_MAX`, and the processor has AVX; the caller is responsible for the
             // destination.
@@ -329,7 +330,7 @@ mod direct {
     }
 }
 
-/// The form without a guarded routine: plain atomics, byte by byte where necessary.
+/// The implementation without a guarded routine: plain atomics, byte by byte where necessary.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod direct {
     use crate::fault::Fault;

@@ -23,7 +23,7 @@ pub(super) struct Outcome {
     pub(super) fault: u64,
 }
 
-/// The address of a fault for which the processor gives none (a non-canonical address).
+/// The address of a fault for which the processor reports none (a non-canonical address).
 pub(super) const UNKNOWN_ADDRESS: u64 = u64::MAX;
 
 /// The maximum number of bytes that [`rkey_base_copy_small`] copies.

@@ -392,7 +392,7 @@ extern "C" fn exits_with_43(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
 
 static BELOW: AtomicU64 = AtomicU64::new(0);
 
-/// A program's handler that passes on faults that it does not know, as it should.
+/// A program's handler that passes on faults that it does not recognise, as it should.
 extern "C" fn hands_on(n: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
     // SAFETY: the address of the previous handler, which takes three arguments.

@@ -1,7 +1,7 @@
 //! Copies between our memory and that of another process, by the kernel.
 //!
 //! Whether the kernel allows it depends on both processes, may differ by direction, and may change at any time (see
-//! `ptrace(2)`, "Ptrace access mode checking"). The only test is to try each time.
+//! `ptrace(2)`, "Ptrace access mode checking"). The only way to find out is to try.
 
 // UNSAFETY: the system calls write to addresses that the caller vouches for.
 #![allow(unsafe_code)]
@@ -54,7 +54,7 @@ pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Res
     unsafe { copy_all(Direction::Read, None, pid, local as u64, remote, len) }
 }
 
-/// Like [`cma_read`], as long as `permit`, which came from that process, has not been withdrawn.
+/// Like [`cma_read`], until the process that issued `permit` revokes it.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub unsafe fn cma_write(
     unsafe { copy_all(Direction::Write, None, pid, local as u64, remote, len) }
 }
 
-/// Like [`cma_write`], as long as `permit`, which came from that process, has not been withdrawn.
+/// Like [`cma_write`], until the process that issued `permit` revokes it.
 ///
 /// # Errors
 ///
@@ -226,8 +226,8 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
         Some(permit) => permit.put(list).map_err(|_| libc::EFAULT)?,
     };
     // SAFETY: the local list is valid for the call; the remote one is valid or lies in a page that may have vanished,
-    // which gives an error. The kernel checks the addresses in both. The owner of the permit may change the list
-    // meanwhile, but it names only the owner's memory, and the local list limits how much is copied.
+    // in which case the call fails. The kernel checks the addresses in both. The owner of the permit may change the
+    // list meanwhile, but it names only the owner's memory, and the local list limits how much is copied.
     let n = unsafe { call(pid, &raw const local, 1, list, 1, 0) };
     match usize::try_from(n) {
         Ok(0) => Err(libc::EFAULT), // `len` is not 0, so nothing was accessible
@@ -421,7 +421,10 @@ mod tests {
             }
             over.store(true, Ordering::Relaxed);
         });
-        assert_eq!(wrong, None, "what was said, and what was so");
+        assert_eq!(
+            wrong, None,
+            "the error that was returned, and the right one"
+        );
         // SAFETY: the pages are no longer used.
         unsafe { libc::munmap(shaky.cast(), 2 * page) };
     }

@@ -52,10 +52,10 @@ fn page() -> Result<&'static AtomicU64, i32> {
     })
 }
 
-/// A number that is different in every process of one line of forks; never 0. It costs two loads, except the first
+/// A number that no ancestor of this process has (but a sibling may); never 0. It costs two loads, except the first
 /// time.
 ///
-/// On a kernel without the advice (Linux before 4.14) it is the same in all these processes.
+/// On a kernel without `MADV_WIPEONFORK` (before Linux 4.14) it is the same in all processes.
 #[inline]
 #[must_use]
 pub fn incarnation() -> u64 {
@@ -97,7 +97,7 @@ impl ForkMark {
         })
     }
 
-    /// Whether this process is not the one that made the mark, but forked from it. Two loads.
+    /// Whether this process is a forked descendant of the one that made the mark. Two loads.
     #[inline]
     #[must_use]
     pub fn is_child(&self) -> bool {

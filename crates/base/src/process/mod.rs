@@ -2,8 +2,8 @@
 //!
 //! * [`PidFd`]: a process, named by a descriptor that never refers to another one.
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
-//!   attach", `process_vm_readv(2)`). The other process can abort a copy made under a permit
-//!   ([`crate::segment::PeerPermit`]) by withdrawing the permit.
+//!   attach", `process_vm_readv(2)`). The other process can prevent further calls under a permit
+//!   ([`crate::segment::PeerPermit`]) by revoking it.
 //! * [`no_thread_copies`]: whether a process is in such a copy now; [`CallWatch`]: whether it is still in one that
 //!   began before some moment.
 //! * [`stat_field`]: one field of `/proc/*/stat` of a process or a thread.

@@ -46,10 +46,11 @@ pub(super) fn is_elsewhere(task: &Path, stat: &str) -> bool {
     }
 }
 
-/// Whether a thread sleeps where signals and freezers let it sleep, or inside a call that does not copy between
-/// processes. The kernel discloses this only to processes that might trace it.
+/// Whether a thread sleeps where the kernel stops or freezes threads, or inside a call that does not copy between
+/// processes. The kernel discloses this only to processes that may trace the thread.
 fn sleeps_elsewhere(task: &Path) -> bool {
-    // The first is the place where threads of a version 2 group are frozen; the others are its names in other kernels.
+    // The first is the kernel function in which threads of a version 2 control group are frozen; the others are its
+    // counterparts in other kernels.
     const AT_THE_DOOR: [&str; 4] = [
         "get_signal",
         "do_freezer_trap",
@@ -57,7 +58,8 @@ fn sleeps_elsewhere(task: &Path) -> bool {
         "__refrigerator",
     ];
     let tell = |name| fs::read_to_string(task.join(name)).unwrap_or_default();
-    // A thread that is frozen after a call still counts as in that call, so this comes first.
+    // For a thread that is frozen on its way out of a call, `syscall` still shows that call, so this check comes
+    // first.
     if AT_THE_DOOR.contains(&tell("wchan").trim()) {
         return true;
     }
@@ -120,7 +122,8 @@ mod tests {
 
     const BUSY: &str = "RKEY_TEST_BUSY";
 
-    /// The process of [`Busy`], until it is killed; does nothing when the suite runs it as a test.
+    /// What a [`Busy`] process runs until it is killed, for a minute at most; does nothing when the suite runs it as
+    /// a test.
     fn busy(mut work: impl FnMut()) {
         if std::env::var_os(BUSY).is_none() {
             return;

@@ -11,14 +11,14 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// This is more processor time than one copying call takes. Links copy 256 KiB per call, which takes some 50 µs; the
-/// rest allows for page faults on both sides, including clearing huge pages.
+/// More processor time than one copying call takes. Links copy 256 KiB per call, which takes about 50 µs; the rest
+/// allows for page faults on both sides, including clearing huge pages.
 pub const LONGEST_CALL: Duration = Duration::from_millis(250);
 
 /// Watches a process whose threads can no longer begin a copying call.
 #[derive(Debug)]
 pub struct CallWatch {
-    /// In the unit of the start times, counted from the start of the machine.
+    /// When the watch began, in clock ticks since boot, as the start times of threads are.
     began: u64,
     threads: HashMap<u32, Thread>,
 }
@@ -37,7 +37,7 @@ impl CallWatch {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "threads started at times of this clock"
+        reason = "the start times of threads are on this clock"
     )]
     pub fn begin() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -50,7 +50,7 @@ impl CallWatch {
     }
 
     /// Checks the threads of the process; returns whether none of them is in a call that began before the watch did.
-    /// Returns `false` if that is not known yet, or if the check took until `deadline`.
+    /// Returns `false` if that is not known yet, or if `deadline` passes during the check.
     ///
     /// The PID must refer to the same process during all checks: compare with a [`PidFd`](super::PidFd).
     ///

@@ -63,14 +63,14 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Fixes for good what peers can do, unless that is already fixed; returns the result. Call it before a peer gets
-    /// the descriptor, because the peer can map the whole arena for writing unless it is fixed as read-only.
+    /// Fixes for good what peers can do, unless that is already fixed; returns what is fixed. Call it before a peer
+    /// gets the descriptor, because the peer can map the whole arena for writing unless it is fixed as read-only.
     ///
     /// # Errors
     ///
     /// Before Linux 5.1 if `sharing` is read-only.
     pub fn fix_sharing(&self, sharing: Sharing) -> io::Result<Sharing> {
-        // If two threads seal at once, one finds that it may no longer add the seal that the other has added.
+        // Two threads must not seal at once: the second would fail, because the first also forbids further seals.
         let _one = self.detached.lock();
         if let Some(fixed) = self.sharing.get() {
             return Ok(*fixed);
@@ -153,7 +153,7 @@ impl Arena {
     }
 }
 
-/// The rest of a range without some other ranges.
+/// What is left of `range` without `others`.
 fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut rest = vec![range];
     for other in others {
@@ -167,7 +167,7 @@ fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     rest
 }
 
-/// A window onto a peer's arena.
+/// A part of a peer's arena, mapped into this process.
 #[derive(Debug)]
 pub struct PeerArena {
     mapping: Mapping,
@@ -195,14 +195,14 @@ impl PeerArena {
         let (true, Ok(len)) = (inside, usize::try_from(len)) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("the peer's arena has {size} bytes, so not {len} from {offset} on"),
+                format!("the peer's arena has {size} bytes, too few for {len} at offset {offset}"),
             ));
         };
         let mapping = Mapping::new(&fd, offset, len, sharing.into(), Children::DoNot)?;
         Ok(Self { mapping, sharing })
     }
 
-    /// The size of the window in bytes.
+    /// The size of the mapped part in bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -221,7 +221,7 @@ impl PeerArena {
         self.sharing
     }
 
-    /// The address of the window. A write crashes the process if it is mapped read-only.
+    /// The address of the mapped part. A write crashes the process if it is mapped read-only.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {

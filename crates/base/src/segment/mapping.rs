@@ -44,7 +44,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes (not 0) from `offset` on, both multiples of the page size or the end of the file.
+    /// Maps `len` bytes (not 0) from `offset` on. `offset` is a multiple of the page size, and so is `len`, unless it
+    /// extends to the end of the file.
     pub(super) fn new(
         fd: impl AsFd,
         offset: u64,
@@ -97,7 +98,7 @@ impl Mapping {
     /// copied when it is first written through the new one, and not before. So stores of this process reach either a
     /// page before it is copied, or the copy. See [`populate`](Self::populate).
     ///
-    /// Do this only once for a page: doing it again would lose the contents of the private copy.
+    /// Do this only once per page: doing it again would lose the contents of the private copy.
     pub(super) fn make_private(&self, fd: &OwnedFd, offset: usize, len: usize) -> io::Result<()> {
         let start = self.pages(offset, len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -129,7 +130,7 @@ impl Mapping {
         let start = self.pages(offset, len)?;
         // SAFETY: advice about our own pages; populating them changes no byte.
         match unsafe { madvise(start.cast(), len, Advice::LinuxPopulateWrite) } {
-            // Kernels before 5.14 do not know it.
+            // Kernels before 5.14 do not support it.
             Err(rustix::io::Errno::INVAL) => {
                 for at in (0..len).step_by(crate::process::page_size()) {
                     // SAFETY: a byte of a mapped, writable page. The write is atomic and changes nothing, because
@@ -174,7 +175,7 @@ impl Mapping {
     #[track_caller]
     pub(super) fn word(&self, offset: usize, size: usize) -> *mut u8 {
         match self.at(offset, size) {
-            // The mapping starts at a page, so the offset alone decides.
+            // The mapping starts at a page boundary, so the word is aligned if its offset is.
             Some(at) if offset.is_multiple_of(size) => at,
             _ => panic!(
                 "there is no aligned word at offset {offset} of {} bytes",
@@ -204,7 +205,7 @@ pub(super) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, usize)> {
         .checked_next_multiple_of(page)
         .ok_or(io::ErrorKind::OutOfMemory)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Do not allow execution of code that a peer may have written. Kernels before 6.3 do not know the flag.
+    // Do not allow execution of code that a peer may have written. Kernels before 6.3 reject the flag.
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(rustix::io::Errno::INVAL) => memfd_create(name, flags)?,
         other => other?,
@@ -222,7 +223,7 @@ pub(super) fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// `InvalidData`, with a sentence, when it is not a memfd, or made of huge pages (which may run out).
+/// `InvalidData`, with an explanation, when it is not a memfd, or made of huge pages (which may run out).
 pub(super) fn seals_of_a_memfd(fd: &OwnedFd) -> io::Result<SealFlags> {
     let Ok(seals) = fcntl_get_seals(fd) else {
         return refuse("the peer's segment is not a memfd");
@@ -242,7 +243,7 @@ pub(super) fn seals_of_a_memfd(fd: &OwnedFd) -> io::Result<SealFlags> {
 ///
 /// # Errors
 ///
-/// `InvalidData`, with a sentence, when the descriptor is something else, or could shrink.
+/// `InvalidData`, with an explanation, when the descriptor is something else, or could shrink.
 pub(super) fn inspect(fd: &OwnedFd) -> io::Result<u64> {
     if !seals_of_a_memfd(fd)?.contains(SealFlags::SHRINK) {
         return refuse("the peer's segment is not sealed against shrinking");

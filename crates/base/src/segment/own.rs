@@ -20,7 +20,7 @@ pub struct OwnSegment {
 
 impl OwnSegment {
     /// A segment of at least `len` bytes, rounded up to whole pages, all zero. `name` appears in `/proc/*/fd` and
-    /// `/proc/*/maps`, for people.
+    /// `/proc/*/maps`.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl OwnSegment {
         self.fd.as_fd()
     }
 
-    /// Closes the descriptor once every peer that needs the segment has it. The mapping stays.
+    /// Closes the descriptor; call this when every peer that needs the segment has it. The mapping stays.
     #[must_use]
     pub fn publish(self) -> PublishedSegment {
         PublishedSegment {

@@ -1,10 +1,11 @@
 //! A revocable permit to copy to and from our memory with `process_vm_readv(2)` and `process_vm_writev(2)`.
 //!
-//! A process that should copy from our memory can be stopped right before the system call, and make the call much
-//! later, when the memory has another use. No word in shared memory prevents that: the process may have read the word
-//! just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory during the call. So
-//! this list must be in a page that we can remove. Once the page is gone, a call that begins fails, wherever the
-//! process was stopped before it. A call that has begun runs to its end because a process cannot be stopped inside one.
+//! A process that is about to copy from our memory can be stopped right before the system call and make the call much
+//! later, when the memory is used for something else. No word in shared memory prevents that: the process may have read
+//! the word just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory during the
+//! call. So this list must be in a page that we can remove. Once the page is gone, a call that begins fails, wherever
+//! the process was stopped before it. A call that has begun runs to its end because a process cannot be stopped inside
+//! one.
 //!
 //! The page is a memfd that may shrink but not grow. Its owner truncates it to zero; then no page backs the other
 //! process's mapping.

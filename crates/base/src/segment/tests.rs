@@ -188,8 +188,8 @@ fn an_arena_for_reading_cannot_be_written_by_peers() {
     assert_eq!(&seen, b"xy");
 }
 
-/// A peer of the same user that got the descriptor for reading tries everything it can, even when the arena could have
-/// been leased for writing before that was fixed.
+/// A peer of the same user that got the descriptor for reading tries everything it can, even if the arena allowed
+/// writing until its sharing was fixed.
 #[test]
 fn a_hostile_reader_of_the_same_user_cannot_write() {
     use std::os::unix::fs::{FileExt, PermissionsExt};

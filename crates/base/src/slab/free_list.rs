@@ -17,7 +17,7 @@ pub struct FreeList {
     top: u32,
     /// The lowest slot that was never used.
     fresh: u32,
-    /// The oldest and the newest of the slots that are to be reused last.
+    /// The oldest and the newest of the slots to be reused last.
     oldest_aside: u32,
     newest_aside: u32,
     /// How many slots are not free.
@@ -25,7 +25,7 @@ pub struct FreeList {
 }
 
 impl FreeList {
-    /// The list of a slab of which no slot was used yet.
+    /// The free list of a new slab.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -86,8 +86,8 @@ impl<T: Default> Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Returns a slot to the end of the queue or to its front. The caller owns the slot: it is claimed, or retired and
-    /// drained.
+    /// Returns a slot to the list, to be claimed next or, if `last`, after all others. The caller owns the slot: it is
+    /// claimed, or retired and drained.
     #[inline]
     pub(super) fn put_back(
         &self,
@@ -99,7 +99,8 @@ impl<T> Slab<T> {
     ) {
         free.used -= 1;
         let next = if last { NONE } else { free.top };
-        // The word has one writer: see the caller. Release: the next claim, and its pins, see everything.
+        // The caller owns the slot, so nothing else writes the word. Release: the next claim and its pins see
+        // everything done before.
         slot.word
             .store(Word::new(generation, Word::FREE, next).0, Ordering::Release);
         if !last {

@@ -1,4 +1,4 @@
-//! Handles of a slot, one for each stage of its life: [`Claimed`], [`Pin`], [`Retired`]; and [`Look`], which holds
+//! Handles of a slot, one for each stage of its life: [`Claimed`], [`Pin`], [`Retired`]; and [`Look`], which pins
 //! nothing.
 
 use super::slot::{Slot, Word};
@@ -8,7 +8,8 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
-/// A slot that is being prepared. Dropping it frees the slot.
+/// A slot that is being prepared. Dropping it frees the slot, unless it came from a caller's list: then the slot stays
+/// claimed until [`Slab::claimed`] resumes the claim.
 #[must_use = "dropping it frees the slot"]
 pub struct Claimed<'a, T> {
     pub(super) slab: &'a Slab<T>,
@@ -65,7 +66,7 @@ impl<T> Drop for Claimed<'_, T> {
     }
 }
 
-/// A view of a slot that does not hold it: the slot may be retired, released and reused at the same moment.
+/// A view of a slot that does not pin it: the slot may be retired, released and reused at the same moment.
 #[derive(Clone, Copy)]
 pub struct Look<'a, T> {
     pub(super) slot: &'a Slot<T>,
@@ -91,7 +92,7 @@ impl<'a, T> Look<'a, T> {
 }
 
 /// A slot that was found and is pinned until this is dropped.
-#[must_use = "dropping it lets go of the slot"]
+#[must_use = "dropping it unpins the slot"]
 pub struct Pin<'a, T> {
     pub(super) slot: &'a Slot<T>,
     pub(super) index: u32,
@@ -135,7 +136,7 @@ impl<T> Retired<'_, T> {
         self.slot.load().low() == 0
     }
 
-    /// Frees the slot; its next use will be under `next_generation`. It is the next slot to be claimed.
+    /// Frees the slot; its next use will be under `next_generation`. It becomes the next slot to be claimed.
     ///
     /// # Errors
     ///

@@ -129,7 +129,7 @@ fn claim_against_claim() {
     });
 }
 
-/// The same with a list that the caller keeps, and a slot that must be reused last: it is, and only once it is drained.
+/// A slot released to the caller's list to be reused last is claimed last, and only once it is drained.
 #[test]
 fn a_list_of_the_callers_against_a_pin() {
     loom::model(|| {

@@ -1,7 +1,7 @@
 //! One slot: the value, and a word for the slot's state.
 //!
-//! The low 24 bits of the word mean two things: the number of pins while the slot is in use, and the number of the
-//! next free slot while it is not.
+//! The low 24 bits of the word are the number of pins while the slot is in use, and the number of the next free
+//! slot while it is free.
 
 use crate::sync::{AtomicU64, Ordering};
 
