@@ -1,6 +1,7 @@
 //! Local work requests, executed in send queue order: binding and invalidating windows.
 //!
-//! A later request of the same queue pair starts only afterwards, so it can rely on the result (DA-033).
+//! A later request of the same queue pair starts only after one of these has executed, so it can rely on the result
+//! (DA-033).
 
 use crate::context::Context;
 use crate::qp::pair::Qp;

@@ -1,8 +1,8 @@
-//! Access to memory, each preceded by a check in the protection table.
+//! Every access to memory, with the check in the protection table that precedes it.
 //!
-//! Every function here checks with the table first, touches exactly the bytes of the grant, and drops the grant
-//! before it returns. It walks a payload in several scatter/gather elements, or a region of several segments, part by
-//! part.
+//! Every function that touches memory first checks with the table, touches exactly the bytes of the grant, and drops
+//! the grant before it returns. A payload in several scatter/gather elements, or a region of several segments, is
+//! walked part by part.
 
 use crate::Sge;
 use rkey_base::fault::Fault;
@@ -97,8 +97,8 @@ impl<M> CheckedMemory<M> {
 }
 
 impl<M: Memory> CheckedMemory<M> {
-    /// Calls `touch` for each part of the bytes `offset .. offset + len` of `sges`, in order, with
-    /// how many bytes came before it.
+    /// Calls `touch` for each part of the bytes `offset .. offset + len` of `sges`, in order, with the number of bytes
+    /// before that part.
     fn walk(
         &self,
         domain: DomainId,
@@ -131,7 +131,7 @@ impl<M: Memory> CheckedMemory<M> {
         Ok(())
     }
 
-    /// Whether these bytes may be used.
+    /// Checks that the first `len` bytes of `sges` may be used for `want`.
     pub(crate) fn check_sges(
         &self,
         domain: DomainId,
@@ -271,7 +271,7 @@ impl<M: Memory> CheckedMemory<M> {
         Ok(grant.counter())
     }
 
-    /// Loads from several spans, or foreign ones. Out of line, so that it costs the usual case no register.
+    /// Loads from several spans, or from foreign memory. Out of line, so that the usual case needs no extra registers.
     #[cold]
     #[inline(never)]
     fn load_spans(&self, grant: &Grant<'_>, mut place: OwnBytes<'_>) -> Result<(), AccessError> {
@@ -282,14 +282,15 @@ impl<M: Memory> CheckedMemory<M> {
         })
     }
 
-    /// Stores to several spans, or foreign ones.
+    /// Stores to several spans, or to foreign memory.
     #[cold]
     #[inline(never)]
     fn store_spans(&self, grant: &Grant<'_>, bytes: PeerBytes<'_>) -> Result<(), AccessError> {
         for_spans(grant, |span, before| self.store_part(span, bytes, before))
     }
 
-    /// Executes an atomic; returns the old value. On foreign memory it is indivisible only for other atomics of this engine.
+    /// Executes an atomic; returns the old value. On foreign memory it is atomic only with respect to other atomics of
+    /// this engine.
     pub(crate) fn atomic(
         &self,
         range: &RequestedRange,
@@ -297,7 +298,7 @@ impl<M: Memory> CheckedMemory<M> {
     ) -> Result<(u64, Counter), AccessError> {
         let grant = self.grant(range, 8, Operation::Atomic);
         let grant = borrow_grant(&grant)?;
-        // The table denies an atomic that is not in one segment.
+        // The table denies an atomic that crosses segments.
         let old = match grant.single() {
             Some(word) if word.len() == 8 => what.run(&self.memory, word.start())?,
             _ => self.atomic_on_span(grant, range, what)?,
@@ -345,7 +346,7 @@ impl<M: Memory> CheckedMemory<M> {
     }
 }
 
-/// Borrows the grant in place: moving one costs more than requesting it.
+/// Borrows the grant in place: moving one costs more than the check that issues it.
 #[inline(always)]
 fn borrow_grant<'a, 'l>(
     answer: &'a Result<Grant<'l>, Box<Denial>>,

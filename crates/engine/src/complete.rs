@@ -6,7 +6,7 @@ use crate::send_queue::{Detail, WqeFlags};
 use crate::{AsyncEvent, Completion, CompletionFlags, CompletionOp, Event, QpState, Status};
 
 impl<M> Context<M> {
-    /// Completes sends from the head as far as they have ended.
+    /// Completes sends, oldest first, up to the first that has not ended.
     pub(crate) fn retire(&mut self, qp: &mut Qp) {
         while qp.sq.head != qp.sq.next {
             let seq = qp.sq.head;
@@ -69,7 +69,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// The oldest send has failed, and no later one can succeed whatever the policy.
+    /// Fails the oldest send and moves the queue pair to the error state, even if it has `survive_remote_error`.
     #[cold]
     pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
         if qp.sq.head != qp.sq.tail {
@@ -101,7 +101,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Ends all sends as flushed, and forgets its requests on the link.
+    /// Completes all sends as flushed, and detaches the queue pair from its requests on the link.
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
         self.leave_orphans(qp, qp.started());
         while qp.sq.head != qp.sq.tail {
@@ -153,7 +153,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Ends the held receive with an error.
+    /// Fails the receive that the queue pair has taken, if any.
     #[cold]
     pub(crate) fn fail_receive(&mut self, qp: &mut Qp, status: Status, vendor: u32) {
         if !qp.resp.recv.taken {
@@ -171,7 +171,7 @@ impl<M> Context<M> {
         self.push_recv_completion(qp.config.recv_cq, entry, true);
     }
 
-    /// All sends that were started before Sqd are complete.
+    /// Reports that all sends that were started before Sqd are complete.
     #[cold]
     pub(crate) fn drained(&mut self, qp: &mut Qp) {
         qp.draining = false;

@@ -20,8 +20,8 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The maximum number of reports that wait to be polled as events. Further ones get a number and a slot in the list
-/// of recent reports, but no event: a peer that is refused in a loop must not fill our memory.
+/// The maximum number of reports that wait to be polled as events. Further ones get an id and an entry in the list of
+/// recent reports, but no event: a peer that is refused in a loop must not fill our memory.
 const REPORTS_MAX: usize = 1024;
 
 /// A shared receive queue.
@@ -30,7 +30,7 @@ pub(crate) struct Srq {
     pub(crate) domain: DomainId,
     pub(crate) queue: RecvQueue,
     pub(crate) max_sge: u32,
-    /// Raises an event when fewer are left; 0 disarms it.
+    /// An event is raised when fewer receives than this are left; 0 means disarmed.
     pub(crate) limit: u32,
     pub(crate) users: u32,
     /// For queues whose receives complete in their own completion queue: that queue, and for extended reliable
@@ -46,13 +46,13 @@ pub(crate) struct OrphanedRequests {
     /// The number of the queue pair that they belonged to.
     pub(crate) qpn: u32,
     pub(crate) life: u32,
-    /// The requests precede this one in its send queue.
+    /// The requests' sequence numbers are below this one.
     pub(crate) until: u64,
     pub(crate) sges: Vec<Sge>,
 }
 
-/// The state of an engine apart from its queue pairs and links; called `x` everywhere; separate, so that one of those
-/// can be borrowed at the same time.
+/// The state of an engine apart from its queue pairs and links (`x` everywhere). It is separate so that it can be
+/// borrowed together with a queue pair or a link.
 pub(crate) struct Context<M> {
     pub(crate) config: EngineConfig,
     pub(crate) checked: CheckedMemory<M>,
@@ -69,7 +69,7 @@ pub(crate) struct Context<M> {
     /// Local members of multicast groups, and the other destinations of datagrams to a group.
     pub(crate) members: HashMap<Group, Vec<QpId>>,
     pub(crate) destinations: HashMap<Group, Destinations>,
-    /// Links to datagram queue pairs.
+    /// The link to each datagram queue pair, by queue pair number.
     pub(crate) routes: HashMap<u32, LinkId>,
     pub(crate) orphans: Vec<OrphanedRequests>,
     pub(crate) exposure: Arc<Exposure>,
@@ -113,7 +113,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// A number that no earlier queue pair had (until 2^32 of them).
+    /// A new value for [`Qp::life`]; they repeat after 2^32.
     pub(crate) fn life(&mut self) -> u32 {
         self.next_life = self.next_life.wrapping_add(1);
         self.next_life
@@ -179,7 +179,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Records a denial; returns the report's id. Completions and NAKs that carry the id are sent after this.
+    /// Records a denial; returns the report's id. The report is added before any completion or NAK can carry its id.
     #[cold]
     pub(crate) fn report(
         &mut self,
@@ -203,8 +203,8 @@ impl<M> Context<M> {
         id
     }
 
-    /// The target denied one of our requests and recorded the denial under this id. Returns the local id. A target in
-    /// this process (`here`) has reported it already.
+    /// Records that the target denied one of our requests; returns the report's id. `here` is the id of the target's
+    /// own report, if the target is in this process.
     #[cold]
     pub(crate) fn report_answer(
         &mut self,
@@ -241,7 +241,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Counts a denied request of a process that may be trying keys.
+    /// Counts a denied request, if its process may be guessing keys.
     #[cold]
     pub(crate) fn count_guess(&mut self, origin: &Origin, denial: &Denial) {
         if let Some(guesser) = self.guesses.note(origin, denial, self.now) {
@@ -259,7 +259,8 @@ impl<M> Context<M> {
         }
     }
 
-    /// Records what a peer may still touch because of a queue pair that forgets its requests.
+    /// Records the memory that a peer may still touch because of these requests, which the queue pair is about to
+    /// forget.
     pub(crate) fn leave_orphans(&mut self, qp: &Qp, seqs: Range<u64>) {
         let Some(link) = qp.out else { return };
         let (mut sges, until) = (Vec::new(), seqs.end);
@@ -279,7 +280,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Counts a peer's operation that moved bytes of a region with a counter.
+    /// Reports a peer's operation on a region with a counter.
     #[cold]
     pub(crate) fn count(&mut self, counter: u32, endpoint: u32, bytes: u32, write: bool) {
         self.events.push_back(Event::CounterHit {

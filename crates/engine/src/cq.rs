@@ -1,8 +1,8 @@
 //! Completion queues.
 //!
-//! The engine produces, under its owner's lock; programs consume through [`CqShared`] without that lock. A queue
-//! never has more entries than its depth: an entry for a full queue is an *overrun*, which breaks the queue and its
-//! queue pairs, as in the InfiniBand specification (11.6.3.2), because a completion would be lost.
+//! The engine produces, under its owner's lock; programs consume through [`CqShared`] without that lock. A queue never
+//! has more entries than its depth: adding one to a full queue is an *overrun*. That completion is lost, so the queue
+//! and its queue pairs break, as in the InfiniBand specification (11.6.3.2).
 
 use crate::{Completion, CqId};
 use rkey_base::fifo::{Fifo, Full, Producer};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The clock of a queue whose completions are stamped.
 pub type Clock = fn() -> u64;
 
-/// A completion with the time of the queue's [`Clock`] when it was added.
+/// A completion, and what the queue's [`Clock`] showed when it was added.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stamped {
     /// The completion.
@@ -27,7 +27,7 @@ pub struct CqShared {
     overrun: AtomicBool,
 }
 
-/// The entries take no more memory than their queue needs.
+/// The entries; those of a queue without a clock have no time, which saves memory.
 enum Entries {
     Plain(Fifo<Completion>),
     Stamped(Fifo<Stamped>),
@@ -39,7 +39,7 @@ impl CqShared {
         self.id
     }
 
-    /// Takes the oldest completions, fills `into` from its start and returns how many there were.
+    /// Moves the oldest completions to the start of `into`, as many as fit; returns how many.
     #[inline]
     pub fn pop(&self, into: &mut [Completion]) -> usize {
         match &self.entries {
@@ -90,7 +90,7 @@ impl CqShared {
     }
 }
 
-/// Takes entries one at a time from a queue of another kind.
+/// Takes entries one at a time, and converts each.
 fn one_by_one<T: Copy + Send + Default, U>(
     into: &mut [U],
     entries: &Fifo<T>,
@@ -198,7 +198,7 @@ impl Cq {
     }
 
     pub(crate) fn arm(&mut self, solicited_only: bool) {
-        // A queue that is armed for anything stays so (ibv_req_notify_cq(3)).
+        // A queue that is armed for any entry stays so (ibv_req_notify_cq(3)).
         if self.armed != Armed::Any {
             self.armed = if solicited_only {
                 Armed::Solicited

@@ -16,7 +16,7 @@ use rkey_link::{DownReason, Link, LinkRole, Malformed, SendError};
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes arrived fragments, at most about `budget` from each link, sends what is ready, and runs expired timers.
-    /// `now_ns` is any monotonic clock. A budget of 0 only updates the time.
+    /// `now_ns` is the time of any monotonic clock, the same one in every call. A budget of 0 only updates the time.
     pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
         self.drive_for(now_ns, budget, None)
     }
@@ -107,7 +107,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return;
         };
         link_state.link.flush();
-        // An acknowledgement that waits to be combined with others also counts as work.
+        // An acknowledgement that waits to be combined with others also counts as progress.
         progress.did = progress.did || (!link_state.meta.stuck && link_state.link.pending());
         let down = link_state
             .meta
@@ -233,8 +233,7 @@ fn take_responses<L: Link, M: Memory>(
     Ok(fragments)
 }
 
-/// Takes requests as long as there are fewer than `budget` fragments, of which there have been some; returns how many there
-/// are then.
+/// Takes requests until `fragments`, which starts with the responses taken, reaches `budget`; returns the new count.
 #[inline]
 fn take_requests<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -256,7 +255,7 @@ fn take_requests<L: Link, M: Memory>(
                     link_state.meta.stuck = true;
                     break;
                 }
-                // Releases the engine to others between two steps.
+                // Lets the owner release the engine between two steps.
                 Resumed::More => return Ok(fragments.max(budget)),
             }
             fragments += 1;
@@ -289,7 +288,7 @@ fn take_requests<L: Link, M: Memory>(
     Ok(fragments)
 }
 
-/// Acts on the decision about the request at the front.
+/// Acts on the responder's reply to the request at the front of the ring.
 #[inline]
 fn conclude<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
     match reply {

@@ -40,7 +40,7 @@ pub struct EngineConfig {
     pub max_sge: u32,
     /// Maximum inline data of a work request, in bytes.
     pub max_inline: u32,
-    /// Whether the engine asks, before it gives up on a silent peer, if that peer could have responded.
+    /// Whether the engine asks the device ([`Event::PeerSilent`]) before it gives up on a silent peer.
     pub asks_about_silence: bool,
 }
 
@@ -187,7 +187,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         )
     }
 
-    /// Changes the depth of a completion queue; its entries stay.
+    /// Changes the depth of a completion queue and keeps its entries.
     ///
     /// # Errors
     /// [`EngineError::CqHolds`] if it holds more entries than would fit; limits.
@@ -204,7 +204,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
-    /// The number of sends in flight that will complete in a queue.
+    /// The number of sends that are posted and not complete, over all queue pairs in Rts whose sends complete in this
+    /// queue.
     pub fn outstanding(&self, cq: CqId) -> u32 {
         let sending = |qp: &&Qp| qp.config.send_cq == cq && qp.state == QpState::Rts;
         self.qps.iter().filter(sending).map(|qp| qp.sq.len()).sum()
@@ -398,7 +399,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Creates a queue pair with a number that the device owns.
+    /// Creates a queue pair with a number that the device has chosen.
     ///
     /// # Errors
     /// Limits, stale handles, or the number is taken.
@@ -545,7 +546,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.qps.iter().map(|qp| qp.id)
     }
 
-    /// Whether an event waits.
+    /// Whether an event is waiting to be polled.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.x.events.is_empty()
@@ -556,7 +557,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.poll_event()
     }
 
-    /// Moves the queue pairs of broken completion queues out of service.
+    /// Moves the queue pairs of broken completion queues to the error state.
     #[inline]
     pub(crate) fn settle_broken(&mut self) {
         while let Some(cq) = self.x.broken.pop() {

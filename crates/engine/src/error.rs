@@ -28,7 +28,7 @@ pub enum EngineError {
         /// The limit.
         limit: u64,
     },
-    /// A number is zero that must not be.
+    /// A number that must not be zero is zero.
     #[error("{0} must not be zero")]
     Zero(&'static str),
     /// The queue pair number is taken, or longer than 24 bits.

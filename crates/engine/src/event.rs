@@ -32,7 +32,7 @@ pub enum Event {
         qp: QpId,
         /// The link to the peer, if there is one.
         link: Option<LinkId>,
-        /// The number of the peer.
+        /// The number of the peer queue pair.
         peer: u32,
     },
     /// A datagram to a group waits for the links to the devices that have members. The device calls
@@ -70,7 +70,7 @@ pub enum Event {
     CounterHit {
         /// The counter that was bound to the region.
         counter: u32,
-        /// The endpoint that the queue pair belongs to, or its own number.
+        /// The endpoint that the queue pair belongs to, or the queue pair's own number.
         endpoint: u32,
         /// How many bytes were moved.
         bytes: u32,

@@ -21,8 +21,8 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// Whether remote iovecs may be outstanding. If not, no peer knows of any memory, except over a link that was
-    /// lost since then.
+    /// Whether remote iovecs may be outstanding. If not, no peer can touch our memory, except through links that have
+    /// been lost ([`Self::lost_links`]).
     #[inline]
     #[must_use]
     pub fn is_memory_named(&self) -> bool {

@@ -32,7 +32,7 @@ pub enum Group {
 pub struct Flow {
     /// The required bytes.
     pub value: Vec<u8>,
-    /// Which bits count. A frame that is shorter does not match.
+    /// Which bits count. A frame that is shorter than the mask does not match.
     pub mask: Vec<u8>,
 }
 

@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// How many wrong keys a process may name at once.
+/// How many wrong keys a process may name in a burst.
 pub const ALLOWANCE: u32 = 64;
-/// How many wrong keys all processes of a user may name at once.
+/// How many wrong keys all processes of a user may name in a burst.
 pub const USER_ALLOWANCE: u32 = 256;
 /// Time until a process may name one more, in nanoseconds.
 pub const REFILL: u64 = 800_000_000;
@@ -35,9 +35,9 @@ pub const USER_REFILL: u64 = 200_000_000;
 pub const PAUSE_FIRST: u64 = 10_000_000;
 /// The longest pause, in nanoseconds.
 pub const PAUSE_LAST: u64 = 10_000_000_000;
-/// A link older than this is no longer a new one, in nanoseconds.
+/// The age from which a link no longer counts as new, in nanoseconds.
 pub const NEW_LINK: u64 = 30_000_000_000;
-/// A process without a guess for this long is forgotten, in nanoseconds. Its allowance is full again long before.
+/// A process is forgotten after this long without a guess, in nanoseconds. Its allowance is full again long before.
 pub const MEMORY: u64 = 3_600_000_000_000;
 /// How many processes, and users, are counted separately at the same time.
 pub const TABLE_MAX: usize = 1024;
@@ -59,7 +59,7 @@ pub struct Guesser {
     pub tried: u64,
     /// How many of those were never issued.
     pub never_issued: u64,
-    /// How often its requests were paused.
+    /// How many times its requests were paused.
     pub pauses: u64,
     /// The length of the last pause, in nanoseconds; 0 once its allowance is full again.
     pub pause: u64,
@@ -107,7 +107,7 @@ struct Allowance {
     size: u32,
     refill: u64,
     left: u32,
-    /// The time for which `left` is valid.
+    /// The time at which `left` was computed.
     at: u64,
     /// How many pauses there were since it was full.
     strikes: u32,
@@ -137,7 +137,7 @@ impl Allowance {
         }
     }
 
-    /// Takes one from the allowance. If it was empty: returns the pause.
+    /// Takes one from the allowance; returns the pause if none was left.
     fn take(&mut self, now: u64) -> Option<u64> {
         self.refresh(now.max(self.at));
         if let Some(left) = self.left.checked_sub(1) {
@@ -161,7 +161,7 @@ impl Allowance {
 
 struct Record {
     allowance: Allowance,
-    /// When it last tried a key that counts.
+    /// When it last tried a key that counted.
     last: u64,
     seen: Guesser,
     recent: [Option<WireKey>; REPEATS],
@@ -204,7 +204,7 @@ impl Record {
 pub(crate) struct Guesses {
     processes: HashMap<Process, Record>,
     users: HashMap<u32, Allowance>,
-    /// The end of the last pause of all.
+    /// The latest end of any pause.
     last: u64,
     /// When to search again for entries to forget.
     tidy_at: u64,
@@ -323,7 +323,7 @@ impl Guesses {
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Counts the key of a request from a link that another component than this engine denied. `now_ns` is a time of
+    /// Counts the key of a request that arrived over `link` and was denied outside this engine. `now_ns` is a time of
     /// the clock that [`Engine::drive`] uses.
     pub fn count_denied(&mut self, link: LinkId, denial: &Denial, now_ns: u64) {
         if let Some(origin) = self.origin(link) {

@@ -10,7 +10,7 @@ use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Attempt, Denial, DomainId, LocalKey, LocalUse, NamedKey};
 
-/// Takes peers' messages before they complete receives in a completion queue.
+/// Takes peers' messages that would otherwise complete receives in a completion queue.
 pub trait Inbox<M> {
     /// Called when a message has arrived. Returns true if the inbox has taken it; otherwise it goes to a receive, as do
     /// all later ones in this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.

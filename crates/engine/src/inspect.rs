@@ -89,7 +89,7 @@ pub struct SrqSnapshot {
     pub depth: u32,
     /// Receives in it.
     pub used: u32,
-    /// An event is raised below this number; 0 is disarmed.
+    /// An event is raised below this number; 0 means disarmed.
     pub limit: u32,
     /// Queue pairs that use it.
     pub users: u32,

@@ -1,7 +1,8 @@
 //! The transport engine: queue pairs, completion queues and shared receive queues.
 //!
-//! An [`Engine`] does no I/O: it owns no socket and no thread, reads no clock and writes no log. Work requests and the current time are arguments; completions,
-//! [`Event`]s and requests on [links](rkey_link::Link) are results. The engine's owner calls
+//! An [`Engine`] does no I/O: it owns no socket and no thread, reads no clock, and writes no log. Work requests and the
+//! current time are arguments; completions, [`Event`]s and requests on [links](rkey_link::Link) are results. The
+//! engine's owner calls
 //!
 //! 1. the commands (`create_…`, `modify_…`, `post_…`), at any time;
 //! 2. [`Engine::drive`] whenever a link has something to take or a deadline has passed;
@@ -22,7 +23,7 @@
 //! | `engine`, `links` | the calls of the owner: for objects and events; for links |
 //! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link, or the other way round |
 //! | `recv_queue` | posted receives |
-//! | `drive` | one round of work on all links (`link_state`: a link and what the engine knows about it; `link_loss`: its end) |
+//! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |

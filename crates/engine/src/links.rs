@@ -15,8 +15,7 @@ use rkey_link::{DownReason, Link};
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Attaches a link, in either role. Requests that arrive on it are served from the next [`Self::drive`] on.
     ///
-    /// Only the device of the process at the other end is known; the process gets the reason when its requests are
-    /// denied.
+    /// The process at the other end is known only by its device; it gets the full reason when its requests are denied.
     pub fn attach(&mut self, link: L) -> LinkId {
         let node = link.node();
         let process = Process {
@@ -87,7 +86,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Sends requests of a connected queue pair over this link from now on: the response to
-    /// [`crate::Event::LinkNeeded`]. The queue pair then knows its peer's device.
+    /// [`crate::Event::LinkNeeded`]. Also records the peer's device, unless it is already known.
     ///
     /// # Errors
     /// Stale handles, or a queue pair that has no peer.
@@ -119,8 +118,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.after_post(link);
     }
 
-    /// No device has queue pair number `peer` now. A connected queue pair fails the sends that wait for it
-    /// ([`Status::RetryExceeded`]); datagrams to it are lost silently.
+    /// Reports that no device has queue pair number `peer` now. A connected queue pair fails the sends that wait for it
+    /// ([`Status::RetryExceeded`]); datagrams to it are dropped silently.
     pub fn unreachable(&mut self, qp: QpId, peer: u32) {
         let Some(qp) = self.qps.get_mut(qp) else {
             return;
@@ -183,9 +182,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .map(|link_state| (link_state.meta.id, &mut link_state.link))
     }
 
-    /// Whether a peer may still touch the region with this local key, because a remote iovec named it and the peer
-    /// has not acknowledged it. That remains true when the request has ended here by a timeout or a flush, until the
-    /// link acknowledges it or is detached.
+    /// Whether a peer may still touch the region with this local key, because a remote iovec named it and the peer has
+    /// not acknowledged it. A timeout or a flush of the request here does not change that; only the peer's
+    /// acknowledgement or the end of the link does.
     pub fn exposes(&self, key: LocalKey) -> bool {
         !self.links_exposing(key).is_empty()
     }
@@ -238,7 +237,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 }
             }
         }
-        // There is nothing to check if nothing is exposed.
+        // If nothing is exposed, later calls return at once.
         self.x.exposure.set_named(any);
         let orphans = self
             .x
@@ -280,7 +279,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         exposed
     }
 
-    /// Whether the peer has yet to acknowledge some of it.
+    /// Whether the peer has yet to acknowledge some of these requests.
     fn is_alive(&self, orphan: &OrphanedRequests) -> bool {
         self.links.get(orphan.link).is_some_and(|link_state| {
             link_state
@@ -291,7 +290,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
-    /// Removes the requests that peers have acknowledged since then.
+    /// Removes the orphaned requests that peers have acknowledged or whose link is gone.
     pub(crate) fn forget_orphans(&mut self) {
         let mut orphans = std::mem::take(&mut self.x.orphans);
         orphans.retain(|orphan| self.is_alive(orphan));

@@ -1,6 +1,7 @@
 //! Members of groups, and the links to those on other devices.
 //!
-//! The links that [`Engine::connect_group`] sets are valid briefly, so that a burst requests them once.
+//! The links that [`Engine::connect_group`] sets remain valid briefly, so that a burst of datagrams requests them only
+//! once.
 
 use crate::groups::{Destinations, FLOW_MAX, Flow, Group};
 use crate::requester::{group_of, pump};
@@ -59,8 +60,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Adds a flow to a raw queue pair, which then takes the frames that it describes if it is a member of the
-    /// [wire](Group::Wire).
+    /// Adds a flow to a raw queue pair. If the queue pair is a member of the [wire](Group::Wire), it then takes the
+    /// frames that match the flow.
     ///
     /// # Errors
     /// The handle is stale, the queue pair is not raw, or the flow matches bytes beyond the limit.

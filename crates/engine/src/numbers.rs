@@ -8,7 +8,8 @@ const NONE: u32 = u32::MAX;
 /// Maps 24-bit queue pair numbers to indices. Numbers come in blocks of 256, and only blocks that
 /// are in use have a table.
 pub(crate) struct Numbers {
-    /// Maps a block to its table's index plus 1; 0 means no table. Pages that are never touched cost nothing.
+    /// Maps a block to its table's index plus 1; 0 means no table. Pages of this array that are never touched cost
+    /// nothing.
     blocks: Vec<u16>,
     tables: Vec<[u32; 256]>,
 }

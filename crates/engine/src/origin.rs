@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A process on this host, as the kernel reports it. A device claims its process; a process can open any number of
-/// devices and links, and stays one process.
+/// A process on this host, as the kernel reports it. Not what a device claims: however many devices and links a process
+/// opens, it counts as one.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]

@@ -77,7 +77,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return Err((room, PostError::QueueFull(qp.config.max_send)));
         }
         for (index, request) in requests.enumerate() {
-            // The entry at the tail is not part of the queue before the push.
+            // `prepare` writes only the entry at the tail, which is not part of the queue until it is pushed.
             prepare(qp, &request).map_err(|error| (index, error))?;
         }
         Ok(())
@@ -344,7 +344,7 @@ fn check_rare(kind: QpType, request: &SendRequest<'_>) -> Result<(), PostError> 
     }
 }
 
-/// Everything but sends and writes (VB-I07).
+/// Everything but plain sends and writes (VB-I07).
 #[cold]
 pub(crate) fn prepare_other(
     qp: &mut Qp,

@@ -99,7 +99,8 @@ impl Reports {
         self.ids.fetch_add(1, Ordering::Relaxed) % i32::MAX.unsigned_abs() + 1
     }
 
-    /// Adds the work request to the report with this id: this engine posted the denied request.
+    /// Adds the work request's id to the report with this id, as this engine posted the denied request; false if the
+    /// report is no longer kept.
     pub(crate) fn add_work_id(&self, id: u32, work_id: Option<u64>) -> bool {
         let mut last = self.last();
         let found = last.reports.iter_mut().rev().find(|r| r.id == id);

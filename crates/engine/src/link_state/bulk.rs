@@ -1,4 +1,4 @@
-//! A request at the front of a link that takes the responder several steps.
+//! A request at the front of a ring that the responder executes in several steps.
 
 use crate::qp::pair::Qp;
 use rkey_link::{Header, Payload, RemoteIovec};

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 pub(crate) use bulk::Bulk;
 
-/// A request fragment on the link that is not acknowledged. Tickets are consecutive, so the ticket is the index in
-/// the list.
+/// A request fragment on the link that is not acknowledged. Tickets are consecutive, so a ticket gives the index in the
+/// list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) qp: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Record {
 /// The fragments on the link that are not acknowledged, by ticket: a ring that grows.
 pub(crate) struct Records {
     ring: Box<[Record]>,
-    /// The oldest ticket.
+    /// The oldest ticket that is not acknowledged.
     pub(crate) acked: Ticket,
     /// The next ticket.
     sent: Ticket,
@@ -65,7 +65,7 @@ impl Records {
         self.ring = ring;
     }
 
-    /// Takes the oldest record if its ticket is smaller.
+    /// Takes the oldest record if its ticket is below `ticket`.
     #[inline]
     pub(crate) fn pop_before(&mut self, ticket: Ticket) -> Option<Record> {
         if self.acked >= ticket.min(self.sent) {
@@ -88,7 +88,7 @@ pub(crate) struct Response {
     pub(crate) wire: [u8; WIRE_LEN],
 }
 
-/// Everything about a link except the link.
+/// The engine's state for a link.
 pub(crate) struct Meta {
     pub(crate) id: LinkId,
     pub(crate) node: NodeId,

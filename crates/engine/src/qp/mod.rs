@@ -33,7 +33,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub max_recv_sge: u32,
     /// Maximum inline data of a send, in bytes.
     pub max_inline: u32,
-    /// Complete all sends with an entry, whether flagged or not.
+    /// Every send gets a completion, whether or not it is flagged.
     pub signal_all: bool,
     /// The queue pair goes to the error state when the process of its peer ends, even if no send is outstanding, so that its
     /// receives are flushed. The device moves it there on [`crate::AsyncEvent::PeerGone`].
@@ -44,7 +44,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
     pub xrcd: Option<XrcdId>,
     /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one endpoint
-    /// have the same value. `None` means its own number.
+    /// have the same value. `None` means the queue pair's own number.
     pub endpoint: Option<u32>,
     /// The number by which peers' accesses through it are counted. `None`: that of its endpoint.
     pub counted_as: Option<u32>,
@@ -128,11 +128,11 @@ pub struct QpAttributes {
     pub send_msn: Option<u32>,
     /// Number of the first message received (24 bits; `rq_psn`).
     pub recv_msn: Option<u32>,
-    /// 4.096 µs · 2^timeout without progress is one retry; 0 waits without limit (5 bits).
+    /// 4.096 µs · 2^timeout without progress is one retry; 0 means no limit (5 bits).
     pub timeout: Option<u8>,
     /// Retries without progress before the request fails (3 bits).
     pub retry_count: Option<u8>,
-    /// Retries when the peer has no receive posted; 7 retries without limit (3 bits).
+    /// Retries when the peer has no receive posted; 7 means no limit (3 bits).
     pub rnr_retry: Option<u8>,
     /// Code of the RNR delay sent to a peer (5 bits, IBA table 45).
     pub min_rnr_timer: Option<u8>,

@@ -34,7 +34,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
-/// Checks that the table allows it and the values are in range.
+/// Checks that the table allows the change and the values are in range.
 fn check(qp: &Qp, attributes: &QpAttributes) -> Result<(), ModifyError> {
     let qp_type = qp.config.qp_type;
     let (from, to) = (qp.state, attributes.state.unwrap_or(qp.state));
@@ -130,7 +130,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
         QpState::Sqd if from == QpState::Rts => {
             qp.state = to;
             qp.draining = true;
-            // Time spent waiting for room or for a delay does not count as the peer's silence.
+            // If nothing that was started is outstanding, this reports the queue as drained.
             x.retire(qp);
         }
         _ => qp.state = to,

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Message numbers have 24 bits, as packet sequence numbers have.
 pub(crate) const MSN_MASK: u32 = 0xff_ffff;
 
-/// Attributes, as set or by default.
+/// Attributes: as last set, or their defaults.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) access: Access,
@@ -64,7 +64,7 @@ pub(crate) struct Requester {
     pub(crate) stopped: bool,
     /// Nothing is sent before this time.
     pub(crate) wait: Option<u64>,
-    /// The rest of a datagram to a group that was sent over some of its links.
+    /// The datagram to a group that has been sent over only some of the group's links.
     pub(crate) copies: Option<Copies>,
     /// Whether the queue pair is in its link's list of those that wait for room.
     pub(crate) blocked: bool,
@@ -122,8 +122,8 @@ pub(crate) struct Responder {
     /// Number of the next message (reliable connections).
     pub(crate) msn: u32,
     pub(crate) current: Option<Inbound>,
-    /// The receive of the current message. It stays held if the message must be resent or is abandoned; the next
-    /// message then uses it.
+    /// The receive of the current message. If the message must be resent or is abandoned, the queue pair keeps the
+    /// receive for the next message.
     pub(crate) recv: Recv,
     /// Whether the peer's first request has arrived.
     pub(crate) established: bool,
@@ -257,7 +257,7 @@ impl Qp {
         }
     }
 
-    /// How long a request may go without progress, in nanoseconds; 0 means without limit.
+    /// How long a request may go without progress, in nanoseconds; 0 means no limit.
     pub(crate) fn patience(&self) -> u64 {
         timeout_ns(self.settings.timeout).saturating_mul(u64::from(self.settings.retry_count) + 1)
     }
@@ -277,7 +277,7 @@ impl Qp {
         self.sq.head..self.sq.next + u64::from(self.req.offset > 0)
     }
 
-    /// Whether a request that the peer has not acknowledged exposed memory to it.
+    /// Whether a remote iovec that the peer may not have acknowledged names our memory.
     pub(crate) fn names_memory(&self) -> bool {
         let named = |seq| self.sq.wqe(seq).flags.contains(WqeFlags::REMOTE_IOVEC);
         self.req.in_flight > 0 && self.started().any(named)

@@ -12,7 +12,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpType {
-    /// Reliable connection: everything, in order, with errors reported.
+    /// Reliable connection: all operations, in order, with errors reported.
     Rc,
     /// Unreliable connection: sends and writes; errors at the peer are not reported.
     Uc,
@@ -37,7 +37,7 @@ impl QpType {
         Self::Raw,
     ];
 
-    /// Whether every request gets a response, and errors are reported.
+    /// Whether requests are acknowledged and errors reported.
     #[inline]
     #[must_use]
     pub const fn is_reliable(self) -> bool {
@@ -218,7 +218,7 @@ use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 /// What may change while a queue pair is in service.
 const IN_SERVICE: PerType = per(join([A::ACCESS, A::MIN_RNR_TIMER]), A::ACCESS, A::QKEY);
 
-/// Every transition a program may request. Transitions to Reset and to Error are legal from every state and take no
+/// The transitions that a program may request. Those to Reset and to Error are legal from every state and take no
 /// attributes; they are not listed.
 const TABLE: &[Step] = &[
     step(Reset, Init, per(A::ACCESS, A::ACCESS, A::QKEY), NOTHING),

@@ -1,9 +1,9 @@
-//! Cut-through: a short send or write goes from the program's request straight to its slot in the link.
+//! Cut-through: a short send or write goes from the program's request straight to its slot in the link's ring.
 //!
-//! Usually nothing waits in a queue pair that a program posts to, and the link has room. Then the slot is written from the
-//! request itself, and the entry in the send queue comes after it, as `post.rs` and `fragment.rs` would have written it.
-//! Everything else takes the long way, the only one on which requests are refused, wait or fail: a request that cannot cut
-//! through has changed nothing.
+//! Usually no earlier request waits in the send queue, and the link has room. The slot is then filled from the request
+//! itself, and the entry that `post.rs` and `fragment.rs` would have written is added to the send queue afterwards.
+//! Every other request goes through the send queue; only there are requests refused, delayed or failed. A request that
+//! cannot cut through has changed nothing.
 
 use super::fragment::{put_front, record};
 use crate::context::Context;
@@ -28,7 +28,7 @@ struct Aim {
 }
 
 impl Aim {
-    /// `None`: the work is something else, or has extras.
+    /// `None` if the work is something else, or has extras.
     #[inline(always)]
     fn of(work: &Work) -> Option<Self> {
         let aim = |op, addr, key, requested| Self {
@@ -63,7 +63,8 @@ fn is_clear(qp: &Qp) -> bool {
         && !qp.sq.is_full()
 }
 
-/// The length of a short message in one piece; `None` for others, and if the queue pair does not accept it.
+/// The length of a short message that is inline or has one element, perhaps after leading bytes; `None` for others, and
+/// if the queue pair does not accept it.
 #[inline(always)]
 fn length(qp: &Qp, request: &SendRequest<'_>, op: CompletionOp) -> Option<usize> {
     let (len, copied) = match (request.inline, request.sges) {
@@ -80,7 +81,8 @@ fn length(qp: &Qp, request: &SendRequest<'_>, op: CompletionOp) -> Option<usize>
     (fits && plain && elements).then_some(len)
 }
 
-/// Sends a request at once, and enters it into the send queue. False: nothing has happened, the request must be posted.
+/// Sends a request at once, then enters it into the send queue. Returns false, with nothing changed, if the request
+/// must go through the send queue.
 #[inline(always)]
 pub(crate) fn cut_through<L: Link, M: Memory>(
     x: &Context<M>,
@@ -123,7 +125,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
         LocalUse::Send
     };
     let domain = qp.config.domain;
-    // A link that is full, or memory that must not be read, is found again on the long way.
+    // A full link, or memory that may not be read, is found again on the way through the send queue.
     let sent = link_state.link.send_request(&header, |mut place| {
         if let Some(bytes) = request.inline {
             place.put(0, bytes);

@@ -1,8 +1,9 @@
 //! Datagrams at the requester: each is routed separately.
 //!
 //! A connected queue pair has one link for all its requests. A datagram names its receiver, so the engine looks up a
-//! link for each one. A datagram waits if its receiver is not known yet, and is lost silently if it cannot be delivered, as
-//! on any network. `multicast.rs` has the copies for a group, `responder/datagram.rs` the receiver's side.
+//! link for each one. A datagram waits while no link to its receiver is known, and is lost silently if it cannot be
+//! delivered, as on any network. `multicast.rs` sends the copies for a group; `responder/datagram.rs` is the receiver's
+//! side.
 
 use super::fragment::{header_of, keep, send_fragment};
 use super::multicast::{Copied, group_of, send_to_group};
@@ -76,7 +77,7 @@ fn datagram_path<'a, L: Link, M: Memory>(
     if links.get(id).is_none_or(|link_state| {
         link_state.meta.down.is_some() || link_state.meta.caps.fragment_max < len
     }) {
-        // The network lost it.
+        // Counts as lost by the network.
         drop_datagram(x, qp);
         return Path::Ended;
     }
@@ -149,8 +150,8 @@ pub(crate) fn send_datagram<L: Link, M: Memory>(
 
 /// Copies the payloads of datagrams that wait for a link.
 ///
-/// Programs know that a datagram leaves within microseconds, whatever its destination, and some (UCX) reuse its memory
-/// when the peer has responded, before they have seen the completion. Finding a peer takes longer than that.
+/// Programs assume that a datagram leaves within microseconds, whatever its destination, and some (UCX) reuse its
+/// memory when the peer has responded, before they have seen the completion. Finding a peer takes longer than that.
 #[cold]
 fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     for seq in qp.sq.kept_to.max(qp.sq.next)..qp.sq.tail {

@@ -1,8 +1,8 @@
-//! Fragments: a request is passed to the link in one or more of them.
+//! Passes each request to the link in one or more fragments.
 //!
 //! A small message is one fragment and takes a fast path, because most requests are small. Any other request is split
-//! into as many fragments as its link needs; `qp.req.offset` is the progress. Reads and atomics are one fragment that
-//! requests the bytes. A large payload may be sent as a remote iovec instead (`remote_iovec.rs`).
+//! into as many fragments as its link needs; `qp.req.offset` is the progress. A read or an atomic is one fragment
+//! without payload. A large payload may be sent as a remote iovec instead (`remote_iovec.rs`).
 
 use super::datagram::send_datagram;
 use super::fail;
@@ -273,7 +273,8 @@ pub(crate) fn record<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, seq: u
     qp.req.in_flight += 1;
 }
 
-/// The link did not accept the fragment, or the request failed because local memory was not accessible.
+/// Handles a fragment that was not sent: returns the link's error, or fails the request if local memory was not
+/// accessible.
 #[cold]
 fn refused_here<M: Memory>(
     x: &mut Context<M>,
@@ -291,7 +292,7 @@ fn refused_here<M: Memory>(
     Ok(())
 }
 
-/// Returns a fault for the link that stands for `trouble`, which is reported instead.
+/// Stores `found` in `trouble`, to be reported; returns the fault that stands for it in the link's interface.
 pub(super) fn keep(trouble: &mut Option<AccessError>, found: AccessError) -> Fault {
     let fault = match &found {
         AccessError::Fault(fault) => *fault,
@@ -301,7 +302,7 @@ pub(super) fn keep(trouble: &mut Option<AccessError>, found: AccessError) -> Fau
     fault
 }
 
-/// The fields of a request's header besides the operation.
+/// The flags of a work request that its header repeats.
 const EXTRAS: WqeFlags = WqeFlags::IMMEDIATE
     .union(WqeFlags::INVALIDATE)
     .union(WqeFlags::SOLICITED)
@@ -356,7 +357,7 @@ fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
 }
 
 /// Copies the leading bytes to the slot of a fragment that begins at `offset` of its message; returns the rest of the
-/// slot, and the offset in the memory that follows them.
+/// slot, and its offset in the memory that follows the leading bytes.
 #[inline]
 pub(super) fn put_front<'a>(front: &[u8], offset: u64, place: OwnBytes<'a>) -> (OwnBytes<'a>, u64) {
     let before = offset.min(front.len() as u64);

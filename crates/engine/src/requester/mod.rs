@@ -2,8 +2,8 @@
 //!
 //! A queue pair is pumped when a request is posted, when its link has room again, when a delay ends, and when a
 //! response unblocks a request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
-//! does so for datagrams; `response.rs` handles responses. `cut_through.rs` sends a
-//! short request that nothing keeps waiting before it enters it into the queue.
+//! does so for datagrams; `response.rs` handles responses. `cut_through.rs` sends a short request at once if nothing
+//! delays it, and enters it into the queue afterwards.
 
 mod cut_through;
 mod datagram;
@@ -113,7 +113,7 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
         if wqe.flags.contains(WqeFlags::DONE) {
-            // It had ended when earlier requests had to be resent.
+            // It had already ended when earlier requests had to be resent.
             qp.sq.next = seq + 1;
             return Start::Ended;
         }
@@ -186,7 +186,7 @@ pub(crate) fn fail<M: Memory>(
         qp.sq.next = seq + 1;
         if qp.req.offset > 0 {
             qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
-            // It ends on this side before the peer has executed the earlier requests.
+            // The peer may not have acknowledged the fragments already sent.
             x.leave_orphans(qp, seq..seq + 1);
         }
         qp.req.offset = 0;

@@ -1,8 +1,8 @@
 //! Datagrams to groups: a copy for every device that has members.
 //!
 //! A copy that finds its link full waits for room, as other datagrams do, but not forever, because the other members
-//! are waiting. After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until it has
-//! taken one.
+//! are waiting. After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until the link
+//! has accepted one.
 
 use super::datagram::send_datagram;
 use super::{fail, record, wait_for_room};
@@ -18,8 +18,8 @@ use rkey_base::memory::Memory;
 use rkey_core::LocalUse;
 use rkey_link::{Link, SendError};
 
-/// How often a copy waits for room on its link, and how long each time, in nanoseconds. A clock that jumps, because
-/// the time was not updated for a while, only makes one wait shorter.
+/// How many times a copy waits for room on its link, and how long each time, in nanoseconds. A clock that jumps,
+/// because the time was not updated for a while, only makes one wait shorter.
 const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
 
 /// The group that a datagram is for, if any.
@@ -58,7 +58,7 @@ fn next_wait<M: Memory>(
     Some((until, left))
 }
 
-/// Why our own memory refuses the datagram, if it does. This does not depend on whether the group has members.
+/// Why the datagram may not be read from our memory, if so. Checked even if the group has no members.
 fn why_not_readable<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::INLINE.union(WqeFlags::KEPT)) {
@@ -112,7 +112,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
                 link_state.link.flush();
             }
             Err(SendError::Full) if !link_state.meta.no_room => {
-                // The remaining links have not been waited for yet.
+                // `waited` is about the first link of the list only.
                 let earlier = waited.take().filter(|_| place == 0);
                 let Some((until, waits)) = next_wait(x, qp, earlier) else {
                     link_state.meta.no_room = true;

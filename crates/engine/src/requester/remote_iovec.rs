@@ -17,7 +17,7 @@ use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
 const REMOTE_IOVEC_FRAGMENT: u64 = 16 << 20;
 
 /// The first step of a message that does not fit into a slot: a check of the whole message, and an attempt to send it
-/// as a remote iovec. `None` means: send a fragment.
+/// as a remote iovec. Returns `None` if a fragment must be sent instead.
 pub(super) fn try_remote_iovec<L: Link, M: Memory>(
     checked: &CheckedMemory<M>,
     link_state: &mut LinkState<L>,
@@ -63,7 +63,7 @@ pub(super) fn may_use_remote_iovec<L: Link>(
 }
 
 /// Sends the rest of the message, or a large part of it, as a remote iovec. `None` if the list would be too long, if
-/// the peer cannot access our memory, or if some of it is foreign.
+/// the peer cannot access our memory, or if some of the memory is foreign.
 pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     checked: &CheckedMemory<M>,
     link_state: &mut LinkState<L>,
