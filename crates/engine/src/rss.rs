@@ -48,7 +48,7 @@ pub struct Rss {
     pub fields: HashFields,
 }
 
-/// The state of a receive queue of this kind.
+/// The state of a receive queue for RSS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WqState {
     /// Takes no frames; entering this state drops posted receives.
@@ -159,8 +159,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Makes a raw queue pair distribute its frames over receive queues. The states of those queues then decide whether
-    /// it takes frames.
+    /// Makes a raw queue pair distribute its frames over receive queues, and moves it to Rtr. It then takes a frame if
+    /// the queue that the hash selects is ready.
     ///
     /// # Errors
     /// A stale handle; not a raw queue pair; the number of queues is not a power of two.
@@ -184,7 +184,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 mod tests {
     use super::*;
 
-    /// The key and the values that are used to verify NICs.
+    /// The key with which NICs are commonly verified.
     const KEY: [u8; KEY_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,

@@ -36,7 +36,7 @@ bitflags! {
 }
 
 impl WqeFlags {
-    /// Those that a request passes on with the same bits.
+    /// The flags that have the same bits in [`SendFlags`].
     const POSTED: Self = Self::SIGNALED.union(Self::FENCE).union(Self::SOLICITED);
 
     /// The flags of a posted request, whatever its work is.
@@ -76,7 +76,7 @@ pub(crate) struct Wqe {
     pub(crate) msn: u32,
     /// How many bytes of a read have arrived.
     pub(crate) received: u32,
-    /// How many bytes in the inline area come before those of the elements.
+    /// How many leading bytes are in the inline area, before those of the scatter/gather elements.
     pub(crate) front: u32,
     /// The id of the report that explains the failure.
     pub(crate) vendor: u32,
@@ -263,14 +263,14 @@ impl SendQueue {
         &self.inline[from..from + self.wqe(seq).total as usize]
     }
 
-    /// The bytes before those of the elements.
+    /// The leading bytes, before those of the scatter/gather elements.
     #[inline]
     pub(crate) fn front(&self, seq: u64) -> &[u8] {
         let from = self.slot(seq) * self.inline_stride;
         &self.inline[from..from + self.wqe(seq).front as usize]
     }
 
-    /// Copies the payload of a request that must wait, and drops copies that are no longer needed.
+    /// Stores a copy of the payload of a request that must wait, and drops copies that are no longer needed.
     pub(crate) fn keep(&mut self, seq: u64, bytes: Box<[u8]>) {
         while self.kept.front().is_some_and(|(old, _)| *old < self.next) {
             self.kept.pop_front();
@@ -291,8 +291,8 @@ impl SendQueue {
         self.wqe_mut(self.tail)
     }
 
-    /// Adds the entry at the tail to the queue, with these elements and the bytes before them, or with these bytes. The
-    /// caller has checked lengths and room, and has filled in the entry.
+    /// Adds the entry at the tail to the queue, with `front` and `sges`, or with `inline` data. The caller has checked
+    /// lengths and room, and has filled in the entry.
     #[inline]
     pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>, front: &[u8]) {
         let slot = self.slot(self.tail);
@@ -322,7 +322,7 @@ impl SendQueue {
         self.tail += 1;
     }
 
-    /// Adds the extra fields of the request that the next `push` will write.
+    /// Sets the extra fields of the entry that the next `push` adds.
     pub(crate) fn set_next_detail(&mut self, detail: Detail) {
         let slot = self.slot(self.tail);
         self.details[slot] = detail;

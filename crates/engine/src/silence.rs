@@ -1,16 +1,16 @@
 //! When to give up on a silent peer.
 //!
-//! A NIC responds as long as its host runs, whatever the program does. Here a response takes a thread of the peer's
-//! process, and on a busy host that thread may wait for a processor longer than a timeout. The engine cannot see that.
-//! So before it gives up on a peer, it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the owner
-//! wants that. A peer that had no chance to respond gets the same time again, but only up to a limit, because a peer
-//! can also pretend that it had no chance.
+//! A NIC responds as long as its host runs, whatever the program does. Here, a thread of the peer's process must run to
+//! respond, and on a busy host it may wait for a processor longer than a timeout. The engine cannot see that. So if the
+//! owner wants it, the engine asks the owner ([`Event::PeerSilent`](crate::Event::PeerSilent)) before it gives up on a
+//! peer. A peer that had no chance to respond gets its whole timeout again, but only up to a limit, because a peer can
+//! also pretend that it had no chance.
 
 use crate::{Engine, QpId};
 use rkey_base::memory::Memory;
 use rkey_link::Link;
 
-/// How long a peer is excused without any sign of life, in nanoseconds.
+/// How long a silent peer may be excused in total, in nanoseconds.
 const EXCUSED_MAX_NS: u64 = 60_000_000_000;
 
 /// What is known about a silent peer.
@@ -40,20 +40,20 @@ pub(crate) enum Next {
     Ask,
     /// Wait for the owner's reply.
     Wait,
-    /// Give it the same time once more.
+    /// Give it its whole timeout again.
     Again,
     /// Give up on it.
     GiveUp,
 }
 
 impl Silence {
-    /// Nothing.
+    /// Not silent.
     pub(crate) const NONE: Self = Self {
         verdict: Verdict::None,
         excused: 0,
     };
 
-    /// Decides what to do when the peer has been silent for `silent` nanoseconds, which is more than `patience`.
+    /// Decides what to do when the peer has been silent for `silent` nanoseconds, which is at least `patience`.
     pub(crate) fn next(&mut self, asks: bool, silent: u64, patience: u64) -> Next {
         if !asks || self.excused + silent >= EXCUSED_MAX_NS.max(patience) {
             return Next::GiveUp;
@@ -86,8 +86,8 @@ impl Silence {
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// The reply to [`Event::PeerSilent`](crate::Event::PeerSilent): whether a queue pair's peer had a chance to
-    /// respond. If it had, its outstanding requests fail soon unless it responds first; if not, it gets the same time
-    /// again, for at most a minute in total.
+    /// respond. If it had, its outstanding requests fail soon unless it responds first; if not, it gets its whole
+    /// timeout again, for at most a minute in total.
     pub fn judge_silence(&mut self, qp: QpId, had_its_chance: bool) {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.req.silence.answer(had_its_chance);

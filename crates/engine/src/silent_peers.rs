@@ -10,7 +10,8 @@ use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link};
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Fails the queue pairs whose peers have been silent for too long, by the time of [`Timers::scan_due`].
+    /// Fails the queue pairs whose peers have been silent for too long. The time is that of `scan`, from
+    /// [`Timers::scan_due`].
     ///
     /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
     pub(crate) fn look_for_silence(&mut self, scan: Scan, progress: &mut Progress) {
@@ -56,7 +57,7 @@ fn awaits_nothing(qp: &Qp) -> bool {
         || (qp.state == QpState::Sqd && qp.sq.head == qp.sq.next)
 }
 
-/// Acts on a silence of the peer of a queue pair, if it is long enough; returns what was decided.
+/// Acts on the silence of a queue pair's peer, if it has lasted long enough; returns the decision.
 fn decide<L: Link, M: Memory>(
     x: &mut Context<M>,
     link: Option<&mut LinkState<L>>,
@@ -81,8 +82,8 @@ fn decide<L: Link, M: Memory>(
             let ours = x.config.node;
             let other = link.filter(|link_state| link_state.meta.node != ours);
             match other.filter(|_| qp.names_memory()) {
-                // The peer might still execute the request later, which must not happen once the program owns the memory
-                // again.
+                // Without the link, the peer cannot execute the request later, when the program may have reused the
+                // memory.
                 Some(link_state) => {
                     link_state.meta.down.get_or_insert(DownReason::Silent);
                     progress.more = true;

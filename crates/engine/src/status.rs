@@ -33,7 +33,7 @@ pub enum Status {
     RemoteAccess,
     /// The peer could not execute it (its memory could not be touched, its receive failed).
     RemoteOperation,
-    /// The peer did not respond within timeout and retries, or has ended.
+    /// The peer did not respond within the timeout and retries, or has ended.
     RetryExceeded,
     /// The peer had no receive posted within the receiver-not-ready retries.
     RnrRetryExceeded,

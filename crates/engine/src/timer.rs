@@ -2,8 +2,8 @@
 //!
 //! A queue pair that waits before a retry (receiver not ready, peer not ready) has an entry in a heap. A queue pair
 //! that waits for its peer has no entry: it is on a list that is scanned occasionally, so that posting and completing
-//! cost nothing. The scan interval is at most a quarter of the shortest timeout, so a failure is late by at most that
-//! much.
+//! cost nothing. The scan interval is a quarter of the shortest timeout, between 1 ms and 100 ms, so a failure is
+//! reported late by about that much.
 
 use crate::QpId;
 use std::cmp::Reverse;
@@ -21,7 +21,7 @@ pub(crate) struct Scan {
     pub(crate) is_first: bool,
 }
 
-/// A queue pair by index, with its life at that time.
+/// A queue pair by index, with its life when the timer was set.
 pub(crate) type Who = (u32, u32);
 
 pub(crate) struct Timers {
@@ -35,7 +35,7 @@ pub(crate) struct Timers {
     request_waits_until: Option<u64>,
     /// The time that measures silence: only scans of the list advance it.
     watching: u64,
-    /// The earliest time at which one of the others may be due.
+    /// The earliest time at which an exact deadline or a scan may be due.
     next_run: u64,
 }
 
@@ -53,17 +53,17 @@ impl Timers {
         }
     }
 
-    /// Whether a deadline may have passed, or a scan is due. If not, there is nothing to run.
+    /// Whether an exact deadline may have passed or a scan may be due. If not, there is nothing to run.
     #[inline]
     pub(crate) fn may_be_due(&self, now: u64) -> bool {
         now >= self.next_run
     }
 
-    /// Everything that was due has been handled.
+    /// Call it after everything that was due has been handled.
     pub(crate) fn have_run(&mut self) {
         let exact = self.exact.peek();
         let exact = exact.map_or(u64::MAX, |Reverse((deadline, _))| *deadline);
-        // Without a time for the next scan, that is the next run.
+        // If no time is set for the next scan, it is due at once.
         let scan = match self.watched.is_empty() {
             true => u64::MAX,
             false => self.next_scan.unwrap_or(0),
@@ -71,13 +71,13 @@ impl Timers {
         self.next_run = exact.min(scan);
     }
 
-    /// No request is known to wait yet.
+    /// Forgets until when requests must wait; each round finds out again.
     #[inline]
     pub(crate) fn no_request_waits(&mut self) {
         self.request_waits_until = None;
     }
 
-    /// A request waits until this time.
+    /// Records that a request must wait until this time.
     pub(crate) fn request_waits(&mut self, until: u64) {
         self.request_waits_until = Some(
             self.request_waits_until
@@ -110,11 +110,11 @@ impl Timers {
         self.watched.push(qp);
     }
 
-    /// The scan of the coarse list that is due.
+    /// The scan of the coarse list, if one is due.
     ///
-    /// A scan advances it by no more than the interval between two scans. If the last one was longer ago, this process
-    /// or the machine was stopped, and perhaps the peer with it, and this process has not seen yet what the peer did
-    /// meanwhile.
+    /// A scan advances [`Scan::watching`] by at most the interval between two scans. If the last scan was longer ago,
+    /// this process or the machine was stopped. The peer may have been stopped too, and what it has done in the
+    /// meantime has not been seen yet.
     #[inline]
     pub(crate) fn scan_due(&mut self, now: u64) -> Option<Scan> {
         if self.watched.is_empty() {

@@ -8,11 +8,11 @@ use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WireKey};
 /// The longest message, in bytes (2^31, as on verbs devices).
 pub const MESSAGE_MAX: u64 = 1 << 31;
 
-/// A fragment of local memory: scatter/gather element.
+/// One buffer in local memory: a scatter/gather element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// Its start, as requests with `key` address it.
+    /// The address of its start, in the addressing of `key`'s region.
     pub addr: u64,
     /// Length in bytes; may be 0.
     pub len: u32,
@@ -23,7 +23,7 @@ pub struct Sge {
 /// A location in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The address as the peer's key addresses it.
+    /// The address, in the addressing of the key's region or window.
     pub addr: u64,
     /// The peer's key.
     pub key: WireKey,
@@ -130,8 +130,8 @@ pub struct UdAddress {
     pub route: Route,
 }
 
-/// The source and destination of a datagram, as the GRH tells the receiver. Delivery ignores it, except that the
-/// target names the group if the queue pair number is [`GROUP_QPN`](crate::groups::GROUP_QPN).
+/// The source and destination of a datagram, as its GRH carries them to the receiver. Delivery ignores it, except that
+/// the target names the group if the queue pair number is [`GROUP_QPN`](crate::groups::GROUP_QPN).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// GID of the sender.
@@ -236,7 +236,7 @@ pub enum PostError {
         /// How many the queue takes.
         max: u32,
     },
-    /// This kind of work does not exist on this type of queue pair, or does not take these options.
+    /// This type of queue pair does not support this kind of work, or this work does not take these options.
     #[error("queue pairs of this type do not support this work request: {0}")]
     NotSupported(&'static str),
     /// The message is longer than 2^31 bytes.

@@ -1,9 +1,9 @@
 //! Extended reliable connections: one connection to a device, many shared receive queues behind it.
 //!
-//! The sending half is a requester like that of a reliable connection, except that each request names a shared
-//! receive queue of the peer. The receiving half is a responder without a protection domain: a request is executed in
-//! the domain of the queue that it names, and completes where that queue's receives complete (IBA annex A14). On a
-//! link the queue's number is in the upper half of the key, which is 0 for a device key.
+//! The sending half is a requester like that of a reliable connection, except that each request names a shared receive
+//! queue of the peer. The receiving half is a responder without a protection domain: a request is executed in the
+//! domain of the queue that it names, and completes where that queue's receives complete (IBA annex A14). On a link,
+//! the number of the queue is in the upper half of the key field; a device key fits in the lower half.
 
 use crate::post::{aim, immediate, prepare_other};
 use crate::qp::pair::Qp;
@@ -15,7 +15,7 @@ use rkey_base::memory::Memory;
 use rkey_core::{DomainId, WireKey};
 use rkey_link::Link;
 
-/// How many bits the index and the generation have in the number of a shared receive queue.
+/// How many bits of the number of a shared receive queue are its index; the other 8 are its generation.
 pub(crate) const INDEX_BITS: u32 = 16;
 const GENERATION_MASK: u32 = 0xff;
 
@@ -70,7 +70,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(srq)
     }
 
-    /// Queue pairs that took receives from this queue lose them with the queue; they do not count as its users.
+    /// Takes the receives of this queue from queue pairs that have taken them; such queue pairs do not count as its
+    /// users.
     pub(crate) fn forget_receives_of(&mut self, srq: SrqId) {
         for qp in self.qps.iter_mut() {
             if qp.config.srq == Some(srq) && qp.resp.recv.taken {

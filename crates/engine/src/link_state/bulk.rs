@@ -12,7 +12,7 @@ pub(crate) struct Bulk {
     pub(crate) list: Option<Box<RemoteIovec>>,
     /// How many bytes of this fragment have been moved.
     pub(crate) done: u64,
-    /// How many bytes of a read the requester knows to be complete.
+    /// How many bytes of a read have been reported to the requester as complete.
     pub(crate) told: u64,
 }
 

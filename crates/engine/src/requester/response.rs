@@ -1,8 +1,8 @@
 //! Responses at the requester: acknowledgements, read data, atomic results, NAKs.
 //!
-//! Two rules make this simple. The link takes responses before it counts a request as acknowledged, and a responder
-//! sends a response for every message that it did not execute. So an acknowledged send or write is executed, an
-//! acknowledged read has its data, and anything else is a protocol violation.
+//! Two rules make this simple. The engine takes the responses on a link before its acknowledgements, and a responder
+//! sends a response for every message that it does not execute. So an acknowledged send or write has been executed, and
+//! an acknowledged read has its data; anything else is a protocol violation.
 //!
 //! When a message must be resent, the responder has refused the later ones as well. The requester *rewinds*: it sends
 //! nothing until every fragment of the old attempt has been acknowledged. After that, no response to the old attempt
@@ -29,7 +29,7 @@ use rkey_link::{HeaderFlags, NodeId, Op, Payload, ReceivedFragment, Ticket};
 const NOT_READY_FIRST_NS: u64 = 20_000;
 const NOT_READY_LAST_NS: u64 = 2_000_000;
 
-/// Every request with a smaller ticket is executed.
+/// Handles an acknowledgement of every fragment with a smaller ticket.
 pub(crate) fn on_acked<M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
@@ -160,7 +160,7 @@ fn on_read_data<M: Memory>(
     let (received, total) = (wqe.received, wqe.total);
     let last = header.flags.contains(HeaderFlags::LAST);
     let now_received = if header.flags.contains(HeaderFlags::REMOTE_IOVEC) {
-        // The responder wrote it to our memory, which is valid only if we sent a remote iovec.
+        // The responder wrote the data to our memory, which it may do only if we sent a remote iovec.
         let so_far = if last { u64::from(total) } else { header.addr };
         let forward = so_far > u64::from(received) && so_far <= u64::from(total);
         if !wqe.flags.contains(WqeFlags::REMOTE_IOVEC) || !forward {
@@ -224,12 +224,12 @@ fn on_atomic_result<M: Memory>(x: &mut Context<M>, qp: &mut Qp, msn: u32, old: u
 fn answered<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64) {
     qp.req.reads.pop_front();
     qp.sq.wqe_mut(seq).end(Status::Success, 0);
-    // The peer executes in order: everything sent before has been executed.
+    // The peer executes in order, so all earlier requests have been executed.
     advance(qp, seq);
     x.retire(qp);
 }
 
-/// Everything before `seq` has been executed.
+/// Records that every request before `seq` has been executed.
 fn advance(qp: &mut Qp, seq: u64) {
     qp.req.acked = qp.req.acked.max(seq);
     qp.req.not_ready_for = None;
@@ -242,12 +242,12 @@ struct Refusal {
     code: Nak,
     /// The code of the receiver-not-ready delay.
     delay: u8,
-    /// The address of ours that faulted.
+    /// The address in our memory that faulted.
     address: u64,
     denial: Option<Denial>,
     /// Who sent it.
     node: NodeId,
-    /// The id under which a device of this process has recorded it.
+    /// The id under which a device of this process has recorded the denial.
     here: Option<u32>,
 }
 

@@ -1,8 +1,8 @@
 //! Requests that take the responder several steps: remote iovecs, and reads.
 //!
-//! The request stays at the front of its link until the last step, so everything after it waits: requests execute in
-//! the order of the link. Each step moves at most [`STEP`] bytes and checks the access again, so that deregistering a
-//! region, or waiting for the engine, never waits for a gigabyte to be copied.
+//! The request stays at the front of the ring until the last step, so everything after it waits: requests execute in
+//! the order of the ring. Each step moves at most [`STEP`] bytes and checks the access again, so that neither a
+//! deregistration nor a thread that needs the engine waits until a gigabyte has been copied.
 
 use super::{
     Reply, count_access, failed, fragment_stored, qp_still_allows, requested_range, response_header,
@@ -22,7 +22,7 @@ use rkey_link::{DownReason, Header, HeaderFlags, Link, Op, PullError, RemoteIove
 /// The maximum number of bytes that one step moves.
 const STEP: u64 = 256 << 10;
 
-/// A push notifies the requester each time it has passed a multiple of this, so that a long read shows progress.
+/// A push notifies the requester at each multiple of this many bytes, so that a long read shows progress.
 const TELL: u64 = 16 << 20;
 
 /// The result of a step.
@@ -120,7 +120,7 @@ fn pull_step<L: Link, M: Memory>(
     }
 }
 
-/// A remote iovec could not be copied.
+/// Handles a failure to copy bytes of a remote iovec.
 #[cold]
 fn unmoved<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -132,7 +132,7 @@ fn unmoved<L: Link, M: Memory>(
     match trouble {
         AccessError::Pull(PullError::Gone) => Stepped::Down(DownReason::PeerGone),
         AccessError::Pull(PullError::Refused) => {
-            // The requester resends the message in fragments; its receive stays held for it.
+            // The requester resends the message in fragments; the queue pair keeps the receive for it.
             qp.resp.current = None;
             Stepped::Finished(Reply::nak(header, Nak::NoRemoteIovec))
         }
@@ -142,7 +142,7 @@ fn unmoved<L: Link, M: Memory>(
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::fault_of_requester(header, address))
         }
-        // The fault is in our own memory or our own rules.
+        // Our own memory faulted, or our protection table denied the access.
         other => Stepped::Finished(failed(x, qp, link_state.meta.node, header, other)),
     }
 }
@@ -183,7 +183,8 @@ fn push_step<L: Link, M: Memory>(
                 if bulk.done.is_multiple_of(TELL) {
                     answer.flags -= HeaderFlags::LAST;
                     answer.addr = bulk.done;
-                    // This is only a progress notification: if there is no room for it, the peer itself is slow.
+                    // This only notifies of progress. It is skipped if there is no room: then the peer itself is slow
+                    // to take responses.
                     if link_state.link.send_response(&answer, |_| Ok(())).is_ok() {
                         bulk.told = bulk.done;
                     }
@@ -198,7 +199,7 @@ fn push_step<L: Link, M: Memory>(
             }))
         }
         Err(AccessError::Pull(PullError::Refused)) => {
-            // Continue through the ring, from the offset that the requester knows.
+            // Continue through the ring, from the offset last reported to the requester.
             link_state.meta.no_push = true;
             bulk.list = None;
             bulk.done = bulk.told;

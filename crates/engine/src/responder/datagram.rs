@@ -1,5 +1,5 @@
-//! Datagrams at the receiver: checks the queue key, and silently drops everything that does not fit (IBA 9.8.3). Raw
-//! frames arrive the same way, without a GRH and a queue key.
+//! Datagrams at the receiver: checks the queue key, and silently drops every datagram that is not acceptable (IBA
+//! 9.8.3). Raw frames arrive the same way, without a GRH and a queue key.
 
 use super::multicast::takes_frame;
 use super::rss::choose;
@@ -68,7 +68,7 @@ fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
     room.is_some_and(|room| u64::from(len) <= room)
 }
 
-/// Whether the queue pair accepts it.
+/// Whether the queue pair accepts the datagram: by its queue key and length, or by the flows of a raw queue pair.
 fn is_for(qp: &Qp, header: &Header, bytes: &PeerBytes<'_>) -> bool {
     let most = GRH_LEN + qp.settings.path_mtu;
     if qp.config.qp_type == QpType::Raw {

@@ -17,7 +17,7 @@ use rkey_base::shared::PeerBytes;
 use rkey_core::{Key, LocalUse, Operation};
 use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
-/// An unexpected first fragment.
+/// Handles an unexpected first fragment.
 #[cold]
 pub(super) fn resynchronise<M: Memory>(
     x: &mut Context<M>,
@@ -27,7 +27,7 @@ pub(super) fn resynchronise<M: Memory>(
 ) -> Result<(), Reply> {
     let abandoned = qp.resp.current.take().is_some();
     if qp.config.qp_type == QpType::Uc {
-        // Drop the message in progress; this one uses its receive (IBA 9.8.2.2).
+        // Drop the message in progress; the new one uses its receive (IBA 9.8.2.2).
         qp.resp.msn = header.msn & MSN_MASK;
         return Ok(());
     }
@@ -84,7 +84,7 @@ pub(super) fn begin<M: Memory>(
     Ok(())
 }
 
-/// A fragment of a send or write whose message is in progress.
+/// Stores a fragment of the message in progress.
 #[inline]
 pub(super) fn fragment<M: Memory>(
     x: &mut Context<M>,
@@ -144,7 +144,7 @@ fn place_send<M: Memory>(
     Ok(None)
 }
 
-/// The bytes of a fragment are stored.
+/// Concludes a fragment whose bytes have been stored; completes the message if it is the last one.
 #[inline]
 pub(crate) fn fragment_stored<M: Memory>(
     x: &mut Context<M>,

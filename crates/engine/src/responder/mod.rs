@@ -2,8 +2,8 @@
 //!
 //! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
 //! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, and
-//! `bulk.rs` handles requests that take more than a step. `reply.rs` has the possible outcomes, `refusal.rs` the final
-//! refusals.
+//! `bulk.rs` handles requests that take more than a step. `reply.rs` has the possible outcomes; `refusal.rs` makes the
+//! final refusals.
 //!
 //! For reliable connections, every message that is not executed gets a response, so that the requester knows what
 //! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of
@@ -120,7 +120,7 @@ fn small_write<M: Memory>(
     }
 }
 
-/// Any other request from the connected peer.
+/// Handles any other request from the connected peer.
 fn request_of_peer<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
@@ -176,9 +176,9 @@ fn not_ready(header: &Header) -> Reply {
 
 /// A request that did not come from the peer of its queue pair, or arrived too early.
 ///
-/// A peer that knows our number may send before we have found out which device it is on. A reliable connection lets it
-/// retry. An unreliable one cannot, and would lose what it drops, so it holds the request until the search ends, which
-/// does not need this link.
+/// A peer that has our number may send before we have found out which device it is on. A reliable connection lets it
+/// retry. An unreliable one has no retries, so dropping the request would lose it. It stays on the link instead until
+/// the search for the peer's device ends; that search does not need this link.
 #[cold]
 fn unrecognised(qp: &Qp, header: &Header) -> Reply {
     if qp.config.qp_type.is_reliable() {
@@ -194,7 +194,7 @@ fn unrecognised(qp: &Qp, header: &Header) -> Reply {
     }
 }
 
-/// Whether the link comes from the peer of the queue pair; remembers it.
+/// Whether the link comes from the peer of the queue pair. If so, records the link.
 #[cold]
 fn recognise(qp: &mut Qp, meta: &Meta) -> bool {
     let known = qp.peer.and_then(|peer| peer.node) == Some(meta.node);
@@ -291,8 +291,9 @@ fn qp_allows<M: Memory>(
     Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)))
 }
 
-/// Like [`qp_allows`], for a message in progress: the rights of a queue pair may have been revoked since, and the rest of a
-/// message can have 4 GiB, which arrive as slowly as the peer likes. The key is checked again with each access to memory.
+/// Like [`qp_allows`], for a message in progress: the queue pair's rights may have been revoked since the message
+/// began, and the rest of a message can be up to 4 GiB that arrive as slowly as the peer likes. The key is checked
+/// again with each access to memory.
 #[inline]
 pub(crate) fn qp_still_allows<M: Memory>(
     x: &mut Context<M>,

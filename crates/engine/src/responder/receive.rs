@@ -1,7 +1,7 @@
 //! The receive that a message consumes: where it is taken from, and how it completes.
 //!
-//! A send takes one for its payload; a write with immediate data takes one only for the notification. Between the first
-//! and the last fragment of the message it is *held* (`qp.resp.recv`).
+//! A send takes a receive for its payload; a write with immediate data takes one only for the notification. Between the
+//! first and the last fragment of the message, the receive is in `qp.resp.recv`.
 
 use super::Reply;
 use crate::context::Context;
@@ -40,7 +40,7 @@ pub(super) fn no_receive(qp: &Qp, header: &Header) -> Reply {
     Reply::nak_with(header, Nak::ReceiverNotReady as u32 | delay)
 }
 
-/// Completes the held receive.
+/// Completes the receive that the message took.
 #[inline(always)]
 pub(crate) fn complete_receive<M>(
     x: &mut Context<M>,

@@ -1,7 +1,7 @@
 //! Final refusals of messages.
 //!
-//! The peer gets the reason, the local program gets a report, and the queue pair moves to the error state unless its
-//! policy is to survive.
+//! The peer gets the reason, the local program gets a report, and the queue pair moves to the error state unless it has
+//! `survive_remote_error`.
 
 use super::{Reply, wire_key};
 use crate::checked_memory::AccessError;
@@ -13,7 +13,7 @@ use rkey_base::memory::Memory;
 use rkey_core::{Attempt, Denial, NamedKey, Operation, Reason};
 use rkey_link::{Header, NodeId, Op};
 
-/// The bytes of a request could not be moved.
+/// Refuses a request whose bytes could not be moved.
 #[cold]
 pub(crate) fn failed<M: Memory>(
     x: &mut Context<M>,
@@ -24,7 +24,7 @@ pub(crate) fn failed<M: Memory>(
 ) -> Reply {
     match trouble {
         AccessError::Denied(denial) if header.op == Op::Send => {
-            // Our receive named memory that it is not allowed to use.
+            // Our receive named memory that it may not use.
             let work = qp.resp.recv.id;
             let vendor = x.report(Side::Local, qp, node, Some(work), *denial);
             x.fail_receive(qp, Status::LocalProtection, vendor);
@@ -54,8 +54,8 @@ pub(crate) fn failed<M: Memory>(
     }
 }
 
-/// Refuses a message for good: sends a NAK, reports it here, and moves the queue pair to the error state if its
-/// policy says so. Unreliable connections drop the message instead.
+/// Refuses a message for good: reports the denial here, returns a NAK, and moves the queue pair to the error state
+/// unless it has `survive_remote_error`. An unreliable connection drops the message instead.
 #[cold]
 pub(crate) fn refuse<M: Memory>(
     x: &mut Context<M>,

@@ -23,7 +23,7 @@ impl Reply {
         Self::nak_with(header, code as u32)
     }
 
-    /// Memory that the requester named could not be accessed, from `address` on.
+    /// A NAK because memory that the requester named could not be accessed, from `address` on.
     pub(crate) fn fault_of_requester(header: &Header, address: u64) -> Self {
         let mut answer = Response {
             header: response_header(header, Op::Nak),

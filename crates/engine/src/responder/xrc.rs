@@ -44,7 +44,7 @@ pub(super) fn find_queue<M: Memory>(
 /// Makes a queue pair take its receives from another queue.
 pub(super) fn turn_to<M>(x: &mut Context<M>, qp: &mut Qp, srq: SrqId, domain: DomainId, cq: CqId) {
     if qp.config.srq != Some(srq) {
-        // This is a receive from the previous queue, whose message was abandoned.
+        // The queue pair may still have a receive of the previous queue, whose message was abandoned.
         x.fail_receive(qp, Status::Flushed, 0);
         (qp.config.srq, qp.config.domain, qp.config.recv_cq) = (Some(srq), domain, cq);
     }
