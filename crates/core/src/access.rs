@@ -1,8 +1,8 @@
 //! Access rights: what a region or window allows, and which right each kind of access needs.
 //!
 //! Local rights are split the way libfabric splits them, because the other APIs' rights are unions of these:
-//! verbs' "local write" is `RECV | READ`, its always-on local read is `SEND | WRITE`. Every right stands
-//! alone: none implies another (VB-018). Which combinations an API refuses is a matter of [`crate::Rules`].
+//! verbs' "local write" is `RECV | READ`, and the local read that it always allows is `SEND | WRITE`. Every right
+//! stands alone: none implies another (VB-018). Which combinations an API refuses is a matter of [`crate::Rules`].
 
 use bitflags::bitflags;
 use std::fmt;
@@ -30,16 +30,16 @@ bitflags! {
         /// Source or target of collective operations (FI_COLLECTIVE).
         const COLLECTIVE = 1 << 8;
 
-        /// The device may read it for this side's own requests: verbs' local read, which is always on there.
+        /// The device may read it for this side's own requests: local read, which verbs always allows.
         const LOCAL_READ = Self::SEND.bits() | Self::WRITE.bits();
-        /// The device may write it for this side's own requests: verbs' local write.
+        /// The device may write it for this side's own requests: local write in verbs.
         const LOCAL_WRITE = Self::RECV.bits() | Self::READ.bits();
         /// Every remote right.
         const REMOTE = Self::REMOTE_READ.bits() | Self::REMOTE_WRITE.bits() | Self::REMOTE_ATOMIC.bits();
     }
 }
 
-/// The single rights and their names, in the order in which they are printed.
+/// Each right and its name, in the order in which they are printed.
 const NAMES: [(Access, &str); 9] = [
     (Access::REMOTE_READ, "remote read"),
     (Access::REMOTE_WRITE, "remote write"),

@@ -115,7 +115,7 @@ const DAT: Words = Words {
 };
 
 impl Api {
-    /// What the API calls things.
+    /// The API's words for objects, keys and calls.
     #[must_use]
     pub const fn words(self) -> &'static Words {
         match self {
@@ -124,7 +124,7 @@ impl Api {
         }
     }
 
-    /// Its name.
+    /// The API's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

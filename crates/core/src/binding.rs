@@ -1,8 +1,8 @@
 //! The owner's operations on windows: create, bind, invalidate, close.
 //!
 //! A **type 1 or DAT window** gets a new key, and with it a new slot of the table, at each bind; its old key becomes
-//! stale, like that of a deregistered region. A **type 2 window** keeps its slot, and its consumer varies the low
-//! byte of the key; the slot is rewritten in place. A failed bind leaves the window unchanged.
+//! stale, like that of a deregistered region. A **type 2 window** keeps its slot, which each bind
+//! rewrites in place; its consumer varies the low byte of the key. A failed bind leaves the window unchanged.
 
 use crate::denial::{Attempt, NamedKey, Request};
 use crate::entry::{BoundTo, Entry, NONE, flag};
@@ -131,7 +131,7 @@ impl Protection {
         Ok(slot.key)
     }
 
-    /// The key of a window that is bound. `None`: it is not, or it is closed.
+    /// The key of a bound window; `None` if the window is unbound or closed.
     #[must_use]
     pub fn bound_key(&self, window: WindowId) -> Option<Key> {
         let mut registry = self.registry.lock();
@@ -150,12 +150,13 @@ impl Protection {
         }
     }
 
-    /// Binds a window to part of a region, or to nothing, and returns its new key. Earlier keys of a type 1 or DAT
-    /// window become stale.
+    /// Binds a window to part of a region, or to nothing, and returns its key from now on. Earlier keys of a type 1 or
+    /// DAT window become stale, except that an unbind without a reserved key keeps the current key.
     ///
     /// # Errors
-    /// See [`BindError`], checked in this order: the window, the rules of its kind, its key, the domains, the region,
-    /// rights, range. On an error, the window is unchanged.
+    /// See [`BindError`], checked in this order: the window, a reserved key (type 1 and DAT), the rules of the window's
+    /// kind and its key (type 2), the queue pair's domain, the region and its domain, its state, the rights, the range,
+    /// a free key slot. On an error, the window is unchanged.
     pub fn bind_window(&self, request: &BindRequest) -> Result<Key, BindError> {
         let mut registry = self.registry.lock();
         let window = request.window;
@@ -338,7 +339,7 @@ impl Protection {
         Ok(Some((bound, region)))
     }
 
-    /// The part of the check that concerns the region.
+    /// Checks the region of a bind.
     fn bind_to(
         &self,
         request: &BindRequest,
@@ -523,7 +524,7 @@ impl Protection {
             (self.take_up(&ready)?, ready.key)
         };
         let (index, generation) = (claimed.index(), claimed.generation());
-        // The slot may have been a region's.
+        // A region may have stored part of its requested key here.
         claimed.version.store(0, Ordering::Relaxed);
         claimed.rebind(None);
         claimed.domain.store(domain.0, Ordering::Relaxed);
@@ -570,7 +571,7 @@ impl WindowRecord {
         }
     }
 
-    /// Remembers a key that ends, for messages.
+    /// Remembers an ended key, for the text of denials.
     fn replaced(&mut self, slot: KeySlot) {
         self.recent.rotate_right(1);
         self.recent[0] = Some((slot.index, slot.generation));

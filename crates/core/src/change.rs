@@ -15,7 +15,8 @@ use rkey_base::slab::Retired;
 
 impl Protection {
     /// Changes a region's domain, memory or rights under a new handle and new keys; the old keys become stale as if the
-    /// region were deregistered. The old memory belongs to the owner again when the second value is drained.
+    /// region were deregistered. The old memory belongs to the owner again when the second returned value is
+    /// drained.
     ///
     /// # Errors
     /// [`CoreError::RegionBusy`] while windows are bound to it, and all errors of [`Self::register`]. On an error, the
@@ -53,8 +54,8 @@ impl Protection {
         let mut new = self.refill(&mut registry, region, &entry, change, geometry, access)?;
         let old_len = entry.len.load(Ordering::Relaxed);
         let bytes = self.room_for(&mut registry, new.geometry.len, old_len)?;
-        // A requested key that stays can be found throughout, so that a request in between is denied as "changing" and
-        // not as an unknown key.
+        // A requested key that stays can be found throughout, so a request during the change is denied with
+        // `Reason::Closing` and not as an unknown key.
         let asked = entry.requested();
         let stays = asked.is_some() && asked == new.requested && new.domain == entry.domain();
         if stays {
@@ -85,7 +86,7 @@ impl Protection {
         })
     }
 
-    /// The new attributes, checked independently of the region.
+    /// Checks the new attributes as far as they do not depend on the region.
     fn changed(
         &self,
         change: &Change<'_>,

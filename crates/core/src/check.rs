@@ -6,7 +6,8 @@
 //!
 //! The order of the checks is fixed, so that a request that is wrong in several ways always gets the same reason: no
 //! bytes (granted), the key, the domain, disabled or unbound, the endpoint, the peer, the right, wrap-around, the
-//! range, the alignment.
+//! range, the alignment. In an access through a window, the window's endpoint and right come before the region's
+//! endpoint and peer.
 //!
 //! A request of **no bytes** is granted without checking its key, as in InfiniBand: it touches no memory.
 
@@ -50,7 +51,7 @@ impl Protection {
         self.check_other_key(&request, want)
     }
 
-    /// Decides about the use of local memory, named by local key, by one of this side's requests.
+    /// Checks how one of this side's requests uses local memory that it names by local key.
     ///
     /// # Errors
     /// Same as [`Self::check_remote`].
@@ -106,10 +107,10 @@ impl Protection {
 
     /// Pins the slot of the key that `find` looks up.
     ///
-    /// Between the two steps the key can become stale and its slot can be reused, so often that it is live under the
-    /// same generation as something else. In that case [`Keys::wrap`](crate::key::Keys::wrap) was called in between. So
-    /// after the pin, which synchronises with the thread that made the slot live, the number of wraps has changed, and
-    /// the key is looked up again. A lookup after the wrap does not find the stale key.
+    /// Between the lookup and the pin, the key can become stale and its slot can be reused until its generations wrap;
+    /// the pin then gets another object under the same generation. [`Keys::wrap`](crate::key::Keys::wrap) was called in
+    /// between, and the pin synchronises with the thread that made the slot live, so this function sees that the number
+    /// of wraps has changed, and looks the key up again. A lookup after the wrap does not find the stale key.
     #[inline]
     fn pin_found<'a>(
         &self,
@@ -126,7 +127,7 @@ impl Protection {
         }
     }
 
-    /// Decides about a pinned slot.
+    /// Checks an access to a pinned slot.
     #[inline]
     fn check_entry<'a>(
         &'a self,
@@ -191,7 +192,7 @@ impl Protection {
         }
     }
 
-    /// Memory and request meet in one domain. A peer may reach memory of another API as well, if the owner allows that.
+    /// Memory and request must be in one domain. A peer may also reach memory of another API if the owner allows that.
     fn check_domain(&self, entry: &Entry, request: &Request) -> Result<(), Reason> {
         let owner = entry.domain();
         let is_remote = request.qp.is_some();
@@ -201,7 +202,7 @@ impl Protection {
         Err(Reason::OtherDomain { owner })
     }
 
-    /// Decides about a window; `consumer_bits` are those of the key that was used, for a type 2 window.
+    /// Checks an access through a window. For a type 2 window, `consumer_bits` are those of the request's key.
     fn check_window(
         &self,
         window: &Entry,
@@ -254,7 +255,7 @@ impl Protection {
         })
     }
 
-    /// Keys that are not the device key of an object in the shared slots, and unknown keys.
+    /// Checks an access by any other key: requested, of a type 2 window, or unknown.
     #[inline(never)]
     fn check_other_key(
         &self,
@@ -288,8 +289,8 @@ impl Protection {
         Err(self.refuse(request, self.no_such_key(self.name(device.0), true)))
     }
 
-    /// A requested key that no region of the domain has may be a key that the device chose for another API. `None` if
-    /// it is none.
+    /// Checks an access by a requested key that no region of the domain has: the number may be a key that the device
+    /// chose for an object of another API. `None` if no such object has it.
     fn check_key_of_other_api(
         &self,
         request: &Request,
@@ -344,7 +345,7 @@ impl Protection {
                         now: window.unwrap_or(now),
                     }
                 }
-                // The slot's generations have wrapped to the first.
+                // The key was issued, so the slot's generations have wrapped since.
                 (Reason::UnknownKey, Named::Remote { .. } | Named::Type2 { .. }) => {
                     Reason::StaleKey {
                         now: SlotNow::Reused,
@@ -355,8 +356,8 @@ impl Protection {
         }
     }
 
-    /// What became of the window whose recent key this is, if it is one. This is only a hint for the message, so it does
-    /// not wait for the registry.
+    /// What became of the window that had this key recently. `None` if no window had it, or if another thread has
+    /// locked the registry: this is only a hint for the message, so it does not wait.
     fn window_since(&self, index: u32, generation: u32) -> Option<SlotNow> {
         let registry = self.registry.try_lock()?;
         let entry = self.slots.get(index)?;
@@ -416,7 +417,7 @@ impl Protection {
         window.offset.checked_add(offset).ok_or(Reason::Wraps)
     }
 
-    /// The memory of `len` bytes from `offset` on in a region; the caller guarantees that they are inside.
+    /// The memory of `len` bytes at `offset` in a region. The caller has checked that they are inside.
     fn memory_of(
         &self,
         region: &Entry,
@@ -447,7 +448,7 @@ impl Protection {
     }
 }
 
-/// The fast path: the memory, if the slot is a plain region that grants the request.
+/// The fast path: the memory, if the slot is a plain region that allows the request.
 #[inline(always)]
 pub(crate) fn check_plain_region(
     entry: &Entry,
@@ -471,8 +472,8 @@ pub(crate) fn check_plain_region(
     (range.start() & alignment == 0).then_some(range)
 }
 
-/// The offset of the range `asked` in `len` bytes whose addresses start at `base`. `virtual_start` is the address of the
-/// first byte under the other addressing, for a hint if the request mixed up offsets and addresses.
+/// The offset of the range `asked` in `len` bytes whose addresses start at `base`. `virtual_start`, the virtual address
+/// of the first byte, is for the hint that a request mixed up offsets and addresses.
 fn inside(base: u64, len: u64, asked: VaRange, virtual_start: Option<u64>) -> Result<u64, Reason> {
     let memory = VaRange::new(base, len).ok_or(Reason::Wraps)?;
     if memory.contains(&asked) {
@@ -489,7 +490,8 @@ fn inside(base: u64, len: u64, asked: VaRange, virtual_start: Option<u64>) -> Re
     }
 }
 
-/// A refusal in the words of the API in which the owner has to change something.
+/// A refusal in the words of the API whose program can fix it: that of the request if the memory is in another domain,
+/// otherwise that of the memory.
 #[cold]
 fn refuse_entry(entry: &Entry, request: &Request, reason: Reason) -> Box<Denial> {
     let api = match reason {
@@ -508,7 +510,7 @@ fn has_right(granted: Access, needs: Access) -> Result<(), Reason> {
     }
 }
 
-/// Why a generation of a slot could not be pinned. If it is live now, it was being changed before.
+/// Why a generation of a slot could not be pinned. If that generation is live now, it was being changed at the time.
 fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
     let Some((current, state)) = slab.peek(index) else {
         return Reason::UnknownKey;
@@ -552,7 +554,7 @@ mod tests {
         table.register(&spec).unwrap()
     }
 
-    /// The slot of a key is live under the same generation again when the thread that found it continues.
+    /// Between lookup and pin, the key's slot passes through all generations, and is live under the first one again.
     #[test]
     fn a_slot_that_is_used_again_between_look_up_and_pin_is_not_the_keys() {
         let (table, domain) = table();

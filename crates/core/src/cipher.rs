@@ -1,9 +1,9 @@
 //! A keyed permutation of all 32-bit numbers: the order in which keys are issued.
 //!
 //! The round is that of Speck32 (Beaulieu and others, 2013): additions, rotations and XORs on two 16-bit halves.
-//! Speck32/64 has 22 rounds and expands them from 64 bits; the best published attacks reach 15 of them and need half of
-//! all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits in total, so there
-//! is neither a short key nor a key schedule to attack.
+//! Speck32/64 has 22 rounds and expands their keys from 64 bits; the best published attacks break 15 rounds and need
+//! half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits in total, so
+//! there is neither a short key nor a key schedule to attack.
 //!
 //! [docs/security.md](../../../docs/security.md) compares the alternatives. Three properties matter here: 64 numbers
 //! are encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.
@@ -17,7 +17,7 @@ const ROUNDS: usize = 32;
 pub(crate) struct Cipher([u16; ROUNDS]);
 
 impl Cipher {
-    /// The permutation number `epoch` of these secrets.
+    /// Permutation `epoch` of these secrets.
     pub(crate) fn new(secrets: &Secrets, epoch: u32) -> Self {
         let mut round_keys = [0; ROUNDS];
         for (block, keys) in (0u8..).zip(round_keys.chunks_exact_mut(16)) {
@@ -101,7 +101,7 @@ mod tests {
         assert_ne!(next.encrypt(numbers), encrypted);
     }
 
-    /// Every bit of the input flips half of the output's bits.
+    /// Flipping any bit of the input flips about half of the output's bits.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn one_bit_changes_half_of_them() {

@@ -39,16 +39,16 @@ pub enum NamedKey {
     Region(RegionId),
 }
 
-/// What the slot of a stale key holds now. It deliberately discloses no more than that.
+/// What became of a stale key's region or window. It deliberately discloses no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
-    /// Nothing: the region or window no longer exists.
+    /// The region or window has ended, or the window was rebound. Nothing more is known, or its slot is free.
     Free,
-    /// Something else, registered or bound later, under another key.
+    /// The same, and its slot is in use again under another key.
     Reused,
-    /// The same window, rebound since under another key.
+    /// The window was rebound and has another key.
     Rebound,
-    /// Nothing: the window was destroyed.
+    /// The window was destroyed.
     Destroyed,
 }
 
@@ -59,7 +59,7 @@ pub enum Reason {
     UnknownKey,
     /// The key was valid once.
     StaleKey {
-        /// What its slot holds now.
+        /// What became of its region or window.
         now: SlotNow,
     },
     /// A local key was received over the network.
@@ -75,7 +75,7 @@ pub enum Reason {
     Disabled,
     /// The window is not bound to any memory.
     Unbound,
-    /// The region is being closed.
+    /// The region is being deregistered or changed.
     Closing,
     /// A right is missing.
     Right {
@@ -101,7 +101,7 @@ pub enum Reason {
     ZeroBased {
         /// Length of the memory.
         len: u64,
-        /// What should have been given instead.
+        /// The offset of that address, which the request should have given instead.
         offset: u64,
     },
     /// The memory is addressed by virtual address, and the address given looks like an offset into it.
@@ -114,7 +114,7 @@ pub enum Reason {
     Wraps,
     /// The memory is bound to one queue pair (endpoint), and the request arrived on another.
     WrongEndpoint {
-        /// The queue pair it is bound to; `None` if that is destroyed.
+        /// The queue pair it is bound to; `None` if that has been destroyed or unbound.
         bound: Option<u32>,
     },
     /// The region is registered for one peer, and another peer sent the request.
@@ -156,7 +156,8 @@ pub struct Denial {
     pub len: u64,
     /// The requester's domain; `None` if the peer sent the denial.
     pub domain: Option<DomainId>,
-    /// Queue pair on which the request arrived; not known if the peer sent the denial.
+    /// Queue pair on which the request arrived; `None` for an access to local memory, and if the peer sent the
+    /// denial.
     pub qp: Option<u32>,
     /// Why not.
     pub reason: Reason,
@@ -186,7 +187,8 @@ impl Denial {
         Request::remote(who, key, addr, len, want).refuse(reason, api)
     }
 
-    /// The denial of an access that was granted and then found no usable memory at `at`, an address of this process.
+    /// The denial of a granted access that then faulted at `at`, an address of this process: the memory was not mapped
+    /// or not writable.
     #[must_use]
     #[cold]
     pub fn fault(attempt: Attempt, key: NamedKey, addr: u64, len: u64, at: u64) -> Box<Self> {
@@ -223,7 +225,8 @@ impl Denial {
         }
     }
 
-    /// The copy for a peer that must not learn the reason: its own request, with the same bytes for every reason.
+    /// The copy for a peer that must not learn the reason. It contains only the peer's request, so it is the same for
+    /// every reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
         Self {
@@ -317,7 +320,7 @@ struct Wire {
 }
 
 impl Denial {
-    /// The compact form that travels to the peer. It omits the requester, which the peer knows.
+    /// The compact form that travels to the peer. It omits the requester, because that is the peer itself.
     #[must_use]
     pub fn to_wire(&self) -> [u8; WIRE_LEN] {
         let (kind, key) = match self.key {
@@ -427,9 +430,8 @@ impl Attempt {
 }
 
 impl Reason {
-    /// Whether the key gives this peer no access at all, and never did: the result of guessing keys. Holders of a
-    /// valid key, or of one that was valid, get the other reasons: a peer with many requests in flight when a region
-    /// is deregistered did not guess.
+    /// Whether this denial counts as the result of guessing keys: the key gives this peer no access at all. A region's
+    /// stale key does not count: a peer with requests in flight when the region was deregistered did not guess.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
         matches!(

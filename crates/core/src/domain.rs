@@ -6,9 +6,9 @@ use std::fmt;
 /// The objects that a domain still has.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DomainChildren {
-    /// Regions that are not closed.
+    /// Registered regions.
     pub regions: u32,
-    /// Windows that are not closed.
+    /// Windows, bound or not.
     pub windows: u32,
     /// Queue pairs and shared receive queues, counted by `hold_domain`.
     pub holders: u32,

@@ -35,17 +35,17 @@ pub(crate) mod flag {
     pub(crate) const REQUESTED: u32 = 1 << 22;
     /// The region's memory is part of a shared segment.
     pub(crate) const SHARED: u32 = 1 << 23;
-    /// The region's addresses are its virtual ones.
+    /// Requests use the region's virtual addresses.
     pub(crate) const VIRTUAL: u32 = 1 << 24;
     /// The front end registered the region for its own use.
     pub(crate) const INTERNAL: u32 = 1 << 27;
-    /// A null region: a scatter list of substitutes for what is read and written.
+    /// A null region: its scatter list is the zeros that reads get, and the sink that writes go to.
     pub(crate) const NULL: u32 = 1 << 25;
-    /// A slot with any of these is released under the table's lock only.
+    /// A slot with any of these is released only under the table's lock.
     pub(crate) const BOOKED: u32 = SCATTER | WINDOW | SHARED | INTERNAL | NULL;
 }
 
-/// No endpoint, no counter.
+/// Stored in place of an endpoint or a counter if there is none.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A slot.
@@ -62,9 +62,9 @@ pub(crate) struct Entry {
     pub(crate) rights: AtomicU32,
     /// The domain.
     pub(crate) domain: AtomicU32,
-    /// Region: the endpoint it is tied to. Type 2 window: its queue pair.
+    /// Region: the endpoint bound to it. Type 2 window: its queue pair.
     pub(crate) endpoint: AtomicU32,
-    /// Region: the counter it is tied to. Window: the consumer's bits of its key.
+    /// Region: the counter bound to it. Window: the consumer's bits of its key.
     pub(crate) counter: AtomicU32,
     /// Region: number of windows bound to it. Window: slot of its region.
     pub(crate) link: AtomicU32,
@@ -84,11 +84,11 @@ impl Entry {
         self.rights.load(Ordering::SeqCst)
     }
 
-    /// Makes checks leave the fast path until other rights are stored, which happens after the rest of the slot.
+    /// Makes checks leave the fast path until the new rights are stored, after the rest of the slot.
     ///
-    /// A check in a section that has not seen this already holds the section's lock. So a caller that takes and
-    /// releases that lock after this call, and only then changes the slot, changes it unobserved. Comparing the slot's
-    /// generation before and after would not reveal the change.
+    /// A check in a section that does not see this flag already holds the section's lock. So if the caller takes and
+    /// releases that lock after this call, and only then changes the slot, no check sees half of the change. Comparing
+    /// the slot's generation before and after would not reveal the change.
     pub(crate) fn begin_change(&self) {
         self.rights.fetch_or(flag::CHANGING, Ordering::SeqCst);
     }
@@ -108,7 +108,7 @@ impl Entry {
         (self.rights() & flag::PEER != 0).then(|| self.link_generation.load(Ordering::Relaxed))
     }
 
-    /// The requested key of a region's slot that does not change meanwhile.
+    /// The requested key, if there is one. The slot must be a region's and must not change meanwhile.
     #[inline]
     pub(crate) fn requested(&self) -> Option<u64> {
         if self.rights() & flag::REQUESTED == 0 {
@@ -140,7 +140,7 @@ impl Entry {
         self.rights.store(rights & !clear | set, Ordering::Release);
     }
 
-    /// The endpoint or counter in `cell`.
+    /// The endpoint or counter in `cell`; `None` if there is none.
     #[inline]
     pub(crate) fn tied(cell: &AtomicU32) -> Option<u32> {
         let value = cell.load(Ordering::Relaxed);

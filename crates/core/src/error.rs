@@ -8,16 +8,16 @@ use crate::{
 use rkey_base::range::VaRange;
 use thiserror::Error;
 
-/// Why an operation of the owner failed. It changed nothing.
+/// Why an operation of the owner failed. A failed operation changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CoreError {
     /// The domain is not open.
     #[error("{0} is not open")]
     NoSuchDomain(DomainId),
-    /// The region is closed, or never was.
+    /// The region is deregistered, or was never registered.
     #[error("{0} is not registered")]
     NoSuchRegion(RegionId),
-    /// The window is closed, or never was.
+    /// The window is closed, or never existed.
     #[error("{0} does not exist")]
     NoSuchWindow(WindowId),
     /// A limit is reached.
@@ -28,7 +28,7 @@ pub enum CoreError {
         /// Its value.
         value: u64,
     },
-    /// Regions have at least one byte.
+    /// The region, or a segment of its scatter list, has no bytes.
     #[error("a region, and each segment of its scatter list, needs at least one byte")]
     Empty,
     /// The region's addresses, as requests would name them, pass the end of the address space.
@@ -73,13 +73,13 @@ pub enum CoreError {
         region: RegionId,
         /// Windows bound to it.
         windows: u32,
-        /// Endpoints and counters tied to it.
+        /// Endpoints and counters bound to it.
         bindings: u32,
     },
     /// The region is enabled: nothing more can be bound to it (FI-075).
     #[error("{0} is enabled: bind endpoints and counters before that")]
     AlreadyEnabled(RegionId),
-    /// The region already has an endpoint or counter of this kind.
+    /// The region is already bound to another endpoint or counter.
     #[error("{region} is already bound to {to}")]
     AlreadyTied {
         /// The region.
@@ -90,7 +90,7 @@ pub enum CoreError {
     /// The region is a null region and cannot be changed.
     #[error("{0} is a null region: it can be deregistered, but not changed")]
     Null(RegionId),
-    /// The region cannot be enabled before an endpoint is tied to it (FI-077).
+    /// The region cannot be enabled before an endpoint is bound to it (FI-077).
     #[error("{0} needs an endpoint before it can be enabled")]
     NeedsEndpoint(RegionId),
 }
@@ -105,13 +105,13 @@ fn raise(limit: Limit) -> String {
 /// Why a bind failed. The window is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
-    /// The window is closed, or never was.
+    /// The window is closed, or never existed.
     #[error("{0} does not exist")]
     NoSuchWindow(WindowId),
-    /// The local key names no region.
+    /// The local key names no registered region.
     #[error("{0} names no registered region")]
     NoSuchRegion(LocalKey),
-    /// The region handle names no region.
+    /// The handle names no registered region.
     #[error("{0} is not registered")]
     RegionGone(RegionId),
     /// Window, region and queue pair are not all in one domain.
@@ -143,7 +143,7 @@ pub enum BindError {
     OutOfRange {
         /// The requested range.
         asked: VaRange,
-        /// The region, in the addresses requests use.
+        /// The region, in the addresses that requests use.
         region: VaRange,
     },
     /// The range is not inside one segment of the region's scatter list.
@@ -152,7 +152,7 @@ pub enum BindError {
     /// A type 2 window must be invalidated before it is bound again.
     #[error("the window is bound: invalidate {0} before binding it again")]
     StillBound(Key),
-    /// Type 2 windows are unbound by invalidating them, not by a bind of no bytes.
+    /// Type 2 windows are unbound by invalidating them, not by a bind of length 0.
     #[error("a type 2 window is unbound by invalidating it, not by a bind of length 0")]
     ZeroLength,
     /// The key is not one of this window's.
@@ -160,7 +160,7 @@ pub enum BindError {
     ForeignKey {
         /// The key given.
         given: Key,
-        /// The window's key.
+        /// The window's current key.
         current: Key,
     },
     /// A type 2 bind names its key and its queue pair.
@@ -172,7 +172,7 @@ pub enum BindError {
     /// A rule of the API forbids binding windows to zero-based regions.
     #[error("the region is zero-based: windows cannot be bound to it")]
     ZeroBasedRegion,
-    /// No key is left.
+    /// Every key slot is in use.
     #[error("every key slot is in use ({0})")]
     NoKeySlot(u32),
 }

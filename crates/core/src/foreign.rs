@@ -1,7 +1,7 @@
 //! Regions of foreign memory: bytes that only their own runtime or driver may copy.
 //!
-//! Such a region is a scatter list that says who copies each segment, so that checks of other regions cost nothing more. Its
-//! grants name the copier with each range ([`rkey_base::foreign::Span`]) and never are a single plain range.
+//! Such a region has a scatter list that names the copier of each segment, so checks of other regions cost nothing extra.
+//! Its grants name the copier of each range ([`rkey_base::foreign::Span`]) and are never a single plain range.
 
 use crate::registry::{Filling, allowed, rights};
 use crate::table::Protection;
@@ -9,8 +9,8 @@ use crate::{CoreError, MemoryKind, Region, RegionSpec};
 use rkey_base::foreign::Copier;
 
 impl Protection {
-    /// Registers memory whose segments have copiers of their own, one for each range; `None` is the processor. They are
-    /// dropped after the region has ended.
+    /// Registers memory with one copier for each range; `None` is the processor. The copiers are dropped after the region
+    /// has ended.
     ///
     /// # Errors
     /// As [`Self::register`]; [`CoreError::Empty`] if the numbers of ranges and copiers differ.
@@ -107,7 +107,7 @@ mod tests {
         };
         assert!(atomic(56).is_ok() && atomic(64).is_ok());
         assert_eq!(atomic(60).unwrap_err().reason, Reason::Misaligned);
-        // Other rights leave the copiers as they are.
+        // A change of rights keeps the copiers.
         let change = Change {
             access: Some(Access::LOCAL_READ),
             ..Change::default()

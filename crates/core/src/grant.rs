@@ -1,15 +1,17 @@
-//! Grants: the permission to touch some bytes until it is dropped, and the end of a region, which waits for them.
+//! Grants, each the permission to touch some bytes until it is dropped, and the end of a region, which waits for its
+//! grants.
 //!
-//! A region ends in one of three ways; each makes its keys refuse first, and returns a [`Deregistering`]:
+//! A region ends in one of three ways. Each first makes checks refuse its keys, and returns a [`Deregistering`]:
 //!
-//! | call | way |
+//! | call | how the region ends |
 //! | --- | --- |
-//! | `deregister` (`registry.rs`) | under the table's lock; refused while windows or bindings exist; `end` retires the slot, and the last pin frees it |
-//! | `revoke_and_deregister` (`registry.rs`) | the same, after it has unbound the windows and removed the bindings |
-//! | `deregister_into`, `revoke_and_deregister_into` (`magazine.rs`) | `end_idle` puts the slot of a region without pins, windows and bindings into the thread's magazine, without the table's lock; any other region goes one of the ways above |
+//! | `deregister` (`registry.rs`) | under the table's lock; refused while windows or bindings exist; `end` retires the slot, which is freed once no pin is left |
+//! | `revoke_and_deregister` (`registry.rs`) | the same, after unbinding the windows and removing the bindings |
+//! | `deregister_into`, `revoke_and_deregister_into` (`magazine.rs`) | `end_idle` puts the slot of a region without pins, windows and bindings into the thread's magazine, without the table's lock; any other region ends as above |
 //!
 //! [`Deregistering::finish`] succeeds once both kinds of grants are gone: those with a pin, which the slot counts, and those of
-//! the [section](crate::Section), which nothing counts, so the caller calls [`drain_section`](crate::SectionLock::drain_section).
+//! the [section](crate::Section), which nothing counts, so the caller must call
+//! [`drain_section`](crate::SectionLock::drain_section).
 
 use crate::RegionId;
 use crate::entry::Entry;
@@ -37,7 +39,7 @@ pub(crate) enum KeptBy<'a> {
     Nothing,
     /// A pin of its slot.
     Pinned(Pin<'a, Entry>),
-    /// The section that the grant was given in.
+    /// The section that returned the grant.
     Section {
         region: RegionId,
         counter: Option<u32>,
@@ -47,7 +49,7 @@ pub(crate) enum KeptBy<'a> {
 /// The memory of a grant.
 pub(crate) enum Granted {
     One(VaRange),
-    /// Reference-counted only because such a drop is not inlined into code that handles the usual case.
+    /// In an `Arc` only because its drop is not inlined into the code for the usual case.
     Many(Arc<Several>),
 }
 
@@ -59,7 +61,7 @@ pub(crate) struct Several {
 }
 
 impl Granted {
-    /// Ranges that these copy; none is the processor for all.
+    /// Several ranges and their copiers; no copiers if the processor copies all.
     #[cold]
     pub(crate) fn several(ranges: Box<[VaRange]>, copiers: Box<[Copier]>) -> Self {
         Self::Many(Arc::new(Several { ranges, copiers }))
@@ -130,7 +132,7 @@ impl Grant<'_> {
         self.through_window
     }
 
-    /// The region; none for a request of no bytes, which needs none.
+    /// The region; `None` for a request of no bytes.
     #[must_use]
     pub fn region(&self) -> Option<RegionId> {
         match &self.kept_by {
@@ -178,21 +180,21 @@ impl<'a> Iterator for Spans<'a> {
 impl ExactSizeIterator for Spans<'_> {}
 
 /// The end of a region: its keys are already refused, and its memory belongs to the owner again when no grant is left.
-/// No count includes grants of a section: [`crate::Section`] says how their end is detected.
+/// Grants of a section are not counted: the owner must show that they have ended, as [`crate::Section`] describes.
 ///
-/// Dropping this earlier is allowed; the table then frees the region later, but the owner does not learn when
-/// accesses to the memory have ended.
+/// It may be dropped before that: the table frees the region later, but the owner does not learn when accesses to the
+/// memory have ended.
 #[must_use = "the memory is in use until the region is drained"]
 pub struct Deregistering<'a> {
     table: &'a Protection,
-    /// The slot, unless the region ended immediately.
+    /// The retired slot, if it was still pinned.
     waiting: Option<Retired<'a, Entry>>,
     shared: bool,
     section: Awaited<'a>,
 }
 
 impl<'a> Deregistering<'a> {
-    /// The region's slot is retired already.
+    /// Call it after the region has ended: it reads whether a section exists that may still have seen the region.
     #[inline]
     pub(crate) fn new(
         table: &'a Protection,

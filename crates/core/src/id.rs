@@ -1,22 +1,22 @@
 //! Ids of objects (domains, regions, windows), keys, and the identity of a requester.
 //!
 //! Ids are handles for the owner's side and never cross to a peer; keys are what requests carry. Both name a slot and
-//! its generation, so that an id or key that outlives its object is refused and never reaches a newer object.
+//! its generation, so an id or key that outlives its object is refused and never reaches a newer object.
 
 use crate::Api;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A protection domain of one device. Never 0, and not reused until 8,192 domains have been opened after it was closed.
+/// A protection domain of one device. Never 0, and not reused before 8,191 other domains have been opened.
 ///
-/// The highest bits name the API that opened it, and say whether it is exclusive.
+/// The top two bits are the API that opened the domain; the next bit says whether it is exclusive.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct DomainId(pub u32);
 
 impl DomainId {
     const API_SHIFT: u32 = 30;
     const EXCLUSIVE: u32 = 1 << 29;
-    /// How often a place in the table of domains is used under different ids.
+    /// How many generations an entry of the table of domains has before its ids repeat.
     pub(crate) const GENERATIONS: u16 = 1 << 13;
 
     pub(crate) fn new(api: Api, exclusive: bool, generation: u16, number: u32) -> Self {
@@ -38,7 +38,7 @@ impl DomainId {
         self.0 & Self::EXCLUSIVE != 0
     }
 
-    /// The number that people see. No two domains of a device have the same one at the same time.
+    /// The number in messages: unique among the open domains of a device.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0 & (Self::EXCLUSIVE - 1)
@@ -103,7 +103,7 @@ impl fmt::Display for WireKey {
     }
 }
 
-/// A registered region, for its owner. Refused once the region is deregistered.
+/// The owner's handle of a region. Refused once the region is deregistered.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct RegionId {
     pub(crate) index: u32,
@@ -116,7 +116,7 @@ impl fmt::Display for RegionId {
     }
 }
 
-/// A memory window, for its owner; stays the same over all its binds.
+/// The owner's handle of a memory window; binds do not change it.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct WindowId {
     pub(crate) index: u32,
@@ -138,7 +138,7 @@ macro_rules! handle_bits {
                 (self.generation as u64) << 32 | self.index as u64
             }
 
-            /// The id of [`Self::to_bits`]. Accepts any number; one that names nothing is refused when used.
+            /// The inverse of [`Self::to_bits`]. Accepts any number; one that names nothing is refused when used.
             #[must_use]
             pub const fn from_bits(bits: u64) -> Self {
                 Self {

@@ -8,7 +8,7 @@
 //! number of keys issued so far.
 //!
 //! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses the upper 24, such that none of the
-//! 256 keys is in use or was issued before.
+//! 256 keys is in use. It tries a few times to find 24 bits none of whose keys was issued before.
 //!
 //! **Local keys** are not secret, because they work only in requests of this process. They name their slot directly:
 //!
@@ -19,8 +19,8 @@
 //! +------------------+------------+---+
 //! ```
 //!
-//! A number can be a local and a remote key at the same time, though only as rarely as a guess hits a key; then its use
-//! decides. Keys below 256 are never issued; programs use 0 for "no key".
+//! A number can be both a local and a remote key, with the small probability that a guess hits a key; then the use of
+//! the number decides. Keys below 256 are never issued; programs use 0 for "no key".
 
 use crate::cipher::Cipher;
 use crate::key_table::KeyTable;
@@ -67,7 +67,7 @@ const BATCH: usize = 64;
 const LOWEST: u32 = 256;
 /// A key's cell in the table is fetched into the cache this many keys ahead.
 const AHEAD: usize = 12;
-/// How many other prefixes to try for a type 2 window until all of its 256 keys are new.
+/// How many prefixes to try for a type 2 window before accepting one with keys that were issued before.
 const TRIES: u32 = 16;
 /// Words of the bit map of prefixes.
 const PREFIX_WORDS: u32 = 1 << 18;
@@ -94,9 +94,9 @@ pub(crate) struct Keys {
     secrets: Secrets,
     /// The first permutation.
     cipher: Cipher,
-    /// How many numbers have been drawn: the permutation (32 bits), and how many from it.
+    /// The number of the current permutation (upper half), and how many numbers have been drawn from it (lower half).
     drawn: AtomicU64,
-    /// How often a slot's generations have wrapped.
+    /// How many times the generations of any slot have wrapped.
     wraps: AtomicU32,
     local_mask: u32,
     /// Keys of regions and of windows whose keys the device chooses.
@@ -107,7 +107,7 @@ pub(crate) struct Keys {
 
 /// The next keys. Kept under the protection table's lock.
 pub(crate) struct KeySequence {
-    /// The present permutation.
+    /// The current permutation.
     cipher: Cipher,
     batch: [u32; BATCH],
     /// The upper 24 bits that type 2 windows have used so far, once there is one.
@@ -134,9 +134,9 @@ impl Keys {
         }
     }
 
-    /// How often a slot's generations have wrapped. A reader that finds a slot in a generation and this number unchanged
-    /// has found the right use of the slot. Acquire: a reader that sees a wrap also sees that the earlier keys are
-    /// stale.
+    /// How many times the generations of any slot have wrapped. If this number did not change between the lookup of a key
+    /// and the check of its slot's generation, the slot still holds the key's object. Acquire: a reader that sees a wrap
+    /// also sees that the earlier keys are stale.
     #[inline]
     pub(crate) fn wraps(&self) -> u32 {
         self.wraps.load(Ordering::Acquire)
@@ -173,7 +173,7 @@ impl Keys {
             .then_some((index, name >> 1 & (GENERATIONS - 1)))
     }
 
-    /// What a number names, for a denial and for other slow paths. `is_live` says whether a slot is live under a
+    /// What a number names, for a denial and for other slow paths. `is_live` says whether a slot is in use under a
     /// generation.
     #[cold]
     pub(crate) fn open(&self, key: u32, is_live: impl Fn(u32, u32) -> bool) -> Named {
@@ -207,7 +207,7 @@ impl Keys {
         }
     }
 
-    /// Whether one of these numbers has been issued by the current permutation.
+    /// Whether one of these numbers has been drawn from the current permutation.
     fn was_drawn<const N: usize>(&self, numbers: [u32; N]) -> bool {
         let drawn = self.drawn.load(Ordering::Relaxed);
         let places = match (drawn >> 32) as u32 {
@@ -217,7 +217,7 @@ impl Keys {
         places.iter().any(|place| *place < drawn as u32)
     }
 
-    /// The permutation that keys come from at this moment.
+    /// The number of the permutation that keys currently come from.
     #[inline]
     pub(crate) fn permutation(&self) -> u32 {
         (self.drawn.load(Ordering::Relaxed) >> 32) as u32
@@ -296,7 +296,7 @@ impl Keys {
             .then_some(Key(key))
     }
 
-    /// Whether one of the 256 keys with these upper bits has been issued, except for the number that they come from.
+    /// Whether one of the 256 keys with these upper bits has been drawn, besides the number that the prefix comes from.
     fn any_was_drawn(&self, prefix: u32) -> bool {
         let keys = |block: u32| {
             std::array::from_fn::<u32, BATCH, _>(|low| prefix | block << 6 | low as u32)
@@ -321,9 +321,9 @@ impl KeySequence {
         prefixes[(key >> 14) as usize] >> (key >> 8 & 63) & 1 != 0
     }
 
-    /// Records the prefix of a type 2 window, whose key is not yet in the table of live keys. When half of the prefixes
-    /// have been used, those of closed windows become free again: each new key checks 64 of them, so that the lock is
-    /// never held for long.
+    /// Records the prefix of a new type 2 window. When half of the prefixes have been used, those of closed windows become
+    /// free again: each call checks 64 of them, so the lock is never held for long. That comes before the new prefix is
+    /// recorded, because the new key is not yet in the table of live keys.
     fn note_prefix(&mut self, key: u32, live: &KeyTable) {
         if self.had >= MANY_PREFIXES {
             self.freeing.get_or_insert(0);
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// A stale key is never taken for one that was never issued, even long after its object was forgotten.
+    /// A stale key is never mistaken for one that was never issued, even long after the table has forgotten its object.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn ended_keys_are_told_from_numbers_that_never_were_keys() {
@@ -481,7 +481,8 @@ mod tests {
         }
     }
 
-    /// Windows get unused prefixes as long as there are any, then those of closed windows.
+    /// When half of the prefixes have been used, those of closed windows become free again, and those of live windows do
+    /// not.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
     fn prefixes_are_used_again_when_half_of_them_are_used_up() {
@@ -490,7 +491,7 @@ mod tests {
         let ended = keys.give_type2(&mut draw, 2, 1).unwrap().0;
         keys.type2.end(ended, 2, 1);
         assert!(draw.had_prefix(live) && draw.had_prefix(ended));
-        // Closed windows have used as many as are needed.
+        // As if closed windows had used half of all prefixes.
         let prefixes = draw.prefixes.as_mut().unwrap();
         prefixes.iter_mut().for_each(|word| *word |= u64::MAX >> 32);
         draw.had = prefixes.iter().map(|word| word.count_ones()).sum();
@@ -513,7 +514,7 @@ mod tests {
         assert_eq!(set, draw.had);
     }
 
-    /// A key may be issued at the moment when the prefixes next to its own are freed.
+    /// A key may be issued just when the prefixes in its own word are checked.
     #[test]
     fn a_prefix_is_not_freed_before_its_window_lives() {
         let (keys, mut draw) = keys(5);

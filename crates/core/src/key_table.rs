@@ -26,7 +26,7 @@ const INDEX_BITS: u32 = 20;
 
 const _: () = assert!(Limits::KEY_SLOTS <= 1 << INDEX_BITS && GENERATIONS <= 1 << 11);
 
-/// The key (32 bits), `LIVE`, the generation (11) and the slot (20).
+/// Cells that fill one cache line. Each has a key (32 bits), `LIVE`, a generation (11) and a slot (20).
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Bucket([AtomicU64; BUCKET]);
@@ -40,7 +40,7 @@ pub(crate) struct KeyTable {
     empty: [AtomicUsize; LEVELS],
 }
 
-/// What the table knows about a key.
+/// What the table has recorded for a key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) index: u32,
@@ -79,7 +79,7 @@ impl KeyTable {
         None
     }
 
-    /// What is known about a key: whether it is live, or was.
+    /// What the table still records for a key, live or stale.
     #[cold]
     pub(crate) fn recall(&self, key: u32) -> Option<Found> {
         if let Some((index, generation)) = self.find(key) {
@@ -124,11 +124,11 @@ impl KeyTable {
         true
     }
 
-    /// A cell for a key, in the largest level with room, because lookups try it first. A cell that was never used is
-    /// preferred, as long as the level has any: then more stale keys are remembered.
+    /// A cell for a key in the largest level with room, which lookups try before smaller ones. While that level has cells
+    /// that were never used, prefers one of them, so that the table remembers more stale keys.
     #[inline]
     fn room(&self, key: u32) -> Option<&AtomicU64> {
-        // Usually the first cell works, and the others need not be computed.
+        // Usually the first cell is free, and the others need not be computed.
         let newest = self.grown.load(Ordering::Relaxed).wrapping_sub(1);
         if let Some(cell) = self.first_cell(newest, key)
             && cell.load(Ordering::Relaxed) & LIVE == 0
@@ -148,7 +148,7 @@ impl KeyTable {
         }
     }
 
-    /// The cell of a level that is tried first for a key.
+    /// The cell to try first for a key in a level.
     #[inline]
     fn first_cell(&self, level: usize, key: u32) -> Option<&AtomicU64> {
         cells(self.levels.get(level)?.get()?, key).next()
@@ -222,11 +222,11 @@ impl KeyTable {
     }
 }
 
-/// The cells of a level that may be a key's, in the order in which they are tried. The bucket depends on the upper 24
+/// The cells of a level that may hold a key, in the order in which they are tried. The bucket depends on the upper 24
 /// bits only, so that all keys of a type 2 window have the same bucket.
 #[inline(always)]
 fn cells(level: &[Bucket], key: u32) -> impl Iterator<Item = &AtomicU64> {
-    // Levels have a power of two of buckets. The bits that select no bucket select the first cell to try.
+    // The number of buckets of a level is a power of two. Bits that select no bucket select the first cell to try.
     let bucket = &level[(key >> 8) as usize & (level.len() - 1)].0;
     let first = (key >> 29) as usize;
     (0..BUCKET).map(move |number| &bucket[(number + first) % BUCKET])

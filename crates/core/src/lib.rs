@@ -1,13 +1,13 @@
 //! The protection core: which memory may be touched, by whom, and if not, why not.
 //!
-//! A [`Protection`] table knows domains, memory regions and memory windows and the keys that name them. One function
+//! A [`Protection`] table records domains, memory regions and memory windows and the keys that name them. One function
 //! decides every access: [`Protection::check_remote`] (or its local counterpart) returns a [`Grant`], the permission
 //! to touch exactly these bytes until it is dropped, or a [`Denial`], a value with everything that a person needs to
 //! understand the refusal.
 //!
 //! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
-//! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one short spin
-//! lock, except for threads that register and deregister from a [`Magazine`].
+//! arguments, outputs are values. Checks take no lock. Every change of the table takes one spin lock for a short time,
+//! except that a thread with a [`Magazine`] usually registers and deregisters without it.
 //!
 //! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in `check`
 //! (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, and the states of regions and

@@ -1,5 +1,5 @@
-//! Limits of a device: numbers of objects, and bytes. Each limit has a name and the name of the setting that raises
-//! it, so that an error can say what to do.
+//! Limits of a device: numbers of objects, and bytes. Each limit has a name and, unless it is fixed, the name of the
+//! setting that raises it, so that an error can say what to do.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,13 +19,14 @@ pub struct Limits {
     pub max_domains: u32,
     /// The maximum number of segments of a region.
     pub max_segments: u32,
-    /// Key slots that regions and bound type 1 windows share; at most [`Limits::KEY_SLOTS`]. Smaller values make keys
-    /// repeat sooner, which is useful only in tests.
+    /// Key slots that regions and windows of type 1 and DAT share; at most [`Limits::KEY_SLOTS`]. With fewer slots, their
+    /// generations wrap and local keys repeat sooner, which is useful only in tests.
     pub key_slots: u32,
 }
 
 impl Limits {
-    /// The maximum number of key slots: 20 bits of a key name a slot, and the last 32,768 belong to type 2 windows.
+    /// The maximum number of key slots: 20 bits of a local key name a slot, and 32,768 of their values name none: the
+    /// mask of local keys is one of them. Type 2 windows have slots of their own.
     pub const KEY_SLOTS: u32 = (1 << 20) - (1 << 15);
     /// The maximum number of live type 2 windows.
     pub const TYPE2_SLOTS: u32 = (1 << 15) - 1;
@@ -56,7 +57,7 @@ pub enum Limit {
     TotalBytes,
     /// [`Limits::max_windows`].
     Windows,
-    /// [`Limits::TYPE2_SLOTS`]; fixed by the layout of keys.
+    /// [`Limits::TYPE2_SLOTS`], which is fixed.
     Type2Windows,
     /// [`Limits::max_domains`].
     Domains,
@@ -79,7 +80,7 @@ impl Limit {
         Self::KeySlots,
     ];
 
-    /// The setting (an environment variable) that raises the limit; none for a limit that is fixed.
+    /// The setting (an environment variable) that raises the limit; `None` if there is none.
     #[must_use]
     pub const fn setting(self) -> Option<&'static str> {
         match self {
