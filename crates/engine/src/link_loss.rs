@@ -8,7 +8,7 @@ use crate::{AsyncEvent, Engine, Event, LinkId, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link};
 
-/// Both exceed what any link holds: fragments per call, and calls.
+/// Fragments per call, and calls. Their product exceeds what any ring holds unacknowledged.
 const LAST_BUDGET: u32 = 256;
 const LAST_ROUNDS: u32 = 64;
 

@@ -44,8 +44,8 @@ pub struct Faulty<L> {
     random: Cell<u64>,
     taken: u64,
     down: Option<DownReason>,
-    /// The changes of the current request and response: repeated calls of `incoming` or `response` return the same
-    /// values.
+    /// The changes of the current request and response: repeated calls of `next_request` or `next_response` return the
+    /// same values.
     changes: [Cell<Option<Change>>; 2],
     acked: Ticket,
 }
@@ -140,7 +140,7 @@ impl<L> Faulty<L> {
         }
         let mut incoming = fragment?;
         if kept.get().is_none() {
-            // There is no such field, so the header stays unchanged.
+            // No field has the number `u8::MAX`, so such a change leaves the header as it is.
             let field = if self.happens(self.plan.garble) {
                 (self.next() % 9) as u8
             } else {

@@ -30,7 +30,7 @@ pub fn control(bytes: &[u8]) -> bool {
     bytes.len() == 1 || crate::shm::accepts(bytes)
 }
 
-/// The identity page of a segment.
+/// The identity at the start of a half.
 pub fn identity(bytes: &[u8]) -> bool {
     let geometry = Geometry {
         slots: 16,
@@ -46,7 +46,7 @@ pub fn identity(bytes: &[u8]) -> bool {
     half.check_identity().is_ok()
 }
 
-/// A direct lease.
+/// A lease offer.
 pub fn grant(bytes: &[u8]) -> bool {
     LeaseOffer::from_bytes(bytes).is_ok_and(|grant| grant.to_bytes() == bytes)
 }

@@ -5,10 +5,9 @@
 //! each in its own ring, so that two busy devices can never block each other.
 //! Two devices that talk both ways have two links.
 //!
-//! A link moves bytes between peers. It knows no keys, regions or queue pair states: the engine
-//! decides what a request may do, and a link only promises that every fragment arrives once, whole
-//! and in order, and that a request counts as executed only after its responses have been taken
-//! ([`Link::acknowledged`]).
+//! A link moves bytes between peers. It does not interpret keys, regions or queue pair states: the engine decides what
+//! a request may do, and a link only promises that every fragment arrives once, whole and in order, and that a request
+//! counts as executed only after its responses have been taken ([`Link::acknowledged`]).
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -20,7 +19,7 @@
 //! | [`direct`] | leases: the initiator copies by itself, and the owner can revoke that right |
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
 //! | [`peer`] | more about links to other processes: the peer's identity, the control socket, leases |
-//! | [`any`] | one type for "whatever link this is" |
+//! | [`any`] | one type for every kind of link |
 //! | [`error`] | errors of a link, as values |
 //!
 //! Everything that a peer can write is copied out once and then checked; an invalid value is a [`Malformed`] error,

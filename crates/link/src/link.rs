@@ -36,7 +36,7 @@ pub struct Capabilities {
     pub inline_max: u32,
     /// The maximum payload of one fragment.
     pub fragment_max: u32,
-    /// Whether the responder can reach the requester's memory ([`Link::pull`], [`Link::push`]).
+    /// Whether the responder can copy from and to the requester's memory ([`Link::pull`], [`Link::push`]).
     pub remote_iovec: bool,
     /// The payload size from which a remote iovec is worth its system call; but see [`Link::prefers_fragments`].
     pub remote_iovec_min: u32,
@@ -44,7 +44,7 @@ pub struct Capabilities {
     pub direct: bool,
 }
 
-/// The maximum length of a remote iovec.
+/// The maximum number of ranges in a remote iovec.
 pub const REMOTE_IOVEC_MAX: usize = 13;
 
 /// A list of ranges of the requester's memory, copied out of the ring.
@@ -160,7 +160,7 @@ pub trait Link {
     /// Frees the slot of the response. Does nothing if there was none.
     fn response_done(&mut self);
 
-    /// Every request with a smaller ticket is executed, and its responses have been taken.
+    /// The ticket below which every request has been executed and its responses have been taken.
     ///
     /// # Errors
     /// The peer broke the protocol; the link is down.

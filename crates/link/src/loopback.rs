@@ -130,7 +130,7 @@ impl Link for Loopback {
 
     #[inline]
     fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
-        // Includes the other end's acknowledgements of our responses; otherwise they would seem new forever.
+        // Also reads the acknowledgements of responses; otherwise they would count as pending forever.
         self.responder.refresh()?;
         self.requester.refresh()
     }

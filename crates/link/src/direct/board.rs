@@ -64,7 +64,7 @@ impl Board {
         }
     }
 
-    /// Prevents new copies when the link is closing and no more requests can arrive.
+    /// Withdraws every lease, so that no new copy begins. For the end of the link, when no more requests can arrive.
     pub(crate) fn withdraw_all(&self) {
         for index in 0..LEASES {
             if let Some(word) = self.own.generation(index) {

@@ -269,7 +269,7 @@ impl DirectMap {
         }
     }
 
-    /// Copies in parts of 256 KiB, each under its own announcement.
+    /// Copies in parts of at most 256 KiB, each under its own announcement.
     #[inline(always)]
     fn in_chunks(
         &mut self,

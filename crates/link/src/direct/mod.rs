@@ -1,7 +1,7 @@
 //! Direct leases: the initiator maps the owner's memory and copies directly.
 //!
 //! No request travels and the owner's processor does nothing, so an 8-byte write takes a few nanoseconds, and a large
-//! one as long as `memcpy`. It is a *lease* because the owner can revoke it and knows when the last copy has ended:
+//! one as long as `memcpy`. It is a *lease* because the owner can revoke it and can tell when the last copy has ended:
 //!
 //! * The owner keeps a *generation word* for each lease in its half of the link. The initiator keeps an *in-use word*
 //!   for each lease in its own half.

@@ -1,9 +1,9 @@
 //! One end of a link: our sender, our receiver, and the acknowledgements between them.
 //!
 //! The ack word of a half says in one store how many fragments its owner has consumed and how many responses it had
-//! sent by then. A requester trusts it only if `acked <= consumed <= produced` and if that many responses are
-//! possible, and it uses the count only after it has taken the responses that it counts. So a success, which is
-//! only an acknowledgement, can never overtake a NAK.
+//! sent by then. A requester trusts the word only if `acked <= consumed <= produced` and that many responses are
+//! possible, and it uses `consumed` only after it has taken all those responses. So a success, which is only an
+//! acknowledgement, can never overtake a NAK.
 
 use super::half::{Half, KeepMapped};
 use super::receiver::{Cursor, Receiver};
@@ -106,7 +106,7 @@ impl End {
 
     // ---- sending
 
-    /// Sends a fragment; returns `Full` also if the link is down (the caller knows the difference).
+    /// Sends a fragment; returns `Full` also if the link is down (the caller tells the two apart).
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -212,7 +212,7 @@ impl End {
         if self.waiting.get().is_none() {
             self.waiting.set(Some((consumed, responses)));
         } else {
-            // The newest word must be read again.
+            // Makes a later call read the newest word again.
             self.receiver
                 .cursor()
                 .ack_seen
@@ -245,7 +245,8 @@ impl End {
             Err(malformed) => Err(self.break_with(malformed)),
             Ok(some) => {
                 if self.receiver.is_ack_due() {
-                    // The peer has read the word, so prefetch its cache line before writing it.
+                    // The peer's reads took the cache line of our ack word from us, so prefetch the line before writing
+                    // it.
                     prefetch_write(self.own.ack().as_ptr().cast());
                 }
                 Ok(some)
@@ -286,7 +287,7 @@ impl End {
 
     // ---- polling and sleeping
 
-    /// Whether there is anything to take or to report, also that the peer broke the protocol.
+    /// Whether there is anything to take or to report, including that the peer broke the protocol.
     #[inline(always)]
     pub(crate) fn pending(&self) -> bool {
         self.receiver.is_ready()
@@ -300,8 +301,8 @@ impl End {
             || self.broken.get().is_some()
     }
 
-    /// Called at the end of each step. It counts as a poll that found nothing (and publishes the acknowledgement if it
-    /// is due), and records the responses that the peer has taken, which a responder does not poll for.
+    /// Call it at the end of each step. Counts as a poll that found nothing (and publishes the acknowledgement if it is
+    /// due), and records how many responses the peer has taken, which a responder does not poll for.
     #[inline]
     pub(crate) fn tidy(&self) {
         if self.receiver.count_empty() {
@@ -355,7 +356,7 @@ impl End {
     }
 }
 
-/// A view of a link without its lock, which says whether there is work.
+/// Says whether a link has work, without the link's lock.
 ///
 /// Any thread may use it while another one uses the link; results may be outdated at once. It keeps the shared memory
 /// mapped.

@@ -67,7 +67,7 @@ impl Geometry {
         u64::from(self.slots / 2)
     }
 
-    /// How many payload bytes whole fragments can have in total before any is acknowledged.
+    /// How many payload bytes can be in flight in fragments of the maximum size before any is acknowledged.
     pub(crate) fn room(&self) -> u64 {
         let fragment = u64::from(self.fragment_max);
         self.window().min(u64::from(self.payload) / fragment) * fragment
@@ -102,8 +102,8 @@ impl std::fmt::Debug for KeepMapped {
 
 /// Pointers into one half.
 ///
-/// Invariant: `base` is aligned to 128 bytes and valid for `geometry.bytes()` bytes (for writing, if it is the own
-/// half) as long as the [`KeepMapped`] that travels with it lives, and `geometry` has passed [`Geometry::check`]. Other
+/// Invariant: `base` is aligned to 128 bytes and valid for `geometry.bytes()` bytes (for writing, if the half is our
+/// own) as long as the [`KeepMapped`] that travels with it lives, and `geometry` has passed [`Geometry::check`]. Other
 /// processes may change a peer's half at any time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Half {
@@ -154,7 +154,7 @@ impl Half {
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
 
-    /// Writes the identity (only in the own half).
+    /// Writes the identity (only in our own half).
     pub(crate) fn identify(&self) {
         for (i, word) in self.geometry.words().into_iter().enumerate() {
             self.word(i * 8).store(word, Ordering::Relaxed);
@@ -266,7 +266,7 @@ pub(crate) struct HeapHalf {
     lines: Box<[Line]>,
 }
 
-/// The alignment of a half, which is part of its format: no padding.
+/// 128 bytes, with the alignment that the format of a half requires.
 #[repr(C, align(128))]
 #[derive(Default)]
 struct Line([AtomicU64; 16]);

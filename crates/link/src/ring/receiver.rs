@@ -1,7 +1,7 @@
 //! The consuming side of a ring: the slots and payload of the peer's half, mapped read-only.
 //!
-//! A private index gives the next slot. Other threads of this process can read it ([`Cursor`]), so that a poller needs
-//! no lock.
+//! A private index selects the next slot. Other threads of this process can read it ([`Cursor`]), so that a poller
+//! needs no lock.
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};

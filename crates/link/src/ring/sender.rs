@@ -86,8 +86,8 @@ impl Sender {
             if !self.stopped.get() {
                 self.limit.set(acked + self.own.geometry().window());
             }
-            // `acked` is at least 1 here, and its slot cannot have been reused, because the window is smaller than
-            // the ring.
+            // `acked` is at least 1 here, and the slot of the last acknowledged fragment cannot have been reused,
+            // because the window is smaller than the ring.
             let last = (acked - 1) as usize & (self.ends.len() - 1);
             self.tail.set(self.tail.get().max(self.ends[last]));
             if self.head == self.tail.get() {
@@ -116,7 +116,7 @@ impl Sender {
         self.has_slot() && self.reserve(self.own.geometry().fragment_max).is_some()
     }
 
-    /// The position of a fragment of `len` bytes: (start, new head), counted in total.
+    /// The position of a fragment of `len` bytes: (start, new head), as total byte counts like `head`.
     #[inline]
     fn reserve(&self, len: u32) -> Option<(u64, u64)> {
         let size = u64::from(self.own.geometry().payload);

@@ -10,7 +10,7 @@
 //! | 40 | 8 | `imm: u32`, `total: u32` |
 //! | 48 | 208 | payload, or operands, or a payload offset, or a remote iovec |
 //!
-//! A message that needs no header fields from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there:
+//! A send that needs no header fields from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there:
 //! header and payload then usually fit into one cache line, so the reader has one cache miss.
 //!
 //! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value [`PAYLOAD_IN_RING`] says that
@@ -28,7 +28,7 @@ compile_error!("slots are little-endian words; another byte order needs swaps he
 pub(crate) const PAYLOAD: usize = 48;
 /// The offset of the payload of a short send.
 const SHORT_PAYLOAD: usize = 24;
-/// The operation of a message with a short header.
+/// The operation of a send with a short header.
 const SHORT_SEND: u8 = 7;
 /// The maximum payload in a slot.
 pub(crate) const INLINE_MAX: u32 = (SLOT - PAYLOAD) as u32;
@@ -139,7 +139,7 @@ pub(crate) fn is_current(first: u64, index: u64) -> bool {
 /// `slot` is readable for 256 bytes and aligned to 8.
 ///
 /// # Errors
-/// The header breaks a rule of the table above.
+/// The header is invalid, and why.
 #[inline(always)]
 pub(crate) unsafe fn read(
     slot: *const u8,
@@ -193,7 +193,7 @@ pub(crate) unsafe fn read(
         let wanted = match op {
             Op::Send | Op::Write => Some(header.len),
             Op::Read if header.len == 0 => Some(header.total),
-            // "Your read has been pushed."
+            // The notification that the data of a read has been pushed.
             Op::ReadData if header.len == 0 && extension == 0 => {
                 return Ok((header, Body::Inline(PAYLOAD)));
             }
@@ -330,7 +330,7 @@ pub(crate) fn read_bytes(
 mod tests {
     use super::*;
 
-    /// The words of a valid slot with this (op, flags, extension, len).
+    /// The bytes of a slot with these fields; all others are zero.
     fn slot(op: u8, flags: HeaderFlags, extension: u16, len: u32) -> [u8; SLOT] {
         let mut bytes = [0; SLOT];
         bytes[4] = op;
@@ -536,7 +536,7 @@ mod tests {
             for at in (0..SLOT).step_by(8) {
                 put(&mut bytes, at, next());
             }
-            // The input is often nearly valid.
+            // Three of four inputs are nearly valid.
             if next() % 4 != 0 {
                 bytes[4] = [1, 2, 3, 4, 5, 6, 7, 64, 65, 66][next() as usize % 10];
                 bytes[5] &= 0xb7;

@@ -67,7 +67,7 @@ pub struct Acceptor {
 pub enum Greeting {
     /// A link.
     Link(LinkRequest),
-    /// Something else, which the device understands.
+    /// Something else, which the device interprets.
     Other(Stranger),
 }
 
@@ -138,7 +138,7 @@ impl Acceptor {
             }
             Frame::Known(..) => Err(Malformed::new("a first packet of the wrong kind").into()),
             Frame::OtherVersion(version) => {
-                // The packet's header tells the other side our version.
+                // The refusal's header carries our version to the other side.
                 refuse(socket, "the versions of rkey differ");
                 Err(HandshakeError::Version(version))
             }
@@ -180,7 +180,7 @@ impl LinkRequest {
     /// Makes the link, as its responder.
     ///
     /// # Errors
-    /// No link was made; the other side got the reason if possible.
+    /// No link was made. If its segment cannot be used, the other side is told so.
     pub fn accept(self) -> Result<ShmLink, HandshakeError> {
         let Self {
             local,

@@ -111,7 +111,7 @@ impl PeerProcess {
             let mut step = buffer(len);
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 let inside = peer_access.enter()?;
-                // SAFETY: `for_chunks` gives at most as many bytes as the buffer has.
+                // SAFETY: `for_chunks` passes at most as many bytes as the buffer has.
                 unsafe { cma_read_with(permit, pid, step.as_mut_ptr(), src, len) }
                     .map_err(explain)?;
                 drop(inside);
@@ -155,14 +155,15 @@ impl PeerProcess {
                     .map_err(PullError::Local)?;
                 let _inside = peer_access.enter()?;
                 let pid = self.check_alive()?;
-                // SAFETY: `for_chunks` gives at most as many bytes as the buffer has.
+                // SAFETY: `for_chunks` passes at most as many bytes as the buffer has.
                 unsafe { cma_write_with(permit, pid, step.as_ptr(), dst, len) }.map_err(explain)
             })
         }
     }
 }
 
-/// Room for a part of `len` bytes that are not the process's own memory (an accelerator's, or a simulation's).
+/// A buffer for a part of `len` bytes in memory that the system call cannot access (an accelerator's, or a
+/// simulation's).
 fn buffer(len: u64) -> Vec<u8> {
     vec![0; len.min(CHUNK) as usize]
 }

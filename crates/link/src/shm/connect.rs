@@ -43,7 +43,7 @@ pub enum Step<T> {
     Done(T),
 }
 
-/// The first packet of a connection, header checked.
+/// The next packet, if one has arrived. The end of the connection is an error.
 pub(crate) fn expect_packet(socket: &Socket) -> Result<Option<Packet>, HandshakeError> {
     match socket.receive() {
         Ok(Received::Nothing) => Ok(None),

@@ -27,7 +27,7 @@ pub const CONTROL_MAX: usize = PACKET_MAX - HEADER;
 pub(crate) enum Kind {
     /// Requests a link; carries the requester's segment, and the permit to access its memory.
     Hello = 1,
-    /// Grants the link; carries the responder's segment.
+    /// Accepts the link; carries the responder's segment.
     Welcome = 2,
     /// The reason of a refusal, as text.
     Refusal = 3,
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Control = 5,
 }
 
-/// The sizes of a segment, as a packet gives them.
+/// The sizes of a segment, as packets carry them.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Sizes {
     slots: u32,

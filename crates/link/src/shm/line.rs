@@ -55,8 +55,8 @@ impl Line {
     }
 
     /// Takes the next event, or `None` if none is waiting. Call it when the socket is readable, until it returns
-    /// `None`, [`Event::Gone`] or [`Event::Malformed`]. Limit the packets per call to `patience`, because a peer can
-    /// send without end.
+    /// `None`, [`Event::Gone`] or [`Event::Malformed`]. Take only a limited number of events at a time, because a peer
+    /// can send without end.
     pub fn next_event(&self) -> Option<Event> {
         if self.gone.load(Ordering::Relaxed) {
             return Some(Event::Gone);

@@ -187,8 +187,8 @@ impl ShmLink {
         self.end.role() == Role::Requester
     }
 
-    /// Whether this side can access the peer's memory (for diagnosis; [`Capabilities::remote_iovec`] decides about
-    /// payload).
+    /// Whether this side can access the peer's memory (for diagnosis; [`Capabilities::remote_iovec`] says whether
+    /// remote iovecs can be used).
     pub fn peer_memory_is_reachable(&self) -> bool {
         self.reachable
     }
@@ -198,8 +198,8 @@ impl ShmLink {
         &self.process
     }
 
-    /// Ends all access to this process's memory over the link; `None` at the responder. Going down or dropping the
-    /// link does the same.
+    /// Control over the peer's access to this process's memory; `None` at the responder. Taking down or dropping the
+    /// link also ends that access.
     pub fn peer_access(&self) -> Option<PeerAccess> {
         self.is_requester().then(|| self.peer_access.clone())
     }

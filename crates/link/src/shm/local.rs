@@ -1,4 +1,4 @@
-//! What every link of this process shares: the device's identity, the sizes of the rings, and the allowed users.
+//! What all links of a device share: the device's identity, the sizes of the rings, and the allowed users.
 
 use super::hello::Probe;
 use super::socket::Policy;

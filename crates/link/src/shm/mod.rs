@@ -1,6 +1,6 @@
 //! Shared memory between two processes on one host.
 //!
-//! # Protocol, version 2
+//! # Protocol, version 3
 //!
 //! **Finding each other.** A device listens on an abstract Unix address ([`Listener`]); others
 //! connect to that ([`Connector`]). The socket is of type `SOCK_SEQPACKET`, and
@@ -25,9 +25,9 @@
 //! `process_vm_readv`; if they match, the kernel permits the access, and this is the right process. The responder's result
 //! is in the welcome: it decides whether remote iovecs can be used.
 //!
-//! **Segments.** Each side creates one memfd, maps it, and seals it so that no other mapping, not even its own,
-//! can write or resize it; the other side maps it read-only. So everything
-//! that a peer can change is in one mapping, and the peer cannot change what we have written.
+//! **Segments.** Each side creates one memfd, maps it, and seals it so that nothing can resize it and no further
+//! mapping can write to it, not even one of its own; the other side maps it read-only. So a peer can change only its
+//! own segment, and never what we have written.
 //!
 //! | offset | what | written |
 //! | --- | --- | --- |
@@ -41,10 +41,11 @@
 //! | 20480 | slots of 256 bytes | each fragment |
 //! | after them | payload ring | fragments of more than 208 bytes |
 //!
-//! **Slots.** The n-th fragment (from 0) goes to slot n modulo the number of slots; its first word is stored last and begins
-//! with n + 1 (u32), which tells the reader that the slot is new. Fields: see `ring/slot.rs`. At most half of the slots are
-//! unacknowledged at a time. Payload of more than 208 bytes is contiguous in the payload ring, aligned to 64 bytes; the rest
-//! at the end of the ring is skipped. It is freed by the acknowledgement of its slot.
+//! **Slots.** The n-th fragment (from 0) goes to slot n modulo the number of slots; its first word is stored last and
+//! begins with n + 1 (u32), which tells the reader that the slot is new. Fields: see `ring/slot.rs`. At most half of
+//! the slots are unacknowledged at a time. Payload of more than 208 bytes is contiguous in the payload ring, aligned to
+//! 64 bytes; if it does not fit before the end of the ring, the rest of the ring is skipped. The acknowledgement of its
+//! slot frees it.
 //!
 //! **Acknowledgements.** The ack word is written when 16 fragments or a quarter of the payload ring are unreported, after 24
 //! polls without success, when a fragment requests it (`ACK_NOW`), and before sleeping. A requester uses the count only

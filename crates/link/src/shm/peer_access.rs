@@ -61,15 +61,15 @@ impl PeerAccess {
         }
     }
 
-    /// Requester: no pull and no push begins from now on. The responder will refuse remote iovecs that are still in
-    /// flight.
+    /// Requester: prevents further pulls and pushes. Those of remote iovecs that are still in flight fail at the
+    /// responder with [`PullError::Gone`].
     pub fn forbid(&self) {
         self.own.revoked().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.withdraw();
     }
 
-    /// Whether calls can no longer begin.
+    /// Withdraws the permit; returns whether no further call can begin.
     fn withdraw(&self) -> bool {
         self.permit.as_ref().is_none_or(|permit| permit.withdraw())
     }
@@ -79,7 +79,8 @@ impl PeerAccess {
     /// protocol does not allow is pointless.
     ///
     /// Threads are visible only in PID namespaces that we see, and a thread counts as asleep or frozen only if the
-    /// kernel reports its current call. Checking many threads ends at `deadline`, without a result.
+    /// kernel reports its current call. If the peer has many threads, the check gives up at `deadline` and returns
+    /// false.
     pub fn is_at_rest(&self, deadline: Instant) -> bool {
         fence(Ordering::SeqCst);
         if self.peer.busy().load(Ordering::Acquire) != BUSY || self.process.is_dead() {

@@ -17,7 +17,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The longest packet.
+/// The maximum length of a packet, in bytes.
 pub const PACKET_MAX: usize = 16 << 10;
 /// The maximum number of file descriptors of one packet.
 pub const FDS_MAX: usize = 4;
@@ -80,7 +80,7 @@ pub(crate) enum Received {
     End,
 }
 
-/// A connected, non-blocking socket that keeps packets apart.
+/// A connected, non-blocking socket that preserves packet boundaries.
 #[derive(Debug)]
 pub(crate) struct Socket(OwnedFd);
 
@@ -251,8 +251,8 @@ impl Socket {
         peer_credentials(&self.0)
     }
 
-    /// A descriptor of the other process, which cannot be confused with a later one of the same PID. `None` if
-    /// neither the socket nor the PID gives one.
+    /// A descriptor of the other process, which cannot be confused with a later one of the same PID. `None` if it can
+    /// be had neither from the socket nor by the PID.
     pub(crate) fn process(&self) -> Option<PidFd> {
         const SO_PEERPIDFD: libc::c_int = 77;
         let mut fd: libc::c_int = -1;
@@ -271,7 +271,7 @@ impl Socket {
             // SAFETY: the kernel has just given us this descriptor.
             return Some(PidFd::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
         }
-        // An older kernel: the PID may be reused between the two calls, which the nonce of the probe would show.
+        // An older kernel: the PID may be reused between the two calls. Then the probe does not find the nonce.
         PidFd::open(self.credentials().ok()?.pid?).ok()
     }
 }
