@@ -69,7 +69,7 @@ impl Denial {
         let words = self.words();
         match &self.reason {
             Reason::UnknownKey => match self.key {
-                // A key that the program chose may have been in use before.
+                // The device does not record whether a requested key was in use before.
                 NamedKey::Remote(WireKey::Requested(_)) => write!(
                     out,
                     "unknown {}: no {} of the {} has it",
@@ -136,7 +136,7 @@ impl Denial {
         }
     }
 
-    /// The reasons that lie in the address or the length.
+    /// Writes the reasons that concern the address or the length.
     fn why_not_there(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let noun = self.noun();
         match &self.reason {
@@ -432,7 +432,7 @@ impl Denial {
         }
     }
 
-    /// Advice if the request named local memory wrongly. Both sides may read this.
+    /// Advice if the request named local memory wrongly. Either side may read it.
     fn local_advice(&self) -> Option<String> {
         let words = self.words();
         let a_region = with_article(words.region);
@@ -464,7 +464,7 @@ impl Denial {
         }
     }
 
-    /// What the attempt needs of the memory.
+    /// What the memory must be for the attempt.
     fn usable(&self) -> &'static str {
         match self.attempt {
             Attempt::Remote(Operation::Read)

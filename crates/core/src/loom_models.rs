@@ -339,7 +339,7 @@ impl World {
     }
 }
 
-/// This model has so many steps that loom tries it with at most three preemptions.
+/// Runs a model with so many steps that loom tries at most three preemptions.
 fn long_model(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -399,7 +399,7 @@ fn bind_against_close_into_a_magazine() {
     });
 }
 
-/// Counts are exact again when a magazine is emptied while its thread uses it.
+/// Counts stay exact when another thread empties a magazine that its own thread is using.
 #[test]
 fn settling_against_registering() {
     long_model(|| {

@@ -3,18 +3,19 @@
 //! A [`Magazine`] contains *ready* slots, which are claimed and have their keys already, and slots of regions that it has
 //! *ended*. Registering takes a ready slot, fills it and makes it live. Deregistering an idle region ends it and claims its
 //! slot for the next use in one step ([`Slab::reclaim`](rkey_base::slab::Slab::reclaim)). Only when the ready slots are used
-//! up, or too many have ended, does the thread take the table's lock, and give all ended slots new keys at once.
+//! up, or too many have ended, does the thread take the table's lock. It then gives all ended slots new keys at once or,
+//! if ready slots are left, frees the ended ones.
 //!
 //! **Keys.** A ready slot's key is in the table of keys but grants nothing; a peer that uses it gets the same denial as
-//! for a number that was never issued. The key of an ended slot becomes stale with its generation; it leaves the table of
-//! keys just before the slot gets another key or is freed.
+//! for a number that was never issued. The key of an ended slot becomes stale with its generation; the table of keys
+//! marks it as stale just before the slot gets another key or is freed.
 //!
 //! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in addition:
 //! these are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::empty_all_magazines`]
 //! empties all magazines and checks again. Inspection subtracts what is prepaid.
 //!
-//! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to empty it. The order is:
-//! the table's lock, a magazine's, that of the requested keys.
+//! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to empty the magazine.
+//! Locks are taken in this order: the table's, a magazine's, that of the requested keys.
 
 use crate::entry::{Entry, NONE, flag};
 use crate::grant::Deregistering;
@@ -45,10 +46,10 @@ pub struct Magazine {
 pub(crate) struct Stock {
     /// The domain in which its slots count as regions.
     domain: DomainId,
-    /// Bytes that are counted, but not registered.
+    /// Prepaid bytes: the table counts them, but no region has them.
     bytes: u64,
     ready: Vec<ReadySlot>,
-    /// Slots and their next generations; their keys were those of the generations before.
+    /// Slots with their next generations. Their last keys belong to the generations before those.
     ended: Vec<(u32, u32)>,
 }
 
@@ -197,7 +198,7 @@ impl Protection {
             }
         }
         let Some(ready) = stock.ready.last().copied() else {
-            return Err(CoreError::NoSuchDomain(spec.domain)); // cannot happen: it is restocked
+            return Err(CoreError::NoSuchDomain(spec.domain)); // cannot happen: `restock` has added one
         };
         let id = ready.id();
         if let Some(key) = requested {
@@ -252,21 +253,21 @@ impl Protection {
     /// Like [`Self::revoke_and_deregister`], usually without the table's lock.
     ///
     /// # Errors
-    /// Same as for [`Self::revoke_and_deregister`].
+    /// Same as [`Self::revoke_and_deregister`].
     #[inline]
     pub fn revoke_and_deregister_into(
         &self,
         magazine: &Magazine,
         region: RegionId,
     ) -> Result<Deregistering<'_>, CoreError> {
-        // A region with windows or bindings is held.
+        // `end_idle` refuses a region with windows or bindings, because such a region is held.
         match self.end_idle(magazine, region) {
             Some(closing) => Ok(closing),
             None => self.revoke_and_deregister(region),
         }
     }
 
-    /// Ends a region that is neither pinned nor held, unless its slot is in its last generation.
+    /// Ends a region that is neither pinned nor held. `None` if it is, or if its slot is in its last generation.
     #[inline]
     fn end_idle(&self, magazine: &Magazine, region: RegionId) -> Option<Deregistering<'_>> {
         let RegionId { index, generation } = region;
@@ -297,7 +298,7 @@ impl Protection {
         Some(Deregistering::new(self, None, false))
     }
 
-    /// Returns the contents of all magazines, so that the counts are exact. The caller has the table's lock.
+    /// Returns the contents of all magazines to the table, so that the counts are exact. The caller has the table's lock.
     #[cold]
     pub(crate) fn empty_all_magazines(&self, registry: &mut Registry) {
         let magazines = std::mem::take(&mut registry.magazines);
@@ -307,8 +308,8 @@ impl Protection {
         registry.magazines = magazines;
     }
 
-    /// Makes sure that a magazine has a slot in this domain and this many bytes. `None` if that is not possible now, or not
-    /// at all.
+    /// Makes sure that a magazine has a ready slot that counts in this domain, and this many prepaid bytes. `None` if the
+    /// limits do not allow that, or the domain is not open.
     #[cold]
     fn restock<'a>(
         &self,
@@ -372,7 +373,7 @@ impl Protection {
                 None => self.free(registry, domain, index, generation),
             }
         }
-        // Keeps the memory.
+        // Reuses the vector's memory.
         stock.ended = ended;
     }
 
@@ -384,7 +385,7 @@ impl Protection {
         }
     }
 
-    /// The key of a slot's generation before `next` leaves the table of keys.
+    /// Marks the key of a slot's generation before `next` as stale.
     #[inline]
     fn end_key(&self, registry: &Registry, index: u32, next: u32) {
         let key = registry.remote_key(index);
@@ -412,7 +413,7 @@ impl Protection {
         stock.bytes = 0;
     }
 
-    /// Ends a region whose domain is not the magazine's, and counts that at once.
+    /// Frees the slot of an ended region whose domain is not the magazine's, and updates the counts.
     #[cold]
     fn count_ended(&self, domain: DomainId, rights: u32, slot: Claimed<'_, Entry>) {
         let mut registry = self.registry.lock();

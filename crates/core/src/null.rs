@@ -12,13 +12,13 @@ use crate::{Access, CoreError, DomainId, Limit, MemoryKind, Reason, Region};
 use rkey_base::range::VaRange;
 
 impl Protection {
-    /// Creates a null region. Its grants name, as often as needed, the bytes of `zeros` for reads and of `sink` for
-    /// writes. Both belong to the caller, who never changes the first and never reads the second.
+    /// Creates a null region. Its grants name the bytes of `zeros` for reads and of `sink` for writes, repeated to the
+    /// length of the access. Both belong to the caller, who never changes `zeros` and never reads `sink`.
     ///
     /// The region has local rights only and keeps them: it can be deregistered, but not changed.
     ///
     /// # Errors
-    /// [`CoreError::Empty`], limits, [`CoreError::NoSuchDomain`].
+    /// [`CoreError::Empty`], [`CoreError::LimitReached`], [`CoreError::NoSuchDomain`].
     pub fn register_null(
         &self,
         domain: DomainId,
@@ -36,7 +36,7 @@ impl Protection {
         self.enter(Filling {
             geometry: Geometry {
                 start: 0,
-                // It occupies no memory and does not count towards the limits.
+                // It occupies no memory, so it does not count towards the limits on bytes.
                 len: 0,
                 base: 0,
                 flags,

@@ -1,7 +1,7 @@
 //! Raw keys: everything a peer needs to reach a region, as bytes, and the table that maps them to numbers at the peer.
 //!
-//! libfabric's raw keys use this (FI-008 to FI-010), and any key may: mapping gives a 64-bit number that a request
-//! carries instead of the key itself.
+//! This is for libfabric's raw keys (FI-008 to FI-010), but works for any key: mapping a raw key returns a 64-bit number
+//! that the program's requests name instead of the key itself.
 
 use crate::{Key, WireKey};
 use rkey_base::lock::SpinLock;
@@ -72,7 +72,7 @@ impl RawKey {
     }
 }
 
-/// Raw keys from peers, mapped to numbers that requests can carry. A number is reused only after 2^32 others of its
+/// Raw keys from peers, mapped to numbers that requests can name. A number is reused only after 2^32 others of its
 /// slot.
 #[derive(Default)]
 pub struct RawKeyMap {
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(RawKey::from_bytes(&wrapping.to_bytes()), None);
     }
 
-    /// A mapped number names the key until it is unmapped, and never again. A second unmap is an error. Repeated
-    /// mapping does not grow the table.
+    /// A number names its key until it is unmapped, and never again. A second unmap returns `None`. Mapping and unmapping
+    /// repeatedly does not grow the table.
     #[test]
     fn numbers_are_released_and_not_revived() {
         let map = RawKeyMap::default();

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Which addresses requests use for the bytes of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Addressing {
-    /// Virtual addresses in the owner's process. In a scatter list every segment can be reached, and an access must
-    /// stay inside one.
+    /// Virtual addresses in the owner's process. With a scatter list, an access can reach any segment but must stay inside
+    /// one.
     #[default]
     Virtual,
     /// From zero; the segments of a scatter list follow each other without gaps.
@@ -47,7 +47,7 @@ pub struct RegionSpec<'a> {
     pub disabled: bool,
     /// The remote key that the program requests (libfabric); ignored for regions without remote rights.
     pub requested_key: Option<u64>,
-    /// Can be enabled only with an endpoint tied to it, and serves only that endpoint (FI-076).
+    /// Can be enabled only after an endpoint is bound to it, and serves only that endpoint (FI-076).
     pub needs_endpoint: bool,
     /// Serves only this peer ([`Accessor::peer`](crate::Accessor)).
     pub peer: Option<u32>,
@@ -86,7 +86,7 @@ pub struct Region {
     pub id: RegionId,
     /// The key for this side's own requests.
     pub local_key: LocalKey,
-    /// For peers.
+    /// The key for peers.
     pub key: Key,
     /// The requested key, if there is one; peers may use either key.
     pub requested: Option<u64>,

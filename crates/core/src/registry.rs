@@ -1,4 +1,4 @@
-//! The owner's operations on regions: register, enable, tie, re-register, close.
+//! The owner's operations on regions: register, enable, bind to an endpoint or a counter, deregister.
 
 use crate::entry::{Entry, NONE, flag};
 use crate::grant::Deregistering;
@@ -106,7 +106,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Removes the endpoint again, even from an enabled region, which is then unreachable if it needs one.
+    /// Unbinds the endpoint, even from an enabled region. A region that needs an endpoint is then unreachable.
     ///
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
@@ -117,7 +117,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Ties a region to a counter of accesses; grants name it.
+    /// Binds a region to a counter of accesses, which its grants name.
     ///
     /// # Errors
     /// Same as [`Self::bind_endpoint`].
@@ -131,7 +131,7 @@ impl Protection {
         )
     }
 
-    /// Removes the counter again.
+    /// Unbinds the counter.
     ///
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
@@ -150,7 +150,7 @@ impl Protection {
     pub fn deregister(&self, region: RegionId) -> Result<Deregistering<'_>, CoreError> {
         let mut registry = self.registry.lock();
         let entry = self.region(region)?;
-        // If the region ends meanwhile (into a magazine), these are another region's, and `end` fails.
+        // If the region ends meanwhile (into a magazine), these values are another region's, and `end` fails.
         let windows = entry.link.load(Ordering::Relaxed);
         let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::tied(place).is_some());
         if windows > 0 || bindings != [false; 2] {
@@ -294,8 +294,8 @@ impl Protection {
         }
     }
 
-    /// Fills a slot with a region, whose domain is known to be open. The region `replaced`, which the caller holds, is about
-    /// to end: its bytes are released, and its requested key is taken away from it.
+    /// Fills a slot with a region, whose domain must be open. The caller holds the region `replaced` and ends it next:
+    /// its bytes do not count against the limit, and it loses its requested key here.
     #[inline]
     pub(crate) fn place(
         &self,
@@ -305,7 +305,7 @@ impl Protection {
     ) -> Result<Region, CoreError> {
         let released = replaced.map_or(0, |old| old.len.load(Ordering::Relaxed));
         let bytes = self.room_for(registry, it.geometry.len, released)?;
-        // This comes first because it may need magazines, whose locks precede that of the requested keys.
+        // This comes first because it may empty magazines, whose locks are taken before that of the requested keys.
         let ready = self.ready_slot_of_all(registry);
         let full = || reached(Limit::KeySlots, u64::from(self.slots.capacity()));
         if it.requested.is_some() || replaced.is_some_and(|old| old.requested().is_some()) {
@@ -332,7 +332,7 @@ impl Protection {
             true => claimed.publish_held(),
             false => claimed.publish(),
         }
-        registry.bytes = bytes.wrapping_add(released); // `end` removes them again
+        registry.bytes = bytes.wrapping_add(released); // `end` subtracts `released`
         registry.regions += 1;
         registry.region_came(domain, rights)?;
         Ok(Region {
@@ -415,7 +415,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Returns the requested key that was just taken from a region to that region, under the same lock.
+    /// Gives a region back the requested key that it has just lost, under the same lock.
     pub(crate) fn restore_requested(
         &self,
         adding: &Adding<'_>,
@@ -430,10 +430,10 @@ impl Protection {
         }
     }
 
-    /// Ends a live region that has no children.
+    /// Ends a live region that nothing is bound to.
     ///
     /// # Errors
-    /// [`CoreError::NoSuchRegion`]: it has ended already, which cannot be if the caller holds it.
+    /// [`CoreError::NoSuchRegion`] if it has already ended, which cannot happen while the caller holds it.
     #[inline]
     pub(crate) fn end(
         &self,
@@ -482,7 +482,7 @@ impl Protection {
         }
     }
 
-    /// Removes the requested key.
+    /// Removes a region's requested key, and returns it.
     #[inline]
     pub(crate) fn forget_requested(&self, region: RegionId, entry: &Entry) -> Option<u64> {
         let key = entry.requested()?;

@@ -1,12 +1,12 @@
 //! Requested keys (libfabric): a lock-free map from a domain and a 64-bit key to a slot.
 //!
 //! A hash table of buckets of eight cells. When a key finds no free cell, a level with four times the cells is added;
-//! existing levels stay in place, so readers never see a table move. A cell's target is written last and removed first,
-//! and a reader reads it before and after the key: it trusts only what did not change. The caller that finds a target
-//! pins the slot; the pin fails if the slot no longer has that key.
+//! existing levels stay in place, so readers never see a table move. A cell's target is written last and removed first.
+//! A reader reads the target before and after the key, and ignores the cell if the target has changed. The caller then
+//! pins the slot that it found; the pin fails if the slot no longer has that key.
 //!
 //! With many keys, the cost of a lookup is the cache lines that it touches. A bucket is two adjacent lines, and a
-//! lookup starts with the one where the key was stored if there was room.
+//! lookup starts with the line in which the key was stored if it had room.
 
 use crate::key::GENERATIONS;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -44,7 +44,7 @@ pub(crate) struct Requested {
     /// The number of levels.
     grown: AtomicUsize,
     factor: u64,
-    /// The thread that adds keys holds it. It is the last lock that a thread takes.
+    /// Held by the thread that adds keys, which takes no other lock meanwhile.
     adding: SpinLock<()>,
 }
 
@@ -164,7 +164,7 @@ impl Requested {
         cells(level, mixed).next()
     }
 
-    /// Removes a key if it names this region. Takes no lock: the cell belongs to this key until then.
+    /// Removes a key if it names this region. Takes no lock: no other thread changes a cell that is in use.
     #[inline]
     pub(crate) fn remove(&self, domain: DomainId, key: u64, region: RegionId) {
         let mixed = self.mix(domain, key);
@@ -201,7 +201,7 @@ impl Adding<'_> {
     }
 }
 
-/// Whether a cell is that of a key in this domain.
+/// Whether a cell with this target has a key of this domain.
 #[inline]
 fn belongs(target: u64, domain: DomainId) -> bool {
     // `USED` is the bit below the domain.
@@ -217,7 +217,7 @@ fn cells(level: &[Bucket], mixed: u64) -> impl Iterator<Item = &Cell> {
     other.iter().chain(one)
 }
 
-/// The bucket of a key. Levels have a power of two of them.
+/// The bucket of a key. The number of buckets of a level is a power of two.
 #[inline]
 fn bucket(level: &[Bucket], mixed: u64) -> &Bucket {
     &level[(mixed >> 36) as usize & (level.len() - 1)]

@@ -1,4 +1,4 @@
-//! Rules that only some APIs have. The core applies none of them unless a request asks for it.
+//! Rules that only some APIs have. The core applies a rule only if the caller asks for it.
 //!
 //! The three APIs disagree about which rights need which. Each rule is written
 //! once, here. A front end passes the set that its API demands with every registration and every

@@ -1,7 +1,7 @@
 //! Scatter lists: regions of several memory segments, and the side table that stores them.
 //!
-//! Few regions have a scatter list, so a region's slot holds only the list's number. Regions of foreign memory have one as
-//! well, if only of one segment: it says who copies each.
+//! Few regions have a scatter list, so a region's slot holds only the list's number. Regions of foreign memory always have
+//! one, even with a single segment, because it names the copier of each segment.
 
 use crate::grant::Granted;
 use rkey_base::foreign::Copier;
@@ -39,7 +39,7 @@ impl ScatterList {
         })
     }
 
-    /// The same segments, copied by these.
+    /// The same segments with these copiers.
     pub(crate) fn copied_by(self, copiers: &[Copier]) -> Self {
         Self {
             copiers: copiers.into(),
@@ -47,7 +47,7 @@ impl ScatterList {
         }
     }
 
-    /// Another list of the same segments.
+    /// A copy of the list.
     pub(crate) fn again(&self) -> Option<Self> {
         Some(Self::new(&self.ranges())?.copied_by(&self.copiers))
     }
@@ -79,7 +79,7 @@ impl ScatterList {
         offset.checked_add(range.start() - segment.start())
     }
 
-    /// The memory of `len` bytes from `offset` on, in order; `None` unless they are all inside.
+    /// The memory of `len` bytes at `offset`, in order; `None` unless they are all inside.
     pub(crate) fn memory(&self, offset: u64, len: u64) -> Option<Granted> {
         let (first, spans) = self.spans(offset, len)?;
         if self.copiers.is_empty() {
@@ -92,7 +92,7 @@ impl ScatterList {
         Some(Granted::several(spans.into(), copiers.into()))
     }
 
-    /// The ranges of `len` bytes from `offset` on, and the index of the segment in which they begin.
+    /// The ranges of `len` bytes at `offset`, and the index of the segment in which they begin.
     fn spans(&self, offset: u64, len: u64) -> Option<(usize, Vec<VaRange>)> {
         let end = offset.checked_add(len)?;
         if end > self.len {
@@ -145,7 +145,7 @@ impl ScatterLists {
         lists.lists.get(usize::try_from(number).ok()?)?.clone()
     }
 
-    /// Forgets a list.
+    /// Removes a list.
     pub(crate) fn remove(&self, number: u32) {
         let removed = {
             let mut lists = self.lists.lock();

@@ -1,14 +1,14 @@
-//! Sections: checks under a lock that the caller holds anyway. Such checks write nothing to memory.
+//! Sections: checks under a lock that the caller holds anyway. Such checks write nothing that other threads read.
 //!
 //! A pin and its release are two atomic read-modify-writes, several times the cost of the rest of a check. An engine
 //! makes all its checks and copies under its own lock, so it needs no pins: it keeps a [`Section`] behind that lock.
 //!
 //! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back must
-//! make sure that no such grant is left: by exclusive access to the section ([`Section::drain_section`]), or by taking and
+//! show that no such grant is left: by exclusive access to the section ([`Section::drain_section`]), or by taking and
 //! releasing the lock that guards the section ([`SectionLock::drain_section`]). Until one of these has happened after a region was
 //! deregistered or began to change, [`Deregistering::finish`](crate::Deregistering::finish) and
-//! [`Changing::finish`](crate::Changing::finish) refuse. [`SectionLock`] is the only way to share a section between
-//! threads because a section is not `Sync`.
+//! [`Changing::finish`](crate::Changing::finish) refuse. A section is not `Sync`, so threads share it through a
+//! [`SectionLock`].
 
 use crate::check::check_plain_region;
 use crate::denial::{NamedKey, Request};
@@ -39,9 +39,9 @@ const LATELY: usize = 8;
 /// wrapped.
 #[derive(Clone, Copy, Debug)]
 struct Found {
-    /// From which permutation.
+    /// The permutation that the key came from.
     of: u32,
-    /// How often generations had wrapped when the entry was stored.
+    /// How many times generations had wrapped when the entry was stored.
     wraps: u32,
     key: u32,
     slot: (u32, u32),
@@ -51,8 +51,8 @@ impl Protection {
     /// The section of this table. `None` if it already has one.
     #[must_use]
     pub fn section(self: &Arc<Self>) -> Option<Section> {
-        // This and the end of a region have a total order: either the region ends before there is a section, which then sees
-        // that, or its end waits for the section.
+        // This store and the end of a region are totally ordered (`SeqCst`): either the region ends before the section
+        // exists, and the section's checks see that, or the end of the region waits for the section.
         let had_one = self.has_section.swap(true, Ordering::SeqCst);
         let nothing = Found {
             of: 0,
@@ -149,7 +149,7 @@ impl Section {
             && let Some(grant) =
                 self.grant_without_pin(slot, &request, want.needs(), want.alignment())
         {
-            // The generation may have wrapped to the same number; in that case this count has changed.
+            // The slot's generations may have wrapped to this one since the lookup; in that case this count has changed.
             fence(Ordering::Acquire);
             if self.table.keys.wraps() == wraps {
                 return Ok(grant);
@@ -181,7 +181,7 @@ impl Section {
         self.table.check_local(domain, key, addr, len, want)
     }
 
-    /// The slot of a key that is live or was so recently.
+    /// The slot of a key that is live, or was when it was last looked up.
     #[inline]
     fn find(&self, key: u32, wraps: u32) -> Option<(u32, u32)> {
         let place = &self.lately[key as usize % LATELY];
@@ -200,7 +200,7 @@ impl Section {
         Some(slot)
     }
 
-    /// The fast path in a section. Accesses that it does not grant are checked again, with a pin.
+    /// The fast path in a section. The caller checks an access that it does not grant again, with a pin.
     #[inline]
     fn grant_without_pin(
         &self,
@@ -236,8 +236,8 @@ impl AsRef<Self> for Section {
     }
 }
 
-/// A lock around a value that checks in a [`Section`], which the value owns. The section must stay in it: debug builds
-/// check that whenever the lock is taken.
+/// A lock around a value that owns a [`Section`] and makes its checks there. The value must keep that section: debug
+/// builds check this whenever the lock is taken.
 #[derive(Debug)]
 pub struct SectionLock<T> {
     lock: SpinLock<T>,
@@ -253,7 +253,7 @@ impl<T: AsRef<Section>> SectionLock<T> {
         Self { lock, table }
     }
 
-    /// Locks, waiting until that is possible.
+    /// Waits until the lock is free, and takes it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let guard = self.lock.lock();
@@ -261,7 +261,7 @@ impl<T: AsRef<Section>> SectionLock<T> {
         guard
     }
 
-    /// Locks if the lock is free at this moment.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let guard = self.lock.try_lock()?;
@@ -270,7 +270,7 @@ impl<T: AsRef<Section>> SectionLock<T> {
     }
 
     /// Waits until the current holder has unlocked; if the lock is free, this costs only a load. The section's earlier
-    /// grants have then ended, and later checks in it see that the region has ended.
+    /// grants have then ended, and its later checks see the end or change of the region.
     #[inline]
     pub fn drain_section(&self, pending: &mut impl Draining) {
         // The end of a region is a sequentially consistent read-modify-write, and checks read it with a sequentially
@@ -285,7 +285,7 @@ pub trait Draining: drained::SectionDrained + Sized {
     /// The result.
     type Done;
 
-    /// Finishes the end: the memory belongs to the owner.
+    /// Finishes the end or the change: the old memory belongs to the owner.
     ///
     /// # Errors
     /// Returns itself while a grant still holds the region, or while nothing has shown that the section's grants have
@@ -328,7 +328,7 @@ pub(crate) mod drained {
     }
 
     impl<'a> Awaited<'a> {
-        /// The table's section, after the region has ended.
+        /// Reads whether the table has a section. Call it after the region has ended.
         #[inline]
         pub(crate) fn new(table: &'a Protection) -> Self {
             let section = table.has_section.load(Ordering::SeqCst);
@@ -341,7 +341,7 @@ pub(crate) mod drained {
             !self.section || self.is_dropped()
         }
 
-        /// Dropping a section also requires exclusive access.
+        /// Whether the section was dropped. That takes exclusive access, so it also shows that its grants have ended.
         #[cold]
         fn is_dropped(&self) -> bool {
             !self.table.has_section.load(Ordering::SeqCst)

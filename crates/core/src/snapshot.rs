@@ -30,7 +30,7 @@ pub struct DomainInfo {
     pub children: DomainChildren,
 }
 
-/// A region. It omits keys because an inspection may be shown to others.
+/// A region, without its keys, because the result of an inspection may be shown to others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RegionInfo {
     /// Its handle, as a number.
@@ -49,9 +49,9 @@ pub struct RegionInfo {
     pub state: String,
     /// Windows bound to it.
     pub windows: u32,
-    /// Queue pair it is tied to.
+    /// Queue pair it is bound to.
     pub endpoint: Option<u32>,
-    /// Counter it is tied to.
+    /// Counter it is bound to.
     pub counter: Option<u32>,
 }
 
@@ -84,8 +84,8 @@ pub struct Binding {
 }
 
 impl Protection {
-    /// Everything in the table. It is taken while the table is in use: each entry is consistent in itself, but a
-    /// concurrent change may show in one entry and not in another.
+    /// Everything in the table, read while the table is in use: each entry is consistent in itself, but a concurrent
+    /// change may show in one entry and not in another.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let (domains, windows, total_bytes) = {

@@ -1,6 +1,6 @@
 //! The states of regions and windows, as tables: which event is legal in which state, and where it leads.
 //!
-//! The code consults these tables; a test below compares them with a drawing. An event in an empty cell does nothing.
+//! The code consults these tables; a test below compares them with a drawing. An event whose cell is empty is refused.
 
 /// States of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -20,13 +20,13 @@ pub(crate) enum RegionState {
 pub(crate) enum RegionEvent {
     /// `enable`.
     Enable,
-    /// An endpoint or a counter is tied to it.
+    /// An endpoint or a counter is bound to it.
     Tie,
     /// An access is granted.
     Access,
     /// A window is bound to it.
     Bind,
-    /// It is closed (with no window bound and nothing tied to it).
+    /// It is deregistered (with no window, endpoint or counter bound to it).
     Close,
 }
 

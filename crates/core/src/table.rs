@@ -55,9 +55,9 @@ pub(crate) struct Registry {
     draw: KeySequence,
     /// The last remote key of each slot that was ever used, by slot.
     remote_keys: Vec<Key>,
-    /// Slots with keys that no magazine holds.
+    /// Claimed slots with keys, outside any magazine.
     pub(crate) ready: Vec<ReadySlot>,
-    /// What all magazines contain. Except for a magazine's owner, a thread takes this lock before it locks a magazine.
+    /// The contents of all magazines. Only a magazine's own thread locks it without holding the registry's lock.
     pub(crate) magazines: Vec<Stocks>,
     /// Free slots of both slabs.
     pub(crate) free: FreeList,
@@ -74,7 +74,7 @@ pub(crate) struct Registry {
     pub(crate) live_windows: u32,
     /// Type 2 windows that are bound.
     pub(crate) bound_type2: u32,
-    /// Endpoints that regions are tied to.
+    /// The endpoints that regions are bound to.
     pub(crate) endpoints: HashMap<RegionId, u32>,
     /// Regions in shared segments, by slot.
     pub(crate) shared: HashMap<u32, MemoryKind>,
@@ -88,11 +88,11 @@ struct DomainRecord {
     /// The domain, while it is open.
     id: Option<DomainId>,
     children: DomainChildren,
-    /// The number of these regions that the front end registered for itself.
+    /// How many of the regions the front end registered for itself.
     internal: u32,
 }
 
-/// A retired slot that waits for its last user.
+/// A retired slot that waits for its last pin to be dropped.
 struct Orphan {
     type2: bool,
     index: u32,
@@ -157,7 +157,7 @@ impl Protection {
         self.create_domain_for(self.api, false)
     }
 
-    /// Opens a domain of an API. The memory of an `exclusive` one is out of reach for other APIs.
+    /// Opens a domain of an API. Other APIs cannot reach the memory of an `exclusive` domain.
     ///
     /// # Errors
     /// [`CoreError::LimitReached`].
@@ -204,7 +204,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Counts a queue pair, or another user, so that the domain cannot be closed while it is in use.
+    /// Counts a queue pair or a shared receive queue, so that the domain cannot be closed while it is in use.
     ///
     /// # Errors
     /// [`CoreError::NoSuchDomain`].
@@ -227,7 +227,7 @@ impl Protection {
         Ok(())
     }
 
-    /// How many regions of a domain are not closed, excluding those that the front end registered for itself.
+    /// How many regions are registered in a domain, excluding those that the front end registered for itself.
     ///
     /// # Errors
     /// [`CoreError::NoSuchDomain`].
@@ -337,7 +337,7 @@ impl Protection {
         matches!(self.slots.peek(index), Some((now, state)) if now == generation && state != State::Free)
     }
 
-    /// What a number that gives no access at present names.
+    /// What a number names as a key, for denials and invalidations.
     #[cold]
     pub(crate) fn name(&self, key: u32) -> Named {
         let named = self
@@ -355,7 +355,7 @@ impl Protection {
         }
     }
 
-    /// Frees a retired slot, now or when its last pin is gone.
+    /// Frees a retired slot now or, if it is pinned, when a slot is claimed after its last pin is gone.
     pub(crate) fn put_back(
         &self,
         registry: &mut Registry,
@@ -403,7 +403,7 @@ impl Protection {
         }
     }
 
-    /// Releases slots that were still in use when their handles were dropped.
+    /// Frees the orphans whose last pin is gone.
     #[cold]
     fn sweep(&self, registry: &mut Registry) {
         for orphan in std::mem::take(&mut registry.orphans) {
@@ -461,7 +461,7 @@ impl Registry {
         }
     }
 
-    /// The object counts of an open domain, for changes.
+    /// The object counts of an open domain, for updating.
     #[inline]
     pub(crate) fn children(&mut self, domain: DomainId) -> Result<&mut DomainChildren, CoreError> {
         Ok(&mut self.domain(domain)?.children)

@@ -14,7 +14,7 @@ use std::fmt;
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum WindowKind {
-    /// Bound by a verb; the device chooses a new key at each bind; any queue pair of the domain may be used.
+    /// Bound by a verb; the device chooses a new key at each bind; usable over any queue pair of the domain.
     Type1,
     /// Bound by a posted request with a key that the consumer chooses; belongs to one queue pair while bound.
     Type2A,

@@ -64,12 +64,12 @@ impl fmt::Display for InWords {
 
 /// "a region", "an LMR".
 pub(crate) fn with_article(noun: &str) -> String {
-    // Names of objects in capitals are spelled out: "an L-M-R".
+    // Abbreviations are read letter by letter: "an L-M-R".
     let vowel = noun.starts_with(['a', 'e', 'i', 'o', 'L', 'R']);
     format!("{} {noun}", if vowel { "an" } else { "a" })
 }
 
-/// As the first word of a sentence.
+/// `word` with a capital first letter.
 pub(crate) fn capital(word: &str) -> String {
     let mut letters = word.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
