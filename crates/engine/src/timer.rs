@@ -59,7 +59,7 @@ impl Timers {
         now >= self.next_run
     }
 
-    /// Call it after everything that was due has been handled.
+    /// Computes when to run next. Call it after everything that was due has been handled.
     pub(crate) fn have_run(&mut self) {
         let exact = self.exact.peek();
         let exact = exact.map_or(u64::MAX, |Reverse((deadline, _))| *deadline);

@@ -190,7 +190,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// One 8-byte request and its 8-byte response at a time.
+    /// One 8-byte read at a time: a request and its response.
     fn ping_pong(&mut self, count: u64) -> Result<Duration, Box<dyn Error>> {
         let header = Header {
             total: 8,
@@ -204,8 +204,8 @@ impl Initiator {
                 hint::pause();
             }
             self.link.response_done();
-            // Reads acknowledgements as rarely as the window allows: the other side writes their
-            // cache line, and each read of it costs a transfer.
+            // Reads acknowledgements only every 8 reads: the other side writes their cache line, and each read of it
+            // costs a transfer.
             if i.is_multiple_of(8) {
                 self.link.acknowledged()?;
             }

@@ -225,8 +225,8 @@ impl Memory for Slow {
     }
 }
 
-/// A copy that does not end: the owner learns its position, detaches those pages, and abandons the
-/// lease. Another lease uses its words only when the copy has ended.
+/// A copy that does not end: the owner reads its position, detaches those pages, and abandons the lease. Another lease
+/// reuses its words only after the copy has ended.
 #[test]
 fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
     let s = setup(1 << 20, Sharing::ReadWrite);
@@ -257,7 +257,7 @@ fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
         assert_eq!(others.len(), 255);
         assert!(others.iter().all(|o| o.id.index() != grant.id.index()));
         slow.go_on.store(true, Ordering::Release);
-        // It ends normally, in pages that no longer belong to the owner.
+        // The copy ends normally, in pages that no longer belong to the owner.
         copy.join().unwrap().unwrap();
     });
     assert!(matches!(map.write(0, &[1]), Err(DirectError::Revoked)));
@@ -311,7 +311,7 @@ fn nothing_lands_after_a_revocation() {
                     std::thread::yield_now();
                 }
                 s.board.revoke(&[grant.id], LONG).unwrap();
-                // The memory is ours again: clears it, waits briefly, and checks it.
+                // The memory is ours again: clear it, wait briefly, and check it.
                 let (mine, mut map) = s.lease(0, 64 << 10, true);
                 map.write(0, &vec![0; size]).unwrap();
                 for _ in 0..100 {

@@ -55,7 +55,7 @@ fn child() {
     }
 }
 
-/// The responder of a child in this role.
+/// Starts a child in this role, and accepts its link as the responder.
 fn with_child(role: &str) -> (ShmLink, Child) {
     let name = unique_name();
     let listener = Listener::bind(&name).unwrap();
@@ -180,7 +180,7 @@ fn messages_of_all_lengths_travel_both_ways() {
         taken += 1;
         since = Instant::now();
     }
-    // Keeps answering until the child has all acknowledgements.
+    // Keeps responding until the child has all acknowledgements.
     while link
         .on_socket()
         .is_none_or(|event| !matches!(event, Event::Gone))
@@ -264,7 +264,7 @@ fn a_sleeper_hears_everything() {
 }
 
 fn child_streams(mut link: ShmLink) {
-    // Sends payload of all kinds without end: the parent kills us.
+    // Sends payload of all kinds until the parent kills us.
     let source = vec![5u8; 100_000];
     let list = [(source.as_ptr() as u64, source.len() as u64)];
     let remote_iovec = link.capabilities().remote_iovec;
@@ -441,11 +441,11 @@ fn a_dead_peer_gives_its_leases_back() {
     let grants: Vec<LeaseOffer> = (0..2)
         .map(|_| board.grant(0, 64 << 10, true).unwrap())
         .collect();
-    // It is the second one, so that the copies are long.
+    // The second lease, so that the copies are long.
     link.send_control(&grants[1].to_bytes(), &[arena.fd()])
         .unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    // It was most likely stopped in the middle of a copy; then revoking reaches its time limit.
+    // This most likely stops the child in the middle of a copy. If so, revoking reaches its time limit.
     let stop = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(stop, rustix::process::Signal::STOP).unwrap();
     let stopped = board.revoke(&[grants[1].id], Duration::from_millis(50));

@@ -82,7 +82,7 @@ fn requests_and_responses_travel() {
     }
 }
 
-/// Fragments are preferred as long as they have room, and again once they have room again.
+/// Fragments are preferred while the ring has room, and again once it has room again.
 #[test]
 fn a_full_ring_is_no_place_to_wait() {
     let config = LinkConfig {
@@ -159,7 +159,7 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
     }
     assert_eq!(seen, source[17..5017]);
 
-    // The memory is unmapped, on either side.
+    // Unmapped memory on either side is an error.
     assert!(matches!(
         responder.pull(&target, 0x10_0000, 8, 64),
         Err(PullError::Remote(_))
@@ -173,7 +173,7 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
         Err(PullError::Remote(_))
     ));
     assert!(responder.pull(&target, u64::MAX, address, 64).is_err());
-    // Only the responder may do this.
+    // Only the responder may pull.
     assert_eq!(
         requester.pull(&target, 0x10_0000, address, 64),
         Err(PullError::Refused)
@@ -250,7 +250,7 @@ fn a_sleeper_is_woken_once() {
     assert!(wait_readable(responder.line().as_fd()));
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
     assert!(responder.line().next_event().is_none());
-    // The next sleep gets a doorbell again.
+    // The next sleep gets its own doorbell.
     view.awake();
     view.announce_sleep();
     requester.send_request(&probe, |_| Ok(())).unwrap();

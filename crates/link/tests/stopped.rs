@@ -1,5 +1,5 @@
-//! A responder that is stopped at any point of an access to the requester's memory: the requester owns its memory again
-//! at once, and still does when the responder continues.
+//! A responder that is stopped at any point of an access to the requester's memory: the requester can reuse its memory
+//! at once, and nothing is written to it when the responder continues.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The other process's code; does nothing when the suite runs it as a test. For each link, takes one request and writes
-/// to the memory that it names without end, in small or in large fragments.
+/// to the memory that it names until that fails, with short or long pushes.
 #[test]
 fn child() {
     let Ok(name) = std::env::var(NAME) else {
@@ -58,7 +58,7 @@ fn child() {
             }
         };
         let (start, len) = list.as_slice()[0];
-        // A small fragment spends most of its time outside the kernel.
+        // With short pushes, the loop spends most of its time outside the kernel.
         let len = if round % 3 == 0 { len } else { 8 };
         let end = loop {
             if let Err(error) = link.push(&memory, start, 0x1000, len) {
@@ -132,7 +132,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
         link.send_remote_iovec(&header, &[place]).unwrap();
         link.flush();
         until("a write", || memory[0].load(Ordering::Relaxed) != 0);
-        // It is stopped at a different point of its loop each time.
+        // The responder is stopped at a different point of its loop each time.
         for _ in 0..round * 7 {
             std::hint::spin_loop();
         }
@@ -143,7 +143,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
         until("the end of all reaching", || {
             access.is_at_rest(Instant::now() + LONG)
         });
-        // Ours again.
+        // The memory is ours again.
         set(round << 32);
         kill_process(process, Signal::CONT).unwrap();
         drop(access);

@@ -1,4 +1,4 @@
-//! What peers that must not learn the reason can learn from a refusal.
+//! What a refusal reveals to peers that must not learn the reason.
 
 use crate::support::*;
 use rkey_base::range::VaRange;
@@ -123,7 +123,7 @@ fn bare_refusals_are_the_same_in_every_byte() {
     assert_eq!((&near, &told), (&far, &far));
 }
 
-/// The same holds for keys that a peer requests to invalidate.
+/// The same holds for keys that a peer asks to invalidate.
 #[test]
 fn bare_refusals_of_invalidations_are_the_same() {
     for explain in [false, true] {

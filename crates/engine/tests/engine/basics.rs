@@ -103,7 +103,7 @@ fn all_transfers_by_remote_iovec() {
     }
 }
 
-/// As much as fits is sent in fragments, and the rest as a remote iovec.
+/// Sends as much as fits in fragments, and the rest as a remote iovec.
 #[test]
 fn all_transfers_in_fragments_and_then_by_remote_iovec() {
     let caps = Capabilities {
@@ -133,7 +133,8 @@ fn a_peer_that_cannot_reach_our_memory_gets_fragments() {
     }
 }
 
-/// Payload that has no room in the ring is in transit when the post returns: the program need not poll for that.
+/// Payload that does not fit into the ring has been named to the peer when the post returns, so the program need not
+/// poll to get it sent.
 #[test]
 fn a_long_message_does_not_wait_for_its_program() {
     let caps = Capabilities {
@@ -183,7 +184,7 @@ fn atomics_work_on_eight_bytes() {
     pair.settle();
     assert_eq!(pair.nodes[0].bytes(0, 8), 42u64.to_ne_bytes());
     assert_eq!(pair.nodes[1].bytes(8, 8), 7u64.to_ne_bytes());
-    // A second one does not match and changes nothing.
+    // A second compare-and-swap does not match and changes nothing.
     pair.send(0, &a, &SendRequest::new(3, swap, &sge));
     pair.settle();
     assert_eq!(pair.nodes[1].bytes(8, 8), 7u64.to_ne_bytes());
@@ -301,7 +302,8 @@ fn loopback_carries_everything() {
     assert_eq!(told.count(), 1);
 }
 
-/// While remote iovecs are held back, requests carry their payload; those already sent stay until the peer has responded.
+/// While remote iovecs are forbidden, requests carry their payload. Those already sent remain outstanding until the
+/// peer has acknowledged them.
 #[test]
 fn remote_iovecs_can_be_held_back() {
     let caps = Capabilities {
@@ -388,7 +390,7 @@ fn long_messages_by_remote_iovec_show_that_they_are_alive() {
     }
 }
 
-/// The engine knows the memory that a peer may still touch even after the request has ended on this side.
+/// The engine reports memory that a peer may still touch, even after the request has ended on this side.
 #[test]
 fn remote_iovecs_outlive_their_requests() {
     let caps = Capabilities {

@@ -3,7 +3,7 @@
 use crate::support::*;
 use rkey_engine::*;
 
-/// Resetting or destroying a queue pair removes its unpolled completions; those of others stay.
+/// Resetting or destroying a queue pair removes its unpolled completions, and no others.
 #[test]
 fn completions_end_with_their_queue_pair() {
     let mut node = Node::new(1);
@@ -101,7 +101,7 @@ fn completion_queues_change_their_depth() {
     assert!(!a.cq.is_overrun());
 }
 
-/// Each arming raises one event; a queue that waits for solicited entries ignores others, except for errors.
+/// Each arming raises one event; a queue that is armed for solicited entries ignores others, except errors.
 #[test]
 fn armed_queues_raise_one_event() {
     let mut pair = Pair::new();

@@ -3,7 +3,7 @@
 use crate::support::*;
 use rkey_engine::*;
 
-/// Counters that are bound to a region count what peers do with it.
+/// A counter that is bound to a region counts peers' operations on it.
 #[test]
 fn bound_counters_are_told() {
     let mut pair = Pair::new();
@@ -16,7 +16,7 @@ fn bound_counters_are_told() {
     let theirs = node.protection.register(&spec).unwrap();
     node.protection.bind_counter(theirs.id, 42).unwrap();
     node.protection.enable(theirs.id).unwrap();
-    // The long ones take several fragments but count once.
+    // The long messages take several fragments but count once.
     for len in [8, 1000] {
         let sge = [pair.nodes[0].sge(&mine, 0, len)];
         let remote = pair.nodes[1].target(&theirs, 0);

@@ -1,6 +1,8 @@
-//! Short requests that cut through to the link, against the same requests on the long way: nothing else may differ.
+//! Compares short requests that cut through to the link with the same requests through the send queue: nothing else may
+//! differ.
 //!
-//! A fence sends a request the long way. Without outstanding reads it has no other effect, and none of it travels.
+//! A fence sends a request through the send queue. Without outstanding reads it has no other effect, and the header
+//! does not carry it.
 
 use crate::support::*;
 use rkey_base::range::VaRange;
@@ -13,11 +15,11 @@ struct Scene {
     pair: Pair,
     qps: [Qp; 2],
     regions: [Region; 2],
-    /// What the situation wants to happen between two posts.
+    /// What happens between two posts in this situation.
     between: fn(&mut Scene, u64),
 }
 
-/// Everything that requests can bring about.
+/// Every effect that requests can have.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     posts: Vec<Result<(), PostError>>,
@@ -121,7 +123,7 @@ impl Scene {
         outcome
     }
 
-    /// What waits at the requester's end of the wire.
+    /// The fragments that wait at the requester's end of the wire.
     fn outbox(&mut self) -> Vec<String> {
         let link = self.pair.nodes[0].engine.link_mut(self.pair.ends[0]);
         let passing = link.map(|link| link.outbox.iter().map(|it| format!("{it:?}")).collect());
@@ -129,8 +131,8 @@ impl Scene {
     }
 }
 
-/// What a situation is called, and how it comes about. Together they are all states of a queue pair and its surroundings that
-/// decide whether, when or how a request is sent.
+/// The name of a situation, and how to set it up. Together they cover every state of a queue pair, its link and its
+/// memory that affects whether, when or how a request is sent.
 type Situation = (&'static str, fn() -> Scene);
 
 /// Kinds of queue pairs, and their limits.
@@ -247,7 +249,7 @@ fn states() -> Vec<Situation> {
     ]
 }
 
-/// Memory and completion queues that do not serve.
+/// Memory that may not be accessed, and completion queues that are full.
 fn resources() -> Vec<Situation> {
     vec![
         ("no right to write there", || {
@@ -298,7 +300,7 @@ fn cutting_through_changes_nothing_else() {
     }
 }
 
-/// Requests that must wait for others go after them.
+/// A request does not overtake earlier ones that wait.
 #[test]
 fn nothing_overtakes_what_waits() {
     let mut scene = plain();

@@ -148,8 +148,8 @@ fn datagrams_wait_for_their_link_and_no_longer() {
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
 
-/// Finding the receiver takes longer than sending: a program that changes its memory meanwhile, as
-/// it may on any network, does not change the datagram.
+/// Finding the receiver takes longer than sending: a program that changes its memory in the meantime, as it may on any
+/// network, does not change the datagram.
 #[test]
 fn a_datagram_that_waits_is_as_it_was_posted() {
     let mut pair = Pair::new();

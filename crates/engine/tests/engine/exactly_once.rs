@@ -1,10 +1,9 @@
 //! No operation is ever lost or completed twice, in whatever order two engines and the wires between them run, and
 //! whatever breaks.
 //!
-//! Random programs run on two engines: posts of every kind, late receives, wires that carry a
-//! little at a time, small rings, small completion queues, peers that refuse remote iovecs, and (in
-//! some programs) a bad key or a wire that breaks. A model that knows nothing but the order of
-//! posting checks each completion, and the bytes.
+//! Random programs run on two engines: posts of every kind, late receives, wires that carry a little at a time, small
+//! rings, small completion queues, peers that refuse remote iovecs, and (in some programs) a bad key or a wire that
+//! breaks. A model that tracks only the order of posting checks each completion, and the bytes.
 
 use crate::support::*;
 use proptest::prelude::*;
@@ -69,7 +68,7 @@ struct Shape {
     rnr_retry: u8,
 }
 
-/// The maximum length; each request has its own memory of this size.
+/// The maximum length of a message; each request has its own memory of this size.
 const PLACE: u64 = 1500;
 const PLACES: u64 = 256;
 /// The offsets of the parts of a node's memory.

@@ -1,4 +1,4 @@
-//! Unmapped memory: which side gets the error, and what has changed.
+//! Unmapped memory: which side gets the error, and which bytes have changed.
 
 use crate::support::*;
 use rkey_core::Reason;
@@ -103,14 +103,14 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
             let after = pair.nodes[1].bytes(after, (1 << 16) - after as usize);
             assert!(after.iter().all(|b| *b == 1), "{what} {remote_iovec}");
             if what == "hole" && !remote_iovec {
-                // A part of it had arrived.
+                // A part of the write had arrived.
                 assert_eq!(pair.nodes[1].bytes(START, 256), [7; 256]);
             }
         }
     }
 }
 
-/// If the policy says so, a payload that the peer cannot fetch ends only one message.
+/// With `survive_remote_error`, a payload that the peer cannot fetch ends only one message.
 #[test]
 fn memory_of_the_requester_that_is_not_there_ends_one_message() {
     let caps = rkey_link::Capabilities {

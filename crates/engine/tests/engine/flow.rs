@@ -39,7 +39,7 @@ fn scatter_and_gather() {
             .flat_map(|&(at, len)| pair.nodes[1].bytes(at, len as usize))
             .collect();
         assert_eq!(placed[..whole.len()], whole);
-        // And read back.
+        // Read the bytes back.
         let back = [(50_000u64, 1u32), (60_000, 1875), (70_000, 1)];
         let sges = back.map(|(at, len)| pair.nodes[0].sge(&mine, at, len));
         pair.nodes[1].fill(100_000, &whole);
@@ -163,8 +163,8 @@ fn draining_lets_started_work_end_and_holds_back_the_rest() {
     assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
 }
 
-/// A message that is larger than the window, on a wire that carries one fragment at a time, with
-/// both directions busy and little room for answers.
+/// Messages larger than the window, on a wire that carries one fragment at a time, with both directions busy and little
+/// room for responses.
 #[test]
 fn many_at_once_through_a_narrow_wire() {
     let mut pair = Pair::new();

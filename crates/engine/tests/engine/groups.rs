@@ -73,7 +73,7 @@ fn what_is_sent_to_a_group_reaches_its_members() {
         );
         asked.len()
     };
-    // The engine requests the members from the device, and the datagram waits for the answer.
+    // The engine asks the device for the members, and the datagram waits for the answer.
     assert_eq!(post(&mut pair, 1, GROUP), 1);
     pair.settle();
     assert!(a.poll().is_empty() && b.poll().is_empty());
@@ -114,7 +114,7 @@ fn what_is_sent_to_a_group_reaches_its_members() {
     assert_eq!(statuses(&a.poll()), [(4, Status::Success)]);
 }
 
-/// Members on another device with this many receives, and a sender whose burst exceeds its link.
+/// A member on another device with `count` receives, and a sender that has posted a burst of `count` datagrams.
 fn burst(pair: &mut Pair, count: u64) -> [Qp; 2] {
     let [a, b] = pair.connect(|_, config| {
         config.qp_type = QpType::Ud;
@@ -144,7 +144,7 @@ fn burst(pair: &mut Pair, count: u64) -> [Qp; 2] {
 fn a_copy_waits_for_room_on_its_link() {
     let mut pair = Pair::new();
     let [a, b] = burst(&mut pair, 40);
-    // This is more than the link holds, which is 16.
+    // The burst is more than the link holds, which is 16.
     for _ in 0..4 {
         pair.settle();
     }
@@ -157,7 +157,8 @@ fn a_copy_waits_for_room_on_its_link() {
     }
 }
 
-/// A member that takes nothing delays the others once, briefly; datagrams wait for it again when it continues.
+/// A member that takes nothing delays the sender once, briefly. Once it has taken something, datagrams wait for it
+/// again.
 #[test]
 fn a_copy_does_not_wait_for_ever() {
     let mut pair = Pair::new();
@@ -181,7 +182,7 @@ fn a_copy_does_not_wait_for_ever() {
     assert!(ended.iter().all(|one| one.status.is_success()));
     pair.settle();
     assert_eq!(b.poll().len(), 16, "what the link held");
-    // It has room again, and the next copy that does not fit waits.
+    // The link has room again, so the next copy that does not fit waits.
     let [c, d] = burst(&mut pair, 40);
     for _ in 0..4 {
         pair.settle();
@@ -208,7 +209,7 @@ fn a_copy_that_waits_ends_with_its_queue_pair() {
     assert_eq!(b.poll().len(), 16);
 }
 
-/// Memory that may not be sent is an error even without members.
+/// A datagram from memory without the right to send is an error even if the group has no members.
 #[test]
 fn a_datagram_to_nobody_still_has_to_be_in_order() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! Peers that try keys: which of them must wait, for how long, and what they learn.
+//! Peers that guess keys: which of them must wait, for how long, and what they learn.
 
 use crate::support::*;
 use rkey_core::{Key, Reason, WireKey};
@@ -45,7 +45,7 @@ impl Attack {
         }
     }
 
-    /// A queue pair that survives refusals and never times out, over a new link of a process.
+    /// A queue pair that survives refusals and never times out, over a new link from a process.
     fn link(&mut self, origin: Origin) -> (Qp, [LinkId; 2]) {
         let change = |_: usize, config: &mut QpConfig| config.survive_remote_error = true;
         let qps = [0, 1].map(|at| self.pair.nodes[at].qp(|config| change(at, config)));
@@ -112,8 +112,8 @@ impl Attack {
     }
 }
 
-/// 64 keys at once, then ever more slowly: an hour over one connection allows less than 500 keys. Without limits, at
-/// 15,000 a second, it would be 54 million.
+/// 64 keys in a burst, then ever more slowly: an hour over one connection allows fewer than 500 keys. Without limits,
+/// at 15,000 a second, it would allow 54 million.
 #[test]
 fn guesses_over_one_connection_become_slow() {
     let mut attack = Attack::new();
@@ -141,8 +141,8 @@ fn guesses_over_one_connection_become_slow() {
     assert_eq!(known[0].pause, PAUSE_LAST);
 }
 
-/// Neither new queue pairs, nor new links, nor new devices restart the count; and a guess whose response nothing waits
-/// for counts as well.
+/// Neither new queue pairs, nor new links, nor new devices restart the count, and a guess counts even if its response
+/// is never read.
 #[test]
 fn reconnecting_does_not_help() {
     let mut attack = Attack::new();
@@ -158,14 +158,14 @@ fn reconnecting_does_not_help() {
     }
     let seconds = attack.pair.now / SECOND;
     let known = attack.pair.nodes[1].engine.guessers();
-    // This takes six seconds, in which there were 4,000 guesses.
+    // 4,000 guesses were sent within six seconds.
     assert_eq!(seconds, 6);
     assert_eq!(known.len(), 1);
     assert!(known[0].tried < 2 * u64::from(ALLOWANCE), "{known:?}");
     assert!(looked_at < 2 * ALLOWANCE as usize, "{looked_at}");
 }
 
-/// Guesses that are sent without waiting for answers stay in the ring of the peer, and those that still wait there when
+/// Guesses that are sent without waiting for responses stay in the guesser's ring, and those that are still there when
 /// the link goes down are never read.
 #[test]
 fn guesses_in_the_ring_wait_there() {
@@ -184,7 +184,7 @@ fn guesses_in_the_ring_wait_there() {
 }
 
 /// One mistake a second, each with a different key, for two hours never makes a request wait. Nor is a program slowed
-/// down that repeats the same mistake in a loop, because it learns nothing.
+/// down if it repeats the same mistake in a loop, because it learns nothing.
 #[test]
 fn honest_mistakes_are_answered_at_once() {
     let mut attack = Attack::new();
@@ -206,8 +206,8 @@ fn honest_mistakes_are_answered_at_once() {
     assert!(told.iter().all(|it| it.pauses == 0), "{told:?}");
 }
 
-/// While a process waits, others work at full speed: of another user and of the same one, over links that are new or
-/// old. Afterwards the one that waited works as well.
+/// While a process waits, others work at full speed, whether of the same or another user, over new or old links.
+/// Afterwards, the one that waited works too.
 #[test]
 fn other_peers_do_not_wait() {
     for user in [1, 2] {
@@ -217,7 +217,7 @@ fn other_peers_do_not_wait() {
         for _ in 0..ALLOWANCE + 5 {
             attack.guess(&qp);
         }
-        // It waits now, with a valid request after a bad one.
+        // The process waits now, with a valid request after a bad one.
         attack.post(&qp, false);
         attack.post(&qp, true);
         attack.pair.settle();
@@ -291,7 +291,7 @@ fn whatever_a_guess_can_meet_is_counted() {
     let bounds = attack.theirs.key;
     let keys = [
         (Key(0x7777_7777), 0, true),
-        // It was a valid key once.
+        // This key was valid once.
         (gone.key, 0, false),
         (foreign.key, 0, true),
         (Key(attack.theirs.local_key.0), 0, true),

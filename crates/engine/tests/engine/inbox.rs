@@ -88,7 +88,7 @@ fn what_an_inbox_leaves_goes_to_a_receive_and_so_does_what_follows() {
         "none is offered behind one in a receive"
     );
     assert_eq!(qps[1].cq.len(), 3);
-    // It has not been polled yet: a later message would overtake it.
+    // The completion has not been polled yet, so a later message would overtake it.
     let sge = pair.nodes[1].sge(&region, 300, 100);
     pair.recv(1, &qps[1], 3, &[sge]);
     send_byte(&mut pair, &qps[0], 5);

@@ -27,7 +27,7 @@ fn limits_are_named() {
     let qp = node.engine.create_qp(&config, 300).unwrap();
     let second = node.engine.create_qp(&config, 301).unwrap_err();
     assert!(second.to_string().contains("queue pairs"), "{second}");
-    // Busy until the queue pair is destroyed; so is the domain.
+    // The completion queue is busy until the queue pair is destroyed; so is the domain.
     let busy = node.engine.destroy_cq(cq.id());
     assert_eq!(
         busy,

@@ -32,7 +32,7 @@ fn requests_wait_for_a_link() {
     pair.recv(1, &b, 5, &[]);
     pair.nodes[0].engine.connect_qp(a.id, pair.ends[0]).unwrap();
     pair.settle();
-    // The receive without a buffer is too small for it.
+    // The posted receive has no buffer, so it is too small for the message.
     assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
 
     // Without a link, the timeout ends the wait.
@@ -97,7 +97,7 @@ fn a_broken_link_fails_what_is_outstanding() {
         _ => None,
     });
     assert!(pair.nodes[0].engine.take_detached(link.unwrap()).is_some());
-    // The next post requests a link and learns that there is none.
+    // The next post requests a link, and the device reports that there is none.
     pair.send(0, &c, &SendRequest::new(9, send_work(), &sge));
     let events = pair.nodes[0].events();
     assert!(
@@ -108,8 +108,8 @@ fn a_broken_link_fails_what_is_outstanding() {
     assert_eq!(statuses(&c.poll()), [(9, RetryExceeded), (51, Flushed)]);
 }
 
-/// If a requester dies while its payload is being fetched, that is not a mistake: its message is not handled twice, and
-/// its receive is flushed with the others.
+/// A requester that dies while its payload is being fetched has broken no rule: the responder reports no error, and the
+/// receive of the message is flushed with the others.
 #[test]
 fn a_requester_that_dies_in_the_middle_of_its_message() {
     let caps = Capabilities {

@@ -4,8 +4,8 @@ use crate::support::*;
 use rkey_core::{Access, Reason};
 use rkey_engine::*;
 
-/// A refusal ends the request at the initiator and takes both queue pairs out of service; both
-/// sides know the reason.
+/// A refusal ends the request at the initiator and moves both queue pairs to the error state; both sides have the
+/// reason.
 ///
 /// Proves: VB-I21
 #[test]

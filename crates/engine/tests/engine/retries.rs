@@ -14,7 +14,7 @@ fn a_sender_waits_for_the_receiver() {
     }
     pair.settle();
     assert!(a.poll().is_empty());
-    // The delay is the receiver's: 0.64 ms.
+    // The receiver sets the delay: 0.64 ms.
     let deadline = pair.drive(0, 64).next_deadline.unwrap();
     assert!(deadline <= pair.now + 640_000);
     for id in 0..8u64 {
@@ -162,7 +162,7 @@ fn a_peer_that_could_not_answer_is_waited_for() {
         pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
         let begin = pair.now;
         let mut asked = 0;
-        // Nothing is carried: the peer does nothing.
+        // Nothing is carried to the peer, so it does nothing.
         let done = loop {
             let next = pair.drive(0, 64).next_deadline;
             for event in pair.nodes[0].events() {
@@ -188,7 +188,7 @@ fn a_peer_that_could_not_answer_is_waited_for() {
         }
         assert_eq!(done, [(1, Status::RetryExceeded)], "{excused}");
         if excused == 1000 {
-            // The engine gives up on it after a minute.
+            // The engine gives up on the peer after a minute.
             assert!((60_000 * MS..70_000 * MS).contains(&silent), "{silent}");
         } else {
             assert_eq!(asked, excused + 1);

@@ -80,7 +80,7 @@ fn a_read_may_be_put_down_like_a_message() {
     }
 }
 
-/// The target's queue pair must also allow it.
+/// The target's queue pair must also allow the operation.
 ///
 /// Proves: VB-I06
 #[test]
@@ -198,12 +198,12 @@ fn keys_of_another_domain_are_refused() {
     let sge = [pair.nodes[0].sge(&foreign, 0, 8)];
     let outcome = attempt(&mut pair, &qps, send_work(), &sge);
     assert_eq!(outcome.status, Status::LocalProtection);
-    // The peer was not involved: it stays in service.
+    // The peer was not involved, so its queue pair stays in service.
     assert_eq!(outcome.states, [QpState::Error, QpState::Rts]);
     assert_eq!(denied(&outcome.events[0])[0].side, Side::Local);
 }
 
-/// A key that was never issued, and a key whose region is closed.
+/// A key that was never issued, and a key whose region was deregistered.
 ///
 /// Proves: VB-006
 #[test]
@@ -232,8 +232,7 @@ fn unknown_and_stale_keys_are_refused() {
     }
 }
 
-/// A receive or a read result needs the right to write locally; a region without any right can
-/// still not be sent from.
+/// A receive, or the result of a read or an atomic, needs its right on the local region, and so does a send.
 ///
 /// Proves: VB-009
 #[test]
@@ -278,7 +277,7 @@ fn local_rights_decide_at_home() {
     );
 }
 
-/// A region that is closed while a message is in flight refuses the rest of it.
+/// If a region is deregistered while a message is in flight, the rest of the message is refused.
 #[test]
 fn closing_a_region_stops_a_message_in_its_middle() {
     for remote_iovec in [false, true] {

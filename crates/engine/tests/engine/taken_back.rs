@@ -61,8 +61,8 @@ fn rights_that_are_taken_from_a_queue_pair_end_the_message_in_progress() {
     }
 }
 
-/// A message with a remote iovec fails here after the peer got a part of the list: the peer still reads the memory in
-/// that part, and deregistering the region must wait for that.
+/// A message fails here after a first fragment with a remote iovec has reached the peer: the peer may still read the
+/// memory that the fragment names, and deregistering the region must wait for that.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
@@ -77,7 +77,7 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
         let work = Work::Write { remote, imm: None };
         pair.send(0, &a, &SendRequest::new(1, work, &sge));
         assert!(pair.nodes[0].engine.exposes(mine.local_key));
-        // The link has room again, and the region is closed.
+        // The link has room again, but the region has been deregistered.
         drop(pair.nodes[0].protection.deregister(mine.id).unwrap());
         pair.end(0).window = 16;
         pair.drive(0, 64);
@@ -93,8 +93,8 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
     }
 }
 
-/// A request that times out returns its memory, and so do the requests flushed after it: a peer that got the addresses,
-/// and continues after all, cannot reach it. A peer that got no addresses keeps its link.
+/// A request that times out releases its memory, and so do the requests flushed after it: a peer that got the addresses
+/// and continues after all cannot access the memory. A peer that got no addresses keeps its link.
 #[test]
 fn a_time_out_ends_what_the_peer_was_told() {
     for read in [true, false] {

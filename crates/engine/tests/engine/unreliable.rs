@@ -12,7 +12,7 @@ fn unreliable_connections_lose_in_silence() {
     let theirs = pair.nodes[1].register(0, 4096, ALL);
     pair.nodes[0].fill(0, &pattern(1, 4096));
     let sge = [pair.nodes[0].sge(&mine, 0, 1000)];
-    // There is first no receive, then one, then a bad key; valid requests still work.
+    // First without a receive, then with one, then with a bad key; valid requests still work.
     pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
     pair.settle();
     pair.recv(1, &b, 50, &[pair.nodes[1].sge(&theirs, 0, 1000)]);

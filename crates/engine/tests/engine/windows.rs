@@ -240,7 +240,7 @@ fn a_peer_invalidates_with_a_send() {
     assert_eq!(statuses(&world.a.poll()), [(2, Status::Success)]);
     assert_eq!(world.write(key, 0), Status::RemoteAccess);
 
-    // A key that is not a window's is refused, and the receive ends with an error.
+    // A key that does not belong to a window is refused, and the receive ends with an error.
     let mut world = self::world(WindowKind::Type2B);
     let (a, b) = (world.a.clone(), world.b.clone());
     world.pair.recv(1, &b, 50, &[]);
@@ -254,8 +254,8 @@ fn a_peer_invalidates_with_a_send() {
     assert_eq!(statuses(&world.a.poll()), [(2, Status::RemoteAccess)]);
 }
 
-/// The binds ask for rights that the region does not have, memory that it does not cover, or a region without the right
-/// to bind.
+/// These binds ask for rights that the region does not have, memory that it does not cover, or a region without the
+/// right to bind.
 ///
 /// Proves: VB-I13
 #[test]

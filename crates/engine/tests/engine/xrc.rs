@@ -151,7 +151,7 @@ fn a_message_does_not_change_its_queue() {
 }
 
 /// The receive that a message has taken ends with its queue. The rest of the message has no effect on a completion
-/// queue that reuses the slot of the destroyed one.
+/// queue that reuses the destroyed one's index.
 #[test]
 fn a_queue_ends_in_the_middle_of_a_message() {
     let (mut pair, [a, b]) = connection();

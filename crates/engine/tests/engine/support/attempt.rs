@@ -38,7 +38,7 @@ pub(crate) fn denied(events: &[Event]) -> Vec<&DenialReport> {
     .collect()
 }
 
-/// Every way to access a peer's memory, and the right that it needs.
+/// Every kind of access to a peer's memory, and the right that it needs.
 pub(crate) fn works(remote: Target) -> [(Work, Access); 4] {
     [
         (Work::Write { remote, imm: None }, Access::REMOTE_WRITE),

@@ -1,4 +1,4 @@
-//! A device without a process, and a queue pair of it.
+//! A device without a process, and its queue pairs.
 
 use super::wire::WireEnd;
 use rkey_base::memory::ArenaMemory;
@@ -62,7 +62,7 @@ impl Node {
         self.memory.range().start()
     }
 
-    /// Closes a region as a device does; returns whether that ends at once, because no grant
+    /// Deregisters a region as a device does. Returns whether that finishes at once; it should, because no grant
     /// outlives a step of the engine.
     pub(crate) fn close(&mut self, region: &Region) -> bool {
         let mut closing = self.protection.deregister(region.id).unwrap();

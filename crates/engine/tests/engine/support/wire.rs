@@ -20,7 +20,7 @@ pub(crate) enum Load {
 #[derive(Clone, Debug)]
 pub(crate) enum Passing {
     Fragment(Header, Load),
-    /// Requests with smaller tickets are executed.
+    /// Requests with smaller tickets have been executed.
     Ack(Ticket),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct WireEnd {
     pub(crate) caps: Capabilities,
     pub(crate) window: usize,
     pub(crate) refuse_remote_iovec: bool,
-    /// How many fragments it prefers to a remote iovec; 0 means none.
+    /// How many fragments the link prefers to send before a remote iovec; 0 means none.
     pub(crate) fragments_first: usize,
     pub(crate) outbox: VecDeque<Passing>,
     pub(crate) inbox: VecDeque<Passing>,
