@@ -42,9 +42,9 @@ pub enum NamedKey {
 /// What became of a stale key's region or window. It deliberately discloses no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
-    /// The region or window has ended, or the window was rebound. Nothing more is known, or its slot is free.
+    /// The region or window has ended, or the window was rebound; the slot is free, or no longer known.
     Free,
-    /// The same, and its slot is in use again under another key.
+    /// The region or window has ended, or the window was rebound; the slot is in use again, under another key.
     Reused,
     /// The window was rebound and has another key.
     Rebound,

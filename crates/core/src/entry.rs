@@ -29,7 +29,7 @@ pub(crate) mod flag {
     pub(crate) const CHANGING: u32 = 1 << 28;
     /// Any of these makes a check leave the fast path.
     pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW | PEER | CHANGING;
-    /// `enable` has enabled the region: nothing more can be bound to it.
+    /// `enable` has enabled the region: no other endpoint or counter can be bound to it.
     pub(crate) const ENABLED: u32 = 1 << 21;
     /// The region has a requested key.
     pub(crate) const REQUESTED: u32 = 1 << 22;

@@ -76,7 +76,7 @@ pub enum CoreError {
         /// Endpoints and counters bound to it.
         bindings: u32,
     },
-    /// The region is enabled: nothing more can be bound to it (FI-075).
+    /// The region is already enabled. After `enable`, no endpoint or counter can be bound to it (FI-075).
     #[error("{0} is enabled: bind endpoints and counters before that")]
     AlreadyEnabled(RegionId),
     /// The region is already bound to another endpoint or counter.

@@ -6,8 +6,9 @@
 //! understand the refusal.
 //!
 //! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
-//! arguments, outputs are values. Checks take no lock. Every change of the table takes one spin lock for a short time,
-//! except that a thread with a [`Magazine`] usually registers and deregisters without it.
+//! arguments, outputs are values. Checks take no lock, except to look up a scatter list. Every change of the table
+//! takes one spin lock for a short time, except that a thread with a [`Magazine`] usually registers and deregisters
+//! without it.
 //!
 //! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in `check`
 //! (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, and the states of regions and

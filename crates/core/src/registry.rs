@@ -73,10 +73,11 @@ impl Protection {
         self.place(&mut registry, filling, None)
     }
 
-    /// Enables a region that was created disabled. Nothing can be bound to it afterwards.
+    /// Enables a region that was created disabled. Afterwards, no endpoint or counter can be bound to it.
     ///
     /// # Errors
-    /// [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it must serve one endpoint and has none.
+    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it needs an endpoint and
+    /// none is bound to it.
     pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
         let _books = self.registry.lock();
         let entry = self.hold(region)?;
@@ -90,10 +91,12 @@ impl Protection {
         Ok(())
     }
 
-    /// Binds a region to an endpoint, by queue pair number. A region made with `needs_endpoint` serves only that one.
+    /// Binds a region to an endpoint, by queue pair number. A region registered with `needs_endpoint` serves only that
+    /// one.
     ///
     /// # Errors
-    /// [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyTied`] to another endpoint.
+    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyTied`] if it is bound
+    /// to another endpoint.
     pub fn bind_endpoint(&self, region: RegionId, endpoint: u32) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
         tie(

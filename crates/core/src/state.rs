@@ -9,7 +9,7 @@ pub(crate) enum RegionState {
     Disabled,
     /// Usable from the start.
     Live,
-    /// Created disabled, then enabled: usable, and nothing more can be bound to it.
+    /// Created disabled, then enabled: usable, and no endpoint or counter can be bound to it.
     Enabled,
     /// Refuses every access; freed when the earlier grants are dropped.
     Closing,

@@ -1,8 +1,7 @@
 //! The protection table: one slab of slots for regions and device-chosen window keys, one for type 2 windows, and a
 //! registry under one lock.
 //!
-//! Checks read slots and never lock. Changes hold the lock for tens of nanoseconds; nothing blocks or calls out while
-//! it is held.
+//! Checks read slots without the registry's lock; changes hold it for a short time.
 
 use crate::entry::{Entry, flag};
 use crate::key::{GENERATIONS, KeySequence, Keys, Named, Secrets, TYPE2_GENERATIONS};
@@ -184,7 +183,8 @@ impl Protection {
     /// Closes a domain.
     ///
     /// # Errors
-    /// [`CoreError::DomainBusy`] while regions, windows or queue pairs are left in it.
+    /// [`CoreError::NoSuchDomain`]; [`CoreError::DomainBusy`] while regions, windows, queue pairs or shared receive queues
+    /// are left in it.
     pub fn close_domain(&self, domain: DomainId) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
         if registry.domain(domain)?.children.regions > 0 {

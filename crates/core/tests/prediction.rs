@@ -1,5 +1,5 @@
-//! Whether keys can be predicted from other keys: this file has the keys that an attacker can see, and guesses that are
-//! better than chance if keys follow any of the patterns of keys before 0.2.
+//! Whether keys can be predicted from other keys. The tests collect keys that an attacker can see, and derive guesses
+//! that are better than chance if keys follow any of the patterns of keys before 0.2.
 //!
 //! The same guesser runs against a copy of the old key layout, to show that it finds a pattern where there is one.
 
@@ -7,8 +7,9 @@ use rkey_base::range::VaRange;
 use rkey_core::*;
 use std::collections::{HashMap, HashSet};
 
-/// The upper 24 bits of a key in the old layout: three multiplications and shifts on 24 bits. The low byte was the
-/// generation of the slot, which had eight values of the upper bits in turn.
+/// The old key layout. The upper 24 bits of a key were the slot and the low 3 bits of its generation, scrambled by three
+/// multiplications and shifts on 24 bits. The low byte was the rest of the generation, XORed with a hash of the upper
+/// bits. So the upper bits of a slot's keys repeated after eight generations.
 struct Old {
     mask: u32,
     factors: [u32; 3],
@@ -29,11 +30,11 @@ impl Old {
     }
 }
 
-/// The keys that an attacker sees if it can cause regions to be registered and closed.
+/// The keys that an attacker sees if it can cause regions to be registered and deregistered.
 struct Seen {
     /// Keys of regions that are all live.
     side_by_side: Vec<u32>,
-    /// Keys of regions one after the other, each closed before the next is registered.
+    /// Keys of consecutive regions, each deregistered before the next is registered.
     in_turn: Vec<u32>,
 }
 
@@ -100,7 +101,7 @@ fn guesses(seen: &[u32]) -> HashSet<u32> {
     guesses
 }
 
-/// How often the upper 24 bits of a key were among the guesses, of how many keys, and with how many guesses.
+/// For how many keys the upper 24 bits were among the guesses, how many keys were tried, and how many guesses were made.
 fn luck(keys: &[u32]) -> (usize, usize, usize) {
     let (mut hits, mut rounds, mut tried) = (0, 0, 0);
     for now in (1_000..keys.len()).step_by(25) {
@@ -112,8 +113,8 @@ fn luck(keys: &[u32]) -> (usize, usize, usize) {
     (hits, rounds, tried)
 }
 
-/// How well single bits of a key are predicted by sums of bits of its number and of the two previous keys: the largest
-/// difference from one half in the share of correct guesses for a bit.
+/// How well linear functions of a key's number and of the two previous keys predict single bits of the key: the largest
+/// difference from one half, over all bits, of the share of correct guesses.
 fn linear(keys: &[u32]) -> f64 {
     let features = |at: usize| {
         u128::from(keys[at - 1]) | u128::from(keys[at - 2]) << 32 | (at as u128) << 64 | 1 << 96
@@ -173,7 +174,7 @@ fn a_thousand_keys_say_nothing_of_the_next() {
             assert_eq!(hits, 0, "{what}: {tried} guesses for {rounds} keys");
             let all: HashSet<u32> = keys.iter().copied().collect();
             assert_eq!(all.len(), keys.len(), "{what}");
-            // 1,000 guesses for each bit: five standard deviations.
+            // With 1,000 guesses for each bit, 0.08 is five standard deviations.
             let linear = linear(keys);
             assert!(linear < 0.08, "{what}: {linear}");
             let ones: u32 = keys.iter().map(|key| key.count_ones()).sum();
@@ -237,10 +238,10 @@ fn keys_near_those_that_were_seen_open_nothing() {
     assert!(tried > 1_200_000, "{tried}");
 }
 
-/// A client connects 16 times to a server that registers a buffer for each client and closes it when the client
-/// disconnects. It learns the key of each of its buffers. Then another client connects, and the first one tries to reach
-/// its buffer: first with the 256 keys that share their upper bits with one of its own (in the old layout, with the one
-/// of eight registrations ago), then with all keys that its own keys, their differences and their neighbours suggest.
+/// A server registers a buffer for each client and deregisters it when the client disconnects. One client connects 16
+/// times and learns the keys of its buffers. Then another client connects, and the first one tries to reach the new
+/// buffer: first with the 256 keys that share their upper bits with one of its own keys (in the old layout, the key of
+/// eight registrations ago has the right ones), then with keys that its own keys and their differences suggest.
 #[test]
 #[cfg_attr(miri, ignore = "many thousand steps")]
 fn a_client_that_came_16_times_cannot_reach_the_next_clients_buffer() {

@@ -1,4 +1,4 @@
-//! Many threads register, close, bind and check at once, and no byte is granted after it was taken back.
+//! Several threads register, deregister, bind and check at once, and no byte is granted after its owner took it back.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -10,8 +10,9 @@ const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
 const SLOTS: usize = 8;
 const FREE: u64 = 0;
 
-/// Parts of imaginary memory. The owner writes the number of the round to a part before it registers it, and zero once
-/// its close is drained. The holder of a grant must not see zero.
+/// For each part of an imaginary memory, a word and the key of its region. The owner stores the number of the round in
+/// the word before it registers the part, and zero once the deregistration is drained. The holder of a grant must not see
+/// zero.
 struct Arena {
     used: [AtomicU64; SLOTS],
     keys: [AtomicU32; SLOTS],
@@ -58,7 +59,7 @@ fn check_all_the_time(
     granted
 }
 
-/// The owner's steps before it owns the memory again.
+/// Waits, as an owner does before it reuses the memory.
 fn wait_for(mut closing: Deregistering<'_>, section: &SectionLock<Section>) {
     section.drain_section(&mut closing);
     while let Err(busy) = closing.finish() {

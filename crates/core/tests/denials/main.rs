@@ -1,4 +1,4 @@
-//! The sentences of denials, word for word, for ten classic mistakes.
+//! The sentences of denials, word for word, for common mistakes.
 
 mod api_words;
 mod fixture;
@@ -405,7 +405,7 @@ fn advice_about_local_memory_is_for_the_poster() {
     }
 }
 
-/// The address is not even one of the owner's, so the advice cannot name the intended offset.
+/// The address is not inside the region's virtual addresses either, so the advice cannot name the intended offset.
 #[test]
 fn an_address_outside_a_zero_based_region() {
     let it = Fixture::new();

@@ -52,8 +52,7 @@ fn the_table_agrees_with_the_model() {
     }
 }
 
-/// A comparison is worth only what it covers: each kind of request must have got each kind of answer that is possible
-/// for it.
+/// Checks the coverage of the comparison: each kind of request must have got each kind of answer that is possible for it.
 fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
     use No::*;
     let access = [

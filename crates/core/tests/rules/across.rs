@@ -46,7 +46,7 @@ impl World {
     }
 }
 
-/// By default the domains of two APIs are as different as two of one API; the refusal names both APIs.
+/// By default, a domain is as separate from those of other APIs as from those of its own; the refusal names both APIs.
 #[test]
 fn memory_of_another_api_is_in_another_domain() {
     let it = World::new(false);
@@ -70,7 +70,7 @@ fn memory_of_another_api_is_in_another_domain() {
     }
 }
 
-/// A program's requested key and a key that the device chose for another API share 32 bits; the domain's own comes first.
+/// A requested key can equal a key that the device chose for another API. Then the request's own domain comes first.
 #[test]
 fn a_peer_may_name_another_apis_key_where_keys_have_64_bits() {
     for across in [false, true] {
@@ -90,7 +90,7 @@ fn a_peer_may_name_another_apis_key_where_keys_have_64_bits() {
             let denial = it.write(fabric, wide, 8).unwrap_err();
             assert_eq!(denial.reason, Reason::UnknownKey);
         }
-        // Not a way to regions of the same API in another domain.
+        // Such a key does not name regions of the same API in another domain.
         let other = it.table.create_domain_for(Api::Libfabric, false).unwrap();
         let key = WireKey::Requested(it.sides[1].1.key.0.into());
         assert_eq!(
@@ -107,17 +107,17 @@ fn the_owner_may_let_peers_in_across_apis() {
         for &(owner, region) in &it.sides {
             let key = WireKey::Device(region.key);
             assert!(it.write(from, key, 8).is_ok());
-            // What the memory does not allow is refused as ever, in the words of the API that registered it.
+            // What the memory does not allow is still refused, in the words of the API that registered it.
             let denial = it.write(from, key, 0x1001).unwrap_err();
             assert!(matches!(denial.reason, Reason::OutOfRange { after: 1, .. }));
             assert_eq!(denial.api, owner.api());
-            // Local requests stay in their domain.
+            // Local requests can use only memory of their own domain.
             let local = it
                 .table
                 .check_local(from, region.local_key, 0x7000, 8, LocalUse::Recv);
             assert_eq!(local.is_ok(), from == owner);
         }
-        // Nor does it connect two domains of one API.
+        // Two domains of one API remain separate.
         let second = it.table.create_domain_for(from.api(), false).unwrap();
         let denial = it.write(second, WireKey::Device(own.key), 8).unwrap_err();
         assert_eq!(denial.reason, Reason::OtherDomain { owner: from });

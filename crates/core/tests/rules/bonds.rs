@@ -1,4 +1,4 @@
-//! Regions that are tied to counters and endpoints before they are enabled, or to one peer.
+//! Regions that are bound to counters and endpoints before they are enabled, or that serve one peer.
 
 use crate::table::{ALL, over, range, remote, table};
 use rkey_core::*;
@@ -166,7 +166,7 @@ fn a_region_of_one_peer_serves_no_other() {
     serves_seven_only(changed.key);
 }
 
-/// The requesting peer matters only for regions of one peer, also on the slow path.
+/// The requesting peer matters only for regions that serve one peer, also on the slow path.
 #[test]
 fn a_region_of_no_peer_serves_all() {
     let (table, domain) = table();

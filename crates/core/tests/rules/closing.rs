@@ -63,7 +63,7 @@ fn checks_in_a_section_hold_up_nothing() {
     );
     table.unbind_counter(region.id).unwrap();
     let mut closing = table.deregister(region.id).unwrap();
-    // The compiler refuses `pass` while a grant of the section exists.
+    // The compiler refuses `drain_section` while a grant of the section exists.
     drop(grant);
     section.drain_section(&mut closing);
     closing.finish().unwrap();
@@ -71,8 +71,8 @@ fn checks_in_a_section_hold_up_nothing() {
     assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
 }
 
-/// No count includes grants of a section, so a region ends only when exclusive access to the section has shown that
-/// they have ended.
+/// Grants of a section are not counted, so a region ends only when exclusive access to the section has shown that they
+/// have ended.
 #[test]
 fn a_region_ends_when_its_tables_section_was_passed() {
     let (table, domain) = table();
@@ -106,7 +106,7 @@ fn a_region_ends_when_its_tables_section_was_passed() {
 }
 
 /// A section remembers the slot in which a key was found. A slot has 2048 generations; when they wrap, the remembered
-/// slot has another region.
+/// slot holds another region.
 #[test]
 fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
     const GENERATIONS: usize = 2048;
@@ -238,7 +238,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     );
     drop(granted);
     table.close_domain(domain).unwrap();
-    // The change is abandoned halfway: the region is closed, and nothing of it remains.
+    // Dropping an unfinished change deregisters the region, and nothing of it remains.
     let change = Change {
         access: Some(Access::REMOTE_READ),
         ..Change::default()
@@ -260,7 +260,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     table.close_domain(other).unwrap();
 }
 
-/// A free slot has a next handle that has not been issued.
+/// The handles of a free slot's next generations have not been issued yet.
 #[test]
 fn a_handle_that_is_still_to_come_names_nothing() {
     let it = Fixture::new();

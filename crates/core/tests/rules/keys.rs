@@ -1,4 +1,4 @@
-//! Keys of regions: those that the program requests, and those of the device, which are not issued again.
+//! Keys of regions: those that the program requests, and those that the device chooses, which it does not issue twice.
 
 use crate::table::{ALL, over, range, table, table_within};
 use rkey_core::*;
@@ -52,7 +52,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
     assert!(!shown.contains(&key.to_string()), "keys are not printed");
 }
 
-/// A stale key stays stale even when the generations of its slot have wrapped (four slots have 8,192 generations).
+/// A stale key stays stale even when the generations of its slot have wrapped (four slots with 2,048 generations each).
 #[test]
 #[cfg_attr(miri, ignore = "thousands of registrations")]
 fn remote_keys_do_not_come_again_with_their_slot() {

@@ -1,4 +1,4 @@
-//! Magazines: what they prepay is not visible, and does not keep other registrations out.
+//! Magazines: what they have prepaid is not visible, and does not make other registrations fail.
 
 use crate::table::{ALL, range};
 use rkey_base::range::VaRange;
@@ -204,7 +204,7 @@ fn revoking_ends_what_is_bound_with_a_magazine_too() {
     }
 }
 
-/// Over more than all generations of a slot, keys are new, and the old ones are stale.
+/// A slot has more regions than generations, one after the other: each key is new, and the earlier ones are stale.
 #[test]
 fn keys_of_regions_that_came_and_went_are_stale() {
     let limits = Limits {

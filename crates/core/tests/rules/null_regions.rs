@@ -107,7 +107,7 @@ fn it_can_be_closed_and_nothing_else() {
         denied.unwrap_err().reason,
         Reason::StaleKey { .. }
     ));
-    // Its resources are free again: the next one gets the same.
+    // The next null region may reuse its scatter list, but grants its own memory.
     let next = table
         .register_null(domain, memory(SINK), memory(ZEROS))
         .unwrap();

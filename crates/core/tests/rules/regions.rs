@@ -203,7 +203,7 @@ fn overlapping_regions_have_rights_of_their_own() {
     assert!(remote(&table, domain, write.key, 0x1000, 8, Operation::Write).is_ok());
 }
 
-/// No bytes, no key: InfiniBand ignores the key of such a request, and so do we.
+/// A request of no bytes needs no valid key: InfiniBand ignores the key, and so do we.
 #[test]
 fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
     let (table, domain) = table();

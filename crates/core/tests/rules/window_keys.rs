@@ -1,4 +1,4 @@
-//! Keys of windows: the device changes them at every bind, but those of type 2 windows are the consumer's.
+//! Keys of windows: the device chooses a new one at every bind, except for type 2 windows, whose consumer does.
 
 use crate::fixture::Fixture;
 use crate::table::{over, range};

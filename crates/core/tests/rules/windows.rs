@@ -257,7 +257,7 @@ fn an_unbind_looks_at_nothing_but_its_length() {
     it.close().unwrap();
 }
 
-/// A grant through a window delays the close of the region, even if the window is unbound meanwhile.
+/// A grant through a window delays the end of the region, even if the window is unbound meanwhile.
 #[test]
 fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
     for kind in WindowKind::ALL {

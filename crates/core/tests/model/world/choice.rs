@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Some bytes inside, near or far from a region.
+    /// A range inside, near or far from a region.
     pub(super) fn aim(&mut self, region: usize) -> (u64, u64) {
         let (ranges, base) = self.aims[region].clone();
         let (real, size) = self.random.pick(&ranges);

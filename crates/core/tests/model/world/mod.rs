@@ -1,8 +1,7 @@
 //! Device and model side by side.
 //!
-//! Every request goes to both, and [`World::same`] compares the two answers. Requests are random, but not blind:
-//! `choice.rs` chooses existing objects and near misses. The requests themselves are in one file for each kind of
-//! object.
+//! Every request goes to both, and [`World::same`] compares the two answers. Requests are random, but
+//! `choice.rs` makes most of them name existing objects or near misses. Each kind of object has a file with its requests.
 
 mod checks;
 mod choice;
@@ -43,7 +42,7 @@ pub(crate) struct World {
     chosen: HashMap<(usize, usize), Key>,
     names: Vec<Name>,
     pub(crate) log: Vec<String>,
-    /// How often each kind of request got each kind of answer.
+    /// How many times each kind of request got each kind of answer.
     pub(crate) seen: HashMap<(&'static str, Option<No>), u64>,
 }
 

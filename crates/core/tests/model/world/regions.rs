@@ -1,4 +1,4 @@
-//! Requests about regions, from registration to close.
+//! Requests about regions, from registration to deregistration.
 
 use super::{World, range};
 use crate::answers::core_no;
