@@ -122,8 +122,8 @@ impl<M> Context<M> {
     /// Adds an entry to a completion queue.
     #[inline(always)]
     pub(crate) fn push_completion(&mut self, cq: CqId, entry: Completion, solicited: bool) {
-        // The queue may have been destroyed: receiving halves of extended reliable connections do not hold the
-        // completion queue of their last shared receive queue.
+        // The queue may have been destroyed: the receiving half of an extended reliable connection does not count as a
+        // user of the completion queue of its last shared receive queue.
         let Some(queue) = self.cqs.get_mut(cq) else {
             return;
         };

@@ -148,7 +148,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Resumes the queue pairs that waited for a response or a timer.
+    /// Resumes the queue pairs that may be able to send again.
     pub(crate) fn send_ready(&mut self, progress: &mut Progress) {
         while let Some(index) = self.x.ready.pop() {
             if let Some(qp) = self.qps.at_mut(index) {
@@ -318,7 +318,7 @@ fn send_response<L: Link>(link_state: &mut LinkState<L>, answer: Response) {
 enum Resumed {
     Finished,
     More,
-    /// It waits for room, or because the link is down.
+    /// The request waits for room, or the link is down.
     Waits,
 }
 

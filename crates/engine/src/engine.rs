@@ -71,7 +71,7 @@ pub struct Progress {
     pub next_deadline: Option<u64>,
 }
 
-/// How many flushes make any link publish a delayed acknowledgement.
+/// After this many flushes, any link has published a delayed acknowledgement.
 const FLUSHES: u32 = 32;
 
 /// The transport engine of one device.
@@ -190,7 +190,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Changes the depth of a completion queue and keeps its entries.
     ///
     /// # Errors
-    /// [`EngineError::CqHolds`] if it holds more entries than would fit; limits.
+    /// [`EngineError::CqHolds`] if it holds more than `depth` entries; limits.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), EngineError> {
         self.check_cq_depth(depth)?;
         let cq = self

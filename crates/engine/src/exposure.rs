@@ -12,8 +12,8 @@ pub struct ExposedMemory {
     pub key: LocalKey,
 }
 
-/// The exposure of an engine. It changes only under the engine's lock; a reader must have taken that lock after the
-/// last moment at which the memory in question could be named.
+/// The exposure of an engine. It changes only under the engine's lock; a reader may rely on it only if it has taken
+/// that lock since the memory could last be named.
 #[derive(Debug, Default)]
 pub struct Exposure {
     named: AtomicBool,

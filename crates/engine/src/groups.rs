@@ -1,7 +1,7 @@
 //! Multicast groups: the state of a datagram to a group, and of a member.
 //!
-//! A datagram to a group reaches every member, on every device that has some. The engine's owner knows the members on
-//! other devices: a datagram to a group raises [`crate::Event::GroupNeeded`], and waits for
+//! A datagram to a group reaches every member, on any device. Only the engine's owner can find the members on other
+//! devices: a datagram to a group raises [`crate::Event::GroupNeeded`], and waits for
 //! [`Engine::connect_group`](crate::Engine::connect_group).
 //!
 //! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that match one of its

@@ -1,19 +1,19 @@
 //! Guessed keys: counts the unknown keys of each process, and delays the requests of those that name too many.
 //!
 //! A key protects memory only if a peer cannot find it by trial. Each process has an allowance of wrong keys, which
-//! refills by a little more than one per second, so a program that makes one mistake per second never uses it up. When it
-//! is used up, the device takes no request of that process, over any link, for a pause that doubles from [`PAUSE_FIRST`]
-//! to [`PAUSE_LAST`] while the process continues to guess. The pause delays the next request, not the response: a peer
-//! can tell a miss by the missing response just as well. A new connection does not help it either.
+//! refills by a little more than one per second, so a program that makes one mistake per second never uses it up. When
+//! the allowance is used up, the device takes no request of that process, over any link, for a pause that doubles from
+//! [`PAUSE_FIRST`] to [`PAUSE_LAST`] while the process continues to guess. The pause delays the next request, not the
+//! response, because a missing response would reveal a miss just as well. A new connection does not end the pause.
 //!
-//! A key that the process has named before tells the process nothing new and does not count: a program that repeats the
-//! same mistake in a loop is not slowed down.
+//! A key that the process has named recently tells the process nothing new and does not count: a program that repeats
+//! the same mistake in a loop is not slowed down.
 //!
 //! A process can fork, so the processes of one user also share an allowance. When that is used up, those that have
-//! guessed before or have connected recently wait; others are not affected.
+//! guessed before or have connected recently wait; others are not affected (unless the table of processes is full).
 //!
-//! Delayed requests stay in the peer's ring. The state here is two tables of bounded size; a process is forgotten when it
-//! has made no guess for [`MEMORY`].
+//! Delayed requests stay in the peer's ring. The state here is two tables of bounded size; a process is forgotten when
+//! it has made no guess for [`MEMORY`], or when another one needs the room and its allowance is full again.
 
 use crate::{Engine, LinkId, Origin, Process, QpId};
 use rkey_base::memory::Memory;
@@ -457,7 +457,7 @@ mod tests {
         // If the process comes back, it starts over.
         guesses.note(&quiet, &unknown(0), now);
         assert_eq!(guesses.all(now)[1].tried, 1);
-        // A process that repeats a key it knows has not tried another key.
+        // Repeating a recent key is not a guess, so the process is forgotten all the same.
         guesses.note(&busy, &unknown(2), now + MEMORY - 1);
         assert_eq!(guesses.all(now + MEMORY).len(), 0);
     }

@@ -14,7 +14,7 @@ pub(crate) enum Nak {
     RemoteAccess = 4,
     /// The responder could not execute it.
     RemoteOperation = 5,
-    /// The queue pair does not exist, is not ready to receive, or does not know its peer yet.
+    /// The queue pair does not exist, is not ready to receive, or has not found its peer's device yet.
     NotReady = 6,
     /// The remote iovec cannot be copied: send fragments instead.
     NoRemoteIovec = 7,

@@ -30,8 +30,8 @@ impl Numbers {
         (index != NONE).then_some(index)
     }
 
-    /// Finds a queue pair by number. `last` caches the previous result (number, index): consecutive fragments of a link
-    /// are mostly for the same queue pair.
+    /// Finds a queue pair by number. `last` caches the previous result (number, index), because consecutive fragments
+    /// on a link are mostly for the same queue pair.
     #[inline]
     pub(crate) fn find<'a>(
         &self,

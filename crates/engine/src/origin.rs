@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A process on this host, as the kernel reports it. Not what a device claims: however many devices and links a process
-/// opens, it counts as one.
+/// A process on this host, as the kernel reports it and not as a device claims it. However many devices and links a
+/// process opens, it counts as one.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -16,7 +16,7 @@ pub struct Process {
     pub started: u64,
 }
 
-/// What the engine's owner knows about the other end of a link.
+/// What the engine's owner has found out about the other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The process at the other end.

@@ -1,4 +1,4 @@
-//! The send queue: a ring of work requests between three counters.
+//! The send queue: a ring of work requests, and three counters.
 //!
 //! `head` is the oldest request that is not complete, `next` the next one to start, `tail` the position of the next
 //! post. The counters only grow (64-bit sequence numbers of this queue); the ring wraps. Scatter/gather elements and
@@ -182,7 +182,7 @@ pub(crate) struct SendQueue {
     inline: Box<[u8]>,
     /// Payloads that were copied early, by sequence number.
     kept: VecDeque<(u64, Box<[u8]>)>,
-    /// All requests before this one have been checked for early copies.
+    /// All requests before this one have been considered for an early copy.
     pub(crate) kept_to: u64,
     mask: u64,
     limit: u32,
@@ -328,7 +328,7 @@ impl SendQueue {
         self.details[slot] = detail;
     }
 
-    /// The started request with this message number, oldest first.
+    /// The oldest request before `until` with this message number.
     pub(crate) fn find(&self, msn: u32, until: u64) -> Option<u64> {
         (self.head..until).find(|&seq| {
             let wqe = self.wqe(seq);

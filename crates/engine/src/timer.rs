@@ -17,7 +17,8 @@ const SCAN_MAX_NS: u64 = 100_000_000;
 pub(crate) struct Scan {
     /// The time by which silence is measured.
     pub(crate) watching: u64,
-    /// It is the first after a pause. Queue pairs that are idle stay on the list: most likely they are between two requests.
+    /// Whether it is the first since the list was empty or got a shorter interval. Such a scan leaves idle queue pairs
+    /// on the list: most likely they are between two requests.
     pub(crate) is_first: bool,
 }
 
@@ -120,7 +121,7 @@ impl Timers {
         if self.watched.is_empty() {
             return None;
         }
-        // The first scan after a pause only reads the clock: the time was not known when the list became non-empty.
+        // The first scan only records the time, which `watch_silence` does not know.
         let is_first = self.next_scan.is_none();
         if let Some(at) = self.next_scan {
             if now < at {

@@ -204,8 +204,8 @@ impl Initiator {
                 hint::pause();
             }
             self.link.response_done();
-            // Reads acknowledgements only every 8 reads: the other side writes their cache line, and each read of it
-            // costs a transfer.
+            // Checks the acknowledgements only after every eighth request: the other side writes their cache line, and
+            // each load of it costs a transfer.
             if i.is_multiple_of(8) {
                 self.link.acknowledged()?;
             }

@@ -113,11 +113,11 @@ pub(crate) struct Meta {
     pub(crate) unsent: Option<Response>,
     /// The last queue pair that was looked up by number: (number, index).
     pub(crate) last: (u32, u32),
-    /// Set while the request at the front waits: for room, for the peer to take responses, or for the end of a search
-    /// for the peer.
+    /// Set while the request at the front waits: for room for responses, for the end of a search for the peer, or for
+    /// the end of a guesser's pause.
     pub(crate) stuck: bool,
-    /// Set once a datagram to a group has waited for room here without success: no other one waits until the link has
-    /// had room.
+    /// Set once a datagram to a group has run out of waits for room here. Until the link accepts one, later ones skip
+    /// the link while it is full.
     pub(crate) no_room: bool,
     /// Why the link will be detached, once it has been found broken.
     pub(crate) down: Option<DownReason>,

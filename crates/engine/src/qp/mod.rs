@@ -35,8 +35,8 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub max_inline: u32,
     /// Every send gets a completion, whether or not it is flagged.
     pub signal_all: bool,
-    /// The queue pair goes to the error state when the process of its peer ends, even if no send is outstanding, so that its
-    /// receives are flushed. The device moves it there on [`crate::AsyncEvent::PeerGone`].
+    /// The queue pair moves to the error state when the process of its peer ends, even if no send is outstanding, so
+    /// that its receives are flushed. The device moves it there on [`crate::AsyncEvent::PeerGone`].
     pub fail_with_peer: bool,
     /// A refused request fails alone and leaves both queue pairs in service (like libfabric's reliable datagrams,
     /// Both ends must agree on it.

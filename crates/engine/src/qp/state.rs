@@ -138,7 +138,7 @@ impl QpState {
 }
 
 bitflags! {
-    /// Which attributes a modify call gives.
+    /// Which attributes a modify call sets.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Attributes: u32 {
         /// Remote access that the queue pair allows.

@@ -136,7 +136,7 @@ fn expects(qp: &Qp, link: LinkId, src_qp: u32) -> bool {
         && !qp.req.rewinding
 }
 
-/// The read or atomic that is due a response, if it has this message number.
+/// The oldest read or atomic that awaits a response, if it has this message number.
 #[inline]
 fn due(qp: &Qp, msn: u32) -> Option<u64> {
     let seq = *qp.req.reads.front()?;
@@ -191,7 +191,7 @@ fn on_read_data<M: Memory>(
         end as u32
     };
     qp.sq.wqe_mut(seq).received = now_received;
-    qp.req.seen = None; // the timeout starts again
+    qp.req.seen = None; // restarts the timeout
     if last {
         answered(x, qp, seq);
     }

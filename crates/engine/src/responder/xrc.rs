@@ -20,7 +20,7 @@ pub(super) fn find_queue<M: Memory>(
     header: &Header,
 ) -> Result<(), Reply> {
     if header.msn != qp.resp.msn {
-        return Ok(()); // it will be dropped, or requested again
+        return Ok(()); // it will be dropped, or refused with a NAK
     }
     let number = (header.key >> 32) as u32;
     let found = x

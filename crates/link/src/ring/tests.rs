@@ -469,7 +469,7 @@ fn a_scribbling_peer_does_no_harm() {
                 random ^= random << 17;
                 let at = random as usize % words;
                 let ops = [1, 2, 3, 4, 5, 6, 64, 65, 66, 200];
-                // Half of the words look like the beginning of a slot, or like small numbers.
+                // Most words look like the beginning of a slot, or like small numbers.
                 let value = match random >> 61 {
                     0..3 => {
                         let op: u64 = ops[(random >> 20) as usize % ops.len()];

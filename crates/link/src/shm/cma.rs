@@ -45,7 +45,7 @@ impl PeerProcess {
 
     /// Whether none of its threads is still in a copying call that began before the watch.
     pub(crate) fn is_clear(&self, watch: &mut CallWatch, deadline: Instant) -> bool {
-        // If the process has ended meanwhile, its PID may belong to another one, so check afterwards.
+        // If the process has ended in the meantime, its PID may belong to another one, so check after the watch.
         let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {
             return false;
         };
@@ -118,7 +118,7 @@ impl PeerProcess {
                 mem.store_bytes(dst, &step[..len]).map_err(PullError::Local)
             })?;
         }
-        // If the process ended meanwhile, its PID may already belong to another process.
+        // If the process ended during the copy, its PID may already belong to another process.
         self.check_alive().map(|_| ())
     }
 
