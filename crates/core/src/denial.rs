@@ -161,7 +161,7 @@ pub struct Denial {
     pub qp: Option<u32>,
     /// Why not.
     pub reason: Reason,
-    /// The API of the process that denied it: messages name rights by its flags.
+    /// The API whose words and flags the messages use, usually that of the memory's owner.
     #[serde(default)]
     pub api: Api,
     /// Whether the key names a window, as far as the denial may disclose that.

@@ -181,7 +181,7 @@ impl Denial {
         }
     }
 
-    /// The memory is in another domain than the queue pair.
+    /// Writes that the memory is in another domain than the request.
     fn elsewhere(&self, out: &mut fmt::Formatter<'_>, owner: DomainId) -> fmt::Result {
         let domain = self.words().domain;
         if self.is_of_other_api(owner) {
@@ -223,7 +223,7 @@ impl Denial {
         }
     }
 
-    /// A local key came from a peer, or a remote one names local memory.
+    /// Writes that a local key came from a peer (`local`), or that a remote key was used for local memory.
     fn wrong_kind(&self, out: &mut fmt::Formatter<'_>, local: bool) -> fmt::Result {
         let words = self.words();
         let [lkey, rkey] = match self.api {
@@ -265,7 +265,7 @@ impl Denial {
         }
     }
 
-    /// The object that the key names, if the denial says something about it.
+    /// What the denial's API calls the object that the key names.
     const fn noun(&self) -> &'static str {
         let words = self.words();
         if self.window {
@@ -275,12 +275,12 @@ impl Denial {
         }
     }
 
-    /// The words of the owner's API.
+    /// The words of the denial's API.
     const fn words(&self) -> &'static Words {
         self.api.words()
     }
 
-    /// What the owner's API calls the end of a connection.
+    /// What the denial's API calls one end of a connection.
     const fn endpoint(&self) -> &'static str {
         match self.api {
             Api::Native | Api::Verbs => "queue pair",
@@ -479,7 +479,7 @@ impl Denial {
         format!("{self}. {}", self.advice())
     }
 
-    /// The sentence and the advice, one line each.
+    /// The sentence and the advice, each on its own line.
     #[must_use]
     pub fn explain(&self) -> String {
         format!("{self}\n  {}", self.advice())
@@ -512,7 +512,7 @@ mod tests {
     use super::*;
     use crate::denial::WIRE_LEN;
 
-    /// Any bytes decode to a denial that prints, and the same text after another round trip.
+    /// Any bytes decode to a denial that can be printed, and that prints the same text after another round trip.
     #[test]
     fn any_bytes_can_be_read_and_printed() {
         let secrets = crate::Secrets([1, 2, 3, 4]);

@@ -99,7 +99,7 @@ mod tests {
             beyond.unwrap_err().reason,
             Reason::OutOfRange { .. }
         ));
-        // An atomic needs one word in one segment.
+        // The 8 bytes of an atomic operation must be in one segment.
         let atomic = |at| {
             table
                 .check_remote(&who, key, at, 8, Operation::Atomic)

@@ -4,11 +4,11 @@
 //! is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
 //! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions come and go,
 //! learns nothing about the others except that they differ. No key is issued again before all have been used; then the
-//! next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and compare it with the
-//! number of keys issued so far.
+//! next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and compare the
+//! result with how many numbers have been drawn so far.
 //!
-//! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses the upper 24, such that none of the
-//! 256 keys is in use. It tries a few times to find 24 bits none of whose keys was issued before.
+//! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses only the upper 24. None of the 256 keys
+//! with these bits is in use, and usually none was issued before: the device tries a few values to find such bits.
 //!
 //! **Local keys** are not secret, because they work only in requests of this process. They name their slot directly:
 //!
@@ -110,7 +110,7 @@ pub(crate) struct KeySequence {
     /// The current permutation.
     cipher: Cipher,
     batch: [u32; BATCH],
-    /// The upper 24 bits that type 2 windows have used so far, once there is one.
+    /// A bit for each prefix (upper 24 bits) that a type 2 window has used; `None` before the first such window.
     prefixes: Option<Box<[u64]>>,
     /// The number of prefixes used so far.
     had: u32,
@@ -120,7 +120,7 @@ pub(crate) struct KeySequence {
 
 impl Keys {
     pub(crate) fn new(secrets: &Secrets) -> Self {
-        // The upper bits of the mask belong to no slot, so no local key is below 256.
+        // The upper bits of the mask are no slot's, so no local key is below 256.
         let random = secrets.number("local keys");
         let none = Limits::KEY_SLOTS + 1 + (random >> 32) as u32 % Limits::TYPE2_SLOTS;
         Self {

@@ -223,7 +223,7 @@ impl KeyTable {
 }
 
 /// The cells of a level that may hold a key, in the order in which they are tried. The bucket depends on the upper 24
-/// bits only, so that all keys of a type 2 window have the same bucket.
+/// bits only, so that `any_with_prefix` need only search one bucket of each level.
 #[inline(always)]
 fn cells(level: &[Bucket], key: u32) -> impl Iterator<Item = &AtomicU64> {
     // The number of buckets of a level is a power of two. Bits that select no bucket select the first cell to try.

@@ -144,11 +144,12 @@ impl Protection {
         Ok(())
     }
 
-    /// Deregisters a region: once this returns, every check refuses. Earlier grants may still be in use; the memory
+    /// Deregisters a region: once this returns, every check refuses it. Earlier grants may still be in use; the memory
     /// belongs to the owner when the returned value is drained.
     ///
     /// # Errors
-    /// [`CoreError::RegionBusy`] while windows, an endpoint or a counter are bound to it; it is then unchanged.
+    /// [`CoreError::NoSuchRegion`]; [`CoreError::RegionBusy`] while windows, an endpoint or a counter are bound to the
+    /// region, which is then unchanged.
     #[inline]
     pub fn deregister(&self, region: RegionId) -> Result<Deregistering<'_>, CoreError> {
         let mut registry = self.registry.lock();
@@ -536,7 +537,7 @@ pub(crate) fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> 
         .map_err(|missing| CoreError::AccessNeeds { asked, missing })
 }
 
-/// The address that requests use for the first byte.
+/// The address that requests use for the first byte, and the flag of the addressing.
 #[inline]
 pub(crate) fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64, u32), CoreError> {
     let (base, flags) = match addressing {

@@ -25,7 +25,7 @@ use rkey_base::range::VaRange;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The permission to check without pins. A table issues it only once ([`Protection::section`]).
+/// The permission to check without pins. A table has at most one at a time ([`Protection::section`]).
 #[derive(Debug)]
 pub struct Section {
     table: Arc<Protection>,
@@ -104,9 +104,8 @@ impl Protection {
         let look = self.slots.look(index)?;
         let range = check_plain_region(look.value(), request, needs, alignment)?;
         let counter = Entry::tied(&look.value().counter);
-        // The slot may have been reused while it was read. If it is still live under this generation, it was live all
-        // the time, or was changed in place; in that case its rights kept us off the fast path (see
-        // `Entry::begin_change`).
+        // The slot may have been reused while it was read. If it is live under this generation now, it was live all the
+        // time or was changed in place. `Entry::begin_change` says why a check never sees half of such a change.
         fence(Ordering::Acquire);
         look.is_live(generation).then_some((range, counter))
     }

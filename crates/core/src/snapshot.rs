@@ -24,9 +24,9 @@ pub struct Snapshot {
 /// A domain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DomainInfo {
-    /// Its name.
+    /// Its id.
     pub id: DomainId,
-    /// What it has.
+    /// How many objects it has.
     pub children: DomainChildren,
 }
 

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 /// All methods take `&self` and may be called from any thread.
 pub struct Protection {
     pub(crate) limits: Limits,
-    /// The API of domains that name none.
+    /// The API of domains that are created without naming one.
     pub(crate) api: Api,
     /// Whether peers may reach memory through another API than its own.
     pub(crate) across_apis: bool,
@@ -295,8 +295,8 @@ impl Protection {
         } else {
             self.slots.claim_from(&mut registry.free)
         };
-        // A reader without a pin that sees anything stored into the slot from now on also sees that the slot has
-        // changed.
+        // A reader without a pin that sees anything stored into the slot from now on also sees that the slab's word for
+        // it has changed.
         fence(Ordering::Release);
         claimed
     }

@@ -7,10 +7,10 @@ use std::fmt;
 
 /// The kinds of windows. They differ in who chooses the keys and who may use them.
 ///
-/// Both forms of InfiniBand's type 2 bind the window to the queue pair it was bound on; form B also compares the domain
-/// at each access. Window, region and queue pair are in one domain at the bind, and windows of a queue pair are unbound
-/// when it is destroyed ([`crate::Protection::forget_endpoint`]), so this device compares for both forms: a conforming
-/// program sees no difference.
+/// In both forms of InfiniBand's type 2, peers can use a window only over the queue pair on which it was bound; form B
+/// also compares the domain at each access. This device compares the domain for both forms. A conforming program sees no
+/// difference, because window, region and queue pair are in one domain at the bind, and windows of a queue pair are
+/// unbound when it is destroyed ([`crate::Protection::forget_endpoint`]).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum WindowKind {
@@ -18,7 +18,7 @@ pub enum WindowKind {
     Type1,
     /// Bound by a posted request with a key that the consumer chooses; belongs to one queue pair while bound.
     Type2A,
-    /// Like 2A, but also compares the domain.
+    /// Like 2A; InfiniBand also compares the domain at each access.
     Type2B,
     /// uDAPL's RMR: like type 1, with uDAPL's rules.
     Dat,
@@ -81,7 +81,7 @@ pub struct BindRequest {
     /// Type 2: the consumer's choice, the window's key with any low 8 bits. Type 1 and DAT: a key reserved by
     /// [`crate::Protection::next_window_key`], or none to get the next one.
     pub new_key: Option<Key>,
-    /// The queue pair the bind was posted on; a type 2 window belongs to it from now on.
+    /// The queue pair on which the bind was posted. A type 2 window belongs to it while bound.
     pub qp: Option<u32>,
     /// The domain of that queue pair.
     pub domain: DomainId,
@@ -101,7 +101,7 @@ pub(crate) struct WindowRecord {
     /// Slots of keys that are reserved for future binds.
     pub(crate) promised: Vec<KeySlot>,
     pub(crate) bound: Option<Bound>,
-    /// Slots and generations of the last keys that binds replaced, for the text of a denial.
+    /// Slots and generations of the keys that ended last, for the text of a denial.
     pub(crate) recent: [Option<(u32, u32)>; 4],
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct KeySlot {
     pub(crate) generation: u32,
 }
 
-/// What a window holds while it is bound.
+/// What a window is bound to.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Bound {
     pub(crate) region: RegionId,
