@@ -69,7 +69,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Fails the oldest send and moves the queue pair to the error state, even if it has `survive_remote_error`.
+    /// Fails the oldest send and moves the queue pair to the error state, whether or not it has `survive_remote_error`.
     #[cold]
     pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
         if qp.sq.head != qp.sq.tail {

@@ -67,7 +67,7 @@ pub struct Progress {
     pub did: bool,
     /// There is more to do now: call again.
     pub more: bool,
-    /// Call again by this time (in the clock of `now_ns`), even if no link has anything.
+    /// Call again by this time (in the clock of `now_ns`), even if no link has work.
     pub next_deadline: Option<u64>,
 }
 
@@ -244,7 +244,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Destroys a completion queue.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while queue pairs use it.
+    /// [`EngineError::Busy`] while queue pairs, or receive queues that complete in it, use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), EngineError> {
         let users = self
             .x

@@ -61,7 +61,8 @@ pub struct Guesser {
     pub never_issued: u64,
     /// How many times its requests were paused.
     pub pauses: u64,
-    /// The length of the last pause, in nanoseconds; 0 once its allowance is full again.
+    /// The length of the pause after its last guess, in nanoseconds; 0 if there was none, or once its allowance is full
+    /// again.
     pub pause: u64,
 }
 

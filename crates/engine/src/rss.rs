@@ -20,19 +20,19 @@ bitflags! {
     pub struct HashFields: u32 {
         /// Source address.
         const SRC_IPV4 = 1;
-        /// Target address.
+        /// Destination address.
         const DST_IPV4 = 1 << 1;
         /// Source address.
         const SRC_IPV6 = 1 << 2;
-        /// Target address.
+        /// Destination address.
         const DST_IPV6 = 1 << 3;
         /// Source port.
         const SRC_PORT_TCP = 1 << 4;
-        /// Target port.
+        /// Destination port.
         const DST_PORT_TCP = 1 << 5;
         /// Source port.
         const SRC_PORT_UDP = 1 << 6;
-        /// Target port.
+        /// Destination port.
         const DST_PORT_UDP = 1 << 7;
     }
 }

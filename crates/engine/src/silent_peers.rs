@@ -1,4 +1,4 @@
-//! Looks for silent peers from time to time, and acts on what [`crate::silence`] decides about each.
+//! The periodic scan for silent peers, which acts on the decision of [`crate::silence`] for each.
 
 use crate::context::Context;
 use crate::link_state::LinkState;

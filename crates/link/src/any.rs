@@ -1,4 +1,4 @@
-//! One type for every kind of link, so that the engine is not generic over links.
+//! One type for every kind of link, so that one engine can have links of all kinds.
 
 use crate::loopback::Loopback;
 use crate::shm::ShmLink;

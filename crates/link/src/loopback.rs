@@ -1,7 +1,7 @@
 //! A link of a device to itself: the rings of [`crate::shm`], in ordinary memory.
 //!
-//! Queue pairs connected within one process use the same slots and checks as all others, so everything that works here
-//! works between processes. Only remote iovecs are simpler because both sides have the same memory.
+//! Queue pairs connected within one device use the same slots and checks as all others. Only remote iovecs are simpler,
+//! because both sides have the same memory.
 
 use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, KeepMapped, Role};
 use crate::{

@@ -104,7 +104,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
     let write = aim.op == CompletionOp::Write;
     let mut flags = HeaderFlags::FIRST.union(HeaderFlags::LAST);
     flags.set(HeaderFlags::REQUESTED_KEY, aim.requested);
-    // With nothing else outstanding, the program is waiting for this one.
+    // If nothing else is outstanding, the program is probably waiting for this one.
     flags.set(HeaderFlags::ACK_NOW, qp.sq.next == qp.sq.head);
     let header = Header {
         op: if write { Op::Write } else { Op::Send },

@@ -56,7 +56,7 @@ fn send_small<L: Link, M: Memory>(
     if wqe.flags.intersects(EXTRAS) {
         flags |= extras(wqe.flags);
     }
-    // If nothing else is outstanding, the program is waiting for this one.
+    // If nothing else is outstanding, the program is probably waiting for this one.
     if seq == qp.sq.head {
         flags |= HeaderFlags::ACK_NOW;
     }
@@ -191,7 +191,7 @@ fn send_message_fragment<L: Link, M: Memory>(
             header.flags |= HeaderFlags::LAST;
         }
     }
-    // If nothing else is outstanding, the program is waiting for this one. Others can be acknowledged later, together
+    // If nothing else is outstanding, the program is probably waiting for this one. Others can be acknowledged later, together
     // with the fragments that follow.
     if seq == qp.sq.head && header.flags.contains(HeaderFlags::LAST) {
         header.flags |= HeaderFlags::ACK_NOW;

@@ -1,8 +1,8 @@
 //! Responses at the requester: acknowledgements, read data, atomic results, NAKs.
 //!
-//! Two rules make this simple. The engine takes the responses on a link before its acknowledgements, and a responder
-//! sends a response for every message that it does not execute. So an acknowledged send or write has been executed, and
-//! an acknowledged read has its data; anything else is a protocol violation.
+//! Two rules make this simple. A link counts a request as acknowledged only after its responses have been taken, and a
+//! responder sends a response for every message that it does not execute. So an acknowledged send or write has been
+//! executed, and an acknowledged read has its data; anything else is a protocol violation.
 //!
 //! When a message must be resent, the responder has refused the later ones as well. The requester *rewinds*: it sends
 //! nothing until every fragment of the old attempt has been acknowledged. After that, no response to the old attempt

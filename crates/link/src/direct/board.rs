@@ -64,7 +64,7 @@ impl Board {
         }
     }
 
-    /// Withdraws every lease, so that no new copy begins. For the end of the link, when no more requests can arrive.
+    /// Withdraws every lease, so that no new copy begins. Call it when the link closes and no more requests can arrive.
     pub(crate) fn withdraw_all(&self) {
         for index in 0..LEASES {
             if let Some(word) = self.own.generation(index) {
@@ -73,7 +73,7 @@ impl Board {
         }
     }
 
-    /// Whether the peer is not copying.
+    /// Whether the peer is not copying under this lease, or has ended.
     fn is_idle(&self, index: usize) -> bool {
         let in_use = self.peer.in_use(index);
         in_use.is_none_or(|word| word.load(Ordering::Acquire) == 0) || self.process.is_dead()
@@ -118,8 +118,8 @@ impl LeaseBoard {
         })
     }
 
-    /// The first step of revoking leases: after the next heavy barrier, no new copy takes place. It skips leases that
-    /// are not granted, or no longer granted.
+    /// The first step of revoking leases: after the next heavy barrier, no new copy takes place. Skips leases that are
+    /// not granted (any longer).
     pub fn withdraw(&self, leases: &[LeaseId]) {
         let state = self.0.state();
         for lease in leases {

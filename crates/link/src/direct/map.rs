@@ -40,7 +40,7 @@ pub enum DirectError {
     /// The lease is for reading only.
     #[error("the lease is for reading only")]
     ReadOnly,
-    /// Atomics need an offset that is a multiple of 8.
+    /// The word of an atomic is not aligned to 8 bytes in the owner's memory. Carries the offset of the access.
     #[error("an atomic at offset {0}, which is not a multiple of 8")]
     Misaligned(u64),
     /// Local memory could not be accessed.

@@ -5,8 +5,9 @@
 //!
 //! * The owner keeps a *generation word* for each lease in its half of the link. The initiator keeps an *in-use word*
 //!   for each lease in its own half.
-//! * The initiator announces a copy (it sets the in-use word to the start of the copy), then reads the generation word,
-//!   copies only if the word matches its lease, and clears the in-use word. Long copies repeat this every 256 KiB.
+//! * The initiator announces a copy (it sets the in-use word to the 256 KiB chunk in which the copy begins), then reads
+//!   the generation word, copies only if the word matches its lease, and clears the in-use word. Long copies repeat
+//!   this every 256 KiB.
 //! * The owner revokes by clearing the generation word, issues a heavy barrier (`rkey_base::barrier`), and waits until
 //!   the in-use word is clear. After the barrier, every copy is either visibly announced or will see that the lease is
 //!   revoked.
@@ -14,8 +15,8 @@
 //! The barrier makes the announcement a plain store (7.5 ns less than an atomic exchange per operation). If one of the
 //! two processes could not register for it, the initiator issues a full fence instead. A process that has ended no
 //! longer copies and counts as idle. A process that is stopped during a copy does not finish it, and revoking reaches
-//! its time limit. Then the owner detaches the pages: the in-use word says which 512 KiB the copy can touch at most,
-//! the owner takes private copies of those ([`rkey_base::segment::Arena::detach`]), and abandons the lease
+//! its time limit. Then the owner detaches the pages: the in-use word says which 512 KiB the copy can touch at most.
+//! The owner takes private copies of those ([`rkey_base::segment::Arena::detach`]) and abandons the lease
 //! ([`LeaseBoard::abandon`]). The peer finishes its copy in pages that are no longer the owner's.
 //!
 //! A lease covers shared memory of the owner that cannot shrink; a read lease also needs memory that is sealed against
@@ -35,7 +36,7 @@ pub use offer::{LeaseId, LeaseOffer};
 pub(crate) use board::Board;
 pub(crate) use map::Client;
 
-/// How many bytes one announcement covers: the longest copy that a revocation waits for.
+/// The longest copy under one announcement, in bytes. A revocation waits for at most one such copy.
 const CHUNK: u64 = 256 << 10;
 
 /// The in-use word for a copy that begins `offset` bytes into the lease.

@@ -4,7 +4,7 @@ use crate::Malformed;
 use crate::ring::LEASES;
 use serde::{Deserialize, Serialize};
 
-/// The identity of a lease of a link, which never repeats.
+/// The identity of a lease, unique on its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseId {
     pub(crate) index: u16,

@@ -37,7 +37,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Whether this implementation supports the sizes.
+    /// Checks that this implementation supports the sizes.
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         let Self {
             slots,

@@ -14,9 +14,9 @@ use std::cell::Cell;
 
 /// Payload is aligned to cache lines so that two fragments never share one.
 const LINE: u64 = 64;
-/// How much of the payload ring to prefetch: prefetching more costs more than it gains.
+/// How many bytes to prefetch ahead in the payload ring: prefetching more costs more than it gains.
 const PREFETCH_PAYLOAD: u64 = 1024;
-/// How much to prefetch at the start of an empty ring, where nothing else is needed.
+/// How many bytes to prefetch at the start of the payload ring once it is empty.
 const PREFETCH_EMPTY: u32 = 4096;
 
 /// Writes fragments to our half.

@@ -391,7 +391,7 @@ fn impossible_acknowledgements_are_refused() {
                 .is_err()
         );
     }
-    // Going backwards.
+    // An acknowledgement that goes backwards.
     let mut p = pair(SMALL);
     for _ in 0..3 {
         p.requester

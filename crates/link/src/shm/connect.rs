@@ -26,7 +26,7 @@ pub enum HandshakeError {
     /// The other side refused.
     #[error("the other side refused: {0}")]
     Refused(String),
-    /// The other side closed the connection during the handshake.
+    /// The other side closed the connection.
     #[error("the other side closed the connection")]
     Closed,
     /// The other side sent something invalid.

@@ -2,8 +2,8 @@
 //!
 //! Every packet of more than one byte begins with 8 bytes: `"rkey"`, the protocol version (u16) and the kind (u16),
 //! little-endian; the rest depends on the kind. (A packet of one byte is the doorbell.) The first packet of a
-//! connection is a [`Hello`], which requests a link, or something else that the device understands; the reply to a
-//! hello is a [`Welcome`] or a refusal.
+//! connection is a [`Hello`], which requests a link, or something else that the device interprets; the reply to a hello
+//! is a [`Welcome`] or a refusal.
 
 use super::socket::PACKET_MAX;
 use crate::ring::Geometry;
@@ -72,7 +72,7 @@ impl TryFrom<Sizes> for Geometry {
 /// Random bytes in the sender's memory, for the receiver to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Probe {
-    /// The probe's address; 0 if the sender does not allow access to its memory.
+    /// Their address; 0 if the sender does not allow access to its memory.
     pub(crate) address: u64,
     /// Their value.
     pub(crate) nonce: [u8; 16],
@@ -86,7 +86,7 @@ pub(crate) struct Hello {
     /// Whether the sender is registered for heavy barriers and issues them before it sleeps.
     pub(crate) membarrier: bool,
     pub(crate) probe: Probe,
-    /// Data of the devices.
+    /// The requesting device's message to the other device.
     pub(crate) purpose: Vec<u8>,
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn create_segment(geometry: Geometry) -> Result<OwnSegment, Handshake
     Ok(own)
 }
 
-/// The two mappings; every pointer into them is stored with one of these.
+/// The two mappings. Every pointer into them is stored together with a [`KeepMapped`] of these.
 struct Segments {
     own: PublishedSegment,
     peer: PeerSegment,

@@ -47,14 +47,14 @@
 //! 64 bytes; if it does not fit before the end of the ring, the rest of the ring is skipped. The acknowledgement of its
 //! slot frees it.
 //!
-//! **Acknowledgements.** The ack word is written when 16 fragments or a quarter of the payload ring are unreported, after 24
-//! polls without success, when a fragment requests it (`ACK_NOW`), and before sleeping. A requester uses the count only
-//! after it has taken all the responses that the same word announces.
+//! **Acknowledgements.** The ack word is written when 16 fragments or more than a quarter of the payload ring are
+//! unreported, after 24 polls without success, when a fragment requests it (`ACK_NOW`), and before sleeping. A
+//! requester uses the count only after it has taken all the responses that the same word announces.
 //!
-//! **Sleeping.** The sleeper makes its epoch odd, issues `membarrier(GLOBAL_EXPEDITED)`, checks everything once more, and waits
-//! on its sockets. A sender, after storing its slots or its ack word, loads the epoch, and rings the doorbell if it is odd and
-//! has not been rung yet. If one of the two processes cannot take part in membarrier, the sender issues a full fence before it
-//! loads.
+//! **Sleeping.** The sleeper makes its epoch odd, issues `membarrier(GLOBAL_EXPEDITED)`, checks everything once more,
+//! and waits on its sockets. A sender, after storing its slots or its ack word, loads the epoch, and rings the doorbell
+//! if the epoch is odd and the doorbell has not been rung for it yet. If one of the two processes cannot take part in
+//! membarrier, the sender issues a full fence before it loads.
 //!
 //! **Remote iovecs.** The responder sets its busy word, issues a full fence, checks the
 //! requester's revoked word, and only then pulls or pushes; then it clears its word. A requester

@@ -38,7 +38,7 @@ pub struct PeerAccess {
     process: Arc<PeerProcess>,
     /// The requester's permit, if it allows access to its memory.
     permit: Option<Arc<OwnPermit>>,
-    /// Watches the responder's threads since the permit was withdrawn.
+    /// Watches the responder's threads from the withdrawal of the permit on.
     watch: Arc<Mutex<Option<CallWatch>>>,
     _keep: KeepMapped,
 }

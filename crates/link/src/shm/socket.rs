@@ -189,9 +189,9 @@ impl Socket {
 
     /// Takes one packet.
     ///
-    /// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the socket: a
-    /// packet and the end may arrive between the kernel's check of the queue and its check of the socket. Both are final,
-    /// so a second read returns the packet.
+    /// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the
+    /// socket: a packet and the end may arrive between the kernel's check of the queue and its check of the socket.
+    /// Once the end has been reported, the packet is in the queue, so a second read returns it.
     ///
     /// # Errors
     /// `InvalidData` for a packet that is too long; other errors of the kernel.
