@@ -122,7 +122,7 @@ impl Operation {
         }
     }
 
-    /// The address bits that must be zero.
+    /// The bits of the address that must be zero for this operation.
     #[inline]
     pub(crate) const fn alignment(self) -> u64 {
         match self {

@@ -177,7 +177,7 @@ impl Protection {
             _ => None,
         };
         let decided = self.decide_bind(&mut registry, request);
-        // The region is held until the window counts as bound to it.
+        // Holds the region until the window counts as bound to it.
         let (bound, _region) = match decided {
             Ok(decided) => decided.unzip(),
             Err(error) => {

@@ -1,8 +1,8 @@
 //! Re-registration: gives a region another domain, other memory or other rights.
 //!
 //! The region gets new keys with [`Protection::reregister`], which registers and deregisters in one step. It keeps its
-//! keys with [`Protection::change_region`], as verbs drivers do: all checks refuse until the earlier grants are
-//! dropped, then the changed region becomes live.
+//! keys with [`Protection::change_region`], as verbs drivers do: every check refuses the region until the earlier
+//! grants are dropped; then the changed region becomes live.
 
 use crate::entry::{Entry, flag};
 use crate::grant::Deregistering;
@@ -39,7 +39,7 @@ impl Protection {
     }
 
     /// Changes a region's domain, memory or rights under its current handle and keys. Once this returns, every check
-    /// refuses; when the returned value is drained, [`Changing::finish`] makes the region live again.
+    /// refuses the region; when the returned value is drained, [`Changing::finish`] makes the region live again.
     ///
     /// # Errors
     /// Same as [`Self::reregister`].

@@ -55,7 +55,7 @@ pub enum SlotNow {
 /// Why an access was denied.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reason {
-    /// The key was never issued.
+    /// The key was never issued, or no region of the domain has this requested key.
     UnknownKey,
     /// The key was valid once.
     StaleKey {

@@ -13,7 +13,7 @@ impl Protection {
     /// has ended.
     ///
     /// # Errors
-    /// As [`Self::register`]; [`CoreError::Empty`] if the numbers of ranges and copiers differ.
+    /// Same as [`Self::register`]; [`CoreError::Empty`] if the numbers of ranges and copiers differ.
     pub fn register_foreign(
         &self,
         spec: &RegionSpec<'_>,

@@ -209,7 +209,7 @@ impl<'a> Deregistering<'a> {
         }
     }
 
-    /// Whether the memory of the region was in a segment that can be shared.
+    /// Whether the memory of the region was part of a shared segment.
     #[inline]
     #[must_use]
     pub fn was_shared(&self) -> bool {

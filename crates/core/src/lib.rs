@@ -2,8 +2,8 @@
 //!
 //! A [`Protection`] table records domains, memory regions and memory windows and the keys that name them. One function
 //! decides every access: [`Protection::check_remote`] (or its local counterpart) returns a [`Grant`], the permission
-//! to touch exactly these bytes until it is dropped, or a [`Denial`], a value with everything that a person needs to
-//! understand the refusal.
+//! to touch exactly these bytes until it is dropped, or a [`Denial`], a value with everything needed to understand
+//! the refusal.
 //!
 //! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
 //! arguments, outputs are values. Checks take no lock, except to look up a scatter list. Every change of the table

@@ -1,7 +1,7 @@
 //! The lock-free checks under loom: rebinding of a slot, requested keys, and accesses racing with their revocation.
 //!
-//! The reader is the spawned thread, and the writer the one that continues: loom remembers only the last access to a
-//! word, and a writer that reads a word before changing it would hide the reader's access.
+//! The spawned thread reads, and the model's first thread writes: loom remembers only the last access to a word, and a
+//! writer that reads a word before changing it would hide the reader's access.
 
 use crate::entry::{BoundTo, Entry};
 use crate::key_table::KeyTable;

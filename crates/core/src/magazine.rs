@@ -32,7 +32,7 @@ use std::sync::{Arc, Weak};
 
 /// How many slots a magazine takes at once, and how many ended ones it collects.
 const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
-/// How many bytes are prepaid at once.
+/// How many bytes a magazine prepays at once.
 const BYTES: u64 = 1 << 30;
 
 /// What one thread needs to register and deregister without the table's lock ([`Protection::register_from`],
@@ -344,7 +344,7 @@ impl Protection {
         (!stock.ready.is_empty() && stock.bytes >= len).then_some(stock)
     }
 
-    /// Makes room for an ended slot.
+    /// Makes room for an ended slot, under the table's lock.
     #[cold]
     fn unload<'a>(&self, magazine: &'a Magazine) -> OwnerGuard<'a, Stock> {
         let mut registry = self.registry.lock();

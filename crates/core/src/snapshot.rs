@@ -33,7 +33,7 @@ pub struct DomainInfo {
 /// A region, without its keys, because the result of an inspection may be shown to others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RegionInfo {
-    /// Its handle, as a number.
+    /// The handle, as a number.
     pub id: u64,
     /// Its domain.
     pub domain: DomainId,
@@ -58,7 +58,7 @@ pub struct RegionInfo {
 /// A window.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WindowInfo {
-    /// Its handle, as a number.
+    /// The handle, as a number.
     pub id: u64,
     /// Its domain.
     pub domain: DomainId,

@@ -58,8 +58,9 @@ pub(crate) struct Registry {
     pub(crate) ready: Vec<ReadySlot>,
     /// The contents of all magazines. Only a magazine's own thread locks it without holding the registry's lock.
     pub(crate) magazines: Vec<Stocks>,
-    /// Free slots of both slabs.
+    /// Free slots of `Protection::slots`.
     pub(crate) free: FreeList,
+    /// Free slots of `Protection::type2`.
     pub(crate) free_type2: FreeList,
     domains: Vec<DomainRecord>,
     free_domains: Vec<u32>,
