@@ -37,7 +37,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Sets the links for datagrams to a group, for a short time: the response to [`Event::GroupNeeded`](crate::Event::GroupNeeded).
+    /// Sets the links for datagrams to a group, for a short time: the response to
+    /// [`Event::GroupNeeded`](crate::Event::GroupNeeded).
     pub fn connect_group(&mut self, group: Group, links: Vec<LinkId>) {
         let now = self.x.now;
         let until = now + FRESH_NS;

@@ -93,12 +93,12 @@ pub struct ReceivedFragment<'a> {
 
 /// A path between this device and one other (or itself).
 ///
-/// Order of calls. A requester calls [`send_request`](Self::send_request) any number of times, then [`flush`](Self::flush); it takes
-/// [`next_response`](Self::next_response)s, each followed by [`response_done`](Self::response_done), until none is left, and then
-/// reads [`acknowledged`](Self::acknowledged). A responder executes [`next_request`](Self::next_request) only when
-/// [`room_to_respond`](Self::room_to_respond), sends its responses, and then calls
-/// [`request_done`](Self::request_done); then it flushes. `next_request` and `next_response` may be called again without
-/// `..._done`: they return the same fragment.
+/// Order of calls: a requester calls [`send_request`](Self::send_request) any number of times, then
+/// [`flush`](Self::flush). It takes responses with [`next_response`](Self::next_response), each followed by
+/// [`response_done`](Self::response_done), until none is left, and then reads [`acknowledged`](Self::acknowledged). A
+/// responder executes a [`next_request`](Self::next_request) only while [`room_to_respond`](Self::room_to_respond) is
+/// true; it sends the responses, calls [`request_done`](Self::request_done), and then flushes. `next_request` and
+/// `next_response` may be called again without `..._done`: they return the same fragment.
 pub trait Link {
     /// The device at the other end.
     fn node(&self) -> NodeId;
@@ -129,8 +129,8 @@ pub trait Link {
     /// acknowledged. For an [`Op::Read`](crate::Op::Read) the list says where the data may be pushed.
     ///
     /// # Errors
-    /// Same as for [`send_request`](Self::send_request); a list that is empty, too long or does not add up to `header.len` (reads:
-    /// to `header.total`, with `header.len` 0) is always `Full`.
+    /// Same as for [`send_request`](Self::send_request); a list that is empty, too long or does not add up to
+    /// `header.len` (reads: to `header.total`, with `header.len` 0) is always `Full`.
     fn send_remote_iovec(
         &mut self,
         header: &Header,
@@ -144,8 +144,8 @@ pub trait Link {
         false
     }
 
-    /// Whether a read's data should come through the response ring, although the responder could copy it directly; `len` is the
-    /// sum of all reads sent in this way that have not completed.
+    /// Whether a read's data should come through the response ring, although the responder could copy it directly;
+    /// `len` is the sum of all reads sent in this way that have not completed.
     fn prefers_fragments_for_read(&self, len: u64) -> bool {
         let _ = len;
         false
@@ -206,20 +206,20 @@ pub trait Link {
         len: u64,
     ) -> Result<(), PullError>;
 
-    /// Requester: stops all copies by the peer to or from our memory; none begins after this has returned. Called before the link
-    /// is detached.
+    /// Requester: prevents further copies by the peer to or from our memory; none begins after this has returned. Call
+    /// it before detaching the link.
     fn end_remote_iovec(&mut self) {}
 
-    /// Whether there is something to take or to publish, including a doorbell to ring, or the link is down. If not, no other
-    /// call has anything to do. Takes a few nanoseconds.
+    /// Whether there is something to take or to publish, including a doorbell to ring, or the link is down. If not, no
+    /// other call has anything to do. Takes a few nanoseconds.
     fn pending(&self) -> bool;
 
     /// Publishes due acknowledgements and wakes the peer if it sleeps. Call it after each burst of requests or
     /// responses, and occasionally while polling without success.
     fn flush(&mut self);
 
-    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. It does nothing on a link that never delays
-    /// acknowledgements.
+    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. It does nothing on a link that never
+    /// delays acknowledgements.
     fn publish(&mut self) {}
 
     /// The roles that this side has on the link.
@@ -227,14 +227,14 @@ pub trait Link {
         LinkRole::Both
     }
 
-    /// A handle for pollers that do not hold the link; `None` if they need none, because everything that can arrive comes from
-    /// this device itself.
+    /// A handle for pollers that do not hold the link; `None` if they need none, because everything that can arrive
+    /// comes from this device itself.
     fn poll_handle(&self) -> Option<PollHandle> {
         None
     }
 
-    /// Whether another process has yet to acknowledge something that was sent to it, according to the last acknowledgement that
-    /// we read.
+    /// Whether another process has yet to acknowledge something that was sent to it, according to the last
+    /// acknowledgement that we read.
     fn has_unacked(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! What a link to another process offers in addition to the calls of [`Link`](crate::Link): the peer's identity, a socket for
-//! small messages, control over the peer's copies, and leases.
+//! What a link to another process offers in addition to the calls of [`Link`](crate::Link): the peer's identity, a
+//! socket for small messages, control over the peer's copies, and leases.
 //!
 //! A device requests it once, when it attaches the link, and for leases. Sending and receiving do not need it.
 
@@ -32,7 +32,7 @@ pub struct RemotePeer {
     pub process: Arc<PeerProcess>,
     /// The control socket: doorbell, messages between the devices, and the end of the peer.
     pub line: Arc<Line>,
-    /// Requester: ends all copies by the peer to and from our memory.
+    /// Requester: ends the peer's access to our memory.
     pub peer_access: Option<PeerAccess>,
     /// Leases over the link; `None` if it has none.
     pub leases: Option<Leases>,

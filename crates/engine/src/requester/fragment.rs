@@ -191,8 +191,8 @@ fn send_message_fragment<L: Link, M: Memory>(
             header.flags |= HeaderFlags::LAST;
         }
     }
-    // If nothing else is outstanding, the program is probably waiting for this one. Others can be acknowledged later, together
-    // with the fragments that follow.
+    // If nothing else is outstanding, the program is probably waiting for this one. Others can be acknowledged later,
+    // together with the fragments that follow.
     if seq == qp.sq.head && header.flags.contains(HeaderFlags::LAST) {
         header.flags |= HeaderFlags::ACK_NOW;
     }

@@ -40,8 +40,8 @@ pub(super) enum Copied {
     Wait,
 }
 
-/// The time until which to wait for room on a link, and how many more waits are allowed; `None` if none is left. `earlier`
-/// is the result of the last call for the same link.
+/// The time until which to wait for room on a link, and how many more waits are allowed; `None` if none is left.
+/// `earlier` is the result of the last call for the same link.
 fn next_wait<M: Memory>(
     x: &mut Context<M>,
     qp: &Qp,

@@ -1,7 +1,7 @@
 //! Large payloads as remote iovecs: the peer gets a list of addresses and copies the bytes itself.
 //!
-//! Whether that is faster depends on the link, the length, and whether the peer can access our memory. Otherwise the
-//! payload is sent in fragments like any other.
+//! Whether this is possible and faster depends on the link, the length, and whether the peer can access our memory. If
+//! not, the payload is sent in fragments like any other.
 
 use super::fragment::keep;
 use crate::checked_memory::{AccessError, CheckedMemory};

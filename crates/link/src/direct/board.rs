@@ -152,8 +152,9 @@ impl LeaseBoard {
         true
     }
 
-    /// If [`has_no_copy`](Self::has_no_copy) is false, returns the bytes, counted from the start of the lease, that the copy in
-    /// progress can touch according to the peer; the range may lie outside the lease. `None` if there is no copy.
+    /// If [`has_no_copy`](Self::has_no_copy) is false, returns the bytes, counted from the start of the lease, that the
+    /// copy in progress can touch according to the peer; the range may lie outside the lease. `None` if there is no
+    /// copy.
     pub fn under_way(&self, lease: LeaseId) -> Option<Range<u64>> {
         if self.has_no_copy(lease) {
             return None;

@@ -1,4 +1,4 @@
-//! Direct leases: the initiator maps the owner's memory and copies directly.
+//! Direct leases: the initiator maps the owner's memory and copies to and from it directly.
 //!
 //! No request travels and the owner's processor does nothing, so an 8-byte write takes a few nanoseconds, and a large
 //! one as long as `memcpy`. It is a *lease* because the owner can revoke it and can tell when the last copy has ended:

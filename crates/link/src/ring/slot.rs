@@ -13,8 +13,9 @@
 //! A send that needs no header fields from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there:
 //! header and payload then usually fit into one cache line, so the reader has one cache miss.
 //!
-//! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value [`PAYLOAD_IN_RING`] says that
-//! the payload is in the payload ring, at the offset stored at 48. All numbers are little-endian.
+//! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value
+//! [`PAYLOAD_IN_RING`] says that the payload is in the payload ring, at the offset stored at 48. All numbers are
+//! little-endian.
 
 use super::half::SLOT;
 use crate::link::REMOTE_IOVEC_MAX;
@@ -87,8 +88,8 @@ pub(crate) fn payload_at(header: &Header) -> usize {
 ///
 /// # Safety
 /// `slot` is a slot of our own half, aligned to 8, and only this thread writes it.
-// Always inlined, as is everything between this and the code that builds the header: a header in memory that is written by
-// fields and read by words would stall the processor.
+// Always inlined, as is everything between this and the code that builds the header: a header in memory that is written
+// by fields and read by words would stall the processor.
 #[inline(always)]
 pub(crate) unsafe fn write(slot: *mut u8, index: u64, header: &Header, extension: u16) -> u64 {
     let words = slot.cast::<AtomicU64>();

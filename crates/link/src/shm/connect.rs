@@ -17,7 +17,7 @@ pub enum HandshakeError {
     /// The kernel refused a call.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    /// The process at the other end belongs to another user.
+    /// The user of the process at the other end is not allowed.
     #[error("user {0} of the process at the other end is not allowed")]
     NotAllowed(u32),
     /// The other side speaks another version.

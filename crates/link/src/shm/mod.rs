@@ -18,12 +18,12 @@
 //! | 4 other | either, as the first packet or instead of a link | the devices' | the devices' |
 //! | 5 control | either, later | the devices' | the devices', at most 4 |
 //!
-//! A packet of one byte at any time after the handshake is the doorbell. The link ends when the connection or the process
-//! ends.
+//! A packet of one byte at any time after the handshake is the doorbell. The link ends when the connection or the
+//! process ends.
 //!
 //! **Probe.** A probe is the address of 16 random bytes and their value. The other side tries to read them with
-//! `process_vm_readv`; if they match, the kernel permits the access, and this is the right process. The responder's result
-//! is in the welcome: it decides whether remote iovecs can be used.
+//! `process_vm_readv`; if they match, the kernel permits the access, and this is the right process. The responder's
+//! result is in the welcome: it decides whether remote iovecs can be used.
 //!
 //! **Segments.** Each side creates one memfd, maps it, and seals it so that nothing can resize it and no further
 //! mapping can write to it, not even one of its own; the other side maps it read-only. So a peer can change only its
@@ -70,10 +70,10 @@
 //! Between two users remote iovecs are never used, whatever the kernel permits: a privileged responder would write to
 //! addresses that a less privileged process chose, and by then that process may be running another program.
 //!
-//! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown operation,
-//! inconsistent lengths, offsets outside, acknowledgements of what was never sent) is a [`Malformed`](crate::Malformed), and the
-//! link is dead. A wrong epoch only causes useless doorbells. Payload may change while it is copied because it is the peer's
-//! own data.
+//! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown
+//! operation, inconsistent lengths, offsets out of range, acknowledgements of what was never sent) is a
+//! [`Malformed`](crate::Malformed), and the link is dead. A wrong epoch only causes useless doorbells. Payload may
+//! change while it is copied because it is the peer's own data.
 
 mod accept;
 mod cma;
