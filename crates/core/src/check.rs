@@ -334,7 +334,7 @@ impl Protection {
                     .is_some_and(|entry| entry.rights() & flag::WINDOW != 0);
                 match (remote, window) {
                     (true, false) => Reason::LocalKeyUsedRemotely,
-                    (true, true) => Reason::UnknownKey, // windows have no local keys
+                    (true, true) => Reason::UnknownKey, // a window has no local key
                     (false, _) => Reason::RemoteKeyUsedLocally,
                 }
             }

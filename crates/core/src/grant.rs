@@ -35,7 +35,7 @@ pub struct Grant<'a> {
 
 /// What keeps the region of a grant from ending.
 pub(crate) enum KeptBy<'a> {
-    /// A request of no bytes holds nothing.
+    /// Nothing: a request of no bytes touches no region.
     Nothing,
     /// A pin of its slot.
     Pinned(Pin<'a, Entry>),
@@ -103,7 +103,7 @@ impl Grant<'_> {
         }
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.spans().map(|span| span.len()).sum()

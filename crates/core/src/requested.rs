@@ -133,7 +133,7 @@ impl Requested {
     #[inline]
     fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
         let mixed = self.mix(domain, key);
-        // Prefer the largest level with room, because lookups try it first.
+        // Prefer the largest level with room, because lookups start with the largest.
         let mut free = None;
         for level in self.levels() {
             for cell in &bucket(level, mixed).0 {

@@ -15,7 +15,7 @@ pub(crate) struct ScatterList {
     segments: Box<[(u64, VaRange)]>,
     hull: VaRange,
     len: u64,
-    /// Who copies each segment; empty if the processor copies all.
+    /// The copier of each segment; empty if the processor copies all.
     copiers: Box<[Copier]>,
 }
 

@@ -150,7 +150,7 @@ fn windows_are_reached_across_apis_as_regions_are() {
     }
 }
 
-/// FI-119: only endpoints with the same authorization key reach the memory.
+/// FI-119: only endpoints with the same authorization key can reach the memory.
 #[test]
 fn an_exclusive_domain_stays_closed() {
     let it = World::new(true);

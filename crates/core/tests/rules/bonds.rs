@@ -137,7 +137,7 @@ fn a_region_of_one_peer_serves_no_other() {
     let own = table.check_local(domain, region.local_key, 0x1000, 8, LocalUse::Send);
     assert!(own.is_ok(), "the owner is not a peer");
     drop(own);
-    // Nor does a window admit other peers.
+    // A window on the region does not admit other peers either.
     let window = table.create_window(domain, WindowKind::Type1).unwrap();
     let bind = |range| {
         let request = BindRequest {

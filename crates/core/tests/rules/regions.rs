@@ -46,7 +46,7 @@ fn each_right_grants_its_own_kind_of_access_only() {
     }
 }
 
-/// One rule at a time; by default there is none.
+/// Each rule applies only if it is asked for.
 ///
 /// Proves: X-01, VB-014, VB-015, VB-016, VB-017
 #[test]

@@ -1,4 +1,4 @@
-//! Keys of windows: the device chooses a new one at every bind, except for type 2 windows, whose consumer does.
+//! Keys of windows: the device chooses a new one at every bind; for type 2, the consumer chooses the low 8 bits.
 
 use crate::fixture::Fixture;
 use crate::table::{over, range};
