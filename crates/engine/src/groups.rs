@@ -7,7 +7,8 @@
 //! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that match one of its
 //! [flows](Flow).
 //!
-//! `membership.rs` has joining and leaving, `requester/multicast.rs` sending, `responder/multicast.rs` delivery.
+//! Joining and leaving are in `membership.rs`, sending in `requester/multicast.rs`, and delivery in
+//! `responder/multicast.rs`.
 
 use crate::LinkId;
 

@@ -21,7 +21,7 @@
 //! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
 //! | `engine`, `links` | the calls of the owner: for objects and events; for links |
-//! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link, or the other way round |
+//! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link (a short one on the link first) |
 //! | `recv_queue` | posted receives |
 //! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |

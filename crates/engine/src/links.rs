@@ -1,4 +1,5 @@
-//! Links: how they are attached, assigned to queue pairs and detached, and what a peer can still reach over them.
+//! Links: how they are attached, assigned to queue pairs and detached, and which memory peers can still access over
+//! them.
 
 use crate::context::OrphanedRequests;
 use crate::link_state::LinkState;

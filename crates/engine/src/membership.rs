@@ -10,7 +10,7 @@ use crate::{Engine, EngineError, LinkId, QpId, QpType};
 use rkey_base::memory::Memory;
 use rkey_link::Link;
 
-/// How long the list of a group's links counts as complete, in nanoseconds.
+/// How long the list of a group's links remains valid, in nanoseconds.
 const FRESH_NS: u64 = 1_000_000;
 
 impl<L: Link, M: Memory> Engine<L, M> {

@@ -1,4 +1,4 @@
-//! Which queue pair has which number: two array lookups, no hashing.
+//! Finds queue pairs by number: two array lookups, no hashing.
 
 use crate::id::Table;
 use crate::qp::pair::Qp;

@@ -1,5 +1,5 @@
-//! Posting work requests: local checks, then the send queue, then the link if possible. Short requests go the other way
-//! round, to the link first (`requester/cut_through.rs`).
+//! Posting work requests: local checks, then the send queue, then the link if possible. Short requests go to the link
+//! first, and then into the send queue (`requester/cut_through.rs`).
 
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
@@ -83,7 +83,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// The rest of a post whose request cannot be sent directly to its link.
+    /// Finishes a post whose request cannot be sent directly to its link.
     #[cold]
     fn send_otherwise(&mut self, qp: QpId, request: &SendRequest<'_>) {
         let Some(qp) = self.qps.get_mut(qp) else {

@@ -6,8 +6,8 @@
 //! cargo run --release -p rkey-link --example ring [FILTER]
 //! ```
 //!
-//! Nothing here checks a key or writes a completion, so this is a lower bound for everything else.
-//! Buffers are not touched between operations, which favours large ones.
+//! Nothing here checks a key or writes a completion, so this is a lower bound for everything else. Buffers are not
+//! touched between operations, which flatters the results for large ones.
 
 use rkey_base::hint;
 use rkey_base::memory::ArenaMemory;

@@ -16,7 +16,7 @@
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
 //! | `ring` | slots, payload ring and acknowledgement words, for [`loopback`] and [`shm`] |
-//! | [`direct`] | leases: the initiator copies by itself, and the owner can revoke that right |
+//! | [`direct`] | leases: the initiator copies without the responder, and the owner can revoke that right |
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
 //! | [`peer`] | more about links to other processes: the peer's identity, the control socket, leases |
 //! | [`any`] | one type for every kind of link |

@@ -46,7 +46,8 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one endpoint
     /// have the same value. `None` means the queue pair's own number.
     pub endpoint: Option<u32>,
-    /// The number by which peers' accesses through it are counted. `None`: that of its endpoint.
+    /// The number under which peers' accesses through the queue pair are counted. `None` means the number of its
+    /// endpoint.
     pub counted_as: Option<u32>,
     /// Its peer, for regions that serve one peer only (FI-212): a number that the owner assigns.
     pub peer: Option<u32>,
@@ -110,8 +111,8 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
 pub struct Peer {
     /// Its number.
     pub qpn: u32,
-    /// Its device. `None` means that it is unknown until the queue pair gets its link; until then, the peer's requests
-    /// get the answer "not ready".
+    /// Its device. `None` if it is not known before the queue pair gets its link; until then, the peer's requests are
+    /// answered "not ready".
     pub node: Option<NodeId>,
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct Requester {
     pub(crate) not_ready_delay: u64,
     /// Whether the queue pair is in the list of those that have a timeout running.
     pub(crate) watched: bool,
-    /// The link's progress when it was last seen to move, and when that was (in the timers' time).
+    /// The link's progress count when it was last seen to change, and the time of that (in the timers' time).
     pub(crate) seen: Option<(u64, u64)>,
     /// What is known about a peer that has been silent for too long.
     pub(crate) silence: Silence,
@@ -145,7 +145,7 @@ pub(crate) struct Qp {
     pub(crate) peer: Option<Peer>,
     /// The link for requests.
     pub(crate) out: Option<LinkId>,
-    /// A link that is known to come from the peer.
+    /// A link that has been recognised as coming from the peer.
     pub(crate) inbound: Option<LinkId>,
     /// Unique in the engine; changes after a reset or an error, so that events of earlier requests are recognised as
     /// old.
@@ -243,7 +243,7 @@ impl Qp {
         }
     }
 
-    /// The number by which peers' accesses are counted.
+    /// The number under which peers' accesses are counted.
     pub(crate) fn counted_as(&self) -> u32 {
         self.config.counted_as.unwrap_or(self.accessor().qp)
     }

@@ -91,7 +91,7 @@ enum Start {
     Send,
     /// It ended on this side.
     Ended,
-    /// Not yet.
+    /// It must wait.
     Wait,
 }
 

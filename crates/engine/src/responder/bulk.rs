@@ -1,4 +1,4 @@
-//! Requests that take the responder several steps: remote iovecs, and reads.
+//! Requests that the responder executes in several steps: remote iovecs, and reads.
 //!
 //! The request stays at the front of the ring until the last step, so everything after it waits: requests execute in
 //! the order of the ring. Each step moves at most [`STEP`] bytes and checks the access again, so that neither a

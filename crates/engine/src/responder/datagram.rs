@@ -68,7 +68,7 @@ fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
     room.is_some_and(|room| u64::from(len) <= room)
 }
 
-/// Whether the queue pair accepts the datagram: by its queue key and length, or by the flows of a raw queue pair.
+/// Whether the queue pair accepts the datagram, judging by queue key and length (raw queue pairs: by length and flows).
 fn is_for(qp: &Qp, header: &Header, bytes: &PeerBytes<'_>) -> bool {
     let most = GRH_LEN + qp.settings.path_mtu;
     if qp.config.qp_type == QpType::Raw {

@@ -2,8 +2,8 @@
 //!
 //! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
 //! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, and
-//! `bulk.rs` handles requests that take more than a step. `reply.rs` has the possible outcomes; `refusal.rs` makes the
-//! final refusals.
+//! `bulk.rs` handles requests that take more than a step. The possible outcomes are in `reply.rs`, final refusals in
+//! `refusal.rs`.
 //!
 //! For reliable connections, every message that is not executed gets a response, so that the requester knows what
 //! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of

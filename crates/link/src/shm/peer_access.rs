@@ -7,7 +7,7 @@
 //! * responder, for each system call: busy = 1, full fence, check revoked, copy, busy = 0;
 //! * requester: revoked = 1, full fence, check busy.
 //!
-//! At least one sees the other. Compared with a system call, two fences cost nothing.
+//! At least one sees the other. Compared with a system call, two fences cost next to nothing.
 //!
 //! A responder that is stopped while it is busy may be right before its system call. So the call needs a permit
 //! (`rkey_base::segment::OwnPermit`), which the requester revokes at the same time: a call that begins later fails. A

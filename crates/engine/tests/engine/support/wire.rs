@@ -24,7 +24,7 @@ pub(crate) enum Passing {
     Ack(Ticket),
 }
 
-/// One end of a wire, in one role. Nothing passes until the world carries it.
+/// One end of a wire, in one role. Nothing passes until the test carries it.
 pub(crate) struct WireEnd {
     pub(crate) node: NodeId,
     pub(crate) peer_memory: Option<Arc<ArenaMemory>>,
