@@ -1,7 +1,7 @@
 //! The API that a program uses, for the names of access rights and objects in messages.
 //!
-//! A verbs program sets `IBV_ACCESS_REMOTE_WRITE`, a libfabric program `FI_REMOTE_WRITE`. A denial names the flag that the
-//! owner of the memory left out, in the owner's API, because the owner's program must be changed.
+//! A verbs program sets `IBV_ACCESS_REMOTE_WRITE`, a libfabric program `FI_REMOTE_WRITE`. A denial names the flag that
+//! the owner of the memory left out, in the owner's API, because the owner's program must be changed.
 
 use crate::Access;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! The owner's operations on windows: create, bind, invalidate, close.
 //!
 //! A **type 1 or DAT window** gets a new key, and with it a new slot of the table, at each bind; its old key becomes
-//! stale, like that of a deregistered region. A **type 2 window** keeps its slot, which each bind rewrites in place; its
-//! consumer varies the low byte of the key. A failed bind leaves the window unchanged.
+//! stale, like that of a deregistered region. A **type 2 window** keeps its slot, which each bind rewrites in place;
+//! its consumer varies the low byte of the key. A failed bind leaves the window unchanged.
 
 use crate::denial::{Attempt, NamedKey, Request};
 use crate::entry::{BoundTo, Entry, NONE, flag};

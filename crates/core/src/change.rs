@@ -19,8 +19,8 @@ impl Protection {
     /// drained.
     ///
     /// # Errors
-    /// [`CoreError::NoSuchRegion`], [`CoreError::RegionBusy`] while windows are bound to it, [`CoreError::Null`], and all
-    /// errors of [`Self::register`]. On an error, the region is unchanged.
+    /// [`CoreError::NoSuchRegion`], [`CoreError::RegionBusy`] while windows are bound to it, [`CoreError::Null`], and
+    /// all errors of [`Self::register`]. On an error, the region is unchanged.
     pub fn reregister(
         &self,
         region: RegionId,

@@ -1,8 +1,8 @@
 //! The decision about an access: a grant, or a denial.
 //!
-//! On the fast path, for a plain, enabled region, a check finds the slot of the key, pins it, and compares the rights and
-//! flags (in one step), the domain, and the range (with arithmetic that cannot wrap). Everything else takes the slow
-//! path.
+//! On the fast path, for a plain, enabled region, a check finds the slot of the key, pins it, and compares the rights
+//! and flags (in one step), the domain, and the range (with arithmetic that cannot wrap). Everything else takes the
+//! slow path.
 //!
 //! The order of the checks is fixed, so that a request that is wrong in several ways always gets the same reason: no
 //! bytes (granted), the key, the domain, disabled or unbound, the endpoint, the peer, the right, wrap-around, the

@@ -2,8 +2,8 @@
 //!
 //! The round is that of Speck32 (Beaulieu and others, 2013): additions, rotations and XORs on two 16-bit halves.
 //! Speck32/64 has 22 rounds and expands their keys from 64 bits; the best published attacks break 15 rounds and need
-//! half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits in total, so
-//! there is neither a short key nor a key schedule to attack.
+//! half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits in total,
+//! so there is neither a short key nor a key schedule to attack.
 //!
 //! [docs/security.md](../../../docs/security.md) compares the alternatives. Three properties matter here: 64 numbers
 //! are encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.

@@ -125,8 +125,8 @@ impl Entry {
         self.window.store(key as u32, Ordering::Relaxed);
     }
 
-    /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)): ending it changes something else under
-    /// the table's lock, or is refused because something is bound to it.
+    /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)): ending it changes something else
+    /// under the table's lock, or is refused because something is bound to it.
     pub(crate) fn is_booked(&self) -> bool {
         self.rights() & flag::BOOKED != 0
             || self.link.load(Ordering::Relaxed) > 0

@@ -1,7 +1,7 @@
 //! Regions of foreign memory: bytes that only their own runtime or driver may copy.
 //!
-//! Such a region has a scatter list that names the copier of each segment, so checks of other regions cost nothing extra.
-//! Its grants name the copier of each range ([`rkey_base::foreign::Span`]) and are never a single plain range.
+//! Such a region has a scatter list that names the copier of each segment, so checks of other regions cost nothing
+//! extra. Its grants name the copier of each range ([`rkey_base::foreign::Span`]) and are never a single plain range.
 
 use crate::registry::{Filling, allowed, rights};
 use crate::table::Protection;
@@ -9,8 +9,8 @@ use crate::{CoreError, MemoryKind, Region, RegionSpec};
 use rkey_base::foreign::Copier;
 
 impl Protection {
-    /// Registers memory with one copier for each range; `None` is the processor. The copiers are dropped after the region
-    /// has ended.
+    /// Registers memory with one copier for each range; `None` is the processor. The copiers are dropped after the
+    /// region has ended.
     ///
     /// # Errors
     /// Same as [`Self::register`]; [`CoreError::Empty`] if the numbers of ranges and copiers differ.

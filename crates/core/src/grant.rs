@@ -9,8 +9,8 @@
 //! | `revoke_and_deregister` (`registry.rs`) | the same, after unbinding the windows and removing the bindings |
 //! | `deregister_into`, `revoke_and_deregister_into` (`magazine.rs`) | `end_idle` puts the slot of a region without pins, windows and bindings into the thread's magazine, without the table's lock; any other region ends as above |
 //!
-//! [`Deregistering::finish`] succeeds once both kinds of grants are gone: those with a pin, which the slot counts, and those of
-//! the [section](crate::Section), which nothing counts, so the caller must call
+//! [`Deregistering::finish`] succeeds once both kinds of grants are gone: those with a pin, which the slot counts, and
+//! those of the [section](crate::Section), which nothing counts, so the caller must call
 //! [`drain_section`](crate::SectionLock::drain_section).
 
 use crate::RegionId;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 /// The right to touch some bytes of registered memory, until it is dropped.
 ///
-/// While a grant lives, deregistering its region does not finish. Hold it only during a copy, and never across anything that
-/// waits.
+/// While a grant lives, deregistering its region does not finish. Hold it only during a copy, and never across anything
+/// that waits.
 #[must_use]
 pub struct Grant<'a> {
     pub(crate) kept_by: KeptBy<'a>,
@@ -79,8 +79,8 @@ impl Grant<'_> {
         through_window: false,
     };
 
-    /// The memory, if it is one range that the processor copies, as it always is for a plain region. Addresses are those of
-    /// this process.
+    /// The memory, if it is one range that the processor copies, as it always is for a plain region. Addresses are
+    /// those of this process.
     #[inline]
     #[must_use]
     pub fn single(&self) -> Option<VaRange> {

@@ -1,9 +1,9 @@
 //! Regions that cannot end while something about them changes.
 //!
-//! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So a thread that binds
-//! something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: it sets a bit in the
-//! slot's word that prevents the slot from being ended without the lock. The hold ends with the change, unless something is
-//! bound to the region or its slot is booked for another reason (`Entry::is_booked`).
+//! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So a thread that
+//! binds something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: it sets a bit
+//! in the slot's word that prevents the slot from being ended without the lock. The hold ends with the change, unless
+//! something is bound to the region or its slot is booked for another reason (`Entry::is_booked`).
 
 use crate::entry::Entry;
 use crate::table::Protection;

@@ -1,14 +1,14 @@
 //! Keys of the device: how they are chosen, and what a number names as a key.
 //!
-//! **Remote keys** are issued in the order of a keyed permutation of all 32-bit numbers ([`crate::cipher`]): the first key
-//! is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
+//! **Remote keys** are issued in the order of a keyed permutation of all 32-bit numbers ([`crate::cipher`]): the first
+//! key is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
 //! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions come and go,
 //! learns nothing about the others except that they differ. No key is issued again before all have been used; then the
 //! next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and compare the
 //! result with how many numbers have been drawn so far.
 //!
-//! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses only the upper 24. None of the 256 keys
-//! with these bits is in use, and usually none was issued before: the device tries a few values to find such bits.
+//! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses only the upper 24. None of the 256
+//! keys with these bits is in use, and usually none was issued before: the device tries a few values to find such bits.
 //!
 //! **Local keys** are not secret, because they work only in requests of this process. They name their slot directly:
 //!
@@ -134,9 +134,9 @@ impl Keys {
         }
     }
 
-    /// How many times the generations of any slot have wrapped. If this number did not change between the lookup of a key
-    /// and the check of its slot's generation, the slot still holds the key's object. Acquire: a reader that sees a wrap
-    /// also sees that the earlier keys are stale.
+    /// How many times the generations of any slot have wrapped. If this number did not change between the lookup of a
+    /// key and the check of its slot's generation, the slot still holds the key's object. Acquire: a reader that sees a
+    /// wrap also sees that the earlier keys are stale.
     #[inline]
     pub(crate) fn wraps(&self) -> u32 {
         self.wraps.load(Ordering::Acquire)
@@ -272,8 +272,8 @@ impl Keys {
         self.drawn.load(Ordering::Relaxed) > 1 << 32 && self.remote.find(key).is_some()
     }
 
-    /// A new key for a generation of a slot of a type 2 window, with zeros in place of the consumer's bits; `None` if the
-    /// table is full.
+    /// A new key for a generation of a slot of a type 2 window, with zeros in place of the consumer's bits; `None` if
+    /// the table is full.
     #[cold]
     pub(crate) fn give_type2(
         &self,
@@ -321,9 +321,9 @@ impl KeySequence {
         prefixes[(key >> 14) as usize] >> (key >> 8 & 63) & 1 != 0
     }
 
-    /// Records the prefix of a new type 2 window. When half of the prefixes have been used, those of closed windows become
-    /// free again: each call checks 64 of them, so the lock is never held for long. That comes before the new prefix is
-    /// recorded, because the new key is not yet in the table of live keys.
+    /// Records the prefix of a new type 2 window. When half of the prefixes have been used, those of closed windows
+    /// become free again: each call checks 64 of them, so the lock is never held for long. That comes before the new
+    /// prefix is recorded, because the new key is not yet in the table of live keys.
     fn note_prefix(&mut self, key: u32, live: &KeyTable) {
         if self.had >= MANY_PREFIXES {
             self.freeing.get_or_insert(0);
@@ -450,7 +450,8 @@ mod tests {
         assert_eq!([give(), give()], [256, 300]);
     }
 
-    /// No key of a type 2 window, whatever its low bits, is or was another key, and no later key is one of the window's.
+    /// No key of a type 2 window, whatever its low bits, is or was another key, and no later key is one of the
+    /// window's.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn type_2_windows_share_no_key_with_anything() {
@@ -481,8 +482,8 @@ mod tests {
         }
     }
 
-    /// When half of the prefixes have been used, those of closed windows become free again, and those of live windows do
-    /// not.
+    /// When half of the prefixes have been used, those of closed windows become free again, and those of live windows
+    /// do not.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
     fn prefixes_are_used_again_when_half_of_them_are_used_up() {

@@ -124,8 +124,8 @@ impl KeyTable {
         true
     }
 
-    /// A cell for a key in the largest level with room, which lookups try before smaller ones. While that level has cells
-    /// that were never used, prefers one of them, so that the table remembers more stale keys.
+    /// A cell for a key in the largest level with room, which lookups try before smaller ones. While that level has
+    /// cells that were never used, prefers one of them, so that the table remembers more stale keys.
     #[inline]
     fn room(&self, key: u32) -> Option<&AtomicU64> {
         // Usually the first cell is free, and the others need not be computed.

@@ -10,9 +10,9 @@
 //! takes one spin lock for a short time, except that a thread with a [`Magazine`] usually registers and deregisters
 //! without it.
 //!
-//! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in `check`
-//! (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, and the states of regions and
-//! windows in `state`.
+//! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in
+//! `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, and the states of
+//! regions and windows in `state`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(

@@ -19,8 +19,8 @@ pub struct Limits {
     pub max_domains: u32,
     /// The maximum number of segments of a region.
     pub max_segments: u32,
-    /// Key slots that regions and windows of type 1 and DAT share; at most [`Limits::KEY_SLOTS`]. With fewer slots, their
-    /// generations wrap and local keys repeat sooner, which is useful only in tests.
+    /// Key slots that regions and windows of type 1 and DAT share; at most [`Limits::KEY_SLOTS`]. With fewer slots,
+    /// their generations wrap and local keys repeat sooner, which is useful only in tests.
     pub key_slots: u32,
 }
 

@@ -1,18 +1,19 @@
 //! Magazines, with which a thread registers and deregisters without the table's lock.
 //!
-//! A [`Magazine`] contains *ready* slots, which are claimed and have their keys already, and slots of regions that it has
-//! *ended*. Registering takes a ready slot, fills it and makes it live. Deregistering an idle region ends it and claims its
-//! slot for the next use in one step ([`Slab::reclaim`](rkey_base::slab::Slab::reclaim)). Only when the ready slots are used
-//! up, or too many have ended, does the thread take the table's lock. It then gives all ended slots new keys at once or,
-//! if ready slots are left, frees the ended ones.
+//! A [`Magazine`] contains *ready* slots, which are claimed and have their keys already, and slots of regions that it
+//! has *ended*. Registering takes a ready slot, fills it and makes it live. Deregistering an idle region ends it and
+//! claims its slot for the next use in one step ([`Slab::reclaim`](rkey_base::slab::Slab::reclaim)). Only when the
+//! ready slots are used up, or too many have ended, does the thread take the table's lock. It then gives all ended
+//! slots new keys at once or, if ready slots are left, frees the ended ones.
 //!
 //! **Keys.** A ready slot's key is in the table of keys but grants nothing; a peer that uses it gets the same denial as
 //! for a number that was never issued. The key of an ended slot becomes stale with its generation; the table of keys
 //! marks it as stale just before the slot gets another key or is freed.
 //!
-//! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in addition:
-//! these are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not. Then [`Protection::empty_all_magazines`]
-//! empties all magazines and checks again. Inspection subtracts what is prepaid.
+//! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in
+//! addition: these are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not.
+//! Before an operation is refused for that, it empties all magazines ([`Protection::empty_all_magazines`]) and checks
+//! again. Inspection subtracts what is prepaid.
 //!
 //! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to empty the magazine.
 //! Locks are taken in this order: the table's, a magazine's, that of the requested keys.
@@ -36,7 +37,8 @@ const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 const BYTES: u64 = 1 << 30;
 
 /// What one thread needs to register and deregister without the table's lock ([`Protection::register_from`],
-/// [`Protection::deregister_into`], [`Protection::revoke_and_deregister_into`]). Dropping it returns everything to its table.
+/// [`Protection::deregister_into`], [`Protection::revoke_and_deregister_into`]). Dropping it returns everything to its
+/// table.
 pub struct Magazine {
     stock: Owner<Stock>,
     table: Weak<Protection>,
@@ -298,7 +300,8 @@ impl Protection {
         Some(Deregistering::new(self, None, false))
     }
 
-    /// Returns the contents of all magazines to the table, so that the counts are exact. The caller has the table's lock.
+    /// Returns the contents of all magazines to the table, so that the counts are exact. The caller has the table's
+    /// lock.
     #[cold]
     pub(crate) fn empty_all_magazines(&self, registry: &mut Registry) {
         let magazines = std::mem::take(&mut registry.magazines);
@@ -308,8 +311,8 @@ impl Protection {
         registry.magazines = magazines;
     }
 
-    /// Makes sure that a magazine has a ready slot that counts in this domain, and this many prepaid bytes. `None` if the
-    /// limits do not allow that, or the domain is not open.
+    /// Makes sure that a magazine has a ready slot that counts in this domain, and this many prepaid bytes. `None` if
+    /// the limits do not allow that, or the domain is not open.
     #[cold]
     fn restock<'a>(
         &self,

@@ -1,7 +1,7 @@
 //! Raw keys: everything a peer needs to reach a region, as bytes, and the table that maps them to numbers at the peer.
 //!
-//! This is for libfabric's raw keys (FI-008 to FI-010), but works for any key: mapping a raw key returns a 64-bit number
-//! that the program's requests name instead of the key itself.
+//! This is for libfabric's raw keys (FI-008 to FI-010), but works for any key: mapping a raw key returns a 64-bit
+//! number that the program's requests name instead of the key itself.
 
 use crate::{Key, WireKey};
 use rkey_base::lock::SpinLock;
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(RawKey::from_bytes(&wrapping.to_bytes()), None);
     }
 
-    /// A number names its key until it is unmapped, and never again. A second unmap returns `None`. Mapping and unmapping
-    /// repeatedly does not grow the table.
+    /// A number names its key until it is unmapped, and never again. A second unmap returns `None`. Mapping and
+    /// unmapping repeatedly does not grow the table.
     #[test]
     fn numbers_are_released_and_not_revived() {
         let map = RawKeyMap::default();

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Which addresses requests use for the bytes of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Addressing {
-    /// Virtual addresses in the owner's process. With a scatter list, an access can reach any segment but must stay inside
-    /// one.
+    /// Virtual addresses in the owner's process. With a scatter list, an access can reach any segment but must stay
+    /// inside one.
     #[default]
     Virtual,
     /// From zero; the segments of a scatter list follow each other without gaps.

@@ -76,8 +76,8 @@ impl Protection {
     /// Enables a region that was created disabled. Afterwards, no endpoint or counter can be bound to it.
     ///
     /// # Errors
-    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it needs an endpoint and
-    /// none is bound to it.
+    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it needs an endpoint
+    /// and none is bound to it.
     pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
         let _books = self.registry.lock();
         let entry = self.hold(region)?;
@@ -95,8 +95,8 @@ impl Protection {
     /// one.
     ///
     /// # Errors
-    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyTied`] if it is bound
-    /// to another endpoint.
+    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyTied`] if it is
+    /// bound to another endpoint.
     pub fn bind_endpoint(&self, region: RegionId, endpoint: u32) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
         tie(

@@ -1,7 +1,7 @@
 //! Scatter lists: regions of several memory segments, and the side table that stores them.
 //!
-//! Few regions have a scatter list, so a region's slot holds only the list's number. Regions of foreign memory always have
-//! one, even with a single segment, because it names the copier of each segment.
+//! Few regions have a scatter list, so a region's slot holds only the list's number. Regions of foreign memory always
+//! have one, even with a single segment, because it names the copier of each segment.
 
 use crate::grant::Granted;
 use rkey_base::foreign::Copier;

@@ -3,10 +3,10 @@
 //! A pin and its release are two atomic read-modify-writes, several times the cost of the rest of a check. An engine
 //! makes all its checks and copies under its own lock, so it needs no pins: it keeps a [`Section`] behind that lock.
 //!
-//! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back must
-//! show that no such grant is left: by exclusive access to the section ([`Section::drain_section`]), or by taking and
-//! releasing the lock that guards the section ([`SectionLock::drain_section`]). Until one of these has happened after a region was
-//! deregistered or began to change, [`Deregistering::finish`](crate::Deregistering::finish) and
+//! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back
+//! must show that no such grant is left: by exclusive access to the section ([`Section::drain_section`]), or by taking
+//! and releasing the lock that guards the section ([`SectionLock::drain_section`]). Until one of these has happened
+//! after a region was deregistered or began to change, [`Deregistering::finish`](crate::Deregistering::finish) and
 //! [`Changing::finish`](crate::Changing::finish) refuse. A section is not `Sync`, so threads share it through a
 //! [`SectionLock`].
 
@@ -148,7 +148,8 @@ impl Section {
             && let Some(grant) =
                 self.grant_without_pin(slot, &request, want.needs(), want.alignment())
         {
-            // The slot's generations may have wrapped to this one since the lookup; in that case this count has changed.
+            // The slot's generations may have wrapped to this one since the lookup; in that case this count has
+            // changed.
             fence(Ordering::Acquire);
             if self.table.keys.wraps() == wraps {
                 return Ok(grant);

@@ -131,8 +131,8 @@ impl Protection {
         &self.limits
     }
 
-    /// The same table, whose memory peers may (`true`) or may not reach through another API than the one that registered
-    /// it. By default they may not: the domains of two APIs are different domains.
+    /// The same table, in which `across_apis` says whether peers may reach memory through another API than the one that
+    /// registered it. By default they may not: the domains of two APIs are different domains.
     #[must_use]
     pub fn across_apis(self, across_apis: bool) -> Self {
         Self {
@@ -184,8 +184,8 @@ impl Protection {
     /// Closes a domain.
     ///
     /// # Errors
-    /// [`CoreError::NoSuchDomain`]; [`CoreError::DomainBusy`] while regions, windows, queue pairs or shared receive queues
-    /// are left in it.
+    /// [`CoreError::NoSuchDomain`]; [`CoreError::DomainBusy`] while regions, windows, queue pairs or shared receive
+    /// queues are left in it.
     pub fn close_domain(&self, domain: DomainId) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
         if registry.domain(domain)?.children.regions > 0 {
@@ -239,8 +239,8 @@ impl Protection {
         Ok(regions - registry.prepaid().regions(domain))
     }
 
-    /// A free slot with a key, for a region or for a window whose key the device chooses. `None` if there is no room for
-    /// another slot or key.
+    /// A free slot with a key, for a region or for a window whose key the device chooses. `None` if there is no room
+    /// for another slot or key.
     #[inline]
     pub(crate) fn ready_slot(&self, registry: &mut Registry) -> Option<ReadySlot> {
         match registry.ready.pop() {

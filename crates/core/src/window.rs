@@ -8,8 +8,8 @@ use std::fmt;
 /// The kinds of windows. They differ in who chooses the keys and who may use them.
 ///
 /// In both forms of InfiniBand's type 2, peers can use a window only over the queue pair on which it was bound; form B
-/// also compares the domain at each access. This device compares the domain for both forms. A conforming program sees no
-/// difference, because window, region and queue pair are in one domain at the bind, and windows of a queue pair are
+/// also compares the domain at each access. This device compares the domain for both forms. A conforming program sees
+/// no difference, because window, region and queue pair are in one domain at the bind, and windows of a queue pair are
 /// unbound when it is destroyed ([`crate::Protection::forget_endpoint`]).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]

@@ -7,9 +7,9 @@ use rkey_base::range::VaRange;
 use rkey_core::*;
 use std::collections::{HashMap, HashSet};
 
-/// The old key layout. The upper 24 bits of a key were the slot and the low 3 bits of its generation, scrambled by three
-/// multiplications and shifts on 24 bits. The low byte was the rest of the generation, XORed with a hash of the upper
-/// bits. So the upper bits of a slot's keys repeated after eight generations.
+/// The old key layout. The upper 24 bits of a key were the slot and the low 3 bits of its generation, scrambled by
+/// three multiplications and shifts on 24 bits. The low byte was the rest of the generation, XORed with a hash of the
+/// upper bits. So the upper bits of a slot's keys repeated after eight generations.
 struct Old {
     mask: u32,
     factors: [u32; 3],
@@ -101,7 +101,8 @@ fn guesses(seen: &[u32]) -> HashSet<u32> {
     guesses
 }
 
-/// For how many keys the upper 24 bits were among the guesses, how many keys were tried, and how many guesses were made.
+/// For how many keys the upper 24 bits were among the guesses, how many keys were tried, and how many guesses were
+/// made.
 fn luck(keys: &[u32]) -> (usize, usize, usize) {
     let (mut hits, mut rounds, mut tried) = (0, 0, 0);
     for now in (1_000..keys.len()).step_by(25) {

@@ -11,8 +11,8 @@ const SLOTS: usize = 8;
 const FREE: u64 = 0;
 
 /// For each part of an imaginary memory, a word and the key of its region. The owner stores the number of the round in
-/// the word before it registers the part, and zero once the deregistration is drained. The holder of a grant must not see
-/// zero.
+/// the word before it registers the part, and zero once the deregistration is drained. The holder of a grant must not
+/// see zero.
 struct Arena {
     used: [AtomicU64; SLOTS],
     keys: [AtomicU32; SLOTS],

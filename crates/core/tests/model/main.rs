@@ -52,7 +52,8 @@ fn the_table_agrees_with_the_model() {
     }
 }
 
-/// Checks the coverage of the comparison: each kind of request must have got each kind of answer that is possible for it.
+/// Checks the coverage of the comparison: each kind of request must have got each kind of answer that is possible for
+/// it.
 fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
     use No::*;
     let access = [

@@ -1,7 +1,8 @@
 //! Device and model side by side.
 //!
 //! Every request goes to both, and [`World::same`] compares the two answers. Requests are random, but
-//! `choice.rs` makes most of them name existing objects or near misses. Each kind of object has a file with its requests.
+//! `choice.rs` makes most of them name existing objects or near misses. Each kind of object has a file with its
+//! requests.
 
 mod checks;
 mod choice;
