@@ -58,7 +58,7 @@ impl<M> Context<M> {
         self.push_completion(qp.config.send_cq, entry, false);
     }
 
-    /// A send failed: takes the queue pair out of service.
+    /// Takes the queue pair out of service after a failed send: to the error state, or to Sqe if it is unreliable.
     #[cold]
     fn send_error(&mut self, qp: &mut Qp) {
         if qp.config.qp_type.is_reliable() {

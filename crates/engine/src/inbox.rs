@@ -37,7 +37,7 @@ impl<'a, M: Memory> Message<'a, M> {
         self.bytes
     }
 
-    /// Copies some of its bytes to local memory, as a receive into that memory would.
+    /// Copies `bytes`, a part of the message, to local memory, as a receive into that memory would.
     ///
     /// # Errors
     /// The denial, also for a memory fault; some bytes may have been copied.
@@ -51,7 +51,7 @@ impl<'a, M: Memory> Message<'a, M> {
         let stored = self.checked.scatter(domain, sges, 0, bytes, LocalUse::Recv);
         stored.map_err(|trouble| match trouble {
             AccessError::Denied(denial) => denial,
-            // No payload is pulled here, so the last case does not occur. The inbox gets faults as denials.
+            // The inbox gets faults as denials. No payload is pulled here, so the last case does not occur.
             AccessError::Fault(Fault { address }) => fault(sges, bytes, address),
             AccessError::Pull(_) => fault(sges, bytes, 0),
         })

@@ -138,7 +138,7 @@ impl Timers {
         })
     }
 
-    /// When to run next at the latest.
+    /// The latest time of the next run, if one is needed.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         let mut first = self.request_waits_until.unwrap_or(u64::MAX);

@@ -113,7 +113,7 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
         if wqe.flags.contains(WqeFlags::DONE) {
-            // It had already ended when earlier requests had to be resent.
+            // The request had already ended when the queue was rewound to resend earlier ones.
             qp.sq.next = seq + 1;
             return Start::Ended;
         }

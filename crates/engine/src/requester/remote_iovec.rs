@@ -31,7 +31,7 @@ pub(super) fn try_remote_iovec<L: Link, M: Memory>(
     if offset == 0 {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REMOTE_IOVEC;
         if header.total > link_state.meta.caps.fragment_max {
-            // Refusing a whole message is better than refusing a part of it.
+            // Check the whole message before its first fragment, so that it is not refused in the middle.
             let want = qp.sq.wqe(seq).local_use();
             let whole = checked.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
             if let Err(found) = whole {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long to spin for the end of a peer's copy before sleeping: most copies take less.
+/// How long to spin for the end of a peer's copy before sleeping: most copies end sooner.
 const SPIN: Duration = Duration::from_micros(2);
 /// The first sleep, and the longest one.
 const BACKOFF: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));

@@ -251,8 +251,8 @@ impl Socket {
         peer_credentials(&self.0)
     }
 
-    /// A descriptor of the other process, which cannot be confused with a later one of the same PID. `None` if it can
-    /// be had neither from the socket nor by the PID.
+    /// A descriptor of the other process, which cannot be confused with a later one of the same PID. `None` if neither
+    /// the socket nor the PID yields one.
     pub(crate) fn process(&self) -> Option<PidFd> {
         const SO_PEERPIDFD: libc::c_int = 77;
         let mut fd: libc::c_int = -1;
