@@ -15,6 +15,7 @@ use crate::object::{any, insert};
 use crate::sys::consts::*;
 use parking_lot::Mutex;
 use rkey_device::{DeviceError, Incoming, Listener, time};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +45,7 @@ pub struct Service {
     /// Whether it is an RSP that has already had its request.
     used: AtomicBool,
     /// Requests that other service points have handed off to it.
-    handed: Mutex<Vec<(Incoming, Hello)>>,
+    handed: Mutex<VecDeque<(Incoming, Hello)>>,
     /// Each unanswered CR holds a clone, so the reference count counts them.
     unanswered: Arc<()>,
     most_unanswered: usize,
@@ -160,7 +161,7 @@ impl Service {
         let Some(listener) = self.awaited() else {
             return Ok(None);
         };
-        if let Some((incoming, hello)) = self.handed.lock().pop() {
+        if let Some((incoming, hello)) = self.handed.lock().pop_front() {
             return Ok(Some((incoming, Some(hello))));
         }
         let received = listener.try_accept()?;
@@ -272,7 +273,7 @@ impl Service {
         if self.open_listener().is_none() {
             return Err(Fail::new(CONN_QUAL_UNAVAILABLE, NO_SUBTYPE));
         }
-        self.handed.lock().push((incoming, hello));
+        self.handed.lock().push_back((incoming, hello));
         self.ia.worker().ring();
         Ok(())
     }

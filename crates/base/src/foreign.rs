@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::memory::{Memory, ProcessMemory};
 use crate::range::VaRange;
 use crate::shared::{OwnBytes, PeerBytes};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -49,21 +49,19 @@ const CHUNK: usize = 256 << 10;
 
 thread_local! {
     /// The bounce buffer between a peer's memory and a runtime: a runtime must not see memory that a peer can change.
-    static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BOUNCE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `with` with a buffer of this thread.
+/// Calls `with` with a buffer of this thread. A runtime that is called with it may call back into a copy of ours, and a
+/// thread that is ending has none: those get a new one.
 fn bounce<T>(len: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
-    BOUNCE.with(|buffer| match buffer.try_borrow_mut() {
-        Ok(mut buffer) => {
-            if buffer.len() < len {
-                buffer.resize(len, 0);
-            }
-            with(&mut buffer[..len])
-        }
-        // A runtime that was called with the buffer has called back into a copy of ours.
-        Err(_) => with(&mut vec![0; len]),
-    })
+    let mut buffer = BOUNCE.try_with(Cell::take).unwrap_or_default();
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    let done = with(&mut buffer[..len]);
+    let _ = BOUNCE.try_with(|own| own.set(buffer));
+    done
 }
 
 impl<'a> Span<'a> {

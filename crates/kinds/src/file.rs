@@ -87,9 +87,8 @@ pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<Fil
     };
     let skip = (offset % page_size() as u64) as usize;
     let end = offset.checked_add(len as u64).ok_or_else(invalid)?;
-    // Accesses past the end of a file would only fault. SAFETY: asks for a number.
-    let size = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
-    if size >= 0 && (size as u64) < end {
+    // Accesses past the end of a file would only fault.
+    if size(fd.as_fd())?.is_some_and(|size| size < end) {
         return Err(invalid());
     }
     let whole = skip.checked_add(len).ok_or_else(invalid)?;
@@ -100,9 +99,14 @@ pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<Fil
         writable,
     )?);
     let range = VaRange::new(mapping.start() + skip as u64, len as u64).ok_or_else(invalid)?;
-    // Only a DMA-buf knows this call.
-    let is_dma_buf = sync(fd.as_fd(), START | READ).and_then(|()| sync(fd.as_fd(), END | READ));
-    let copier = is_dma_buf.is_ok().then(|| {
+    // Only a DMA-buf has this call.
+    let probe = sync(fd.as_fd(), START | READ).and_then(|()| sync(fd.as_fd(), END | READ));
+    let is_dma_buf = match probe {
+        Ok(()) => true,
+        Err(error) if is_other_file(&error) => false,
+        Err(error) => return Err(error),
+    };
+    let copier = is_dma_buf.then(|| {
         Arc::new(DmaBuf {
             fd,
             mapping: Arc::clone(&mapping),
@@ -114,6 +118,31 @@ pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<Fil
         copier,
         mapping,
     })
+}
+
+/// `DMA_BUF_MAGIC`, the type of the file system of DMA-bufs.
+const DMA_BUF_MAGIC: u64 = 0x444d_4142;
+
+/// The size of a regular file or a DMA-buf; `None` for other files, whose `mmap` decides. Seeking would move the program's
+/// offset in a regular file, whereas a DMA-buf has no offset.
+fn size(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+    // SAFETY: all zeros is a valid value of both structures of numbers.
+    let (mut system, mut stat): (libc::statfs, libc::stat) = unsafe { core::mem::zeroed() };
+    // SAFETY: each pointer is to a local of the type that the call fills.
+    let failed = unsafe {
+        libc::fstatfs(fd.as_raw_fd(), &raw mut system) != 0
+            || libc::fstat(fd.as_raw_fd(), &raw mut stat) != 0
+    };
+    if failed {
+        return Err(io::Error::last_os_error());
+    }
+    if system.f_type as u64 == DMA_BUF_MAGIC {
+        // SAFETY: asks for a number.
+        let size = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
+        return Ok(u64::try_from(size).ok());
+    }
+    let is_regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    Ok(is_regular.then_some(stat.st_size as u64))
 }
 
 /// `DMA_BUF_IOCTL_SYNC`: `_IOW('b', 0, struct dma_buf_sync)`, and its flags.
@@ -134,6 +163,15 @@ fn sync(fd: BorrowedFd<'_>, flags: u64) -> io::Result<()> {
             return Err(error);
         }
     }
+}
+
+/// Whether the error of [`sync`] says that the file is not a DMA-buf.
+fn is_other_file(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    matches!(
+        number,
+        Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENODEV)
+    )
 }
 
 /// Tells a driver about accesses of the processor.
@@ -213,7 +251,11 @@ mod tests {
     #[test]
     fn the_processor_copies_files_that_are_no_dma_bufs() {
         let fd = memfd(8192);
+        // SAFETY: moves the offset of a descriptor of ours.
+        let seek = |to, whence| unsafe { libc::lseek(fd.as_raw_fd(), to, whence) };
+        assert_eq!(seek(5, libc::SEEK_SET), 5);
         let memory = map(fd.as_raw_fd(), 100, 5000, true).unwrap();
+        assert_eq!(seek(0, libc::SEEK_CUR), 5, "the program's offset moved");
         assert!(memory.copier.is_none());
         assert_eq!(memory.range.start() % 4096, 100);
         for (offset, len) in [(100, 8093), (u64::MAX, 1), (8192, 1), (0, usize::MAX)] {

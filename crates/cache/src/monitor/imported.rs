@@ -142,6 +142,16 @@ impl<S: Source> Monitor for Imported<S> {
         self.source.unsubscribe(range);
     }
 
+    /// No change may have begun before the entry became pending: it would not end the entry, and the registration could be
+    /// made while the change is still to come.
+    fn confirm(&self, _: VaRange) -> Verdict {
+        if self.changing.load(Ordering::SeqCst) == 0 {
+            Verdict::Fresh
+        } else {
+            Verdict::Busy
+        }
+    }
+
     /// The entry became pending before this reads the count, and `change` increments the count before it looks for
     /// entries. So either this sees the change, or the change ends the entry.
     fn check(&self, range: VaRange) -> Verdict {

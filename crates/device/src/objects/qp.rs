@@ -21,7 +21,7 @@ use crate::objects::srq::Srq;
 use crate::progress::reactor::Token;
 
 /// How long a datagram queue pair that is destroyed waits for links to the destinations of its datagrams.
-const LINK_TIME: Duration = Duration::from_secs(1);
+const LINK_TIME: Duration = Duration::from_millis(250);
 
 /// The fixed attributes of a queue pair, with the device's queues. `endpoint` is the number passed to
 /// [`Device::bind_endpoint`], `peer` the one in a [`RegionSpec`](crate::core::RegionSpec).
@@ -213,7 +213,7 @@ impl Qp {
             .ok_or(DeviceError::Unknown { what: "queue pair" })
     }
 
-    /// Waits until the datagrams that wait for a link to their destination are sent: one second at most. Destroying the queue
+    /// Waits until the datagrams that wait for a link to their destination are sent: a quarter of a second at most. Destroying the queue
     /// pair does this too, because a NIC sends within microseconds what is posted, and programs rely on it. Does nothing for
     /// other types of queue pairs.
     pub fn send_waiting_datagrams(&self) {

@@ -178,6 +178,16 @@ impl Monitor for Memhooks {
         Ok(())
     }
 
+    /// No change may have begun before the entry became pending: it would not end the entry, and the registration could be
+    /// made while the change is still to come.
+    fn confirm(&self, _: VaRange) -> Verdict {
+        if STATE.changing.load(Ordering::SeqCst) == 0 {
+            Verdict::Fresh
+        } else {
+            Verdict::Busy
+        }
+    }
+
     /// The entry became pending before this reads the count, and a hook increments the count before it looks for
     /// entries. So either this sees the call, or the call ends the entry.
     fn check(&self, _: VaRange) -> Verdict {

@@ -303,6 +303,10 @@ impl Monitor for Userfaultfd {
 
 impl Drop for Userfaultfd {
     fn drop(&mut self) {
+        // A forked child shares the counter, and only the parent has a reader.
+        if self.shared.fork.is_child() {
+            return;
+        }
         // The counter cannot overflow, and a nonblocking write of 8 bytes is complete. The reader sees it and stops
         // watching.
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
