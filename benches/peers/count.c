@@ -17,10 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define TAG 7
 #define BYTES 4096
 #define PATIENCE 60 /* seconds for one operation */
+/* Microseconds for the devices' threads to handle what the connection has woken them for. On a busy machine they might do
+ * so only in a counted round, and take the engine from the poll. */
+#define SETTLE 300000
 
 struct side {
 	struct side *other;
@@ -198,8 +202,12 @@ int main(int argc, char **argv)
 	introduce(&us, &them);
 	introduce(&them, &us);
 	back();
-	for (long left = atol(argv[2]); left > 0; left--)
+	long warm_up = atol(argv[2]);
+	for (long done = 0; done < warm_up; done++) {
+		if (done == warm_up / 2)
+			usleep(SETTLE);
 		operation(false);
+	}
 	for (long left = atol(argv[3]); left > 0; left--)
 		operation(true);
 	return 0;

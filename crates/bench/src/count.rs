@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 /// How many times a path may run: a run fails if a thread of the device did part of the work.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 10;
 /// The sides of a path.
 const SIDES: [&str; 2] = ["initiator", "target"];
 /// The functions that callgrind counts, by side.
@@ -130,7 +130,7 @@ fn through_fabric(folder: &Folder, front_ends: fn() -> Result<PathBuf>) -> Resul
             ("FI_PROVIDER", "rkey".into()),
             // Libfabric's memory monitor would rewrite the C library's functions that map memory.
             ("FI_MR_CACHE_MONITOR", "disabled".into()),
-            ("RKEY_TICK_MS", "1000".into()),
+            ("RKEY_TICK_MS", "60000".into()),
         ],
     });
     Ok(subjects.into())

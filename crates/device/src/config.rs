@@ -518,7 +518,7 @@ pub const VARIABLES: &[Variable] = &[
         "RKEY_TICK_MS",
         tick,
         from_millis,
-        1..=1000,
+        1..=60_000,
         "10",
         "milliseconds after which the engine thread checks again whether the program still polls"
     ),

@@ -14,6 +14,11 @@ use std::time::{Duration, Instant};
 pub(crate) const ROUNDS: u32 = 1024;
 /// How many operations precede them, while the connection is made and everything grows to its size.
 pub(crate) const WARM_UP: u32 = 300;
+/// The operation of the warm-up before which the program pauses for [`SETTLE`].
+const PAUSE_AT: u32 = WARM_UP / 2;
+/// How long the devices' threads have to handle what the connection has woken them for. On a busy machine they might do so
+/// only in a counted round, and take the engine from the poll.
+const SETTLE: Duration = Duration::from_millis(300);
 /// How long an operation may take, so that a lost one is an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the device's thread checks whether the program still polls: never during a run, which valgrind makes slow.
@@ -87,6 +92,13 @@ pub(crate) fn initiator(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> 
 pub(crate) fn target(step: &mut dyn FnMut() -> Result<bool>) -> Result<bool> {
     std::hint::black_box(2);
     step()
+}
+
+/// Pauses once in the warm-up.
+fn settle(round: u32) {
+    if round == PAUSE_AT {
+        std::thread::sleep(SETTLE);
+    }
 }
 
 /// Runs a step without counting it.
@@ -204,6 +216,7 @@ fn operations(path: Path) -> Result<()> {
     them.post(Path::Write, &us.region.key(..)?)?;
     take_turns(0, &mut || us.poll().map(|_| true), &mut || them.poll())?;
     for round in 0..WARM_UP + ROUNDS {
+        settle(round);
         let (ours, theirs) = runners(round);
         let receives = path == Path::Send;
         if receives {
@@ -239,6 +252,7 @@ fn messages() -> Result<()> {
     receiving.wait()?;
     sending.wait()?;
     for round in 0..WARM_UP + ROUNDS {
+        settle(round);
         let (ours, theirs) = runners(round);
         let mut receiving = None;
         theirs(&mut || {
