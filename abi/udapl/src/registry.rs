@@ -83,7 +83,7 @@ pub unsafe fn remove(provider: &'static Provider, info: *const ProviderInfo) {
     }
 }
 
-/// The program's handle for an IA: the number that libdat2 assigned, or our own pointer if there is no number (yet).
+/// The program's handle for an IA: the number that libdat2 assigned, or our own pointer until there is one.
 #[must_use]
 pub fn number_of(ia: usize) -> Handle {
     let own = ia as Handle;

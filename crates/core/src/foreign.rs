@@ -3,7 +3,6 @@
 //! Such a region has a scatter list that names the copier of each segment, so checks of other regions cost nothing
 //! extra. Its grants name the copier of each range ([`rkey_base::foreign::Span`]) and are never a single plain range.
 
-use crate::registry::{Filling, allowed, rights};
 use crate::table::Protection;
 use crate::{CoreError, MemoryKind, Region, RegionSpec};
 use rkey_base::foreign::Copier;
@@ -25,18 +24,7 @@ impl Protection {
         let mut geometry = self.scattered(spec.ranges, spec.addressing)?;
         let segments = geometry.segments.take();
         geometry.segments = segments.map(|segments| segments.copied_by(copiers));
-        let access = allowed(spec.access, spec.rules)?;
-        let rights = rights(spec, access);
-        self.enter(Filling {
-            domain: spec.domain,
-            rights: rights | geometry.flags,
-            geometry,
-            requested: spec.requested_key.filter(|_| access.is_remote()),
-            endpoint: None,
-            peer: spec.peer,
-            counter: None,
-            memory: MemoryKind::User,
-        })
+        self.enter_as(spec, geometry, MemoryKind::User)
     }
 }
 

@@ -44,6 +44,17 @@ impl Protection {
     #[inline]
     pub fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, CoreError> {
         let geometry = self.geometry(spec.ranges, spec.addressing)?;
+        self.enter_as(spec, geometry, spec.memory)
+    }
+
+    /// Enters a new region of this geometry and kind of memory.
+    #[inline]
+    pub(crate) fn enter_as(
+        &self,
+        spec: &RegionSpec<'_>,
+        geometry: Geometry,
+        memory: MemoryKind,
+    ) -> Result<Region, CoreError> {
         let access = allowed(spec.access, spec.rules)?;
         let rights = rights(spec, access);
         self.enter(Filling {
@@ -54,7 +65,7 @@ impl Protection {
             endpoint: None,
             peer: spec.peer,
             counter: None,
-            memory: spec.memory,
+            memory,
         })
     }
 

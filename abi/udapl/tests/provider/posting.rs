@@ -223,19 +223,8 @@ fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
     let parts = two.end();
     let mut ends = Vec::new();
     for _ in 0..2 {
-        let mut ep = null_mut();
-        ok!(ep_create_with_srq_func(
-            two.ia,
-            two.pz,
-            parts.recv,
-            parts.request,
-            parts.connect,
-            srq,
-            &attr(),
-            &raw mut ep
-        ));
+        let passive = end_with_srq(&two, &parts, srq);
         let active = one.end();
-        let passive = End { ep, ..parts };
         one.connect_to(&active, &two, &passive);
         ends.push((active, passive));
     }
@@ -282,6 +271,22 @@ fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
     ok!(srq_free_func(srq));
 }
 
+/// An EP that takes its receives from an SRQ, with the EVDs of another end.
+fn end_with_srq(world: &World, parts: &End, srq: SrqHandle) -> End {
+    let mut ep = null_mut();
+    ok!(ep_create_with_srq_func(
+        world.ia,
+        world.pz,
+        parts.recv,
+        parts.request,
+        parts.connect,
+        srq,
+        &attr(),
+        &raw mut ep
+    ));
+    End { ep, ..*parts }
+}
+
 #[test]
 fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
     const MANY: u64 = 1_000;
@@ -293,22 +298,13 @@ fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
             max_recv_iov: 1,
             low_watermark: 0,
         };
-        let (mut srq, mut ep) = (null_mut(), null_mut());
+        let mut srq = null_mut();
         let room = &raw mut srq;
         ok!(srq_create_func(two.ia, two.pz, &raw mut srq_attr, room));
         let parts = two.end();
-        ok!(ep_create_with_srq_func(
-            two.ia,
-            two.pz,
-            parts.recv,
-            parts.request,
-            parts.connect,
-            srq,
-            &attr(),
-            &raw mut ep
-        ));
+        let passive = end_with_srq(&two, &parts, srq);
         let active = one.end();
-        one.connect_to(&active, &two, &End { ep, ..parts });
+        one.connect_to(&active, &two, &passive);
         let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
         let post = |number| {
             let mut to = theirs.local(0, 8);
@@ -331,7 +327,7 @@ fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
         for number in 0..MANY {
             assert_eq!(completion(parts.recv, number), (DTO_SUCCESS, 8));
         }
-        ok!(ep_free_func(ep));
+        ok!(ep_free_func(passive.ep));
         ok!(srq_free_func(srq));
     }
 }

@@ -155,10 +155,9 @@ impl<S: Source> Monitor for Imported<S> {
     /// The entry became pending before this reads the count, and `change` increments the count before it looks for
     /// entries. So either this sees the change, or the change ends the entry.
     fn check(&self, range: VaRange) -> Verdict {
-        if self.changing.load(Ordering::SeqCst) != 0 {
-            Verdict::Busy
-        } else {
-            self.validate(range)
+        match self.confirm(range) {
+            Verdict::Fresh => self.validate(range),
+            verdict => verdict,
         }
     }
 

@@ -41,7 +41,7 @@ impl Subscribers {
                 return Ok(());
             }
         }
-        // SAFETY: `raw` is from `Arc::into_raw` above, and nobody else got it.
+        // SAFETY: `raw` is from `Arc::into_raw` above, and no other code has it.
         drop(unsafe { Arc::from_raw(raw) });
         Err(TooManyCaches)
     }

@@ -143,7 +143,7 @@ pub enum Error {
     /// No room for another connection, or no communication id.
     #[error("there are {0} connections already: close some")]
     Full(usize),
-    /// Two addresses of different families, or one that is no address of a single port.
+    /// The addresses are of different families, or one is not a unicast address.
     #[error("no connection is possible between {0} and {1}: use unicast addresses of one family")]
     Addresses(IpAddr, IpAddr),
     /// Not the number of a queue pair.

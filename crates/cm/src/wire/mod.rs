@@ -1,7 +1,7 @@
 //! The messages of the connection manager as they travel: management datagrams (MADs) of exactly 256 bytes to queue pair 1.
 //!
-//! [`Mad::decode`] refuses what is no message of this protocol: the receiver drops it. A message that it accepts may still
-//! ask for the impossible; [`Req::check`] says with which reason to refuse that. Reserved bits are ignored, as the
+//! [`Mad::decode`] fails for packets that are not messages of this protocol, and the receiver drops them. A message that it
+//! decodes may still ask for the impossible; [`Req::check`] gives the reason for the refusal. Reserved bits are ignored, as the
 //! specification demands, and written as 0. Alternate paths (LAP, APR) do not exist on RoCE: their messages are dropped.
 //!
 //! Layouts: chapter 12 of the InfiniBand specification, volume 1.

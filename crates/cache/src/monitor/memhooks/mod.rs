@@ -190,12 +190,8 @@ impl Monitor for Memhooks {
 
     /// The entry became pending before this reads the count, and a hook increments the count before it looks for
     /// entries. So either this sees the call, or the call ends the entry.
-    fn check(&self, _: VaRange) -> Verdict {
-        if STATE.changing.load(Ordering::SeqCst) == 0 {
-            Verdict::Fresh
-        } else {
-            Verdict::Busy
-        }
+    fn check(&self, range: VaRange) -> Verdict {
+        self.confirm(range)
     }
 
     fn validate(&self, _: VaRange) -> Verdict {

@@ -1,7 +1,7 @@
 //! The monitor that the kernel notifies (`FI_MR_CACHE_MONITOR=userfaultfd`).
 //!
-//! The kernel reports `munmap`, `mmap` over, `mremap`, `brk` and `madvise` of watched memory, whoever calls them: the
-//! program, its allocator, the C library itself. Memory is registered for write protection but never protected, so
+//! The kernel reports `munmap`, `mremap`, `brk` and `madvise` of watched memory, and `mmap` over it, no matter whether the
+//! program, its allocator or the C library calls them. Memory is registered for write protection but never protected, so
 //! accesses never fault, and no privilege is needed.
 //!
 //! Events alone are not enough. The kernel first unmaps the memory, then queues the event; then the reader reads it,
