@@ -1,10 +1,12 @@
-//! Communication ids and transaction ids that a stranger cannot guess.
+//! Communication ids, transaction ids and GUIDs that a stranger cannot guess.
 //!
 //! Communication ids are issued in the order of a keyed permutation of their space: knowing some of them says nothing
 //! about the next, and none is issued again before all others were. So a late message of an ended connection does not
 //! reach a new one.
 
+use crate::address::{Gid, Guid, ServiceId};
 use core::hash::Hasher;
+use core::net::IpAddr;
 use siphasher::sip::SipHasher13;
 
 /// The communication ids that a manager may issue. Processes that share an address divide the ids among them, so that an
@@ -46,6 +48,8 @@ impl IdSpace {
 const ROUNDS: u8 = 8;
 /// Makes transaction ids independent of the permutation.
 const TRANSACTION: u8 = 0xff;
+/// Makes GUIDs independent of both.
+const GUID: u8 = 0xfe;
 
 /// Issues ids.
 #[derive(Debug)]
@@ -84,9 +88,19 @@ impl Ids {
         self.space.prefix | (left << half | right) as u32
     }
 
-    /// The next communication id that is not in use; `None` if 1024 in a row are. Never 0, which means "none" in a REJ.
-    pub(crate) fn communication(&mut self, in_use: impl Fn(u32) -> bool) -> Option<u32> {
-        for _ in 0..1024 {
+    /// The next communication id that is not in use; `None` if all are. Never 0, which means "none" in a REJ. `used` is how
+    /// many are in use.
+    ///
+    /// Long-lived connections may be neighbours in the order, so this can take as many steps as there are connections, but
+    /// then the next id takes few.
+    pub(crate) fn communication(
+        &mut self,
+        used: usize,
+        in_use: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        // Those in use, 0, and one more.
+        let tries = (used as u64).saturating_add(2).min(self.space.len());
+        for _ in 0..tries {
             let id = self.permute(self.next);
             self.next = (self.next + 1) % self.space.len();
             if id != 0 && !in_use(id) {
@@ -94,6 +108,19 @@ impl Ids {
             }
         }
         None
+    }
+
+    /// A device instance's GUID for a service of a peer address. Others cannot guess it, so they cannot claim our queue
+    /// pairs there. The bits of the first byte say that it is not a manufacturer's.
+    pub(crate) fn guid(&self, own: Guid, peer: IpAddr, service: ServiceId) -> Guid {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        hasher.write_u8(GUID);
+        hasher.write(&own.0);
+        hasher.write(&Gid::from(peer).0);
+        hasher.write_u64(service.0);
+        let mut guid = hasher.finish().to_be_bytes();
+        guid[0] = guid[0] & !1 | 2;
+        Guid(guid)
     }
 
     /// The next transaction id.
@@ -112,7 +139,7 @@ mod tests {
     fn every_id_of_a_block_is_issued_once_before_any_is_issued_again() {
         let mut ids = Ids::new(IdSpace::block(0x1234), 7);
         let issued: Vec<u32> = (0..65_536)
-            .map(|_| ids.communication(|_| false).unwrap())
+            .map(|_| ids.communication(0, |_| false).unwrap())
             .collect();
         let different: BTreeSet<u32> = issued.iter().copied().collect();
         assert_eq!(different.len(), 65_536);
@@ -121,7 +148,7 @@ mod tests {
                 .iter()
                 .all(|&id| IdSpace::block(0x1234).contains(id))
         );
-        assert_eq!(ids.communication(|_| false), Some(issued[0]));
+        assert_eq!(ids.communication(0, |_| false), Some(issued[0]));
         assert!(!IdSpace::block(0x1234).contains(0x1235_0000) && IdSpace::ALL.contains(1));
     }
 
@@ -129,20 +156,60 @@ mod tests {
     fn ids_in_use_and_zero_are_not_issued() {
         let mut ids = Ids::new(IdSpace::block(0), 7);
         let issued: BTreeSet<u32> = (0..65_535)
-            .map(|_| ids.communication(|_| false).unwrap())
+            .map(|_| ids.communication(0, |_| false).unwrap())
             .collect();
         assert!(!issued.contains(&0) && issued.len() == 65_535);
-        let first = Ids::new(IdSpace::ALL, 7).communication(|_| false).unwrap();
+        let first = Ids::new(IdSpace::ALL, 7)
+            .communication(0, |_| false)
+            .unwrap();
         let mut ids = Ids::new(IdSpace::ALL, 7);
-        assert_ne!(ids.communication(|id| id == first), Some(first));
-        assert_eq!(ids.communication(|_| true), None);
+        assert_ne!(ids.communication(1, |id| id == first), Some(first));
+        assert_eq!(ids.communication(5000, |_| true), None);
+    }
+
+    /// Long-lived connections have neighbouring ids when all others have been used once.
+    #[test]
+    fn a_free_id_is_found_behind_any_number_of_ids_in_use() {
+        let mut ids = Ids::new(IdSpace::block(9), 7);
+        let mut issue =
+            |used: &BTreeSet<u32>| ids.communication(used.len(), |id| used.contains(&id));
+        let mut used = BTreeSet::new();
+        while let Some(id) = issue(&used) {
+            assert!(used.insert(id));
+        }
+        assert_eq!(used.len(), 65_536);
+        for free in [0x9_1234, 0x9_0000] {
+            used.remove(&free);
+            assert_eq!(issue(&used), Some(free));
+            used.insert(free);
+            assert_eq!(issue(&used), None);
+        }
+    }
+
+    #[test]
+    fn each_service_of_each_peer_sees_another_guid() {
+        let ids = Ids::new(IdSpace::ALL, 7);
+        let guid = |peer: [u8; 4], service| ids.guid(Guid([1; 8]), peer.into(), ServiceId(service));
+        let all = [
+            guid([10, 0, 0, 1], 1),
+            guid([10, 0, 0, 1], 2),
+            guid([10, 0, 0, 2], 1),
+        ];
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 3);
+        assert_eq!(all[0], guid([10, 0, 0, 1], 1));
+        assert!(all.iter().all(|it| it.0[0] & 3 == 2));
+        let other = Ids::new(IdSpace::ALL, 8);
+        assert_ne!(
+            all[0],
+            other.guid(Guid([1; 8]), [10, 0, 0, 1].into(), ServiceId(1))
+        );
     }
 
     #[test]
     fn another_secret_gives_other_ids() {
         let first = |secret| {
             let mut ids = Ids::new(IdSpace::ALL, secret);
-            (ids.communication(|_| false), ids.transaction())
+            (ids.communication(0, |_| false), ids.transaction())
         };
         assert_eq!(first(1), first(1));
         assert_ne!(first(1).0, first(2).0);

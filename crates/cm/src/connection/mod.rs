@@ -33,6 +33,8 @@ pub(crate) struct Connection {
     pub(crate) remote_id: Option<u32>,
     pub(crate) local: IpAddr,
     pub(crate) peer: IpAddr,
+    /// Our device instance, as this peer and service see it.
+    pub(crate) own_guid: Guid,
     /// The peer's device instance, once known.
     pub(crate) guid: Option<Guid>,
     pub(crate) service: ServiceId,
@@ -56,8 +58,6 @@ pub(crate) struct Connection {
     pub(crate) deadline: Option<Nanos>,
     /// The message that may be repeated.
     pub(crate) kept: Option<Box<[u8; MAD]>>,
-    /// The listener whose backlog it counts against.
-    pub(crate) waits_at: Option<ListenerId>,
     /// The program has closed it and gets no more events.
     pub(crate) is_silent: bool,
 }
@@ -85,7 +85,7 @@ impl Connection {
         self.peer == from && self.remote_id == Some(local)
     }
 
-    fn rej(&self, about: About, why: Why, given: Option<&Refusal>, guid: Guid) -> Rej {
+    fn rej(&self, about: About, why: Why, given: Option<&Refusal>) -> Rej {
         let bare = |reason| Rej::bare(0, 0, about, reason);
         let rej = match (why, given) {
             (Why::Given, Some(refusal)) => Rej {
@@ -93,7 +93,9 @@ impl Connection {
                 ..refusal.rej
             },
             (Why::Given | Why::Consumer, _) => bare(crate::wire::RejectReason::CONSUMER),
-            (Why::Timeout, _) => bare(crate::wire::RejectReason::TIMEOUT).with_info(&guid.0),
+            (Why::Timeout, _) => {
+                bare(crate::wire::RejectReason::TIMEOUT).with_info(&self.own_guid.0)
+            }
             (Why::Stale, _) => bare(crate::wire::RejectReason::STALE),
         };
         Rej {
@@ -109,7 +111,6 @@ impl Connection {
         send: Send,
         given: Option<&Refusal>,
         timing: &Timing,
-        guid: Guid,
     ) -> Option<Mad> {
         let (local, remote) = (self.local_id, self.remote_id.unwrap_or(0));
         let mra = |about| {
@@ -121,7 +122,7 @@ impl Connection {
                 data: PrivateData::default(),
             })
         };
-        let rej = |about, why| Message::Rej(self.rej(about, why, given, guid));
+        let rej = |about, why| Message::Rej(self.rej(about, why, given));
         let (tid, message) = match send {
             Send::Given | Send::Again => return None,
             Send::MraReq => (self.tid, mra(About::Req)),

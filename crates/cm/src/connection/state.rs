@@ -11,7 +11,8 @@
 //! A message that does not fit a state is ignored; a call that does not fit is refused. The table follows Linux's
 //! connection manager, with these differences: a side that closes repeats its DREQ until the other side answers; a
 //! refusal is kept for a while, so that a repeated request gets the same answer instead of a new connection; when both
-//! sides send a DREQ, both answer at once; a peer that still tries to open an ended connection learns that it has ended.
+//! sides send a DREQ, both answer at once; a peer that still tries to open an ended connection learns that it has ended; a
+//! message that names a queue pair of another connection is refused, but does not end that one.
 
 use core::fmt::{self, Write};
 
@@ -79,8 +80,6 @@ pub enum Input {
     SidrReq,
     /// A SIDR_REP.
     SidrRep,
-    /// The peer uses the queue pair number or the communication id of this connection for a new one.
-    Superseded,
     /// The program connects.
     Connect,
     /// The program asks for a datagram queue pair.
@@ -340,9 +339,7 @@ const fn established(input: Input) -> Option<Step> {
         Input::Rep => to(State::Established, &[S(Send::Rtu)]),
         Input::Rej | Input::RejStale => to(State::TimeWait, REFUSED),
         Input::Dreq => to(State::DreqReceived, &[Tell(Report::Disconnected)]),
-        Input::Disconnect | Input::Superseded | Input::Close => {
-            to(State::DreqSent, &[S(Send::Dreq), FIRST])
-        }
+        Input::Disconnect | Input::Close => to(State::DreqSent, &[S(Send::Dreq), FIRST]),
         _ => None,
     }
 }
@@ -412,7 +409,7 @@ const fn answered(state: State, request: Input, input: Input) -> Option<Step> {
 
 impl Input {
     /// All inputs: messages, calls, time.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::Req,
         Self::MraReq,
         Self::MraRep,
@@ -425,7 +422,6 @@ impl Input {
         Self::Drep,
         Self::SidrReq,
         Self::SidrRep,
-        Self::Superseded,
         Self::Connect,
         Self::Resolve,
         Self::Accept,

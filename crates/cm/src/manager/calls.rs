@@ -124,7 +124,8 @@ const DEFAULT_PARTITION: u16 = 0xffff;
 
 impl Manager {
     /// Listens for requests for a service. At most `backlog` of them wait for [`take_request`](Self::take_request); further
-    /// ones are dropped, and repeated by their senders.
+    /// ones are dropped, and repeated by their senders. A request that its peer withdraws vanishes, unless the program has
+    /// fetched its event: then [`Event::Rejected`](super::Event::Rejected) follows, and it waits until it is taken or closed.
     ///
     /// # Errors
     ///
@@ -161,7 +162,10 @@ impl Manager {
     pub fn unlisten(&mut self, now: Nanos, listener: ListenerId) -> Result<(), Error> {
         let listener = self.listeners.remove(listener).ok_or(Error::Unknown)?;
         for id in listener.waiting {
-            self.close(now, id)?;
+            // A request that its peer has withdrawn is not there any more.
+            if self.connections.contains_key(&id) {
+                self.close(now, id)?;
+            }
         }
         Ok(())
     }
@@ -170,13 +174,13 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] if there is no such request any more.
+    /// [`Error::Unknown`] if the peer has withdrawn it. Its place in the backlog is free then, too.
     pub fn take_request(&mut self, connection: ConnectionId) -> Result<(), Error> {
-        if !self.connections.contains_key(&connection) {
-            return Err(Error::Unknown);
+        self.listeners.leave(connection);
+        match self.connections.contains_key(&connection) {
+            true => Ok(()),
+            false => Err(Error::Unknown),
         }
-        self.leaves_backlog(connection);
-        Ok(())
     }
 
     /// Begins a connection: sends a REQ. The result is an event: `ConnectResponse`, `Rejected` or `Unreachable`.
@@ -208,7 +212,7 @@ impl Manager {
             local: it.local_id,
             ece_vendor: to.ece.vendor,
             service: it.service,
-            guid: self.config.guid,
+            guid: it.own_guid,
             qpn: qp.qpn,
             responder_resources: qp.responder_resources,
             initiator_depth: qp.initiator_depth,
@@ -284,7 +288,8 @@ impl Manager {
             return Err(full);
         }
         let tables = &self.tables;
-        let local_id = self.ids.communication(|id| tables.by_local(id).is_some());
+        let in_use = |id| tables.by_local(id).is_some();
+        let local_id = self.ids.communication(tables.ids_in_use(), in_use);
         let timing = &self.config.timing;
         Ok(Connection {
             state: State::Idle,
@@ -293,6 +298,7 @@ impl Manager {
             remote_id: None,
             local,
             peer,
+            own_guid: self.ids.guid(self.config.guid, peer, service),
             guid: None,
             service,
             tid: self.ids.transaction(),
@@ -306,7 +312,6 @@ impl Manager {
             time_wait: 0,
             deadline: None,
             kept: None,
-            waits_at: None,
             is_silent: false,
         })
     }
@@ -318,7 +323,6 @@ impl Manager {
     /// [`Error::Unknown`], [`Error::WrongState`], [`Error::WrongKind`], [`Error::QueuePair`].
     pub fn accept(&mut self, now: Nanos, id: ConnectionId, with: &Accept) -> Result<(), Error> {
         check_queue_pair(with.queue_pair.qpn)?;
-        let guid = self.config.guid;
         let it = self.connections.get_mut(&id).ok_or(Error::Unknown)?;
         let transport = it.transport.ok_or(Error::WrongKind)?;
         if it.state != State::ReqReceived {
@@ -341,7 +345,7 @@ impl Manager {
             flow_control: qp.flow_control,
             rnr_retry: qp.rnr_retry,
             srq: qp.srq || is_xrc,
-            guid,
+            guid: it.own_guid,
             data: with.data,
         };
         let mad = Mad {
@@ -412,9 +416,10 @@ impl Manager {
     ///
     /// [`Error::Unknown`] if it has ended already.
     pub fn close(&mut self, now: Nanos, id: ConnectionId) -> Result<(), Error> {
+        self.listeners.leave(id);
+        self.events.drop_those_of(id);
         let it = self.connections.get_mut(&id).ok_or(Error::Unknown)?;
         it.is_silent = true;
-        self.events.retain(|event| event.connection() != id);
         self.step(now, id, Input::Close, Given::Nothing)
     }
 

@@ -32,7 +32,8 @@ impl Default for Limits {
 /// The settings of a [`Manager`](super::Manager).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This device instance. No other instance, not even an earlier one of this program, may have the same.
+    /// This device instance. No other instance, not even an earlier one of this program, may have the same. Each service of each
+    /// peer address sees another number that is derived from it, so none of them can pose as us at another one.
     pub guid: Guid,
     /// 128 random bits from the operating system. They keep ids from being guessed.
     pub secret: u128,

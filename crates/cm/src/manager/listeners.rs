@@ -55,11 +55,19 @@ pub(super) struct Listener {
     pub(super) waiting: BTreeSet<ConnectionId>,
 }
 
+impl Listener {
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= self.backlog
+    }
+}
+
 /// All listeners.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     all: BTreeMap<ListenerId, Listener>,
     by_service: BTreeMap<(ServiceId, ListenOn), ListenerId>,
+    /// The listener of each request that waits.
+    of_request: BTreeMap<ConnectionId, ListenerId>,
 }
 
 impl Listeners {
@@ -80,6 +88,9 @@ impl Listeners {
     pub(super) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
         let listener = self.all.remove(&id)?;
         self.by_service.remove(&(listener.service, listener.on));
+        for request in &listener.waiting {
+            self.of_request.remove(request);
+        }
         Some(listener)
     }
 
@@ -98,11 +109,24 @@ impl Listeners {
         self.all.get(&id).map(|listener| (id, listener))
     }
 
-    pub(super) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
-        self.all.get_mut(&id)
+    /// A request takes a place in a listener's backlog.
+    pub(super) fn enter(&mut self, id: ListenerId, request: ConnectionId) {
+        if let Some(listener) = self.all.get_mut(&id) {
+            listener.waiting.insert(request);
+            self.of_request.insert(request, id);
+        }
     }
 
+    /// A request gives up its place in its listener's backlog, if it has one.
+    pub(super) fn leave(&mut self, request: ConnectionId) {
+        let id = self.of_request.remove(&request);
+        if let Some(listener) = id.and_then(|id| self.all.get_mut(&id)) {
+            listener.waiting.remove(&request);
+        }
+    }
+
+    /// How many listeners there are, and requests that wait at them.
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.all.len() + self.of_request.len()
     }
 }

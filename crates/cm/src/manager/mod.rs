@@ -7,6 +7,7 @@
 mod calls;
 mod config;
 mod event;
+mod events;
 mod listeners;
 mod receive;
 mod requests;
@@ -22,6 +23,7 @@ use crate::connection::{Connection, ConnectionId, State};
 use crate::ids::Ids;
 use crate::time::Nanos;
 use core::net::IpAddr;
+use events::Events;
 use listeners::Listeners;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tables::Tables;
@@ -42,7 +44,7 @@ pub struct Manager {
     /// Connections that are kept only to repeat an answer.
     lingering: usize,
     outgoing: VecDeque<Transmit>,
-    events: VecDeque<Event>,
+    events: Events,
     counters: Counters,
 }
 
@@ -61,7 +63,7 @@ impl Manager {
             undecided: BTreeMap::new(),
             lingering: 0,
             outgoing: VecDeque::new(),
-            events: VecDeque::new(),
+            events: Events::default(),
             counters: Counters::default(),
         }
     }
@@ -73,7 +75,7 @@ impl Manager {
 
     /// The next event, in the order in which they happened.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop()
     }
 
     /// When [`advance`](Self::advance) has something to do; `None` if no timer runs.

@@ -17,8 +17,7 @@ use core::net::IpAddr;
 impl Manager {
     /// Takes a management datagram that arrived at queue pair 1: from a peer's address, at one of ours.
     ///
-    /// Any bytes are allowed. A datagram gets one answer at most, of its own length. One that shows that the peer has forgotten
-    /// an established connection also makes us end that one, with a DREQ.
+    /// Any bytes are allowed. A datagram gets one answer at most, of its own length.
     pub fn receive(&mut self, now: Nanos, from: IpAddr, to: IpAddr, bytes: &[u8]) {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         self.counters.received += 1;
@@ -144,7 +143,7 @@ impl Manager {
             return self.step_message(at.now, id, Input::Rep, Given::Nothing);
         }
         let qpn = rep.queue_pair(transport);
-        let reason = match self.usable(at, id, rep, qpn) {
+        let reason = match self.usable(at, rep, qpn) {
             Ok(()) => {
                 self.learn(id, rep, qpn);
                 let event = Event::ConnectResponse {
@@ -163,25 +162,14 @@ impl Manager {
         self.step_message(at.now, id, Input::BadRep, given);
     }
 
-    /// Whether a connection can use the peer's queue pair. If an earlier one still has it, that one ends.
-    fn usable(
-        &mut self,
-        at: &Arrival,
-        id: ConnectionId,
-        rep: &Rep,
-        qpn: u32,
-    ) -> Result<(), RejectReason> {
+    /// Whether a connection that waits for a REP can use the peer's queue pair.
+    fn usable(&self, at: &Arrival, rep: &Rep, qpn: u32) -> Result<(), RejectReason> {
         if !is_queue_pair(qpn) {
             return Err(RejectReason::UNSUPPORTED);
         }
-        let known = self.tables.by_queue_pair(at.from, rep.guid, qpn);
-        let known = known.or_else(|| self.tables.by_remote(at.from, rep.guid, rep.local));
-        match known.filter(|known| *known != id) {
-            Some(known) => {
-                self.step_message(at.now, known, Input::Superseded, Given::Nothing);
-                Err(RejectReason::STALE)
-            }
-            None => Ok(()),
+        match self.is_taken(at, rep.guid, rep.local, qpn) {
+            true => Err(RejectReason::STALE),
+            false => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::receive::Arrival;
 use super::step::Given;
 use super::{ConnectRequest, DatagramRequest, Event, Kind, Manager};
-use crate::address::Gid;
+use crate::address::{Gid, Guid};
 use crate::connection::state::Input;
 use crate::connection::{Connection, ConnectionId, ListenerId};
 use crate::time::{nanos, time_wait};
@@ -61,17 +61,13 @@ impl Manager {
     }
 
     /// Everything that can be judged before a connection exists, in the order in which Linux judges it.
-    fn acceptable(&mut self, at: &Arrival, req: &Req) -> Result<Acceptable, No> {
+    fn acceptable(&self, at: &Arrival, req: &Req) -> Result<Acceptable, No> {
         if req.path.remote != Gid::from(at.to) {
             return Err(No::Reject(RejectReason::GID));
         }
         req.check().map_err(No::Reject)?;
         let transport = req.transport().ok_or(No::Reject(RejectReason::TRANSPORT))?;
-        // The peer has started again, and has forgotten a connection that we remember.
-        let by_qpn = self.tables.by_queue_pair(at.from, req.guid, req.qpn);
-        let stale = by_qpn.or_else(|| self.tables.by_remote(at.from, req.guid, req.local));
-        if let Some(id) = stale {
-            self.step_message(at.now, id, Input::Superseded, Given::Nothing);
+        if self.is_taken(at, req.guid, req.local, req.qpn) {
             return Err(No::Reject(RejectReason::STALE));
         }
         let found = self.listeners.find(req.service, at.to);
@@ -82,7 +78,7 @@ impl Manager {
         let (Some((header, data)), true) = (data, it.kind == Kind::Connected(transport)) else {
             return Err(consumer);
         };
-        if it.waiting.len() >= it.backlog || self.has_too_many(at) {
+        if it.is_full() || self.has_too_many(at) {
             return Err(No::Drop);
         }
         Ok(Acceptable {
@@ -91,6 +87,15 @@ impl Manager {
             header,
             data,
         })
+    }
+
+    /// Whether an earlier connection has this communication id or queue pair of the peer's.
+    ///
+    /// Linux takes this as news that the peer has forgotten that connection, and ends it. But anybody who knows the peer's
+    /// GUID and the number of its queue pair can send such a message, so here the earlier connection stays as it is.
+    pub(super) fn is_taken(&self, at: &Arrival, guid: Guid, id: u32, qpn: u32) -> bool {
+        let by_qpn = self.tables.by_queue_pair(at.from, guid, qpn);
+        by_qpn.is_some() || self.tables.by_remote(at.from, guid, id).is_some()
     }
 
     /// Whether the peer's address has as many undecided requests as it may have.
@@ -126,12 +131,9 @@ impl Manager {
         Ok(())
     }
 
-    fn add_passive(&mut self, mut it: Connection, listener: ListenerId) -> ConnectionId {
-        it.waits_at = Some(listener);
+    fn add_passive(&mut self, it: Connection, listener: ListenerId) -> ConnectionId {
         let id = self.add(it);
-        if let Some(listener) = self.listeners.get_mut(listener) {
-            listener.waiting.insert(id);
-        }
+        self.listeners.enter(listener, id);
         id
     }
 
@@ -149,7 +151,7 @@ impl Manager {
         let (Some((header, data)), true) = (data, fits) else {
             return self.answer(at, refuse(SidrStatus::REJECT));
         };
-        if found.waiting.len() >= found.backlog || self.has_too_many(at) {
+        if found.is_full() || self.has_too_many(at) {
             self.counters.overload += 1;
             return;
         }

@@ -143,7 +143,7 @@ impl Manager {
     }
 
     fn send(&mut self, id: ConnectionId, send: Send, given: &Given) {
-        let (timing, guid) = (self.config.timing, self.config.guid);
+        let timing = self.config.timing;
         let Some(it) = self.connections.get_mut(&id) else {
             return;
         };
@@ -153,7 +153,7 @@ impl Manager {
         };
         let mad = match (send, given) {
             (Send::Given, Given::Message(mad)) => Some(*mad),
-            _ => it.message(send, refusal, &timing, guid),
+            _ => it.message(send, refusal, &timing),
         };
         let bytes = match (&mad, &it.kept) {
             (Some(mad), _) => mad.encode(),
@@ -202,7 +202,7 @@ impl Manager {
             (Report::Disconnected, _) => Event::Disconnected { connection },
             (Report::TimeWaitExit, _) => Event::TimeWaitExit { connection },
         };
-        self.events.push_back(event);
+        self.events.push(event);
     }
 
     /// Keeps the counts of connections in certain states.
@@ -216,8 +216,24 @@ impl Manager {
             *self.undecided.entry(peer).or_default() += 1;
         }
         if Connection::is_undecided(before) {
-            self.leaves_backlog(id);
             self.decided(peer);
+            match after {
+                State::Closed => self.withdraw(id),
+                _ => self.listeners.leave(id),
+            }
+        }
+    }
+
+    /// The peer no longer wants what it asked for. If the program has not fetched the request, it never learns of it.
+    /// Otherwise the request keeps its place in the backlog until the program takes it, so what the program has to look
+    /// at stays within the backlog.
+    fn withdraw(&mut self, id: ConnectionId) {
+        if !self.events.drop_those_of(id) {
+            return;
+        }
+        self.listeners.leave(id);
+        if let Some(it) = self.connections.get_mut(&id) {
+            it.is_silent = true;
         }
     }
 
@@ -227,17 +243,6 @@ impl Manager {
             if *count == 0 {
                 self.undecided.remove(&peer);
             }
-        }
-    }
-
-    /// A request no longer counts against its listener's backlog.
-    pub(super) fn leaves_backlog(&mut self, id: ConnectionId) {
-        let Some(it) = self.connections.get_mut(&id) else {
-            return;
-        };
-        let listener = it.waits_at.take().and_then(|at| self.listeners.get_mut(at));
-        if let Some(listener) = listener {
-            listener.waiting.remove(&id);
         }
     }
 

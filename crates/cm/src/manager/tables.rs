@@ -26,7 +26,7 @@ impl Tables {
             return;
         };
         let Some(guid) = it.guid else {
-            self.resolutions.insert((peer, remote), id);
+            self.resolutions.entry((peer, remote)).or_insert(id);
             return;
         };
         self.remote.entry((peer, guid, remote)).or_insert(id);
@@ -42,17 +42,18 @@ impl Tables {
             return;
         };
         let Some(guid) = it.guid else {
-            self.resolutions.remove(&(peer, remote));
+            remove_own(&mut self.resolutions, (peer, remote), id);
             return;
         };
-        let key = (peer, guid, remote);
-        if self.remote.get(&key) == Some(&id) {
-            self.remote.remove(&key);
+        remove_own(&mut self.remote, (peer, guid, remote), id);
+        if let Some(qpn) = it.remote_qpn {
+            remove_own(&mut self.queue_pairs, (peer, guid, qpn), id);
         }
-        let key = it.remote_qpn.map(|qpn| (peer, guid, qpn));
-        if let Some(key) = key.filter(|key| self.queue_pairs.get(key) == Some(&id)) {
-            self.queue_pairs.remove(&key);
-        }
+    }
+
+    /// How many communication ids are in use.
+    pub(super) fn ids_in_use(&self) -> usize {
+        self.local.len()
     }
 
     pub(super) fn by_local(&self, id: u32) -> Option<ConnectionId> {
@@ -74,5 +75,12 @@ impl Tables {
     /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.local.len() + self.remote.len() + self.queue_pairs.len() + self.resolutions.len()
+    }
+}
+
+/// Removes an entry if it is this connection's.
+fn remove_own<K: Ord>(table: &mut BTreeMap<K, ConnectionId>, key: K, id: ConnectionId) {
+    if table.get(&key) == Some(&id) {
+        table.remove(&key);
     }
 }

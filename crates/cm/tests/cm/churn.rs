@@ -3,7 +3,7 @@
 use crate::world::{A, B, Policy, SECOND, World, address, config};
 use rkey_cm::address::{Gid, Guid};
 use rkey_cm::manager::{Counters, Error, Event, Manager};
-use rkey_cm::wire::{IpHeader, Mad, Message, PrivateData, RejectReason, Req};
+use rkey_cm::wire::{About, IpHeader, Mad, Message, PrivateData, Rej, RejectReason, Req};
 use std::net::IpAddr;
 
 #[test]
@@ -85,9 +85,69 @@ fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
             "the flood is not answered"
         );
         let sources = if one_source { 1 } else { 16 };
-        // Connections and events; three table entries each; the listener.
-        assert_eq!(manager.remembered(), 16 * 2 + 16 * 3 + sources + 1);
+        // Connections, events and places in the backlog; three table entries each; the listener.
+        assert_eq!(manager.remembered(), 16 * 3 + 16 * 3 + sources + 1);
     }
+}
+
+/// The REJ by which the stranger withdraws its REQ: it names its own id and GUID, since it knows none of ours.
+fn withdrawal(number: u32) -> [u8; 256] {
+    let rej = Rej::bare(number, 0, About::Other, RejectReason::TIMEOUT);
+    let rej = rej.with_info(&[9; 8]);
+    Mad::new(u64::from(number), Message::Rej(rej)).encode()
+}
+
+#[test]
+fn a_flood_of_withdrawn_requests_leaves_no_events() {
+    let template = template();
+    let mut world = World::new();
+    world.listen(B, 4);
+    let manager = &mut world.hosts[B].manager;
+    let from = spoofed(1);
+    for number in 1..=FLOOD {
+        manager.receive(0, from, address(B), &stranger(&template, from, number));
+        assert_eq!(manager.connections().count(), 1);
+        manager.receive(0, from, address(B), &withdrawal(number));
+        assert_eq!(manager.connections().count(), 0);
+    }
+    assert_eq!(manager.counters().ignored + manager.counters().overload, 0);
+    assert_eq!(manager.remembered(), 1, "the listener");
+    assert!(manager.next_event().is_none());
+}
+
+#[test]
+fn withdrawn_requests_stay_in_the_backlog_until_the_program_takes_them() {
+    let template = template();
+    let mut world = World::new();
+    let listener = world.listen(B, 4);
+    let manager = &mut world.hosts[B].manager;
+    let from = spoofed(1);
+    let mut requests = Vec::new();
+    let mut fetch = |manager: &mut Manager, number| {
+        manager.receive(0, from, address(B), &stranger(&template, from, number));
+        let Some(Event::ConnectRequest(request)) = manager.next_event() else {
+            return false;
+        };
+        requests.push(request.connection);
+        manager.receive(0, from, address(B), &withdrawal(number));
+        assert!(matches!(manager.next_event(), Some(Event::Rejected { .. })));
+        true
+    };
+    let fetched = (1..100).filter(|number| fetch(manager, *number)).count();
+    assert_eq!(fetched, 4);
+    assert_eq!(manager.connections().count(), 0);
+    // Taking and closing both free a place.
+    let taken = requests[0];
+    let closed = requests[1];
+    assert_eq!(manager.take_request(taken), Err(Error::Unknown));
+    assert_eq!(manager.close(0, closed), Err(Error::Unknown));
+    for number in 100..110 {
+        manager.receive(0, from, address(B), &stranger(&template, from, number));
+    }
+    assert_eq!(manager.connections().count(), 2);
+    manager.unlisten(0, listener).unwrap();
+    world.run_to_the_end();
+    assert_eq!(world.hosts[B].manager.remembered(), 0);
 }
 
 #[test]

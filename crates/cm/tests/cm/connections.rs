@@ -1,10 +1,10 @@
 //! One connection at a time: how it begins, is refused, and ends; which messages that takes, and when.
 
-use crate::world::{A, B, Policy, SECOND, World, address, config, kind, queue_pair};
+use crate::world::{A, B, PORT, Policy, SECOND, World, address, config, kind, queue_pair};
 use rkey_cm::State;
 use rkey_cm::address::{PortSpace, ServiceId};
-use rkey_cm::manager::{Accept, Connect, Error, Event, Kind, ListenOn, Manager};
-use rkey_cm::wire::{Ece, Mad, Message, PrivateData, RejectReason, Transport};
+use rkey_cm::manager::{Accept, Connect, Error, Event, Kind, ListenOn, Manager, Resolve};
+use rkey_cm::wire::{Ece, Mad, Message, PrivateData, RejectReason, Rep, Transport};
 use std::net::SocketAddr;
 
 fn last(world: &World, side: usize) -> &Event {
@@ -351,44 +351,41 @@ fn a_request_whose_answer_was_lost_is_refused_when_the_passive_side_has_closed()
     assert_eq!(world.hosts[B].manager.remembered(), 1, "the listener");
 }
 
+/// After a crash: another manager with the same GUID, which uses the same queue pair number.
 #[test]
-fn a_restarted_peer_ends_its_forgotten_connection_and_connects_again() {
+fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
     let mut world = World::new();
-    let (_, b) = world.pair();
-    let queue_pair = queue_pair(0x77);
-    let again = |world: &mut World| {
-        let request = Connect {
-            queue_pair,
-            ..world.request(A, b"")
-        };
-        let id = world.hosts[A].manager.connect(world.now, &request).unwrap();
-        world.run(0);
-        id
+    let (_, old) = world.pair();
+    let Message::Req(first) = world.sent[0].1.message else {
+        panic!("a REQ")
     };
-    let old = again(&mut world);
-    assert_eq!(world.state(A, old), Some(State::Established));
-    let old_b = world.requested(B);
-    // A crash: another manager of the same device, which uses the same queue pair number.
     let mut restarted = config(A);
     restarted.secret = 5;
     world.hosts[A].manager = Manager::new(restarted);
-    let before = world.sent.len();
-    again(&mut world);
-    assert_eq!(world.kinds()[before..], ["REQ", "DREQ", "REJ", "DREP"]);
-    assert_eq!(reason(last(&world, A)), RejectReason::STALE);
-    assert!(
-        world.hosts[B]
-            .history(old_b)
-            .contains(&"Disconnected".to_owned())
-    );
-    assert_eq!(
-        world.state(B, b),
-        Some(State::Established),
-        "another queue pair"
-    );
-    world.run(3 * SECOND);
-    let new = again(&mut world);
+    let request = Connect {
+        queue_pair: queue_pair(first.qpn),
+        ..world.request(A, b"")
+    };
+    let new = world.hosts[A].manager.connect(world.now, &request).unwrap();
+    world.run(0);
     assert_eq!(world.state(A, new), Some(State::Established));
+    // It gets an answer when its program, or a transfer, finds out.
+    assert_eq!(world.state(B, old), Some(State::Established));
+    world.hosts[B].manager.disconnect(world.now, old).unwrap();
+    world.run(0);
+    assert_eq!(world.state(B, old), Some(State::TimeWait));
+    assert_eq!(world.state(A, new), Some(State::Established));
+}
+
+/// A REP of another world.
+fn a_rep() -> Rep {
+    let mut world = World::new();
+    world.pair();
+    let reps = world.sent.iter().find(|(_, mad)| kind(mad) == "REP");
+    let Message::Rep(rep) = reps.expect("a REP").1.message else {
+        panic!("a REP")
+    };
+    rep
 }
 
 #[test]
@@ -401,23 +398,10 @@ fn a_rep_with_an_impossible_queue_pair_is_refused_and_reported() {
     let Message::Req(req) = request.message else {
         panic!("{request:?}")
     };
-    let mut forged = World::new();
-    forged.listen(B, 1);
-    forged.hosts[A].manager = Manager::new(config(A));
-    let rep = {
-        let id = forged.connect(A, b"");
-        forged.run(0);
-        assert_eq!(forged.state(A, id), Some(State::Established));
-        let reps = forged.sent.iter().find(|(_, mad)| kind(mad) == "REP");
-        let Message::Rep(rep) = reps.unwrap().1.message else {
-            panic!("a REP")
-        };
-        rep
-    };
-    let bad = rkey_cm::wire::Rep {
+    let bad = Rep {
         remote: req.local,
         qpn: 1,
-        ..rep
+        ..a_rep()
     };
     let mad = Mad::new(request.tid, Message::Rep(bad)).encode();
     world.hosts[A]
@@ -430,6 +414,51 @@ fn a_rep_with_an_impossible_queue_pair_is_refused_and_reported() {
         panic!("{:?}", world.kinds())
     };
     assert_eq!((rej.local, rej.remote), (req.local, bad.local));
+}
+
+/// The impossible REP names the request of another exchange with the same peer.
+#[test]
+fn a_refused_rep_leaves_the_peers_datagram_request_alone() {
+    let mut world = World::new();
+    world.hosts[A].policy = Policy::Keep;
+    world.listen_with(A, 4, Kind::Datagram);
+    let (to, from) = (address(A), address(B));
+    let resolve = Resolve {
+        from: SocketAddr::new(from, 40_000),
+        to: SocketAddr::new(to, PORT),
+        space: PortSpace::Tcp,
+        data: PrivateData::default(),
+    };
+    world.hosts[B]
+        .manager
+        .resolve_datagram(0, &resolve)
+        .unwrap();
+    world.run(0);
+    let (_, asked) = world.sent[0];
+    let Message::SidrReq(sidr) = asked.message else {
+        panic!("{asked:?}")
+    };
+    assert_eq!(world.hosts[A].events.len(), 1);
+    world.censor = Some(|_| true);
+    world.connect(A, b"");
+    world.run(0);
+    let (_, request) = *world.sent.last().unwrap();
+    let Message::Req(req) = request.message else {
+        panic!("{request:?}")
+    };
+    let bad = Rep {
+        local: sidr.request,
+        remote: req.local,
+        qpn: 1,
+        ..a_rep()
+    };
+    let bytes = Mad::new(request.tid, Message::Rep(bad)).encode();
+    world.hosts[A].manager.receive(0, from, to, &bytes);
+    world.hosts[A].manager.receive(0, from, to, &asked.encode());
+    world.run(0);
+    let history: Vec<_> = world.hosts[A].events.iter().collect();
+    assert_eq!(history.len(), 2, "one datagram request: {history:?}");
+    assert_eq!(reason(history[1]), RejectReason::UNSUPPORTED);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rkey_cm::State;
 use rkey_cm::address::{Gid, Guid};
 use rkey_cm::manager::Transmit;
-use rkey_cm::wire::{About, Dreq, Mad, Message, PrivateData, Rej, RejectReason, Rtu};
+use rkey_cm::wire::{About, Dreq, Mad, Message, PrivateData, Rej, RejectReason, Rep, Req, Rtu};
 use std::net::IpAddr;
 
 const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 66));
@@ -202,6 +202,51 @@ fn requests_that_lie_about_addresses_are_dropped_or_refused() {
     let unsupported = Some(RejectReason::UNSUPPORTED);
     assert_eq!(reason(|req| req.qpn = 0), unsupported);
     assert_eq!(reason(|req| req.qpn = 0xff_ffff), unsupported);
+}
+
+/// Somebody at the peer's address, or who claims it, knows the GUID and the number of the peer's queue pair, but none of
+/// the ids.
+#[test]
+fn messages_that_name_the_queue_pair_of_a_connection_do_not_end_it() {
+    let mut world = World::new();
+    let (a, b) = world.pair();
+    let (Message::Req(req), Message::Rep(rep)) = (world.sent[0].1.message, world.sent[1].1.message)
+    else {
+        panic!("{:?}", world.kinds())
+    };
+    let forged = Req { local: 5, ..req };
+    let bytes = Mad::new(1, Message::Req(forged)).encode();
+    world.hosts[B]
+        .manager
+        .receive(0, address(A), address(B), &bytes);
+    let before = world.sent.len();
+    world.run(0);
+    assert_eq!(world.kinds()[before..], ["REJ"]);
+    let Message::Rej(refusal) = world.sent[before].1.message else {
+        panic!("a REJ")
+    };
+    assert_eq!((refusal.reason, refusal.remote), (RejectReason::STALE, 5));
+    // A peer that was asked for another connection names the queue pair of the first.
+    world.censor = Some(|_| true);
+    let other = world.connect(A, b"");
+    world.run(0);
+    let (_, asked) = *world.sent.last().unwrap();
+    let Message::Req(second) = asked.message else {
+        panic!("{asked:?}")
+    };
+    let forged = Rep {
+        local: 6,
+        remote: second.local,
+        ..rep
+    };
+    let bytes = Mad::new(asked.tid, Message::Rep(forged)).encode();
+    world.hosts[A]
+        .manager
+        .receive(0, address(B), address(A), &bytes);
+    world.run(0);
+    assert_eq!(world.hosts[A].history(other), ["Rejected"]);
+    assert_eq!(world.state(A, a), Some(State::Established));
+    assert_eq!(world.state(B, b), Some(State::Established));
 }
 
 #[test]
