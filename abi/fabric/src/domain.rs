@@ -78,7 +78,7 @@ pub(crate) struct Domain {
     default_pd: OnceLock<Arc<ProtectionDomain>>,
     /// Raw keys of peers that the program mapped.
     pub(crate) raw_keys: RawKeyMap,
-    /// The same without `FI_MR_RAW`, where a mapped key is the key itself: how many times each was mapped.
+    /// In a domain without `FI_MR_RAW`, where a mapped key is the raw key itself: how many times the program mapped each key.
     pub(crate) plain_keys: Mutex<HashMap<u64, usize>>,
     /// The domain's event queue, and whether registrations are reported there.
     pub(crate) eq: OnceLock<(Arc<Eq>, bool)>,
@@ -279,7 +279,7 @@ pub(crate) struct ProtectionDomain {
     /// Covers all memory of the process, for local use only: requests use it for memory that needs no
     /// registration.
     everything: Region,
-    /// The same for memory that the processor must not touch, in domains with `FI_HMEM`.
+    /// Like `everything`, for memory that the processor must not touch, in domains with `FI_HMEM`.
     foreign: OnceLock<Region>,
 }
 

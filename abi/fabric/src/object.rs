@@ -128,7 +128,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> i32 {
     }
 }
 
-/// The same for functions that return a count.
+/// Like [`status`], for functions that return a count.
 #[inline]
 pub(crate) fn count(body: impl FnOnce() -> Result<usize>) -> isize {
     match contained(body) {
@@ -137,7 +137,7 @@ pub(crate) fn count(body: impl FnOnce() -> Result<usize>) -> isize {
     }
 }
 
-/// The same for data transfers.
+/// Like [`status`], for data transfers.
 #[inline]
 pub(crate) fn transfer_status(body: impl FnOnce() -> Result<()>) -> isize {
     count(|| body().map(|()| 0))

@@ -28,7 +28,7 @@ pub fn fence<R: Failure>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     }
 }
 
-/// The same for calls that return -1 for every error.
+/// Like [`fence`], for calls that return -1 for every error.
 pub fn fence_or_minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     contained(body).unwrap_or_else(|errno| {
         errno.set();

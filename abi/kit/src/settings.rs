@@ -136,12 +136,12 @@ pub fn is_yes(value: &str) -> bool {
     YES.contains(&&*value.to_lowercase())
 }
 
-/// Libfabric: no peer-to-peer transfers with memory of devices.
+/// Libfabric: no peer-to-peer transfers with accelerator memory.
 pub const DISABLE_P2P: Setting = Setting {
     name: "FI_HMEM_DISABLE_P2P",
     default: "0",
     allowed: "0, no, false, off, 1, yes, true or on",
-    meaning: "libfabric: 1 forbids peer-to-peer transfers with memory of devices; rkey makes none, so endpoints only report the setting",
+    meaning: "libfabric: 1 forbids peer-to-peer transfers with accelerator memory; rkey makes none, so endpoints only report the setting",
     accepts: |value| NO.contains(&&*value.to_lowercase()) || is_yes(value),
 };
 

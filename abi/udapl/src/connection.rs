@@ -39,7 +39,7 @@ pub struct Control {
     local_port: u64,
     /// The peer's private data, which an event points to.
     data: Vec<u8>,
-    /// The same for a datagram EP, which has several peers.
+    /// Like `data`, for a datagram EP, which has several peers.
     kept: Vec<Box<[u8]>>,
     visible: Visible,
     /// The worker's job for a connection request of this side, and its attempt.

@@ -121,7 +121,7 @@ fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
     for (remote, local, subtype) in needs {
         if access.contains(remote) && !lmr.access.contains(local) {
             refused(&format!(
-                "{} for peers needs {} of the LMR, which has {}",
+                "to grant peers {}, the LMR needs {}; it has {}",
                 Api::Udapl.names(remote),
                 Api::Udapl.names(local),
                 Api::Udapl.names(lmr.access)

@@ -226,7 +226,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
         object.users.none()?;
         object.context()?.open.events.remove_srq(object.srq.id());
         object.acks.wait();
-        // SAFETY: the queue kept these alive until now, and the caller promises that it is unused.
+        // SAFETY: the queue kept its PD, XRC domain and CQ alive until now, and the caller promises that it is unused.
         unsafe {
             if let Ok(pd) = find::<PdObject>((*object.c()).pd) {
                 pd.users.remove();

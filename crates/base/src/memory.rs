@@ -259,8 +259,8 @@ impl ArenaMemory {
         usize::try_from(va - self.range.start()).expect("an address of the arena")
     }
 
-    /// The offset of `va` in the arena, how many of the `len` bytes there are accessible before the first that is not,
-    /// and a fault if that is not all of them.
+    /// Returns the offset of `va` in the arena, the number of accessible bytes from there (at most `len`), and a fault if it is
+    /// less than `len`.
     fn reach(&self, inner: &Inner, va: u64, len: u64) -> (usize, usize, Result<(), Fault>) {
         if len == 0 {
             return (0, 0, Ok(()));

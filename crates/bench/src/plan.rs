@@ -20,7 +20,7 @@ pub(crate) const OPERATIONS: &[(&str, &str)] = &[
     ),
     (
         "register",
-        "registration and close of memory, by size and by number of live regions",
+        "registering and deregistering memory, by size and by number of live regions",
     ),
     (
         "sleep",
@@ -199,7 +199,7 @@ impl Step {
             Self::Register(size, live) => ("register", "pair".into(), *size, "static", *live),
             Self::TablePair(live) => (
                 "check",
-                "table alone: register and close".into(),
+                "table alone: register and deregister".into(),
                 PAGE as u64,
                 "static",
                 *live,

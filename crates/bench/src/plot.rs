@@ -136,7 +136,7 @@ fn title(subject: &Subject) -> Option<String> {
             let (op, mode, condition) = (&subject.op, &subject.mode, &subject.condition);
             Some(format!("{op} {mode}, {memory}, {condition}"))
         }
-        "register" => Some("registration and close, by live regions".to_owned()),
+        "register" => Some("register and deregister, by live regions".to_owned()),
         _ => None,
     }
 }

@@ -57,7 +57,7 @@ impl fmt::Display for Cause {
 pub enum Refusal {
     /// Part of the range is not mapped.
     NotMapped,
-    /// A file, or shared memory with a name: others can punch holes or truncate it, and no monitor sees that.
+    /// A file, or shared memory with a name: another process can punch holes in it or truncate it, and no monitor sees that.
     File,
     /// System V shared memory, which can be detached and mapped over without an event.
     SystemV,
@@ -79,10 +79,12 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotMapped => f.write_str("part of it is not mapped"),
-            Self::File => {
-                f.write_str("it is a file or named shared memory, which others can truncate unseen")
+            Self::File => f.write_str(
+                "it is a file or named shared memory, which another process can truncate unnoticed",
+            ),
+            Self::SystemV => {
+                f.write_str("it is System V shared memory: userfaultfd does not report shmdt")
             }
-            Self::SystemV => f.write_str("it is System V shared memory, whose end no monitor sees"),
             Self::Foreign => f.write_str("another library watches it with userfaultfd"),
             Self::TooManyMappings => {
                 f.write_str("too many mappings; raise vm.max_map_count to watch more")
@@ -177,7 +179,9 @@ impl fmt::Display for Why {
             Self::Unwatched(refusal) => write!(f, "not cached: {refusal}"),
             Self::Full => f.write_str("not cached: every entry is in use"),
             Self::Empty => f.write_str("not cached: the range is empty"),
-            Self::OtherKind => f.write_str("not cached: device memory needs a cache of its own"),
+            Self::OtherKind => {
+                f.write_str("not cached: accelerator memory needs a cache of its own")
+            }
             Self::Off(off) => write!(f, "not cached: {off}"),
         }
     }

@@ -80,7 +80,7 @@ fn every_repetition_is_written() {
     }
     let picture = std::fs::read_to_string(&svg.0).unwrap();
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
-    assert!(picture.contains("registration and close") && picture.contains(">4 KiB<"));
+    assert!(picture.contains("register and deregister") && picture.contains(">4 KiB<"));
 }
 
 /// Ctrl-C in the middle: the table and the files are written, the target ends, and the exit status reports it.

@@ -429,7 +429,7 @@ fn old_device() {
     });
 }
 
-/// `ls` and `explain` name a process whose device is of another version, instead of leaving it out.
+/// `ls` and `explain` name a process whose device runs another version, instead of leaving it out.
 #[test]
 fn devices_of_other_versions_are_named() {
     old_device();

@@ -14,11 +14,12 @@
 //! | [`time`] | time codes, and how messages are repeated |
 //! | [`address`] | names on the wire: GUIDs, GIDs, service ids |
 //!
-//! A peer is a hostile stranger. Bytes that are no message are dropped; impossible requests are refused with their reason;
-//! no message gets more than one answer, of its own length; requests are remembered within a backlog and within [`manager::Limits`]; and a
-//! message reaches a connection only from the peer's address and with ids that only the two sides know. So a message that
-//! names the queue pair of another connection is refused, but does not end that connection, as it does on Linux. A host that
-//! can read the messages on their way can forge them: the protocol has no cryptography. Peer-to-peer connections (two active sides) and
+//! A peer is a hostile stranger. Bytes that are not a message are dropped. Impossible requests are refused with their
+//! reason. We send at most one answer to a message, and it is no longer than the message. The number of requests that are
+//! remembered is limited by the listener's backlog and by [`manager::Limits`]. A message reaches a connection only from the
+//! peer's address and with ids that only the two sides know. So a message that names the queue pair of another connection
+//! is refused, but does not end that connection, as it does on Linux. A host that can read the messages on their way can
+//! forge them: the protocol has no cryptography. Peer-to-peer connections (two active sides) and
 //! alternate paths are not offered.
 //!
 //! # Example

@@ -74,7 +74,7 @@ impl Protection {
         })
     }
 
-    /// Closes a window and unbinds it first if necessary (VB-I16, DA-I06). Its keys are refused from now on.
+    /// Deallocates a window, and unbinds it first if necessary (VB-I16, DA-I06). Its keys are refused from now on.
     ///
     /// # Errors
     /// [`CoreError::NoSuchWindow`].
@@ -131,7 +131,7 @@ impl Protection {
         Ok(slot.key)
     }
 
-    /// The key of a bound window; `None` if the window is unbound or closed.
+    /// The key of a bound window; `None` if the window is unbound or deallocated.
     #[must_use]
     pub fn bound_key(&self, window: WindowId) -> Option<Key> {
         let mut registry = self.registry.lock();

@@ -149,7 +149,7 @@ impl Protection {
 /// A region that is being changed: it refuses everything until the change is finished.
 ///
 /// Dropping this without finishing deregisters the region.
-#[must_use = "the region is closed if the change is not finished"]
+#[must_use = "the region is deregistered if the change is not finished"]
 pub struct Changing<'a> {
     table: &'a Protection,
     region: RegionId,

@@ -17,7 +17,7 @@ pub enum CoreError {
     /// The region is deregistered, or was never registered.
     #[error("{0} is not registered")]
     NoSuchRegion(RegionId),
-    /// The window is closed, or never existed.
+    /// The window was deallocated, or never existed.
     #[error("{0} does not exist")]
     NoSuchWindow(WindowId),
     /// A limit is reached.
@@ -105,7 +105,7 @@ fn raise(limit: Limit) -> String {
 /// Why a bind failed. The window is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
-    /// The window is closed, or never existed.
+    /// The window was deallocated, or never existed.
     #[error("{0} does not exist")]
     NoSuchWindow(WindowId),
     /// The local key names no registered region.

@@ -71,7 +71,7 @@ const AHEAD: usize = 12;
 const TRIES: u32 = 16;
 /// Words of the bit map of prefixes.
 const PREFIX_WORDS: u32 = 1 << 18;
-/// Once this many prefixes (half of all) have been used, those of closed windows are freed.
+/// Once this many prefixes (half of all) have been used, those of deallocated windows are freed.
 const MANY_PREFIXES: u32 = 1 << 23;
 
 /// What a number names as a key.
@@ -114,7 +114,7 @@ pub(crate) struct KeySequence {
     prefixes: Option<Box<[u64]>>,
     /// The number of prefixes used so far.
     had: u32,
-    /// The next word of `prefixes` to check for closed windows, while that scan runs.
+    /// The next word of `prefixes` to check for deallocated windows, while that scan runs.
     freeing: Option<u32>,
 }
 
@@ -321,7 +321,7 @@ impl KeySequence {
         prefixes[(key >> 14) as usize] >> (key >> 8 & 63) & 1 != 0
     }
 
-    /// Records the prefix of a new type 2 window. When half of the prefixes have been used, those of closed windows
+    /// Records the prefix of a new type 2 window. When half of the prefixes have been used, those of deallocated windows
     /// become free again: each call checks 64 of them, so the lock is never held for long. That comes before the new
     /// prefix is recorded, because the new key is not yet in the table of live keys.
     fn note_prefix(&mut self, key: u32, live: &KeyTable) {
@@ -482,8 +482,8 @@ mod tests {
         }
     }
 
-    /// When half of the prefixes have been used, those of closed windows become free again, and those of live windows
-    /// do not.
+    /// When half of the prefixes have been used, those of deallocated windows become free again, and those of live
+    /// windows do not.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
     fn prefixes_are_used_again_when_half_of_them_are_used_up() {
@@ -492,7 +492,7 @@ mod tests {
         let ended = keys.give_type2(&mut draw, 2, 1).unwrap().0;
         keys.type2.end(ended, 2, 1);
         assert!(draw.had_prefix(live) && draw.had_prefix(ended));
-        // As if closed windows had used half of all prefixes.
+        // As if deallocated windows had used half of all prefixes.
         let prefixes = draw.prefixes.as_mut().unwrap();
         prefixes.iter_mut().for_each(|word| *word |= u64::MAX >> 32);
         draw.had = prefixes.iter().map(|word| word.count_ones()).sum();

@@ -300,7 +300,7 @@ impl Protection {
         Some(Deregistering::new(self, None, false))
     }
 
-    /// Returns the contents of all magazines to the table, so that the counts are exact. The caller has the table's
+    /// Moves the contents of all magazines back to the table, so that the counts are exact. The caller has the table's
     /// lock.
     #[cold]
     pub(crate) fn empty_all_magazines(&self, registry: &mut Registry) {
@@ -404,7 +404,7 @@ impl Protection {
         registry.region_went(domain, 0);
     }
 
-    /// Returns a magazine's contents to the table.
+    /// Moves a magazine's contents back to the table.
     fn empty(&self, registry: &mut Registry, stock: &mut Stock) {
         self.free_ended(registry, stock);
         for ready in stock.ready.drain(..) {

@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let range = VaRange::new(memory.as_ptr() as u64, 4096).ok_or("a range")?;
     let ranges = [range];
     let spec = RegionSpec::new(domain, &ranges, Access::LOCAL_WRITE | Access::REMOTE);
-    measure("register and close", 200_000, || {
+    measure("register and deregister", 200_000, || {
         // SAFETY: nothing uses the memory meanwhile.
         let region = unsafe { near.register(&spec) };
         if let Ok(region) = region {

@@ -448,7 +448,7 @@ pub const VARIABLES: &[Variable] = &[
         max_sge,
         1..=256,
         "32",
-        "scatter/gather elements of one request"
+        "scatter/gather entries of one request"
     ),
     number!(
         "RKEY_MAX_INLINE",

@@ -272,7 +272,7 @@ impl Device {
         for (what, wanted, limit, variable) in [
             (what, depth, config.max_queue_depth, "RKEY_MAX_QUEUE_DEPTH"),
             (
-                "scatter/gather elements",
+                "scatter/gather entries",
                 sges,
                 config.max_sge,
                 "RKEY_MAX_SGE",

@@ -81,7 +81,7 @@ fn owner() {
     assert_eq!(
         word(&writable, 100),
         last,
-        "written after the region was closed"
+        "written after the region was deregistered"
     );
     side.set(20, 1);
     sleep_in_read();

@@ -235,7 +235,7 @@ impl Clients {
         }
     }
 
-    /// Their sockets.
+    /// The sockets of all clients.
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let coming = self.coming.iter().map(|(_, client)| client);
         let accepted = self.accepted.iter().map(|it| &it.client);

@@ -1,7 +1,7 @@
 //! Every access to memory, with the check in the protection table that precedes it.
 //!
 //! Every function that touches memory first checks with the table, touches exactly the bytes of the grant, and drops
-//! the grant before it returns. A payload in several scatter/gather elements, or a region of several segments, is
+//! the grant before it returns. A payload in several scatter/gather entries, or a region of several segments, is
 //! walked part by part.
 
 use crate::Sge;

@@ -36,7 +36,7 @@ pub struct EngineConfig {
     pub max_cq_depth: u32,
     /// Maximum entries of a send, receive or shared receive queue.
     pub max_queue_depth: u32,
-    /// Maximum scatter/gather elements of a work request.
+    /// Maximum scatter/gather entries of a work request.
     pub max_sge: u32,
     /// Maximum inline data of a work request, in bytes.
     pub max_inline: u32,
@@ -126,7 +126,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.checked.section.drain_section(draining);
     }
 
-    /// Shares report numbers with other engines of this process. Call it before the first report.
+    /// Takes report ids from a counter that other engines of this process share. Call it before the first report.
     pub fn share_report_ids(&mut self, ids: Arc<AtomicU32>) {
         self.x.reports = Arc::new(Reports::with_ids(ids));
     }
@@ -292,7 +292,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             depth,
             config.max_queue_depth,
         )?;
-        limit("scatter/gather elements", max_sge, config.max_sge)?;
+        limit("scatter/gather entries", max_sge, config.max_sge)?;
         limit(
             "the number of shared receive queues",
             self.x.srqs.len() as u32 + 1,
@@ -421,12 +421,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
             most.max_queue_depth,
         )?;
         limit(
-            "scatter/gather elements of a send",
+            "scatter/gather entries of a send",
             config.max_send_sge,
             most.max_sge,
         )?;
         limit(
-            "scatter/gather elements of a receive",
+            "scatter/gather entries of a receive",
             config.max_recv_sge,
             most.max_sge,
         )?;

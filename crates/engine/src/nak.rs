@@ -12,7 +12,7 @@ pub(crate) enum Nak {
     InvalidRequest = 3,
     /// The key, the range or the rights forbid it.
     RemoteAccess = 4,
-    /// The responder could not execute it.
+    /// The responder could not execute the request.
     RemoteOperation = 5,
     /// The queue pair does not exist, is not ready to receive, or has not found its peer's device yet.
     NotReady = 6,

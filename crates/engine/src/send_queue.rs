@@ -1,7 +1,7 @@
 //! The send queue: a ring of work requests, and three counters.
 //!
 //! `head` is the oldest request that is not complete, `next` the next one to start, `tail` the position of the next
-//! post. The counters only grow (64-bit sequence numbers of this queue); the ring wraps. Scatter/gather elements and
+//! post. The counters only grow (64-bit sequence numbers of this queue); the ring wraps. Scatter/gather entries and
 //! inline data are in separate arrays with a fixed stride, so that a post allocates nothing.
 
 use crate::{CompletionOp, SendFlags, SendRequest, Sge, Status, UdAddress};
@@ -76,7 +76,7 @@ pub(crate) struct Wqe {
     pub(crate) msn: u32,
     /// How many bytes of a read have arrived.
     pub(crate) received: u32,
-    /// How many leading bytes are in the inline area, before those of the scatter/gather elements.
+    /// How many leading bytes are in the inline area, before those of the scatter/gather entries.
     pub(crate) front: u32,
     /// The id of the report that explains the failure.
     pub(crate) vendor: u32,
@@ -263,7 +263,7 @@ impl SendQueue {
         &self.inline[from..from + self.wqe(seq).total as usize]
     }
 
-    /// The leading bytes, before those of the scatter/gather elements.
+    /// The leading bytes, before those of the scatter/gather entries.
     #[inline]
     pub(crate) fn front(&self, seq: u64) -> &[u8] {
         let from = self.slot(seq) * self.inline_stride;

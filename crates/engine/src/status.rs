@@ -15,7 +15,7 @@ pub enum Status {
     Success,
     /// The message is longer than the buffers of the receive request, or than a datagram may be.
     LocalLength,
-    /// The queue pair cannot do this (if it may have no outstanding reads, for example).
+    /// The queue pair does not support the request (a read, for example, if it may have no outstanding reads).
     LocalQpOperation,
     /// A local key, range or local right was denied, or local memory could not be accessed.
     LocalProtection,
@@ -31,7 +31,7 @@ pub enum Status {
     RemoteInvalidRequest,
     /// The peer refused it because of the key, the range or the rights.
     RemoteAccess,
-    /// The peer could not execute it (its memory could not be touched, its receive failed).
+    /// The peer could not execute the request (its memory could not be touched, or its receive failed).
     RemoteOperation,
     /// The peer did not respond within the timeout and retries, or has ended.
     RetryExceeded,

@@ -8,7 +8,7 @@ use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WireKey};
 /// The longest message, in bytes (2^31, as on verbs devices).
 pub const MESSAGE_MAX: u64 = 1 << 31;
 
-/// One buffer in local memory: a scatter/gather element.
+/// One buffer in local memory: a scatter/gather entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
@@ -220,8 +220,8 @@ pub enum PostError {
     /// The queue is full: poll completions first.
     #[error("the queue is full: all {0} entries are in use")]
     QueueFull(u32),
-    /// The queue pair was created for fewer scatter/gather elements.
-    #[error("{given} scatter/gather elements, but the queue was created for {max}")]
+    /// The queue pair was created for fewer scatter/gather entries.
+    #[error("{given} scatter/gather entries, but the queue was created for {max}")]
     TooManySges {
         /// How many the request has.
         given: usize,

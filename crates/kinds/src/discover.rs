@@ -1,4 +1,4 @@
-//! Discovering the kind of memory that an address is of, for memory that the program passes without a registration.
+//! Finds the kind of memory at an address, for buffers whose kind the program does not name.
 
 #![allow(unsafe_code)]
 // UNSAFETY: copies from and to raw addresses, which the caller of `Anywhere::copier` vouches for.
@@ -12,7 +12,7 @@ use rkey_base::foreign::{Copier, ForeignMemory};
 use rkey_base::range::VaRange;
 use std::sync::Arc;
 
-/// Memory that a runtime knows.
+/// An allocation of a runtime, found by an address.
 #[derive(Debug)]
 pub struct Found {
     kind: Kind,
@@ -21,7 +21,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// The runtime.
+    /// The kind of the memory.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -33,10 +33,10 @@ impl Found {
         self.allocation.place != Place::Host
     }
 
-    /// Holds a range that begins at the address.
+    /// The copier for a range that begins at the address.
     ///
     /// # Errors
-    /// It is not inside the allocation.
+    /// [`Refusal`]: for example, the range is not inside the allocation, or the memory has been freed since.
     pub fn hold(&self, range: VaRange) -> Result<Copier, Refusal> {
         hold(
             self.kind,
@@ -51,11 +51,11 @@ impl Found {
     }
 }
 
-/// What the loaded runtimes say of an address; `None` for system memory. Runtimes that cannot say it, and those that are not
-/// loaded, are not asked.
+/// Asks the loaded runtimes whose memory is at an address; `None` means system memory. Runtimes that are not loaded, and
+/// those that cannot say it, are not asked.
 ///
 /// # Errors
-/// A runtime failed, so nobody knows.
+/// A call of a runtime failed, so the kind is unknown.
 pub fn discover(address: u64) -> Result<Option<Found>, Refusal> {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.discovers()) {
         let Some(runtime) = runtime::loaded(kind) else {
@@ -83,7 +83,7 @@ pub fn load_all() {
     }
 }
 
-/// A copier for all memory of the process: it asks, at each copy, which kind the memory is of at that moment.
+/// A copier for all memory of the process: each copy asks the runtimes what kind of memory is there at that moment.
 #[derive(Debug)]
 pub struct Anywhere {
     _made_by_copier: (),
@@ -93,8 +93,8 @@ impl Anywhere {
     /// A copier for memory that the program passes for this use.
     ///
     /// # Safety
-    /// As for [`ProcessMemory::new`](rkey_base::memory::ProcessMemory::new): the addresses that it gets are of memory that the
-    /// program passed to be read or written in this way.
+    /// As for [`ProcessMemory::new`](rkey_base::memory::ProcessMemory::new): the copier may only be used for addresses that
+    /// the program passed to be read or written in this way.
     #[must_use]
     pub unsafe fn copier() -> Arc<dyn ForeignMemory> {
         Arc::new(Self {
@@ -102,7 +102,9 @@ impl Anywhere {
         })
     }
 
-    /// Calls `part` for each part of the range of one kind: the copier, where it begins, and how many bytes it has.
+    /// Splits the range at the ends of the runtimes' allocations. Calls `part` for each part with its copier (`None`: the
+    /// processor), its offset in the range, and its length in bytes. A part that begins in system memory extends to the end
+    /// of the range.
     fn parts(
         start: u64,
         len: usize,

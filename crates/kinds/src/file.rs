@@ -22,7 +22,7 @@ pub struct FileMemory {
     pub range: VaRange,
     /// Who copies them: `None` is the processor.
     pub copier: Copier,
-    /// Dropped by the last owner, after the region.
+    /// Must be kept until the region is deregistered.
     pub mapping: Arc<Mapping>,
 }
 
@@ -72,11 +72,11 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps `len` bytes from `offset` on of a file of the program, which may close its descriptor afterwards.
+/// Maps `len` bytes of a file, from `offset` on. The program may close `fd` afterwards.
 ///
 /// # Errors
-/// `EINVAL`: the file is shorter, or the numbers overflow. What `mmap` says: `ENODEV` for a DMA-buf whose driver does not let
-/// the processor reach it.
+/// `EINVAL`: the file is too short, or the numbers overflow. `ENODEV`: a DMA-buf whose driver does not let the processor access
+/// it. Other errors are those of `fcntl`, `fstat`, `mmap` and the driver.
 pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<FileMemory> {
     let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
     // SAFETY: asks for another descriptor of the same file, which no other code closes.
@@ -301,7 +301,7 @@ mod tests {
         );
         let beyond = buf.store(range.end() - 1, b"12");
         assert_eq!(beyond, Err(Fault::at(range.end() - 1)));
-        // Pages that are gone are a fault, not a signal; the driver hears of the end all the same.
+        // Lost pages cause a fault, not a signal, and the driver is still told that the access has ended.
         let mut file = File::from(file);
         file.rewind().unwrap();
         let mut first = [0; 6];

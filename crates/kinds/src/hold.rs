@@ -1,4 +1,4 @@
-//! Holding memory of an accelerator: what a registration asks, why it is refused, and the copier that it gets.
+//! Registrations of accelerator memory: what the program asks for, why it is refused, and the copier that it gets.
 
 use crate::Kind;
 use crate::discover::discover;
@@ -10,41 +10,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
-/// What a registration asks of a kind.
+/// What a registration asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The bytes.
     pub range: VaRange,
     /// The number of the accelerator, if the program names it.
     pub device: Option<u64>,
-    /// Whether the bytes are read.
+    /// Whether the program or its peers may read the bytes.
     pub reads: bool,
-    /// The program says that the memory is at the accelerator alone.
+    /// The program says that the memory is only on the accelerator (`FI_HMEM_DEVICE_ONLY`).
     pub device_only: bool,
-    /// The program says that the memory is the host's, allocated by the runtime.
+    /// The program says that the memory is host memory that the runtime allocated (`FI_HMEM_HOST_ALLOC`).
     pub host: bool,
 }
 
-/// Why memory is not held.
+/// Why [`hold()`] refuses memory.
 #[derive(Clone, Debug, Error)]
 pub enum Refusal {
     /// The runtime is not on this host.
     #[error(transparent)]
     Absent(#[from] Absent),
-    /// Another kind's memory.
+    /// The address belongs to memory of another kind.
     #[error(
         "{address:#x} is not {wanted} memory but {found}: register it with the interface of its allocator"
     )]
     OtherKind {
         /// The address.
         address: u64,
-        /// The program's word.
+        /// The kind that the program named.
         wanted: Kind,
-        /// The runtime that knows the address, or "system memory".
+        /// The kind of the memory: "CUDA memory", for example, or "system memory".
         found: String,
     },
     /// Some of the range is outside the allocation.
-    #[error("{range} is not inside one {kind} allocation: that of its first byte is {allocation}")]
+    #[error("{range} is not inside one {kind} allocation: the first byte belongs to {allocation}")]
     Outside {
         /// The kind.
         kind: Kind,
@@ -53,9 +53,9 @@ pub enum Refusal {
         /// The allocation.
         allocation: VaRange,
     },
-    /// The memory is of another accelerator.
+    /// The memory is on another accelerator.
     #[error(
-        "the memory is of {kind} device {found}, not {wanted}: set fi_mr_attr.device to that of the allocation"
+        "the memory is on {kind} device {found}, not {wanted}: set fi_mr_attr.device to {found}"
     )]
     OtherDevice {
         /// The kind.
@@ -65,21 +65,21 @@ pub enum Refusal {
         /// The allocation's.
         found: u64,
     },
-    /// The memory is not of the accelerator alone, or not the host's.
-    #[error("{kind} memory at {address:#x} is {found}, not {wanted}: leave the flag out")]
+    /// A flag says that the memory is only on the accelerator, or on the host, and it is not.
+    #[error("{kind} memory at {address:#x} is {found}: register it without {flag}")]
     OtherPlace {
         /// The kind.
         kind: Kind,
         /// The address.
         address: u64,
-        /// What a flag says.
-        wanted: &'static str,
+        /// The flag that contradicts the runtime.
+        flag: &'static str,
         /// Where the runtime says that it is.
         found: &'static str,
     },
-    /// The runtime cannot copy in this direction.
+    /// The runtime cannot read its memory by address.
     #[error(
-        "{kind} has no copy from its memory by address: register it without rights to read, send or be read"
+        "{kind} memory cannot be read by address: register it without FI_SEND, FI_WRITE and FI_REMOTE_READ"
     )]
     NotReadable {
         /// The kind.
@@ -105,15 +105,15 @@ impl Refusal {
 impl Place {
     const fn words(self) -> &'static str {
         match self {
-            Self::Device => "memory of the device alone",
+            Self::Device => "only on the accelerator",
             Self::Migrating => "managed (it migrates)",
-            Self::Host => "memory of the host",
+            Self::Host => "host memory",
         }
     }
 }
 
-/// Holds memory that the program says is of this kind. The copier is `None` if the processor copies it: memory of the host
-/// that the runtime allocated.
+/// Compares what the program says with what the runtime says, and returns the copier of the memory. It is `None` for host
+/// memory that the runtime allocated: the processor copies that.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -159,7 +159,7 @@ pub fn hold(kind: Kind, wanted: &Wanted) -> Result<Copier, Refusal> {
 }
 
 fn check(kind: Kind, wanted: &Wanted, allocation: &Allocation) -> Result<(), Refusal> {
-    // The processor copies memory of the host, and finds its end by a fault.
+    // The processor copies host memory, and notices its end by a page fault.
     if allocation.place != Place::Host && !allocation.range.contains(&wanted.range) {
         return Err(Refusal::Outside {
             kind,
@@ -177,28 +177,28 @@ fn check(kind: Kind, wanted: &Wanted, allocation: &Allocation) -> Result<(), Ref
             found,
         });
     }
-    let other = |wanted: Place| Refusal::OtherPlace {
+    let other = |flag: &'static str| Refusal::OtherPlace {
         kind,
         address: allocation.range.start(),
-        wanted: wanted.words(),
+        flag,
         found: allocation.place.words(),
     };
     if wanted.device_only && allocation.place != Place::Device {
-        return Err(other(Place::Device));
+        return Err(other("FI_HMEM_DEVICE_ONLY"));
     }
     if wanted.host && allocation.place != Place::Host {
-        return Err(other(Place::Host));
+        return Err(other("FI_HMEM_HOST_ALLOC"));
     }
     Ok(())
 }
 
-/// Memory of an accelerator, as it was when it was registered.
+/// Accelerator memory, with the allocation that was found when this was made.
 #[derive(Debug)]
 pub(crate) struct Held {
     kind: Kind,
     runtime: &'static dyn Runtime,
     allocation: Allocation,
-    /// Whether a failure has been logged. Peers cause accesses, so later ones are not.
+    /// Whether a failure has been logged. Later failures are not, because peers can cause any number of them.
     told: AtomicBool,
 }
 
@@ -216,7 +216,8 @@ impl Held {
         })
     }
 
-    /// Whether the bytes are still those of the allocation; the allocation as it is now.
+    /// The allocation as the runtime reports it now, or why it is no longer the one that was found. A runtime that cannot
+    /// discover memory is not asked.
     fn current(&self, address: u64) -> Result<Allocation, String> {
         if !self.kind.discovers() {
             return Ok(self.allocation);

@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Whether the runtime says of any address whether it is its memory.
+    /// Whether the runtime can say of any address whether it is in its memory.
     #[must_use]
     pub const fn discovers(self) -> bool {
         matches!(self, Self::Cuda | Self::Rocr | Self::LevelZero)
@@ -67,7 +67,7 @@ impl Kind {
     /// Loads the runtime's library, if that has not been done.
     ///
     /// # Errors
-    /// Why this host lacks it.
+    /// The host does not have the library, or a function is missing in it.
     pub fn load(self) -> Result<(), Absent> {
         self.runtime().map(|_| ())
     }

@@ -1,23 +1,23 @@
-//! Kinds of memory: whose copies reach which bytes.
+//! Kinds of memory: who may copy which bytes.
 //!
-//! System memory is what the processor copies by itself. Memory of an accelerator is copied by its runtime, which this crate
-//! loads when it is needed (`libcuda.so.1` and its kin) and never links. A DMA-buf is mapped, and its driver is told about
-//! each access.
+//! The processor copies system memory. An accelerator's runtime copies accelerator memory: this crate loads the runtime
+//! when it is needed (`libcuda.so.1`, for example), and never links it. A DMA-buf is mapped, and its driver is told before
+//! and after each access.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`kind`] | the kinds, their names and libraries |
 //! | [`mod@hold`] | what a registration asks of a kind, and why it is refused |
-//! | [`mod@discover`] | which kind an address is of |
+//! | [`mod@discover`] | which kind of memory is at an address |
 //! | [`mod@file`] | DMA-bufs and other files, mapped |
 //! | `runtime` | one module for each runtime, behind one trait |
 //!
-//! [`hold()`] gives a copier ([`rkey_base::foreign::ForeignMemory`]) that compares the allocation with that of the
-//! registration before each copy: an address that was freed and given out again is not the same memory.
+//! [`hold()`] returns a copier ([`rkey_base::foreign::ForeignMemory`]). Before each copy it compares the allocation with that
+//! of the registration, because an address that was freed and allocated again is other memory.
 //!
-//! Neuron and SynapseAI cannot say what an address is: the program's word counts.
+//! Neuron and SynapseAI cannot say whether an address is theirs. For them, the program is trusted and nothing is compared.
 //!
-//! Runtimes are never initialised here: memory of an accelerator exists only after the program has done that.
+//! This crate never initialises a runtime: accelerator memory exists only after the program has done that.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

@@ -178,7 +178,7 @@ fn what_the_program_says_is_compared_with_what_the_driver_says() {
         ..
     }) = ask(&on(0, at))
     else {
-        panic!("the memory is of device 1");
+        panic!("the memory is on device 1");
     };
     let device_only = Wanted {
         device_only: true,
@@ -189,7 +189,7 @@ fn what_the_program_says_is_compared_with_what_the_driver_says() {
         ask(&wanted(at + 1, 4096)),
         Err(Refusal::Outside { .. })
     ));
-    // The processor copies memory of the host; the device of such memory does not count.
+    // The processor copies host memory, so its device number is ignored.
     let of_host = Wanted {
         host: true,
         ..on(7, host)

@@ -8,7 +8,7 @@ use crate::limits::EAGER_MAX;
 
 /// How many messages of one peer the receiver keeps.
 pub const MESSAGES: u32 = 4096;
-/// Their total size, in bytes.
+/// The maximum total size of these messages, in bytes.
 pub const BYTES: u32 = 4 << 20;
 
 /// How much we may send to a peer.

@@ -82,7 +82,7 @@ impl<T, Q> Draining<T, Q> {
         std::mem::take(&mut self.list)
     }
 
-    /// Returns an operation whose memory the peer has not released.
+    /// Puts back an operation whose memory the peer has not released yet.
     pub fn put_back(&mut self, ended: Ended<T, Q>) {
         self.list.push(ended);
     }

@@ -86,7 +86,7 @@ pub(crate) fn in_words(status: Status) -> &'static str {
     match status {
         Status::Success => "success",
         Status::LocalLength => "the message is longer than the receive",
-        Status::LocalQpOperation => "the queue pair cannot do this",
+        Status::LocalQpOperation => "the queue pair does not support the request",
         Status::LocalProtection => "local memory was refused, or could not be accessed",
         Status::Flushed => "flushed: the queue pair had failed before",
         Status::WindowBind => "the window could not be bound",
@@ -94,7 +94,7 @@ pub(crate) fn in_words(status: Status) -> &'static str {
         Status::LocalAccess => "a message was refused while it was being received",
         Status::RemoteInvalidRequest => "the peer found the request invalid",
         Status::RemoteAccess => "the peer refused the access",
-        Status::RemoteOperation => "the peer could not execute it",
+        Status::RemoteOperation => "the peer could not execute the request",
         Status::RetryExceeded => "the peer did not answer in time",
         Status::RnrRetryExceeded => "the peer had no receive posted in time",
         Status::RemoteAborted => "the sender abandoned the message",

@@ -15,7 +15,7 @@ use rkey_engine::{QpState, RecvRequest, Status, Work};
 use rkey_link::shm::{Connector, HandshakeError, LinkConfig, LocalNode, Policy, ShmLink, Step};
 use rkey_link::{Link, NodeId};
 
-const NOBODY: u32 = 65534;
+const OTHER_UID: u32 = 65534;
 
 fn shared() -> Config {
     let mut config = Config::default();
@@ -130,7 +130,8 @@ fn other_users_are_isolated_unless_shared() {
     let listener = side.listen();
     let place = listener.local_address();
     for role in ["stranger", "intruder"] {
-        let mut other = OtherUser::new(NOBODY, TEST, role, place).expect("a copy of this program");
+        let mut other =
+            OtherUser::new(OTHER_UID, TEST, role, place).expect("a copy of this program");
         let name = block_name(Scope::of(Share::User), block_of(qp.qpn()));
         let status = other.command.env("RKEY_TEST_NAME", name).status().unwrap();
         assert!(status.success(), "{role}: {status}");
@@ -145,7 +146,7 @@ fn other_users_are_isolated_unless_shared() {
     let side = Side::with(shared(), seed_of(12));
     let (offer, qp) = (side.offer(), side.qp());
     let listener = side.listen();
-    let mut guest = OtherUser::new(NOBODY, TEST, "guest", listener.local_address()).unwrap();
+    let mut guest = OtherUser::new(OTHER_UID, TEST, "guest", listener.local_address()).unwrap();
     let peer = Peer(guest.command.spawn().unwrap());
     let remote = side.accept(&listener, &qp, &offer);
     side.verify(&qp, &remote, "with a guest");
@@ -185,7 +186,7 @@ fn identities_belong_to_processes() {
     };
     knock(&name, own).unwrap();
     let mut same = command(TEST, "impostor", place);
-    let mut other = is_root().then(|| OtherUser::new(NOBODY, TEST, "impostor", place).unwrap());
+    let mut other = is_root().then(|| OtherUser::new(OTHER_UID, TEST, "impostor", place).unwrap());
     let other = other.as_mut().map(|other| &mut other.command);
     for impostor in [&mut same].into_iter().chain(other) {
         impostor.env("RKEY_TEST_NAME", &name);
@@ -319,7 +320,7 @@ fn a_number_does_not_reach_another_users_queue_pair() {
     let sges = [side.sge(common::side::RECEIVES, 8)];
     qp.post_recv(&RecvRequest { id: 1, sges: &sges }).unwrap();
     let place = "127.0.0.1:1".parse().unwrap();
-    let mut other = OtherUser::new(NOBODY, TEST, "sender", place).unwrap();
+    let mut other = OtherUser::new(OTHER_UID, TEST, "sender", place).unwrap();
     let status = other
         .command
         .env("RKEY_TEST_NAME", qp.qpn().to_string())

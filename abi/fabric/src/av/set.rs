@@ -37,7 +37,7 @@ pub(crate) fn new_address() -> u64 {
 }
 
 impl AvSet {
-    /// Its numbers, in order.
+    /// The `fi_addr_t`s of the members, in order.
     pub(crate) fn members(&self) -> Vec<u64> {
         self.members.lock().clone()
     }

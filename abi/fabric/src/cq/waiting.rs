@@ -17,12 +17,12 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Wait {
     pub(super) set: Set,
     pub(super) signal: Arc<Signal>,
-    /// Makes it readable after [`LOOK`], while that is needed. Locked while a thread prepares to wait, so the last
+    /// Makes the set readable after [`LOOK`], while that is needed. Locked while a thread prepares to wait, so the last
     /// thread to prepare decides whether it is needed.
     timer: Mutex<Option<Timer>>,
     /// `fi_cq_signal` requested a wake-up, and no thread has taken the request yet.
     woken: AtomicBool,
-    /// The number of threads in such calls.
+    /// The number of threads that wait in a call.
     waiting: AtomicUsize,
 }
 
@@ -82,7 +82,7 @@ impl Wait {
 pub(super) struct WaitGuard<'a>(&'a Wait);
 
 impl WaitGuard<'_> {
-    /// Whether it was woken.
+    /// Takes the wake-up that `fi_cq_signal` requested. Returns whether there was one.
     pub(super) fn is_woken(&self) -> bool {
         self.0.woken.swap(false, Ordering::AcqRel)
     }
@@ -105,7 +105,8 @@ impl Cq {
         }
     }
 
-    /// Prepares to wait. Returns `FI_EAGAIN` if there is something to read. Returns whether a call may be repeated.
+    /// Prepares to wait, or fails with `FI_EAGAIN` if there is something to read. Returns whether a call that got `FI_EAGAIN` may
+    /// be repeated.
     pub(super) fn arm(&self) -> Result<bool> {
         let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
         let mut timer = wait.timer.lock();

@@ -171,7 +171,7 @@ pub(super) fn transmit(ep_type: c_int, has: Choice, attr: Option<&mut TxAttr>) -
     })
 }
 
-/// The same for a receive context.
+/// Like [`transmit`], for a receive context.
 pub(super) fn receive(has: Choice, attr: Option<&mut RxAttr>) -> Result<Choice> {
     let Some(attr) = attr else { return Ok(has) };
     at_most("size", attr.size, RX_SIZE)?;

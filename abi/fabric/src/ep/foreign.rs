@@ -31,13 +31,12 @@ fn hello_of(name: SocketAddr, proof: Proof) -> Hello {
     }
 }
 
-/// The hello of an endpoint without an authorization key, on a device, when it requests a connection at a
-/// port.
+/// The hello of the endpoint `name` on `device` when it connects to the peer at `port`. It has no authorization key.
 pub(crate) fn asks(name: SocketAddr, device: NodeId, port: u16) -> Vec<u8> {
     asks_for(name, device, (port, 0), false)
 }
 
-/// The same for a receive context of the peer at a port, from an endpoint that may only send.
+/// Like [`asks`], but to receive context `context` at `port`. With `one_way`, the endpoint can only send.
 pub(crate) fn asks_for(
     name: SocketAddr,
     device: NodeId,
@@ -52,7 +51,7 @@ pub(crate) fn asks_for(
     hello.encode()
 }
 
-/// Its answer to a peer that requested a connection.
+/// The answer of the endpoint `name` on `device` to a hello from [`asks`]; `None` if `asked` is not a valid hello.
 pub(crate) fn answers(name: SocketAddr, device: NodeId, asked: &[u8]) -> Option<Vec<u8>> {
     let asked = Hello::decode(asked)?.proof;
     Some(hello_of(name, authorization::answer(&[], device, &asked)).encode())

@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn join(
             );
             return Err(FiError::OPNOTSUPP);
         }
-        // SAFETY: with this flag the address is of a collective, as the caller promises.
+        // SAFETY: with this flag the address is that of a collective, as the caller promises.
         let addr = unsafe { input(addr.cast::<CollectiveAddr>())? };
         // SAFETY: `find` validates the handle.
         let set = unsafe { find::<AvSetObject, _>(addr.set)? };

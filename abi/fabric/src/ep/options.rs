@@ -264,7 +264,7 @@ fn set_p2p(place: &AtomicI32, wish: c_int) -> Result<()> {
             Ok(())
         }
         _ => Err(FiError::OPNOTSUPP.because(format_args!(
-            "the memory of devices is copied: FI_HMEM_P2P_REQUIRED is impossible"
+            "accelerator memory is always copied by its runtime: FI_HMEM_P2P_REQUIRED cannot be met"
         ))),
     }
 }

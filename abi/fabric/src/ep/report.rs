@@ -20,11 +20,11 @@ pub(crate) struct Posted {
     pub(crate) counts: Counts,
 }
 
-/// Which counter counts an operation.
+/// Which counter counts an operation, and whether a failure is reported without a requested completion.
 pub(crate) enum Counts {
-    /// The endpoint's counter with this index; a failure is always reported.
+    /// The endpoint's counter with this index. A failure is always reported.
     Endpoint(usize),
-    /// The counter of deferred work, which is reported only on request.
+    /// The counter of deferred work, if it has one. A failure is reported only if the program requested a completion.
     Own(Option<Arc<Counter>>),
 }
 
@@ -42,7 +42,7 @@ pub(super) fn counts(deferred: Option<&Deferred>, usual: usize) -> Counts {
     })
 }
 
-/// The flags of the completion of a plain operation. Successes are counted, and a failure is always reported.
+/// The flags of the completion of a plain operation.
 #[inline]
 fn flags(form: Form) -> u64 {
     match form {
@@ -64,7 +64,7 @@ fn counter_of(form: Form) -> usize {
 }
 
 impl Posted {
-    /// An operation on remote memory: `kind` is `FI_RMA` or `FI_ATOMIC`, and `reads` says that it returns a result.
+    /// An operation on remote memory: `kind` is `FI_RMA` or `FI_ATOMIC`, and `reads` says whether it returns a result.
     pub(super) fn one_sided(
         kind: u64,
         reads: bool,

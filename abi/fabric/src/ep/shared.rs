@@ -41,7 +41,7 @@ pub(crate) struct Srx {
     pub(super) users: Users,
 }
 
-/// Its receives.
+/// The receives of a shared receive context.
 type Pool = endpoint::Pool<EpHost>;
 
 impl Srx {

@@ -53,7 +53,7 @@ impl SharedSlots {
         Ok(())
     }
 
-    /// Returns the slots that the endpoint no longer needs.
+    /// Releases the slots that the endpoint no longer needs.
     fn release_unneeded(&self, needed: usize) {
         let given_back = self.slots.load(Ordering::Relaxed).saturating_sub(needed);
         self.slots.fetch_sub(given_back, Ordering::Relaxed);

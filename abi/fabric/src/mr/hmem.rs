@@ -1,7 +1,7 @@
-//! Memory of accelerators and DMA-bufs (`FI_HMEM`): who copies the bytes of a registration, and of a buffer that the program
+//! Accelerator memory and DMA-bufs (`FI_HMEM`): who copies the bytes of a registration, and of a buffer that the program
 //! passes without one.
 //!
-//! In a domain without `FI_HMEM` nothing here runs: all memory is the system's (FI-123).
+//! In a domain without `FI_HMEM`, all memory counts as system memory (FI-123), and none of this is used.
 
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory for which the caller is responsible.
@@ -118,7 +118,7 @@ fn hold(
     let reads = Access::LOCAL_READ | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let wanted = Wanted {
         range,
-        // FI-146: ignored for memory of the host.
+        // FI-146: ignored for host memory.
         device: interface.device_of(kind).filter(|_| !host),
         reads: access.intersects(reads),
         device_only: flags & FI_HMEM_DEVICE_ONLY != 0,
@@ -279,7 +279,7 @@ pub(crate) fn load_injected(domain: &Domain, into: &mut [u8], addr: u64) -> Resu
         return Err(denied(
             FiError::INVAL,
             format_args!(
-                "{} B at {addr:#x} are memory of a device: a domain with FI_MR_HMEM injects only system memory",
+                "{} B at {addr:#x} are in accelerator memory: a domain with FI_MR_HMEM can inject only system memory",
                 into.len()
             ),
         ));

@@ -76,17 +76,17 @@ static void atomics(long *memory, MPI_Win window) {
         CHECK(got > seen && got < (long)ROUNDS * ranks); /* A counter that all ranks share only grows. */
         seen = got;
         /* A lock made of compare-and-swap, and a cell that it protects: read, add, write back. */
-        long nobody = 0, me = rank + 1, owner, cell;
+        long unowned = 0, me = rank + 1, owner, cell;
         do {
-            MPI_Compare_and_swap(&me, &nobody, &owner, MPI_LONG, 0, 1, window);
+            MPI_Compare_and_swap(&me, &unowned, &owner, MPI_LONG, 0, 1, window);
             MPI_Win_flush(0, window);
-        } while (owner != nobody);
+        } while (owner != unowned);
         MPI_Get_accumulate(NULL, 0, MPI_LONG, &cell, 1, MPI_LONG, 0, 2, 1, MPI_LONG, MPI_NO_OP, window);
         MPI_Win_flush(0, window);
         cell += 1;
         MPI_Accumulate(&cell, 1, MPI_LONG, 0, 2, 1, MPI_LONG, MPI_REPLACE, window);
         MPI_Win_flush(0, window);
-        MPI_Accumulate(&nobody, 1, MPI_LONG, 0, 1, 1, MPI_LONG, MPI_REPLACE, window);
+        MPI_Accumulate(&unowned, 1, MPI_LONG, 0, 1, 1, MPI_LONG, MPI_REPLACE, window);
         MPI_Win_flush(0, window);
     }
     MPI_Get_accumulate(ones, WIDE, MPI_LONG, before, WIDE, MPI_LONG, next_one(), 5000, WIDE, MPI_LONG, MPI_SUM, window);

@@ -23,7 +23,7 @@ fn shown(pid: u32, address: SocketAddr) -> Option<EndpointView> {
         .find(|endpoint| endpoint.name.as_ref() == Some(&name))
 }
 
-/// Its traffic, once the condition holds.
+/// Waits until the traffic of the endpoint at an address meets the condition. Returns the endpoint and its traffic.
 fn traffic_when(
     pid: u32,
     address: SocketAddr,

@@ -16,7 +16,7 @@ fn refused_binds_are_explained() {
     for (check, sentence) in [
         (
             "needs_local_privileges",
-            "dat_rmr_bind refused: DAT_MEM_PRIV_REMOTE_WRITE_FLAG for peers needs DAT_MEM_PRIV_LOCAL_WRITE_FLAG of the LMR, which has ",
+            "dat_rmr_bind refused: to grant peers DAT_MEM_PRIV_REMOTE_WRITE_FLAG, the LMR needs DAT_MEM_PRIV_LOCAL_WRITE_FLAG; it has ",
         ),
         (
             "zones_must_match",

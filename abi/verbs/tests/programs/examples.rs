@@ -83,7 +83,7 @@ fn xsrq_ping_pong() {
 /// A process cannot reach a peer of another user, and its log says why.
 #[test]
 fn a_peer_of_another_user_is_named() {
-    const NOBODY: u32 = 65534;
+    const OTHER_UID: u32 = 65534;
     if !is_root() {
         eprintln!("SKIP: not root, so this test cannot become another user");
         return;
@@ -99,7 +99,7 @@ fn a_peer_of_another_user_is_named() {
     };
     let mut server = side("server", 0, &[]);
     server.wait_until_it_listens(port.number);
-    let mut client = side("client", NOBODY, &["127.0.0.1"]);
+    let mut client = side("client", OTHER_UID, &["127.0.0.1"]);
     let status = client.wait();
     let text = client.text();
     assert!(status.is_some_and(|status| !status.success()), "{text}");

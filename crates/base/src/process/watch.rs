@@ -28,7 +28,7 @@ pub struct CallWatch {
 enum Thread {
     /// It may be in such a call. Its start time, and the processor time that it had used when it was first seen.
     Unknown { start: u64, ran: Duration },
-    /// It is in no such call.
+    /// It cannot be in such a call.
     Clear,
 }
 

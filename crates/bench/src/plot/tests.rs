@@ -141,7 +141,7 @@ fn sizes_spread_and_registration_are_shown() {
         "4 KiB",
         "1 MiB",
         "write stream, ordinary memory, static",
-        "registration and close, by live regions",
+        "register and deregister, by live regions",
         "rkey, 4 KiB",
         "rkey, 1 MiB",
         "libfabric tcp",

@@ -35,8 +35,8 @@ pub struct Options {
     pub exact_rights: bool,
     /// Whether a registrar that pins may use a monitor that does not see every change. Entries can then be stale.
     pub accept_partial: bool,
-    /// Whether no address of device memory equals one of host memory or of another device (unified virtual addressing).
-    /// If not, only host memory is cached (FI-232).
+    /// Whether no address of accelerator memory equals one of host memory or of another accelerator (unified virtual
+    /// addressing). If not, only host memory is cached (FI-232).
     pub unified_addresses: bool,
     /// How many lookups are recorded for [`Cache::trace`](super::Cache::trace). If it is not 0, all lookups take one
     /// lock.

@@ -60,7 +60,7 @@ impl Subscribers {
             while self.telling.load(Ordering::SeqCst) != 0 {
                 backoff.snooze();
             }
-            // SAFETY: the pointer is from `Arc::into_raw` in `add`. This thread took it out of its place, so nobody else
+            // SAFETY: the pointer is from `Arc::into_raw` in `add`. This thread took it out of its place, so no other thread
             // drops it; threads that read it before were in `tell`, and each has left since (`telling` was 0 after the
             // pointer was gone, in the single order of SeqCst operations).
             drop(unsafe { Arc::from_raw(raw) });

@@ -143,7 +143,7 @@ pub struct Entries {
     chunks: Box<[OnceLock<Chunk>]>,
     /// Slots from this number on were never used.
     high: AtomicUsize,
-    /// The queue of dead entries that nobody uses: a stack, linked through the slots.
+    /// The queue of dead entries without users: a stack, linked through the slots.
     dead: AtomicU32,
     invalidated: AtomicU64,
     ended: [Ended; REMEMBERED],

@@ -56,7 +56,7 @@ impl<T> Values<T> {
     /// # Safety
     /// The caller has claimed the slot and not yet published its entry.
     pub(crate) unsafe fn put(&self, slot: u32, value: T) {
-        // SAFETY: a pending entry cannot be pinned, so nobody reads the cell.
+        // SAFETY: a pending entry cannot be pinned, so no other thread reads the cell.
         unsafe { *self.cell(slot).get() = Some(value) };
     }
 
@@ -66,7 +66,7 @@ impl<T> Values<T> {
     /// The caller has freed the slot (`Word::free`, `Word::evict`), and no thread can have claimed it since; or the
     /// caller has claimed the slot and never publishes its entry.
     pub(crate) unsafe fn take(&self, slot: u32) -> Option<T> {
-        // SAFETY: a slot is freed only without users, and a free slot cannot be pinned, so nobody reads the cell.
+        // SAFETY: a slot is freed only without users, and a free slot cannot be pinned, so no other thread reads the cell.
         unsafe { (*self.cell(slot).get()).take() }
     }
 }

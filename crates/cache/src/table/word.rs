@@ -1,7 +1,7 @@
 //! The life of one entry, in one atomic word.
 //!
 //! ```text
-//!         claim           arm           publish            evict, if nobody uses it
+//!         claim           arm           publish            evict, if it has no users
 //!   free ──────► claimed ─────► pending ───────► valid ─────────────────────────────► free
 //!                   │              │ clear         │ clear
 //!                   └────────────► dead ◄──────────┘
@@ -168,7 +168,7 @@ impl Word {
         }
     }
 
-    /// Marks an orphan as queued. `false` if it is already, or if somebody else has queued it and its slot is free by now.
+    /// Marks an orphan as queued. Returns `false` if another thread has queued it, whether or not its slot has been freed since.
     pub(crate) fn queue(&self) -> bool {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {

@@ -55,12 +55,13 @@ fn is_unused(device: &Inspection, all: &[Inspection]) -> bool {
     is_empty(device) && all.iter().any(beside)
 }
 
-/// The devices of this user, or of one process. Names processes whose devices run another version of rkey on standard error.
+/// The devices of this user, or of one process. Without `pid`, names the processes whose devices run another version of rkey
+/// on standard error; with it, such a process is an error.
 pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
     find_all(pid).map(|(devices, _)| devices)
 }
 
-/// The same, and the processes that do not answer.
+/// Like [`find`], and returns the processes that do not answer.
 fn find_all(pid: Option<u32>) -> anyhow::Result<(Vec<Inspection>, Vec<SilentProcess>)> {
     let config = rkey::Config::from_env()?;
     let listing = list_all(&config).context("cannot list the devices of this host")?;

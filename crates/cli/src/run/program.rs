@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(Head::read(b"\x7fELF\x02\x01"), Head::Other);
     }
 
-    /// No header causes a panic.
+    /// Damaged headers do not cause a panic.
     #[test]
     fn damaged_heads_are_read_too() {
         let good = fs::read("/proc/self/exe").unwrap();

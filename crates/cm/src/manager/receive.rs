@@ -17,7 +17,7 @@ use core::net::IpAddr;
 impl Manager {
     /// Takes a management datagram that arrived at queue pair 1: from a peer's address, at one of ours.
     ///
-    /// Any bytes are allowed. A datagram gets one answer at most, of its own length.
+    /// Any bytes are allowed. We send at most one answer to a datagram, and it is no longer than the datagram.
     pub fn receive(&mut self, now: Nanos, from: IpAddr, to: IpAddr, bytes: &[u8]) {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         self.counters.received += 1;

@@ -1,4 +1,4 @@
-//! Runs the steps of the state table: sends, starts timers, reports, and removes what is over.
+//! Runs the steps of the state table: sends, starts timers, reports, and removes connections that have ended.
 
 use super::{Error, Event, Manager, Transmit};
 use crate::connection::state::{Action, Input, Report, Send, Timer};

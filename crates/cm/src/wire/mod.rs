@@ -77,7 +77,7 @@ impl Message {
     }
 }
 
-/// Why bytes are no message of this protocol. The receiver drops them without an answer.
+/// Why bytes are not a message of this protocol. The receiver drops them without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Another length than 256 bytes.
@@ -142,7 +142,7 @@ impl Mad {
     ///
     /// # Errors
     ///
-    /// When the bytes are no message of this protocol.
+    /// The bytes are not a message of this protocol.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mad: &[u8; MAD] = bytes
             .try_into()

@@ -56,7 +56,7 @@ pub(super) fn listener(
     loop {
         match rustix::net::connect(&socket, name) {
             Ok(()) => return peer_credentials(&socket),
-            // The listener's backlog is full.
+            // The listener's backlog is full, or a signal interrupted the call.
             Err(Errno::AGAIN | Errno::INTR) if tries < LISTENER_TRIES => {
                 tries += 1;
                 std::thread::sleep(RETRY.0);

@@ -138,7 +138,7 @@ impl Device {
         Ok(self.table().create_window(domain, kind)?)
     }
 
-    /// Closes a memory window. When this returns, no access through it is in progress.
+    /// Deallocates a memory window. When this returns, no access through it is in progress.
     ///
     /// # Errors
     /// [`DeviceError::Core`].
@@ -164,7 +164,7 @@ impl Device {
     /// Reserves the key for a bind of a type 1 window that is about to be posted.
     ///
     /// # Errors
-    /// The window is closed, or no key is available.
+    /// The window has been deallocated, or no key is available.
     pub fn reserve_window_key(&self, window: WindowId) -> Result<ReservedKey<'_>, DeviceError> {
         self.check()?;
         let key = self.table().next_window_key(window)?;
@@ -175,7 +175,7 @@ impl Device {
         })
     }
 
-    /// The key of a window that is bound. `None`: it is not, or it is closed.
+    /// The key of a bound window; `None` if the window is unbound or deallocated.
     #[must_use]
     pub fn bound_key(&self, window: WindowId) -> Option<Key> {
         self.table().bound_key(window)

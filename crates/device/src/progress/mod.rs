@@ -1,6 +1,6 @@
 //! How the engine is driven.
 //!
-//! The engine moves only when a thread calls `drive`. The [`EngineDriver`] owns the engine and decides which thread that is; the
+//! The engine does work only when a thread calls `drive`. The [`EngineDriver`] owns the engine and decides which thread that is; the
 //! [`Schedule`] keeps the [`Mode`], which changes only under the engine's lock:
 //!
 //! * [`Mode::Program`]: the program polls, or has just posted. A polling thread checks the rings without a lock, and

@@ -54,12 +54,12 @@ impl CopyScope {
     }
 }
 
-/// The [`PeerAccess`] of each link for our requests, until its peer is known to be in no call.
+/// The [`PeerAccess`] of each link for our requests, until its peer is known not to be in a call.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteCopies {
     all: Mutex<All>,
     count: AtomicUsize,
-    /// How many links the engine had lost when all their peers were last known to be in no call.
+    /// How many links the engine had lost when all their peers were last known not to be in a call.
     checked: AtomicU64,
 }
 
@@ -150,7 +150,8 @@ impl RemoteCopies {
             all.lost_peers.insert(id, lost_peer);
         }
         drop(engine);
-        // A peer that received no addresses, or that had responded to all requests with addresses, is in no call.
+        // A peer that received no addresses, or has responded to every request that carried addresses, cannot be in a
+        // `process_vm_*` call.
         all.lost_peers.retain(|_, lost_peer| {
             lost_peer.peer_access.forbid();
             lost_peer.touches(CopyScope::All)
@@ -158,7 +159,7 @@ impl RemoteCopies {
         self.update_count(&all);
     }
 
-    /// Forgets lost links whose peers are in no call. Returns whether no peer is left that can touch memory of this
+    /// Forgets lost links whose peers are not in a call. Returns `true` if no remaining peer can touch memory of this
     /// scope. The checks take `patience` at most; a peer that was not checked by then counts as being in a call.
     fn recheck_within(&self, driver: &EngineDriver, scope: CopyScope, patience: Duration) -> bool {
         self.revoke_permits(driver);
@@ -193,7 +194,7 @@ impl RemoteCopies {
         at_rest
     }
 
-    /// Forgets lost links whose peers are in no call. Returns whether no peer is left that can touch memory of this
+    /// Forgets lost links whose peers are not in a call. Returns `true` if no remaining peer can touch memory of this
     /// scope. A link that is not forgotten holds three descriptors and two mappings.
     pub(super) fn recheck_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
         self.recheck_within(driver, scope, GLANCE)

@@ -27,9 +27,9 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub max_send: u32,
     /// Size of the receive queue, in entries.
     pub max_recv: u32,
-    /// Maximum scatter/gather elements of a send.
+    /// Maximum scatter/gather entries of a send.
     pub max_send_sge: u32,
-    /// Maximum scatter/gather elements of a receive.
+    /// Maximum scatter/gather entries of a receive.
     pub max_recv_sge: u32,
     /// Maximum inline data of a send, in bytes.
     pub max_inline: u32,

@@ -1,8 +1,8 @@
 //! CUDA, through its driver interface (`libcuda.so.1`).
 //!
 //! Copies run in a stream of their own in the context of the memory, so they wait for no kernel of the program, and the
-//! context of the calling thread is as before when they return. A buffer ID tells allocations apart that had the same
-//! address.
+//! context of the calling thread is as before when they return. Buffer IDs distinguish allocations that had the same address
+//! one after the other.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions of the CUDA driver.
@@ -35,7 +35,7 @@ functions! {
     error_name = "cuGetErrorName": unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
 }
 
-/// `cuCtxGetId`, of CUDA 12: contexts have addresses that are used again, and ids that are not.
+/// `cuCtxGetId` (since CUDA 12): the address of a destroyed context can be used again, its id is not.
 type ContextId = unsafe extern "C" fn(Context, *mut u64) -> Code;
 
 const NOT_INITIALIZED: Code = 3;
@@ -136,14 +136,14 @@ impl Cuda {
             (copied, (self.call.stream_synchronize)(stream))
         };
         if !kept {
-            // SAFETY: a stream that only this call knew.
+            // SAFETY: a stream that only this call used.
             unsafe { (self.call.stream_destroy)(stream) };
         }
         self.check("cuMemcpyAsync", copied)?;
         self.check("cuStreamSynchronize", done)
     }
 
-    /// A stream for copies in the current context, and whether it is kept for the next one.
+    /// A stream for copies in the current context, and whether it is kept for later copies.
     fn stream(&self, context: Context) -> Result<(Stream, bool), Failure> {
         let id = self.context_id.and_then(|get| {
             let mut id = 0;

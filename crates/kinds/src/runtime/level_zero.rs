@@ -1,7 +1,7 @@
 //! Intel's oneAPI Level Zero (`libze_loader.so.1`).
 //!
-//! The driver's allocation ids tell allocations apart that had the same address. Copies run in an immediate command list of
-//! our own for each device, one at a time.
+//! The driver's allocation ids distinguish allocations that had the same address one after the other. Copies run one at a
+//! time, in our own immediate command list for the device.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions of the Level Zero loader.
@@ -97,7 +97,7 @@ pub(super) struct LevelZero {
     call: Functions,
     /// Known once the program has initialised the loader.
     drivers: Mutex<Option<&'static [Driver]>>,
-    /// A command list for copies at each device. Held during a copy: lists are for one thread at a time.
+    /// The command list for copies of each device. Locked during a copy: only one thread at a time may use a list.
     lists: Mutex<HashMap<usize, usize>>,
 }
 

@@ -20,7 +20,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{kind} memory is not available: {why}")]
 pub struct Absent {
-    /// Whose runtime.
+    /// The kind whose runtime is missing.
     pub kind: Kind,
     /// The loader's message, or the missing function.
     pub why: String,
@@ -29,11 +29,11 @@ pub struct Absent {
 /// Where the bytes of an allocation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// At the accelerator.
+    /// On the accelerator.
     Device,
     /// Wherever they were used last. The runtime copies them.
     Migrating,
-    /// At the host: the processor copies them.
+    /// On the host: the processor copies them.
     Host,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) range: VaRange,
-    /// Differs for allocations that have the same address one after the other.
+    /// Distinguishes allocations that have the same address one after the other.
     pub(crate) id: u64,
     /// The number of the accelerator, if the runtime says it.
     pub(crate) device: Option<u64>,
@@ -68,13 +68,14 @@ impl Failure {
 
 /// A loaded runtime. Calls may come from any thread.
 pub(crate) trait Runtime: Debug + Send + Sync {
-    /// The allocation with this address; `None` if the address is not the runtime's. Runtimes that cannot say it know none.
+    /// The allocation with this address; `None` if the address is not the runtime's. Runtimes that cannot say it always return
+    /// `None`.
     fn find(&self, address: u64) -> Result<Option<Allocation>, Failure> {
         let _ = address;
         Ok(None)
     }
 
-    /// Copies from the accelerator; the bytes are inside the allocation, which still exists as far as the runtime has said.
+    /// Copies from the accelerator. The bytes are inside the allocation, which existed when the runtime was last asked.
     fn load(&self, from: &Allocation, dst: &mut [u8], src: u64) -> Result<(), Failure>;
 
     /// Copies to the accelerator.

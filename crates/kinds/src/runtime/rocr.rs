@@ -1,7 +1,7 @@
 //! AMD's ROCr (`libhsa-runtime64.so.1`).
 //!
-//! The runtime has no ids of allocations, but calls back when one is freed: each allocation gets a number of ours when it is
-//! first seen, and loses it in that call.
+//! The runtime has no ids for allocations, but calls back when one is freed. We give each allocation a number when we first
+//! see it, and forget the number in that call.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions of the runtime, and is called by it.
@@ -47,7 +47,7 @@ struct PointerInfo {
     owner: u64,
 }
 
-/// `hsa_amd_pointer_type_t`: allocations of this process and of another one. The others are not the runtime's memory.
+/// `hsa_amd_pointer_type_t`: allocations of this process and of another one. Memory of the other types is not the runtime's.
 const ALLOCATED: c_int = 1;
 const IMPORTED: c_int = 4;
 
@@ -62,7 +62,7 @@ struct Numbers {
     by_address: BTreeMap<u64, u64>,
 }
 
-/// The runtime frees an allocation.
+/// Called by the runtime when it frees an allocation.
 extern "C" fn freed(address: *mut c_void, _: *mut c_void) {
     LIVE.lock().by_address.remove(&(address as u64));
 }

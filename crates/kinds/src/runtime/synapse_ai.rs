@@ -1,7 +1,7 @@
 //! Habana's SynapseAI (`libSynapse.so`).
 //!
-//! Addresses of a device are not those of the process, and no call says what an address is: the program's word about a region
-//! counts. Copies go through a stream and a host buffer of our own for each device, one at a time.
+//! Device addresses are not addresses of the process, and no call says what an address is, so the program is trusted. Copies
+//! go one at a time through our own stream and host buffer for the device.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions of the runtime, and copies from and to its host buffer.
@@ -33,7 +33,7 @@ const DEVICE_TO_HOST: c_int = 1;
 /// The size of a host buffer, in bytes.
 const ROOM: usize = 256 << 10;
 
-/// What copies of one device need. Kept for ever.
+/// The stream and the host buffer of one device. Never freed.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     stream: usize,
@@ -44,7 +44,7 @@ struct Lane {
 #[derive(Debug)]
 pub(super) struct SynapseAi {
     call: Functions,
-    /// By device. Held during a copy.
+    /// By device. Locked during a copy.
     lanes: Mutex<HashMap<u32, Lane>>,
 }
 

@@ -8,7 +8,7 @@
 //! | offset in a half | what |
 //! | --- | --- |
 //! | 0 | identity: magic, version, sizes (read once, when the link is made) |
-//! | 256 | ack word: `consumed: u32` in the low half, `responses: u32` in the high half |
+//! | 256 | ack word: `consumed: u32` in the low 32 bits, `responses: u32` in the high 32 bits |
 //! | 384 | sleep word: an epoch, odd while the owner sleeps |
 //! | 512 | revoked word: not 0 once the peer may not access the owner's memory (requester's half) |
 //! | 640 | busy word: not 0 while the owner copies from or to the other's memory (responder's half) |

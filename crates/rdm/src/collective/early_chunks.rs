@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// How many chunks are kept for one connection.
 const CHUNKS: u32 = 4096;
-/// Their total size, in bytes.
+/// The maximum total size of the chunks that are kept for one connection, in bytes.
 const BYTES: usize = RUNS_MAX * WINDOW as usize * EAGER_MAX;
 /// Used instead of an operation number: the sender has left the group.
 pub const LEFT: u32 = u32::MAX;

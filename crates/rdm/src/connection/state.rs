@@ -14,8 +14,8 @@ use std::fmt;
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// A thread is making it. The peer may be ready before the endpoint learns that it is made, so its messages are
-    /// handled and answered, but none of our operations begin.
+    /// A thread is making the connection. The peer may be ready before the endpoint learns that the connection is made,
+    /// so its messages are handled and answered, but none of our operations begin.
     Connecting,
     /// Both sides are ready: operations may begin.
     Open,

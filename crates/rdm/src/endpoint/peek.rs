@@ -62,7 +62,7 @@ impl<H: Host> Endpoint<H> {
         first
     }
 
-    /// Returns a claimed message that cannot be received now.
+    /// Puts back a claimed message that cannot be received now.
     pub fn unclaimed(&mut self, context: usize, found: Found) {
         self.claimed.entry(context).or_default().push_front(found);
     }

@@ -48,8 +48,8 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
         bytes: &'env mut [u8],
         wrap: impl FnOnce(Registered) -> M,
     ) -> Result<Arc<M>> {
-        // SAFETY: the exclusive reference is given up here; dropping `Live` closes the registration (or
-        // ends the process) before 'env, for which the bytes are borrowed, can end.
+        // SAFETY: the exclusive reference is given up here; dropping `Live` deregisters the bytes (or
+        // ends the process) before 'env, for which they are borrowed, can end.
         let mut registered =
             unsafe { Registered::register(domain, wish, bytes_of(bytes), USER, false) }?;
         registered.borrowed = true;

@@ -54,13 +54,13 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
         &self.memory
     }
 
-    /// Closes the registration and returns the buffer.
+    /// Deregisters the buffer and returns it.
     pub(crate) fn take(self) -> Result<B> {
         self.memory.as_ref().close()?;
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never used again, so `memory` is moved out exactly once.
         drop(unsafe { std::ptr::read(&raw const this.memory) });
-        // SAFETY: from Box::leak; the registration is closed, so the device does not access the bytes, and `this` is
+        // SAFETY: from Box::leak; the buffer is deregistered, so the device does not access the bytes, and `this` is
         // never dropped, so the box is rebuilt only once.
         Ok(*unsafe { Box::from_raw(this.buffer.as_ptr()) })
     }

@@ -205,8 +205,8 @@ impl Registered {
 }
 
 impl Registered {
-    /// Closes the registration of borrowed bytes. If that fails, ends the process: the bytes are about to return to
-    /// their owner, while the device might still write to them.
+    /// Deregisters borrowed bytes. If that fails, ends the process: the bytes are about to return to their owner, while
+    /// the device might still write to them.
     pub(super) fn close_or_end(&self) {
         if let Err(error) = self.close() {
             eprintln!("rkey: borrowed memory cannot be deregistered ({error}); ending the process");

@@ -28,7 +28,10 @@ const ENTER: &str = include_str!("enter.sh");
 
 /// Builds the root and runs the commands in it.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
-    ensure!(process::is_root(), "only root can build a root of its own");
+    ensure!(
+        process::is_root(),
+        "this stage needs root: it builds a Debian root file system and enters it"
+    );
     ensure!(
         process::exists("debootstrap"),
         "run as root: apt-get install debootstrap"

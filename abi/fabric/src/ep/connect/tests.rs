@@ -67,7 +67,7 @@ fn none(eq: *mut FidEq) {
     assert!(unsafe { crate::eq::trywait(eq.cast()) }.is_ok());
 }
 
-const SOMEBODY: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(
+const STRANGER: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(
     std::net::Ipv4Addr::LOCALHOST,
     1,
 ));
@@ -76,7 +76,7 @@ const SOMEBODY: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(
 fn an_end_before_the_beginning_is_told_after_it() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
-    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    let _qp = ep.only_connection(live, STRANGER).unwrap();
     live.state.lock().rdm.lose(&live.host, 0);
     none(eq);
     ep.connected(live, &[]);
@@ -88,13 +88,13 @@ fn an_end_before_the_beginning_is_told_after_it() {
 fn a_connection_that_cannot_be_begun_can_be_made_later() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
-    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    let _qp = ep.only_connection(live, STRANGER).unwrap();
     // No thread can have such a large stack.
     let huge = thread("huge").stack_size(1 << 60);
     let made = ep.make_connection(live, huge, |_, _| Ok(Vec::new()));
     assert_eq!(made, Err(FiError::NOMEM));
     none(eq);
-    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    let _qp = ep.only_connection(live, STRANGER).unwrap();
     let make = |_: &Endpoint, _: &Live| Ok(Vec::new());
     ep.make_connection(live, thread("usual"), make).unwrap();
     assert_eq!(event(eq), Ok(FI_CONNECTED));
@@ -116,7 +116,7 @@ fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
     server.setup.lock().request = read_request(incoming).map(|(request, ..)| request);
     let live = server.live().unwrap();
     // Another connection has its slot.
-    let _qp = server.only_connection(live, SOMEBODY).unwrap();
+    let _qp = server.only_connection(live, STRANGER).unwrap();
     assert_eq!(server.accept(live, &[]), Err(FiError::ISCONN));
     none(events);
     none(theirs);
@@ -133,7 +133,7 @@ fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
 fn a_panic_while_connecting_is_an_event() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
-    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    let _qp = ep.only_connection(live, STRANGER).unwrap();
     let make = |_: &Endpoint, _: &Live| panic!("as a bug of ours would");
     ep.make_connection(live, thread("panics"), make).unwrap();
     assert_eq!(event(eq), Err(FiError::IO.0));
@@ -146,7 +146,7 @@ fn an_endpoint_that_is_closed_gets_no_connections() {
     ep.shut();
     let live = ep.live().unwrap();
     let qp = live.new_qp(None).unwrap();
-    let late = live.add_connection(&mut live.state.lock(), qp, SOMEBODY.into());
+    let late = live.add_connection(&mut live.state.lock(), qp, STRANGER.into());
     assert_eq!(late.map_err(FiError::from), Err(FiError::SHUTDOWN));
     assert!(live.state.lock().rdm.connections().slots() == 0);
 }

@@ -187,7 +187,7 @@ impl Job {
         })
     }
 
-    /// Its endpoint makes progress when the program reads this counter.
+    /// Makes the work's endpoint progress when the program reads this counter.
     pub(super) fn attach(&self, counter: &Arc<Counter>) {
         counter.attach(&self.ep);
         let mut setup = self.ep.setup.lock();

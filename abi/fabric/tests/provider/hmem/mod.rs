@@ -169,7 +169,7 @@ fn fetch_add(side: &Side, other: &[&Side], it: [Buffer; 2], peer: u64, addr: u64
     end(side, other, code)
 }
 
-/// The peer: moves what it is told between its device memory and the test's.
+/// The peer: copies what it is told between its accelerator memory and the test's.
 fn target(mode: c_int) {
     let fake = CUDA.load().unwrap();
     let side = Side::open(&wish(mode));
@@ -421,7 +421,7 @@ fn a_runtime_that_fails_gives_error_completions() {
     fake.free(at);
 }
 
-/// Three members, whose sources and results are memory of devices.
+/// Three members, whose sources and results are in accelerator memory.
 #[test]
 fn collective_operations_read_and_write_device_memory() {
     let Some(fake) = CUDA.load() else { return };

@@ -1,4 +1,4 @@
-//! What a program must say about memory of devices, and what is refused.
+//! What a program must say about accelerator memory, and what is refused.
 
 use super::*;
 use crate::peer::{rerun, strictly};
@@ -247,7 +247,7 @@ fn only_system_memory_is_injected_with_the_mode_bit() {
     fake.free(at);
 }
 
-/// The memory of a device does not outlive the process.
+/// Accelerator memory does not outlive the process.
 #[test]
 fn memory_of_devices_is_not_persistent() {
     let Some(fake) = CUDA.load() else { return };

@@ -12,9 +12,10 @@ fn try_send(side: &Side, to: u64) -> isize {
     unsafe { ((*(*side.ep).msg).inject)(side.ep, [7u8; 4].as_ptr().cast(), 4, to) }
 }
 
-/// A message for a context that is not enabled yet waits briefly; one for a context that cannot exist fails at once.
+/// A send to a context that is not enabled yet gets `EAGAIN` for up to 3 s; a send to a context that cannot exist is refused
+/// sooner.
 #[test]
-fn a_late_context_is_waited_for() {
+fn a_send_to_a_late_context_can_be_retried() {
     let wish = Wish::default();
     let (a, b) = (Scalable::open(&wish, 1, 1), Scalable::disabled(&wish, 1, 2));
     assert_eq!(enable(b.sep), 0);

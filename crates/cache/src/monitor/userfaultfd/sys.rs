@@ -75,7 +75,7 @@ unsafe impl Ioctl for New {
     }
 
     unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the call succeeded, so it returned a new descriptor, which nobody else owns.
+        // SAFETY: the call succeeded, so it returned a new descriptor, which has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(out) })
     }
 }
