@@ -105,7 +105,7 @@ impl Batch {
                 } else {
                     inline
                 },
-                front: &[],
+                prefix: &[],
                 flags: pending.flags,
                 ud: pending.ud,
             }

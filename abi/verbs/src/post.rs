@@ -85,7 +85,7 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
         work,
         sges: &[],
         inline: None,
-        front: &[],
+        prefix: &[],
         flags,
         ud,
     };

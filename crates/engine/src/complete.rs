@@ -7,7 +7,7 @@ use crate::{AsyncEvent, Completion, CompletionFlags, CompletionOp, Event, QpStat
 
 impl<M> Context<M> {
     /// Completes sends, oldest first, up to the first that has not ended.
-    pub(crate) fn retire(&mut self, qp: &mut Qp) {
+    pub(crate) fn complete_ended_sends(&mut self, qp: &mut Qp) {
         while qp.sq.head != qp.sq.next {
             let seq = qp.sq.head;
             let wqe = qp.sq.wqe_mut(seq);

@@ -7,9 +7,9 @@ use crate::inbox::{Inbox, OpenInbox};
 use crate::link_state::{LinkState, Response};
 use crate::numbers::Numbers;
 use crate::qp::pair::Qp;
-use crate::requester::pump;
 use crate::requester::response::{on_acked, on_response};
-use crate::responder::{Reply, Stepped, on_request, step};
+use crate::requester::send_queued;
+use crate::responder::{Reply, Stepped, bulk_step, on_request};
 use crate::{CqId, Engine, Progress};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, LinkRole, Malformed, SendError};
@@ -18,7 +18,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes arrived fragments, at most about `budget` from each link, sends what is ready, and runs expired timers.
     /// `now_ns` is the time of any monotonic clock, the same one in every call. A budget of 0 only updates the time.
     pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
-        self.drive_for(now_ns, budget, None)
+        self.drive_round(now_ns, budget, None)
     }
 
     /// Like [`Engine::drive`]. Messages of one fragment whose receives would complete in `cq` are offered to `inbox`
@@ -30,11 +30,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
         cq: CqId,
         inbox: &mut dyn Inbox<M>,
     ) -> Progress {
-        self.drive_for(now_ns, budget, Some((cq, inbox)))
+        self.drive_round(now_ns, budget, Some((cq, inbox)))
     }
 
     #[inline]
-    fn drive_for(
+    fn drive_round(
         &mut self,
         now_ns: u64,
         budget: u32,
@@ -139,7 +139,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             };
             qp.req.blocked = false;
             let before = (qp.sq.next, qp.req.offset);
-            pump(&mut self.x, &mut self.links, qp);
+            send_queued(&mut self.x, &mut self.links, qp);
             progress.did |= before != (qp.sq.next, qp.req.offset);
             if qp.req.blocked {
                 // The link is full again: the queue pair has moved to the end of the list.
@@ -153,7 +153,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         while let Some(index) = self.x.ready.pop() {
             if let Some(qp) = self.qps.at_mut(index) {
                 progress.did = true;
-                pump(&mut self.x, &mut self.links, qp);
+                send_queued(&mut self.x, &mut self.links, qp);
             }
         }
     }
@@ -249,7 +249,7 @@ fn take_requests<L: Link, M: Memory>(
     x.serving = link_state.meta.origin;
     while fragments < budget {
         if link_state.meta.unsent.is_some() || link_state.meta.bulk.is_some() {
-            match resume(x, qps, link_state) {
+            match resume_front_request(x, qps, link_state) {
                 Resumed::Finished => {}
                 Resumed::Waits => {
                     link_state.meta.stuck = true;
@@ -279,7 +279,7 @@ fn take_requests<L: Link, M: Memory>(
             break;
         }
         let reply = on_request(x, qps, numbers, meta, incoming, inbox);
-        conclude(link_state, reply);
+        carry_out_reply(link_state, reply);
         if link_state.meta.stuck {
             break;
         }
@@ -288,9 +288,10 @@ fn take_requests<L: Link, M: Memory>(
     Ok(fragments)
 }
 
-/// Acts on the responder's reply to the request at the front of the ring.
+/// Carries out the responder's reply to the request at the front of the ring: consumes the request, sends the response,
+/// or leaves the request where it is.
 #[inline]
-fn conclude<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
+fn carry_out_reply<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
     match reply {
         Reply::Done => link_state.link.request_done(),
         Reply::Response(answer) => send_response(link_state, answer),
@@ -322,8 +323,8 @@ enum Resumed {
     Waits,
 }
 
-/// Resumes the request at the front.
-fn resume<L: Link, M: Memory>(
+/// Resumes the request at the front of the ring: sends its response, or executes its next step.
+fn resume_front_request<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
     link_state: &mut LinkState<L>,
@@ -342,9 +343,9 @@ fn resume<L: Link, M: Memory>(
     let Some(mut bulk) = link_state.meta.bulk.take() else {
         return Resumed::Finished;
     };
-    match step(x, qps, link_state, &mut bulk) {
+    match bulk_step(x, qps, link_state, &mut bulk) {
         Stepped::Finished(reply) => {
-            conclude(link_state, reply);
+            carry_out_reply(link_state, reply);
             Resumed::Finished
         }
         Stepped::More => {

@@ -94,7 +94,7 @@ fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     }
     // An unreliable connection does not learn whether its requests arrived.
     qp.req.acked = qp.sq.next;
-    x.retire(qp);
+    x.complete_ended_sends(qp);
     if qp.req.offset > 0 {
         qp.req.offset = 0;
         drop_datagram(x, qp);

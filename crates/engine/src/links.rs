@@ -3,7 +3,7 @@
 
 use crate::context::OrphanedRequests;
 use crate::link_state::LinkState;
-use crate::requester::{drop_datagram, pump};
+use crate::requester::{drop_datagram, send_queued};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{
     Engine, EngineError, ExposedMemory, LinkId, Origin, Peer, Process, Progress, QpId, QpState,
@@ -107,7 +107,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         });
         qp.out = Some(link);
         qp.req.link_requested = false;
-        pump(&mut self.x, &mut self.links, qp);
+        send_queued(&mut self.x, &mut self.links, qp);
         self.after_post(link);
         Ok(())
     }
@@ -156,7 +156,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 }
                 drop_datagram(&mut self.x, qp);
             }
-            pump(&mut self.x, &mut self.links, qp);
+            send_queued(&mut self.x, &mut self.links, qp);
         }
         self.settle_broken();
     }

@@ -4,7 +4,7 @@
 //! once.
 
 use crate::groups::{Destinations, FLOW_MAX, Flow, Group};
-use crate::requester::{group_of, pump};
+use crate::requester::{group_of, send_queued};
 use crate::send_queue::Detail;
 use crate::{Engine, EngineError, LinkId, QpId, QpType};
 use rkey_base::memory::Memory;
@@ -55,7 +55,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if group_of(qp, to) == Some(group))
             {
                 qp.req.link_requested = false;
-                pump(&mut self.x, &mut self.links, qp);
+                send_queued(&mut self.x, &mut self.links, qp);
             }
         }
         self.settle_broken();

@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
 use crate::qp::pair::Qp;
-use crate::requester::{cut_through, pump, pump_connected};
+use crate::requester::{cut_through, send_queued, send_queued_connected};
 use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
 use crate::work::MESSAGE_MAX;
 use crate::{
@@ -50,7 +50,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             && !qp.config.qp_type.is_datagram()
             && let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link))
         {
-            pump_connected(&mut self.x, Some(link_state), qp);
+            send_queued_connected(&mut self.x, Some(link_state), qp);
             if !request.flags.contains(SendFlags::MORE) {
                 link_state.link.flush();
             }
@@ -93,7 +93,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.x.flush_sends(qp);
             return;
         }
-        pump(&mut self.x, &mut self.links, qp);
+        send_queued(&mut self.x, &mut self.links, qp);
         let Some(to) = request.ud else { return };
         let link = to.link.or_else(|| self.x.routes.get(&to.qpn).copied());
         if !request.flags.contains(SendFlags::MORE)
@@ -179,7 +179,7 @@ fn check_sges(given: usize, max: u32) -> Result<(), PostError> {
 #[inline]
 fn enqueue(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     prepare(qp, request)?;
-    qp.sq.push(request.sges, request.inline, request.front);
+    qp.sq.push(request.sges, request.inline, request.prefix);
     Ok(())
 }
 
@@ -201,10 +201,10 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
             bytes.len() as u64
         }
     };
-    let total = if request.front.is_empty() {
+    let total = if request.prefix.is_empty() {
         total
     } else {
-        total + check_front(qp, request)?
+        total + check_prefix(qp, request)?
     };
     if total > MESSAGE_MAX {
         return Err(PostError::TooLong(total));
@@ -249,7 +249,7 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     wqe.flags = flags;
     wqe.total = total as u32;
     wqe.vendor = 0;
-    wqe.front = request.front.len() as u32;
+    wqe.prefix_len = request.prefix.len() as u32;
     wqe.sges = if request.inline.is_some() {
         0
     } else {
@@ -258,10 +258,10 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     Ok(())
 }
 
-/// Checks that a request may have leading bytes; returns how many it has.
+/// Checks that a request may have a prefix; returns its length.
 #[inline]
-fn check_front(qp: &Qp, request: &SendRequest<'_>) -> Result<u64, PostError> {
-    let (given, max) = (request.front.len(), qp.config.max_inline);
+fn check_prefix(qp: &Qp, request: &SendRequest<'_>) -> Result<u64, PostError> {
+    let (given, max) = (request.prefix.len(), qp.config.max_inline);
     let plain = Work::Send {
         imm: None,
         invalidate: None,

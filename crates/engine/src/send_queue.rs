@@ -76,8 +76,8 @@ pub(crate) struct Wqe {
     pub(crate) msn: u32,
     /// How many bytes of a read have arrived.
     pub(crate) received: u32,
-    /// How many leading bytes are in the inline area, before those of the scatter/gather entries.
-    pub(crate) front: u32,
+    /// The length of the prefix, which is in the inline area.
+    pub(crate) prefix_len: u32,
     /// The id of the report that explains the failure.
     pub(crate) vendor: u32,
 }
@@ -95,7 +95,7 @@ impl Wqe {
         imm: 0,
         msn: 0,
         received: 0,
-        front: 0,
+        prefix_len: 0,
         vendor: 0,
     };
 
@@ -263,11 +263,11 @@ impl SendQueue {
         &self.inline[from..from + self.wqe(seq).total as usize]
     }
 
-    /// The leading bytes, before those of the scatter/gather entries.
+    /// The first bytes of the message, before those of the scatter/gather entries.
     #[inline]
-    pub(crate) fn front(&self, seq: u64) -> &[u8] {
+    pub(crate) fn prefix(&self, seq: u64) -> &[u8] {
         let from = self.slot(seq) * self.inline_stride;
-        &self.inline[from..from + self.wqe(seq).front as usize]
+        &self.inline[from..from + self.wqe(seq).prefix_len as usize]
     }
 
     /// Stores a copy of the payload of a request that must wait, and drops copies that are no longer needed.
@@ -291,14 +291,14 @@ impl SendQueue {
         self.wqe_mut(self.tail)
     }
 
-    /// Adds the entry at the tail to the queue, with `front` and `sges`, or with `inline` data. The caller has checked
+    /// Adds the entry at the tail to the queue, with `prefix` and `sges`, or with `inline` data. The caller has checked
     /// lengths and room, and has filled in the entry.
     #[inline]
-    pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>, front: &[u8]) {
+    pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>, prefix: &[u8]) {
         let slot = self.slot(self.tail);
-        if !front.is_empty() {
+        if !prefix.is_empty() {
             let from = slot * self.inline_stride;
-            self.inline[from..from + front.len()].copy_from_slice(front);
+            self.inline[from..from + prefix.len()].copy_from_slice(prefix);
         }
         match (inline, sges) {
             (None, []) => {}

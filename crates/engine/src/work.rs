@@ -158,9 +158,9 @@ pub struct SendRequest<'a> {
     /// The payload itself, instead of `sges` (sends and writes only): this needs no key, and the program may reuse the
     /// bytes at once.
     pub inline: Option<&'a [u8]>,
-    /// The message's leading bytes, before those that `sges` name (sends of connected queue pairs only). They are
+    /// The first bytes of the message, before those that `sges` name (sends of connected queue pairs only). They are
     /// inline data in all other respects.
-    pub front: &'a [u8],
+    pub prefix: &'a [u8],
     /// The request's options.
     pub flags: SendFlags,
     /// The destination (datagrams), or the number of the peer's shared receive queue (extended reliable connections).
@@ -189,7 +189,7 @@ impl<'a> SendRequest<'a> {
             work,
             sges,
             inline: None,
-            front: &[],
+            prefix: &[],
             flags: SendFlags::SIGNALED,
             ud: None,
         }

@@ -131,8 +131,8 @@ impl Link for Loopback {
     #[inline]
     fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         // Also reads the acknowledgements of responses; otherwise they would count as pending forever.
-        self.responder.refresh()?;
-        self.requester.refresh()
+        self.responder.read_peer_ack()?;
+        self.requester.read_peer_ack()
     }
 
     #[inline]
@@ -188,7 +188,7 @@ impl Link for Loopback {
         // Within one process, batching saves no cache line transfers, so everything is published at once.
         self.requester.publish_ack_if_due();
         self.responder.publish_ack_if_due();
-        self.responder.tidy();
+        self.responder.end_step();
     }
 }
 

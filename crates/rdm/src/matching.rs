@@ -42,7 +42,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
     /// Takes the oldest receive that accepts a message, unless `take` returns [`AfterMatch::Keep`]:
     /// then the receive stays for the next message.
     #[inline]
-    pub fn receive_for<T>(
+    pub fn match_receive<T>(
         &mut self,
         source: &P,
         tag: u64,
@@ -65,7 +65,12 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
 
     /// Takes the oldest receive that accepts a message if `suits` is true for it; otherwise nothing changes.
     #[inline]
-    pub fn take_for(&mut self, source: &P, tag: u64, suits: impl FnOnce(&R) -> bool) -> Option<R> {
+    pub fn take_receive_if(
+        &mut self,
+        source: &P,
+        tag: u64,
+        suits: impl FnOnce(&R) -> bool,
+    ) -> Option<R> {
         let accepts = |(pattern, _): &(Pattern<P>, R)| pattern.accepts(source, tag);
         // Usually it is the first one.
         if self.posted.front().is_some_and(accepts) {
@@ -99,7 +104,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
 
     /// Takes the oldest unexpected message that a receive accepts: its sender, its tag, and the
     /// message.
-    pub fn message_for(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
+    pub fn match_message(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
         if self.unexpected.is_empty() {
             return None;
         }
@@ -107,7 +112,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.unexpected.remove(index)
     }
 
-    /// Finds the message that [`Self::message_for`] would take.
+    /// Finds the message that [`Self::match_message`] would take.
     pub fn peek(&self, pattern: &Pattern<P>) -> Option<&(P, u64, M)> {
         self.unexpected.get(self.position(pattern)?)
     }
@@ -207,7 +212,7 @@ mod tests {
             "any",
         );
         let take =
-            |queue: &mut Queue, tag| queue.receive_for(&9, tag, |r| (*r, AfterMatch::Remove));
+            |queue: &mut Queue, tag| queue.match_receive(&9, tag, |r| (*r, AfterMatch::Remove));
         assert_eq!(take(&mut queue, 1), Some("first"));
         assert_eq!(take(&mut queue, 7), Some("any"));
         assert_eq!(take(&mut queue, 7), None);
@@ -221,13 +226,16 @@ mod tests {
         for (number, name) in [(1, "first"), (2, "second"), (2, "third")] {
             queue.post(tag(number), name);
         }
-        assert_eq!(queue.take_for(&9, 3, |_| true), None);
-        assert_eq!(queue.take_for(&9, 2, |it| *it == "third"), None);
+        assert_eq!(queue.take_receive_if(&9, 3, |_| true), None);
+        assert_eq!(queue.take_receive_if(&9, 2, |it| *it == "third"), None);
         assert_eq!(queue.posted(), 3);
-        assert_eq!(queue.take_for(&9, 2, |it| *it == "second"), Some("second"));
-        assert_eq!(queue.take_for(&9, 1, |_| false), None);
-        assert_eq!(queue.take_for(&9, 1, |_| true), Some("first"));
-        assert_eq!(queue.take_for(&9, 2, |_| true), Some("third"));
+        assert_eq!(
+            queue.take_receive_if(&9, 2, |it| *it == "second"),
+            Some("second")
+        );
+        assert_eq!(queue.take_receive_if(&9, 1, |_| false), None);
+        assert_eq!(queue.take_receive_if(&9, 1, |_| true), Some("first"));
+        assert_eq!(queue.take_receive_if(&9, 2, |_| true), Some("third"));
         assert_eq!(queue.posted(), 0);
     }
 
@@ -242,9 +250,9 @@ mod tests {
             source: Some(2),
             ..tag(5)
         };
-        assert_eq!(queue.message_for(&from_two).map(|m| m.2), Some("b"));
-        assert_eq!(queue.message_for(&tag(5)).map(|m| m.2), Some("a"));
-        assert_eq!(queue.message_for(&tag(5)).map(|m| m.2), None);
+        assert_eq!(queue.match_message(&from_two).map(|m| m.2), Some("b"));
+        assert_eq!(queue.match_message(&tag(5)).map(|m| m.2), Some("a"));
+        assert_eq!(queue.match_message(&tag(5)).map(|m| m.2), None);
         assert_eq!(queue.unexpected(), 1);
     }
 
@@ -253,11 +261,11 @@ mod tests {
         let mut queue = Queue::default();
         queue.post(tag(0), "long");
         assert_eq!(
-            queue.receive_for(&1, 0, |r| (*r, AfterMatch::Keep)),
+            queue.match_receive(&1, 0, |r| (*r, AfterMatch::Keep)),
             Some("long")
         );
         assert_eq!(queue.cancel(|r| *r == "other"), None);
         assert_eq!(queue.cancel(|r| *r == "long"), Some("long"));
-        assert_eq!(queue.receive_for(&1, 0, |r| (*r, AfterMatch::Keep)), None);
+        assert_eq!(queue.match_receive(&1, 0, |r| (*r, AfterMatch::Keep)), None);
     }
 }

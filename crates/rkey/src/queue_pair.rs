@@ -158,7 +158,7 @@ impl QueuePair {
             work,
             sges,
             inline: None,
-            front: &[],
+            prefix: &[],
             flags,
             ud: None,
         })
@@ -171,7 +171,7 @@ impl QueuePair {
             work,
             sges: &[],
             inline: Some(bytes),
-            front: &[],
+            prefix: &[],
             flags,
             ud: None,
         })
@@ -410,7 +410,7 @@ impl QueuePair {
             work,
             sges: &[],
             inline: None,
-            front: &[],
+            prefix: &[],
             flags: SendFlags::SIGNALED,
             ud: None,
         };

@@ -181,7 +181,7 @@ impl Cq {
         let shared = inner.device.shared();
         shared.lifecycle().check()?;
         if inner.entries.is_empty() {
-            shared.driver.poll_for(Some((self.id(), inbox)));
+            shared.driver.poll_with(Some((self.id(), inbox)));
         }
         Ok(inner.entries.pop(into))
     }

@@ -107,14 +107,14 @@ impl EngineDriver {
     /// Checks for work for a poller that found its completion queue empty.
     #[inline]
     pub(crate) fn poll(&self) {
-        self.poll_for(None);
+        self.poll_with(None);
         self.rest();
     }
 
     /// Like [`EngineDriver::poll`], for a front end that takes the messages of a completion queue from an inbox. It does not
     /// yield.
     #[inline]
-    pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
+    pub(crate) fn poll_with(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.empty_polls().wrapping_add(1);
         self.empty_polls.store(polls, Ordering::Relaxed);
         let result = self.schedule.poll_set.check();

@@ -4,7 +4,7 @@ use super::QpAttributes;
 use super::pair::{MSN_MASK, Qp};
 use super::state::{QpState, rule};
 use crate::context::Context;
-use crate::requester::{pump, request_link};
+use crate::requester::{request_link, send_queued};
 use crate::{Engine, ModifyError, QpId};
 use rkey_base::memory::Memory;
 use rkey_core::Access;
@@ -24,7 +24,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         step(&mut self.x, qp, from, to);
         let link = qp.out;
         if to == QpState::Rts {
-            pump(&mut self.x, &mut self.links, qp);
+            send_queued(&mut self.x, &mut self.links, qp);
         }
         if let Some(link) = link {
             self.after_post(link);
@@ -131,7 +131,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
             qp.state = to;
             qp.draining = true;
             // If nothing that was started is outstanding, this reports the queue as drained.
-            x.retire(qp);
+            x.complete_ended_sends(qp);
         }
         _ => qp.state = to,
     }

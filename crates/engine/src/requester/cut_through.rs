@@ -5,7 +5,8 @@
 //! Every other request goes through the send queue; only there are requests refused, delayed or failed. A request that
 //! cannot cut through has changed nothing.
 
-use super::fragment::{put_front, record};
+use super::SHORT_MAX;
+use super::fragment::{put_prefix, record};
 use crate::context::Context;
 use crate::link_state::LinkState;
 use crate::qp::pair::{MSN_MASK, Qp};
@@ -15,9 +16,6 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, WireKey};
 use rkey_link::{Header, HeaderFlags, Link, Op};
-
-/// The maximum length of a message that cuts through. A constant lets the compiler see that it fits into a slot.
-const SHORT: usize = 208;
 
 /// What a send or a write without extras says about the peer's memory.
 struct Aim {
@@ -63,20 +61,20 @@ fn is_clear(qp: &Qp) -> bool {
         && !qp.sq.is_full()
 }
 
-/// The length of a short message that is inline or has one element, perhaps after leading bytes; `None` for others, and
+/// The length of a short message that is inline or has one element, perhaps after a prefix; `None` for others, and
 /// if the queue pair does not accept it.
 #[inline(always)]
 fn length(qp: &Qp, request: &SendRequest<'_>, op: CompletionOp) -> Option<usize> {
     let (len, copied) = match (request.inline, request.sges) {
-        (Some(bytes), []) if request.front.is_empty() => (bytes.len(), bytes.len()),
+        (Some(bytes), []) if request.prefix.is_empty() => (bytes.len(), bytes.len()),
         (None, [one]) => (
-            request.front.len().checked_add(one.len as usize)?,
-            request.front.len(),
+            request.prefix.len().checked_add(one.len as usize)?,
+            request.prefix.len(),
         ),
         _ => return None,
     };
-    let fits = (1..=SHORT).contains(&len) && copied <= qp.config.max_inline as usize;
-    let plain = request.front.is_empty() || op == CompletionOp::Send;
+    let fits = (1..=SHORT_MAX as usize).contains(&len) && copied <= qp.config.max_inline as usize;
+    let plain = request.prefix.is_empty() || op == CompletionOp::Send;
     let elements = request.inline.is_some() || qp.config.max_send_sge > 0;
     (fits && plain && elements).then_some(len)
 }
@@ -131,7 +129,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
             place.put(0, bytes);
             return Ok(());
         }
-        let (place, _) = put_front(request.front, 0, place);
+        let (place, _) = put_prefix(request.prefix, 0, place);
         let gathered = x.checked.gather(domain, request.sges, 0, place, usage);
         gathered.map_err(|_| Fault::at(0))
     });
@@ -159,9 +157,9 @@ fn enter<L: Link>(
     (wqe.op, wqe.addr, wqe.key, wqe.imm) = (aim.op, aim.addr, aim.key, 0);
     (wqe.id, wqe.status, wqe.flags) = (request.id, Status::Success, flags);
     (wqe.total, wqe.vendor, wqe.msn) = (len, 0, msn);
-    wqe.front = request.front.len() as u32;
+    wqe.prefix_len = request.prefix.len() as u32;
     wqe.sges = u32::from(request.inline.is_none());
-    qp.sq.push(request.sges, request.inline, request.front);
+    qp.sq.push(request.sges, request.inline, request.prefix);
     record(link_state, qp, seq, true);
     qp.req.msn = (msn + 1) & MSN_MASK;
     qp.sq.next = seq + 1;

@@ -21,7 +21,8 @@ use rkey_base::shared::OwnBytes;
 use rkey_core::LocalUse;
 use rkey_link::{HeaderFlags, Link, SendError, Ticket};
 
-pub(super) fn pump_datagrams<L: Link, M: Memory>(
+/// Sends what is in the send queue of a datagram queue pair, as far as possible.
+pub(super) fn send_queued_datagrams<L: Link, M: Memory>(
     x: &mut Context<M>,
     links: &mut Table<LinkState<L>>,
     qp: &mut Qp,
@@ -92,7 +93,7 @@ pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let seq = qp.sq.next;
     qp.sq.wqe_mut(seq).end(Status::Success, 0);
     qp.sq.next = seq + 1;
-    x.retire(qp);
+    x.complete_ended_sends(qp);
 }
 
 /// Sends a datagram with its global route header (GRH), or a raw frame.

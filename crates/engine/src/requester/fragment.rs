@@ -1,12 +1,12 @@
 //! Passes each request to the link in one or more fragments.
 //!
-//! A small message is one fragment and takes a fast path, because most requests are small. Any other request is split
+//! A short message is one fragment and takes a fast path, because most requests are small. Any other request is split
 //! into as many fragments as its link needs; `qp.req.offset` is the progress. A read or an atomic is one fragment
 //! without payload. A large payload may be sent as a remote iovec instead (`remote_iovec.rs`).
 
 use super::datagram::send_datagram;
-use super::fail;
 use super::remote_iovec::{may_use_remote_iovec, send_remote_iovec, try_remote_iovec};
+use super::{SHORT_MAX, fail};
 use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
 use crate::link_state::{LinkState, Record};
@@ -19,10 +19,6 @@ use rkey_base::shared::OwnBytes;
 use rkey_core::LocalUse;
 use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
 
-/// The maximum size of a small message. A constant lets the compiler see that a small message takes the fast path
-/// through the link.
-const SMALL: u32 = 208;
-
 /// Sends the next fragment of the request at `next`, or fails the request.
 #[inline(always)]
 pub(super) fn send_fragment<L: Link, M: Memory>(
@@ -31,11 +27,11 @@ pub(super) fn send_fragment<L: Link, M: Memory>(
     qp: &mut Qp,
 ) -> Result<(), SendError> {
     let wqe = qp.sq.wqe(qp.sq.next);
-    let small = wqe.total <= SMALL.min(link_state.meta.caps.inline_max)
+    let short = wqe.total <= SHORT_MAX.min(link_state.meta.caps.inline_max)
         && matches!(wqe.op, CompletionOp::Write | CompletionOp::Send)
         && !qp.config.qp_type.is_datagram();
-    if small {
-        send_small(x, link_state, qp)
+    if short {
+        send_short(x, link_state, qp)
     } else {
         send_any(x, link_state, qp)
     }
@@ -44,7 +40,7 @@ pub(super) fn send_fragment<L: Link, M: Memory>(
 /// Sends a write or send that fits into one slot. The header is built here and passed on directly, so that it can
 /// stay in registers.
 #[inline(always)]
-fn send_small<L: Link, M: Memory>(
+fn send_short<L: Link, M: Memory>(
     x: &mut Context<M>,
     link_state: &mut LinkState<L>,
     qp: &mut Qp,
@@ -75,7 +71,7 @@ fn send_small<L: Link, M: Memory>(
     };
     let mut trouble = None;
     let queue = &qp.sq;
-    if header.len > SMALL {
+    if header.len > SHORT_MAX {
         return Err(SendError::Full); // for the compiler: the caller has checked
     }
     let inline = wqe.flags.contains(WqeFlags::INLINE);
@@ -90,7 +86,7 @@ fn send_small<L: Link, M: Memory>(
         } else {
             LocalUse::Send
         };
-        let (place, skip) = put_front(queue.front(seq), 0, place);
+        let (place, skip) = put_prefix(queue.prefix(seq), 0, place);
         let gathered = x.checked.gather(domain, queue.sges(seq), skip, place, want);
         gathered.map_err(|found| keep(&mut trouble, found))
     });
@@ -150,7 +146,7 @@ fn send_any<L: Link, M: Memory>(
     if qp.config.qp_type == QpType::Ud {
         // A datagram is complete when it has been sent: its bytes have been copied.
         qp.sq.wqe_mut(seq).end(Status::Success, 0);
-        x.retire(qp);
+        x.complete_ended_sends(qp);
     }
     Ok(())
 }
@@ -181,7 +177,7 @@ fn send_message_fragment<L: Link, M: Memory>(
         if header.op == Op::Write {
             header.addr = header.addr.wrapping_add(offset);
         }
-        let whole = inline || qp.sq.wqe(seq).front > 0;
+        let whole = inline || qp.sq.wqe(seq).prefix_len > 0;
         if !whole && let Some(sent) = try_remote_iovec(checked, link_state, qp, header, trouble) {
             return sent;
         }
@@ -214,7 +210,7 @@ fn send_message_fragment<L: Link, M: Memory>(
     }
     let domain = qp.config.domain;
     link_state.link.send_request(header, |place| {
-        let (place, skip) = put_front(queue.front(seq), offset, place);
+        let (place, skip) = put_prefix(queue.prefix(seq), offset, place);
         checked
             .gather(domain, queue.sges(seq), skip, place, want)
             .map_err(|found| keep(trouble, found))
@@ -356,17 +352,21 @@ fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
     }
 }
 
-/// Copies the leading bytes to the slot of a fragment that begins at `offset` of its message; returns the rest of the
-/// slot, and its offset in the memory that follows the leading bytes.
+/// Copies a prefix to the slot of a fragment that begins at `offset` of its message; returns the rest of the slot, and
+/// its offset in the memory that follows the prefix.
 #[inline]
-pub(super) fn put_front<'a>(front: &[u8], offset: u64, place: OwnBytes<'a>) -> (OwnBytes<'a>, u64) {
-    let before = offset.min(front.len() as u64);
-    let front = &front[before as usize..];
-    if front.is_empty() {
+pub(super) fn put_prefix<'a>(
+    prefix: &[u8],
+    offset: u64,
+    place: OwnBytes<'a>,
+) -> (OwnBytes<'a>, u64) {
+    let before = offset.min(prefix.len() as u64);
+    let prefix = &prefix[before as usize..];
+    if prefix.is_empty() {
         return (place, offset - before);
     }
-    let len = front.len().min(place.len());
+    let len = prefix.len().min(place.len());
     let (mut first, rest) = place.split(len);
-    first.put(0, &front[..len]);
+    first.put(0, &prefix[..len]);
     (rest, 0)
 }

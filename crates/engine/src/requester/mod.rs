@@ -1,7 +1,7 @@
 //! The requester: starts work requests in order, one send queue at a time.
 //!
-//! A queue pair is pumped when a request is posted, when its link has room again, when a delay ends, and when a
-//! response unblocks a request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
+//! [`send_queued`] runs when a request is posted, when the queue pair's link has room again, when a delay ends, and when
+//! a response unblocks a request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
 //! does so for datagrams; `response.rs` handles responses. `cut_through.rs` sends a short request at once if nothing
 //! delays it, and enters it into the queue afterwards.
 
@@ -24,27 +24,31 @@ use rkey_link::{DownReason, Link, SendError};
 
 pub(crate) use cut_through::cut_through;
 pub(crate) use datagram::drop_datagram;
-use datagram::pump_datagrams;
+use datagram::send_queued_datagrams;
 use fragment::{record, send_fragment};
 pub(crate) use multicast::group_of;
 
-/// Sends as much as possible.
-pub(crate) fn pump<L: Link, M: Memory>(
+/// The maximum length of a short message: it fits into one slot. A constant lets the compiler see that a short message
+/// takes the fast path through the link.
+const SHORT_MAX: u32 = 208;
+
+/// Sends what is in the send queue, as far as possible.
+pub(crate) fn send_queued<L: Link, M: Memory>(
     x: &mut Context<M>,
     links: &mut Table<LinkState<L>>,
     qp: &mut Qp,
 ) {
     if qp.config.qp_type.is_datagram() {
-        pump_datagrams(x, links, qp);
+        send_queued_datagrams(x, links, qp);
     } else {
         let link_state = qp.out.and_then(|id| links.get_mut(id));
-        pump_connected(x, link_state, qp);
+        send_queued_connected(x, link_state, qp);
     }
 }
 
-/// Sends as much as possible over the link of a connected queue pair, if it has one yet.
+/// Sends what is in the send queue of a connected queue pair, as far as possible, over its link, if it has one yet.
 #[inline(always)]
-pub(crate) fn pump_connected<L: Link, M: Memory>(
+pub(crate) fn send_queued_connected<L: Link, M: Memory>(
     x: &mut Context<M>,
     mut link_state: Option<&mut LinkState<L>>,
     qp: &mut Qp,
@@ -151,7 +155,7 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
             }
             qp.sq.wqe_mut(seq).end(Status::Success, 0);
             qp.sq.next = seq + 1;
-            x.retire(qp);
+            x.complete_ended_sends(qp);
             Start::Ended
         }
         _ => {
@@ -193,7 +197,7 @@ pub(crate) fn fail<M: Memory>(
     }
     // Earlier requests complete first, then this one; no later one is started.
     qp.req.stopped = !qp.config.survive_remote_error;
-    x.retire(qp);
+    x.complete_ended_sends(qp);
 }
 
 #[cold]

@@ -141,6 +141,6 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
     wqe.end(Status::Success, 0);
     qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
     qp.sq.next = seq + 1;
-    x.retire(qp);
+    x.complete_ended_sends(qp);
     Copied::Ended
 }

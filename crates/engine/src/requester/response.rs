@@ -65,7 +65,7 @@ pub(crate) fn on_acked<M: Memory>(
 #[inline]
 fn complete_acknowledged<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
     let Some(qp) = qps.at_mut(index) else { return };
-    x.retire(qp);
+    x.complete_ended_sends(qp);
     if qp.sq.next != qp.sq.tail && qp.may_send() {
         x.ready.push(index);
     }
@@ -226,7 +226,7 @@ fn answered<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64) {
     qp.sq.wqe_mut(seq).end(Status::Success, 0);
     // The peer executes in order, so all earlier requests have been executed.
     advance(qp, seq);
-    x.retire(qp);
+    x.complete_ended_sends(qp);
 }
 
 /// Records that every request before `seq` has been executed.
@@ -266,7 +266,7 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
         qp.req.rnr_left = qp.settings.rnr_retry;
     }
     qp.req.acked = seq;
-    x.retire(qp);
+    x.complete_ended_sends(qp);
     if !matches!(qp.state, QpState::Rts | QpState::Sqd) {
         return;
     }

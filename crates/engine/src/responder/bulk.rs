@@ -5,7 +5,8 @@
 //! deregistration nor a thread that needs the engine waits until a gigabyte has been copied.
 
 use super::{
-    Reply, count_access, failed, fragment_stored, qp_still_allows, requested_range, response_header,
+    Reply, count_access, finish_fragment, qp_still_allows, refuse_failed_access, requested_range,
+    response_header,
 };
 use crate::checked_memory::{AccessError, CheckedMemory, Counter, RequestedRange};
 use crate::context::Context;
@@ -37,8 +38,8 @@ pub(crate) enum Stepped {
     Down(DownReason),
 }
 
-/// Executes one step.
-pub(crate) fn step<L: Link, M: Memory>(
+/// Executes one step of a request.
+pub(crate) fn bulk_step<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
     link_state: &mut LinkState<L>,
@@ -114,7 +115,7 @@ fn pull_step<L: Link, M: Memory>(
                 let total = qp.resp.current.map_or(header.len, |now| now.total);
                 count_access(x, qp, counter, total, true);
             }
-            Stepped::Finished(fragment_stored(x, qp, link_state.meta.node, header, last))
+            Stepped::Finished(finish_fragment(x, qp, link_state.meta.node, header, last))
         }
         Err(trouble) => unmoved(x, qp, link_state, header, trouble),
     }
@@ -143,7 +144,13 @@ fn unmoved<L: Link, M: Memory>(
             Stepped::Finished(Reply::fault_of_requester(header, address))
         }
         // Our own memory faulted, or our protection table denied the access.
-        other => Stepped::Finished(failed(x, qp, link_state.meta.node, header, other)),
+        other => Stepped::Finished(refuse_failed_access(
+            x,
+            qp,
+            link_state.meta.node,
+            header,
+            other,
+        )),
     }
 }
 
@@ -253,7 +260,13 @@ fn read_step<L: Link, M: Memory>(
                 }
             }
             (_, Err(trouble)) => {
-                return Stepped::Finished(failed(x, qp, link_state.meta.node, header, trouble));
+                return Stepped::Finished(refuse_failed_access(
+                    x,
+                    qp,
+                    link_state.meta.node,
+                    header,
+                    trouble,
+                ));
             }
             (Err(SendError::Full), Ok(_)) => return Stepped::Full,
             (Err(SendError::Down | SendError::Fault(_)), Ok(_)) => {

@@ -5,7 +5,7 @@
 //! sender has abandoned the latter.
 
 use super::receive::{complete_receive, no_receive, take_receive};
-use super::{Reply, count_access, failed, qp_allows, refuse, requested_range};
+use super::{Reply, count_access, qp_allows, refuse, refuse_failed_access, requested_range};
 use crate::checked_memory::{AccessError, Counter};
 use crate::context::Context;
 use crate::link_state::Bulk;
@@ -46,7 +46,7 @@ pub(super) fn resynchronise<M: Memory>(
 
 /// Starts a message of a send or write: checks it as a whole.
 #[inline]
-pub(super) fn begin<M: Memory>(
+pub(super) fn begin_message<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
@@ -86,7 +86,7 @@ pub(super) fn begin<M: Memory>(
 
 /// Stores a fragment of the message in progress.
 #[inline]
-pub(super) fn fragment<M: Memory>(
+pub(super) fn store_fragment<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
@@ -120,10 +120,10 @@ pub(super) fn fragment<M: Memory>(
             // A message of several fragments counts once.
             Ok(counter) if last => count_access(x, qp, counter, now.total, true),
             Ok(_) => {}
-            Err(trouble) => return failed(x, qp, node, header, trouble),
+            Err(trouble) => return refuse_failed_access(x, qp, node, header, trouble),
         }
     }
-    fragment_stored(x, qp, node, header, last)
+    finish_fragment(x, qp, node, header, last)
 }
 
 #[inline(always)]
@@ -144,9 +144,9 @@ fn place_send<M: Memory>(
     Ok(None)
 }
 
-/// Concludes a fragment whose bytes have been stored; completes the message if it is the last one.
+/// Finishes a fragment whose bytes have been stored; completes the message if it is the last one.
 #[inline]
-pub(crate) fn fragment_stored<M: Memory>(
+pub(crate) fn finish_fragment<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,

@@ -34,11 +34,11 @@ use rkey_base::shared::PeerBytes;
 use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
 use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
-pub(crate) use bulk::{Stepped, step};
-pub(crate) use message::fragment_stored;
-use message::{begin, fragment, resynchronise};
+pub(crate) use bulk::{Stepped, bulk_step};
+pub(crate) use message::finish_fragment;
+use message::{begin_message, resynchronise, store_fragment};
 pub(crate) use receive::{complete_receive, take_receive};
-pub(crate) use refusal::{failed, refuse};
+pub(crate) use refusal::{refuse, refuse_failed_access};
 pub(crate) use reply::{Reply, response_header};
 
 /// Takes a request.
@@ -87,7 +87,7 @@ pub(crate) fn on_request<M: Memory>(
         && let Payload::Bytes(bytes) = &incoming.payload
     {
         if header.op == Op::Write && qp.settings.access.contains(Access::REMOTE_WRITE) {
-            return small_write(x, qp, meta.node, header, *bytes);
+            return write_of_one_fragment(x, qp, meta.node, header, *bytes);
         }
         if header.op == Op::Send
             && !qp.resp.recv.taken
@@ -103,7 +103,7 @@ pub(crate) fn on_request<M: Memory>(
 
 /// A write of one fragment.
 #[inline(always)]
-fn small_write<M: Memory>(
+fn write_of_one_fragment<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
@@ -116,7 +116,7 @@ fn small_write<M: Memory>(
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Reply::Done
         }
-        Err(trouble) => failed(x, qp, node, header, trouble),
+        Err(trouble) => refuse_failed_access(x, qp, node, header, trouble),
     }
 }
 
@@ -136,7 +136,7 @@ fn request_of_peer<M: Memory>(
         }
         match header.op {
             Op::Send | Op::Write => {
-                if let Err(reply) = begin(x, qp, node, header) {
+                if let Err(reply) = begin_message(x, qp, node, header) {
                     return reply;
                 }
             }
@@ -153,7 +153,7 @@ fn request_of_peer<M: Memory>(
     } else if let Err(reply) = qp_still_allows(x, qp, node, header) {
         return reply;
     }
-    fragment(x, qp, node, incoming)
+    store_fragment(x, qp, node, incoming)
 }
 
 /// A request that is not for an existing queue pair: for a group, or for a queue pair that does not exist (yet).
@@ -267,7 +267,7 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Hea
                 wire: [0; WIRE_LEN],
             })
         }
-        Err(trouble) => failed(x, qp, node, header, trouble),
+        Err(trouble) => refuse_failed_access(x, qp, node, header, trouble),
     }
 }
 

@@ -15,7 +15,7 @@ use rkey_link::{Header, NodeId, Op};
 
 /// Refuses a request whose bytes could not be moved.
 #[cold]
-pub(crate) fn failed<M: Memory>(
+pub(crate) fn refuse_failed_access<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,

@@ -92,7 +92,7 @@ impl Scene {
             match id % 4 {
                 0 => (request.inline, request.sges) = (Some(&bytes[..8]), &[]),
                 1 => {}
-                2 => (request.work, request.front) = (send_work(), &bytes[..16]),
+                2 => (request.work, request.prefix) = (send_work(), &bytes[..16]),
                 _ => {
                     (request.work, request.inline) = (send_work(), Some(&bytes[..]));
                     request.sges = &[];

@@ -182,7 +182,7 @@ fn an_inbox_reaches_only_what_keys_allow() {
 }
 
 #[test]
-fn bytes_in_front_come_before_those_in_memory() {
+fn a_prefix_comes_before_the_bytes_in_memory() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, config| config.max_inline = 64);
     let regions = [0, 1].map(|at| pair.nodes[at].register(0, 8192, ALL));
@@ -193,9 +193,9 @@ fn bytes_in_front_come_before_those_in_memory() {
         let from = [pair.nodes[0].sge(&regions[0], 0, len as u32)];
         let to = pair.nodes[1].sge(&regions[1], 4096, 4096);
         pair.recv(1, &qps[1], id, &[to]);
-        let front = pattern(id + 100, 40);
+        let prefix = pattern(id + 100, 40);
         let request = SendRequest {
-            front: &front,
+            prefix: &prefix,
             ..SendRequest::new(id, send_work(), &from)
         };
         pair.send(0, &qps[0], &request);
@@ -203,18 +203,18 @@ fn bytes_in_front_come_before_those_in_memory() {
         let arrived = qps[1].poll();
         assert_eq!(statuses(&arrived), [(id, Status::Success)]);
         assert_eq!(arrived[0].bytes as usize, 40 + len);
-        assert_eq!(pair.nodes[1].bytes(4096, 40), front);
+        assert_eq!(pair.nodes[1].bytes(4096, 40), prefix);
         assert_eq!(pair.nodes[1].bytes(4136, len), payload);
         assert_eq!(statuses(&qps[0].poll()), [(id, Status::Success)]);
     }
 }
 
 #[test]
-fn bytes_go_in_front_of_plain_sends_only() {
+fn only_plain_sends_may_have_a_prefix() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, config| config.max_inline = 16);
     let region = pair.nodes[1].register(0, 64, ALL);
-    let front = [1; 8];
+    let prefix = [1; 8];
     let remote = pair.nodes[1].target(&region, 0);
     let with_imm = Work::Send {
         imm: Some(1),
@@ -224,10 +224,10 @@ fn bytes_go_in_front_of_plain_sends_only() {
         (Work::Write { remote, imm: None }, None),
         (Work::Read { remote }, None),
         (with_imm, None),
-        (send_work(), Some(&front[..])),
+        (send_work(), Some(&prefix[..])),
     ] {
         let request = SendRequest {
-            front: &front,
+            prefix: &prefix,
             inline,
             ..SendRequest::new(1, work, &[])
         };
@@ -238,7 +238,7 @@ fn bytes_go_in_front_of_plain_sends_only() {
         );
     }
     let request = SendRequest {
-        front: &[1; 17],
+        prefix: &[1; 17],
         ..SendRequest::new(1, send_work(), &[])
     };
     assert_eq!(

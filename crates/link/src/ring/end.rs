@@ -114,12 +114,12 @@ impl End {
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
         if !self.sender.has_slot() {
-            self.refresh_for_slot()?;
+            self.read_peer_ack_for_slot()?;
         }
         if header.len > super::slot::INLINE_MAX && !self.sender.has_room() {
             // Lack of room is not an error yet because a smaller fragment may still fit, but the peer's ack word may
             // have broken the link.
-            self.refresh().map_err(|_| SendError::Full)?;
+            self.read_peer_ack().map_err(|_| SendError::Full)?;
         }
         let ticket = self.sender.send(header, fill)?;
         self.dirty.set(true);
@@ -133,16 +133,17 @@ impl End {
         remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         if !self.sender.has_slot() {
-            self.refresh_for_slot()?;
+            self.read_peer_ack_for_slot()?;
         }
         let ticket = self.sender.send_remote_iovec(header, remote_iovec)?;
         self.dirty.set(true);
         Ok(ticket)
     }
 
+    /// Reads the peer's ack word in the hope of a free slot.
     #[cold]
-    fn refresh_for_slot(&self) -> Result<(), SendError> {
-        let _ = self.refresh();
+    fn read_peer_ack_for_slot(&self) -> Result<(), SendError> {
+        let _ = self.read_peer_ack();
         if self.sender.has_slot() {
             Ok(())
         } else {
@@ -153,7 +154,7 @@ impl End {
     /// Whether a slot and a whole fragment are free.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.sender.has_room() || (self.refresh().is_ok() && self.sender.has_room())
+        self.sender.has_room() || (self.read_peer_ack().is_ok() && self.sender.has_room())
     }
 
     /// How many bytes the peer could send us in whole fragments while we take nothing.
@@ -163,7 +164,7 @@ impl End {
 
     /// Reads and checks the peer's ack word; returns the ticket up to which requests are acknowledged.
     #[inline]
-    pub(crate) fn refresh(&self) -> Result<Ticket, Malformed> {
+    pub(crate) fn read_peer_ack(&self) -> Result<Ticket, Malformed> {
         if let Some(malformed) = self.broken.get() {
             return Err(malformed);
         }
@@ -177,15 +178,15 @@ impl End {
         let seen = &self.receiver.cursor().ack_seen;
         if word != seen.load(Ordering::Relaxed) {
             seen.store(word, Ordering::Relaxed);
-            self.believe(word)
+            self.apply_ack_word(word)
                 .map_err(|malformed| self.break_with(malformed))?;
         }
         Ok(self.sender.acknowledged())
     }
 
-    /// Checks a new ack word.
+    /// Checks a new ack word. Applies it once all responses that it counts have been taken.
     #[inline]
-    fn believe(&self, word: u64) -> Result<(), Malformed> {
+    fn apply_ack_word(&self, word: u64) -> Result<(), Malformed> {
         if self.role == Role::Responder && word >> 32 != 0 {
             return Err(Malformed::new("a requester that announces responses"));
         }
@@ -301,16 +302,16 @@ impl End {
             || self.broken.get().is_some()
     }
 
-    /// Call it at the end of each step. Counts as a poll that found nothing (and publishes the acknowledgement if it is
+    /// Ends a step of the engine. Counts as a poll that found nothing (and publishes the acknowledgement if it is
     /// due), and records how many responses the peer has taken, which a responder does not poll for.
     #[inline]
-    pub(crate) fn tidy(&self) {
+    pub(crate) fn end_step(&self) {
         if self.receiver.count_empty() {
             self.publish_ack();
         }
         if self.role == Role::Responder {
             // An invalid acknowledgement breaks the link; the next call reports it.
-            let _ = self.refresh();
+            let _ = self.read_peer_ack();
         }
     }
 

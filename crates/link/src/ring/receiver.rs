@@ -129,7 +129,7 @@ impl Receiver {
                 let bytes = unsafe { PeerBytes::new(slot.add(at), header.len as usize) };
                 Payload::Bytes(bytes)
             }
-            Body::Bounced(offset) => {
+            Body::InPayloadRing(offset) => {
                 bytes = header.len;
                 let bytes = self
                     .peer

@@ -29,7 +29,7 @@ pub(crate) struct Sender {
     limit: Cell<u64>,
     /// Set once nothing more can be sent.
     stopped: Cell<bool>,
-    /// How many fragments are acknowledged, with their responses taken (see `End::refresh`).
+    /// How many fragments are acknowledged, with their responses taken (see `End::read_peer_ack`).
     acked: Cell<u64>,
     /// How many payload ring bytes have been used in total, including gaps.
     head: u64,

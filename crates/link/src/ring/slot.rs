@@ -42,7 +42,7 @@ pub(crate) enum Body {
     /// `header.len` bytes at this offset of the slot.
     Inline(usize),
     /// `header.len` bytes at this offset of the payload ring.
-    Bounced(u32),
+    InPayloadRing(u32),
     /// A remote iovec.
     RemoteIovec(Box<RemoteIovec>),
 }
@@ -218,7 +218,7 @@ pub(crate) unsafe fn read(
         {
             return Err(Malformed::new("payload outside its ring"));
         }
-        return Ok((header, Body::Bounced(offset as u32)));
+        return Ok((header, Body::InPayloadRing(offset as u32)));
     }
     if u32::from(extension) != header.len || header.len > INLINE_MAX {
         return Err(Malformed::new("inconsistent lengths"));
@@ -315,7 +315,7 @@ pub(crate) fn read_bytes(
             assert!(at + header.len as usize <= SLOT, "payload outside its slot");
             header.len as usize
         }
-        Body::Bounced(offset) => {
+        Body::InPayloadRing(offset) => {
             assert!(
                 offset <= rules.payload && header.len <= rules.payload - offset,
                 "payload outside its ring"

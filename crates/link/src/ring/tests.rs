@@ -96,7 +96,7 @@ fn every_inline_length_and_some_longer_ones_arrive_whole() {
         );
         assert_eq!(bytes_of(&incoming), bytes);
         p.responder.done();
-        assert_eq!(p.requester.refresh(), Ok(ticket + 1));
+        assert_eq!(p.requester.read_peer_ack(), Ok(ticket + 1));
         assert!(p.responder.next().unwrap().is_none());
     }
 }
@@ -194,16 +194,16 @@ fn acknowledgements_are_lazy_but_come() {
     assert!(view.pending());
     p.responder.next().unwrap().unwrap();
     p.responder.done();
-    assert_eq!(p.requester.refresh(), Ok(0));
+    assert_eq!(p.requester.read_peer_ack(), Ok(0));
     let mut looks = 0;
-    while p.requester.refresh() == Ok(0) {
+    while p.requester.read_peer_ack() == Ok(0) {
         assert!(view.pending() && p.responder.pending());
         assert!(p.responder.next().unwrap().is_none());
         looks += 1;
         assert!(looks < 50);
     }
     assert!(!view.pending());
-    assert_eq!(p.requester.refresh(), Ok(1));
+    assert_eq!(p.requester.read_peer_ack(), Ok(1));
     assert!(!p.requester.pending());
 }
 
@@ -240,12 +240,12 @@ fn an_ack_waits_for_the_responses_that_came_before_it() {
         }
         p.responder.done();
         for part in 0..2u8 {
-            assert_eq!(p.requester.refresh(), Ok(round));
+            assert_eq!(p.requester.read_peer_ack(), Ok(round));
             let incoming = p.requester.next().unwrap().unwrap();
             assert_eq!(bytes_of(&incoming), [part; 300]);
             p.requester.done();
         }
-        assert_eq!(p.requester.refresh(), Ok(round + 1));
+        assert_eq!(p.requester.read_peer_ack(), Ok(round + 1));
     }
 }
 
@@ -266,12 +266,12 @@ fn an_old_announcement_is_met_although_newer_ones_run_ahead() {
     };
     answer(&mut p);
     for round in 1..40 {
-        assert_eq!(p.requester.refresh(), Ok(round - 1));
+        assert_eq!(p.requester.read_peer_ack(), Ok(round - 1));
         answer(&mut p);
-        assert_eq!(p.requester.refresh(), Ok(round - 1));
+        assert_eq!(p.requester.read_peer_ack(), Ok(round - 1));
         assert!(p.requester.next().unwrap().is_some());
         p.requester.done();
-        assert_eq!(p.requester.refresh(), Ok(round));
+        assert_eq!(p.requester.read_peer_ack(), Ok(round));
     }
 }
 
@@ -310,8 +310,8 @@ fn a_long_stream_wraps_every_ring_and_every_counter() {
                 p.responder.done();
                 taken += 1;
             }
-            p.responder.tidy();
-            let acked = p.requester.refresh().unwrap();
+            p.responder.end_step();
+            let acked = p.requester.read_peer_ack().unwrap();
             assert!(acked <= start + taken);
         }
     }
@@ -381,7 +381,7 @@ fn impossible_acknowledgements_are_refused() {
         }
         p.responses.ack().store(word, Ordering::Release);
         assert_eq!(
-            p.requester.refresh().unwrap_err().reason,
+            p.requester.read_peer_ack().unwrap_err().reason,
             reason,
             "{word:#x}"
         );
@@ -399,13 +399,13 @@ fn impossible_acknowledgements_are_refused() {
             .unwrap();
     }
     p.responses.ack().store(2, Ordering::Release);
-    assert_eq!(p.requester.refresh(), Ok(2));
+    assert_eq!(p.requester.read_peer_ack(), Ok(2));
     p.responses.ack().store(1, Ordering::Release);
-    assert!(p.requester.refresh().is_err());
+    assert!(p.requester.read_peer_ack().is_err());
     // A requester that claims to have sent responses.
     let p = pair(SMALL);
     p.requests.ack().store(1 << 32, Ordering::Release);
-    assert!(p.responder.refresh().is_err());
+    assert!(p.responder.read_peer_ack().is_err());
 }
 
 #[test]
@@ -511,7 +511,7 @@ fn a_scribbling_peer_does_no_harm() {
                         Err(_) => broken += 1,
                     }
                     end.done();
-                    if end.refresh().is_ok_and(|acked| acked > 100) {
+                    if end.read_peer_ack().is_ok_and(|acked| acked > 100) {
                         panic!("more acknowledged than was ever sent");
                     }
                     let _ = (end.pending(), end.has_room(), end.peer_epoch());

@@ -128,8 +128,8 @@ impl Line {
     }
 
     /// Rings the peer's doorbell, whether it sleeps or not. Never blocks.
-    pub fn ring(&self) {
-        self.socket.ring();
+    pub fn ring_doorbell(&self) {
+        self.socket.ring_doorbell();
     }
 }
 

@@ -272,10 +272,10 @@ impl ShmLink {
 
     /// Rings the peer's doorbell, once for each of its sleeps.
     #[cold]
-    fn ring(&mut self, epoch: u64) {
+    fn ring_doorbell(&mut self, epoch: u64) {
         if epoch != self.rung {
             self.rung = epoch;
-            self.line.ring();
+            self.line.ring_doorbell();
         }
     }
 }
@@ -359,7 +359,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
-        let acked = self.end.refresh()?;
+        let acked = self.end.read_peer_ack()?;
         // The number of responses that the peer has taken says nothing about requests.
         Ok(if self.is_requester() { acked } else { 0 })
     }
@@ -428,7 +428,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn flush(&mut self) {
-        self.end.tidy();
+        self.end.end_step();
         if self.end.take_dirty() {
             if self.light {
                 barrier::light();
@@ -437,7 +437,7 @@ impl Link for ShmLink {
             }
             let epoch = self.end.peer_epoch();
             if epoch & 1 == 1 {
-                self.ring(epoch);
+                self.ring_doorbell(epoch);
             }
         }
     }
@@ -465,7 +465,7 @@ impl Link for ShmLink {
     }
 
     fn kick(&self) {
-        self.line.ring();
+        self.line.ring_doorbell();
     }
 
     fn peer(&self) -> Option<RemotePeer> {

@@ -182,7 +182,7 @@ impl Socket {
 
     /// Rings the doorbell: a packet of one byte. If the socket's queue is full, the peer's doorbell has been rung
     /// already; if the peer is gone, that is detected elsewhere.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn ring_doorbell(&self) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = rustix::net::send(&self.0, &[0], flags);
     }
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn the_last_packet_of_a_peer_that_reads_nothing_arrives() {
         let (a, b) = Socket::pair().unwrap();
-        b.ring();
+        b.ring_doorbell();
         a.send(b"last", &[]).unwrap();
         // The kernel reports a reset first, because the peer has not read all packets.
         drop(a);
@@ -355,7 +355,7 @@ mod tests {
     fn ringing_never_blocks_and_sizes_are_bounded() {
         let (a, b) = Socket::pair().unwrap();
         for _ in 0..10_000 {
-            a.ring();
+            a.ring_doorbell();
         }
         assert_eq!(
             a.send(b"x", &[]).unwrap_err().kind(),
@@ -364,7 +364,7 @@ mod tests {
         assert!(a.send(&[], &[]).is_err());
         assert!(a.send(&vec![1; PACKET_MAX + 1], &[]).is_err());
         drop(b);
-        a.ring();
+        a.ring_doorbell();
     }
 
     #[test]

@@ -38,11 +38,11 @@ impl<H: Host, M: Memory> Inbox<M> for EndpointInbox<'_, H> {
             host,
             refused,
         } = self;
-        let place = |sges: &[Sge], bytes: PeerBytes<'_>| {
-            let placed = message.scatter(host.domain(), sges, bytes);
-            placed.map_err(|denial| why_not(*host, *denial, refused))
+        let copy_to_receive = |sges: &[Sge], bytes: PeerBytes<'_>| {
+            let copied = message.scatter(host.domain(), sges, bytes);
+            copied.map_err(|denial| why_not(*host, *denial, refused))
         };
-        let taken = endpoint.take_directly(host, message.qpn(), message.bytes(), place);
+        let taken = endpoint.take_directly(host, message.qpn(), message.bytes(), copy_to_receive);
         taken.is_some()
     }
 }
@@ -70,15 +70,15 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Takes a message for this queue pair; `place` copies a part of it to local memory. On `None`, the message and the
-    /// endpoint are unchanged.
+    /// Takes a message for this queue pair; `copy_to_receive` copies a part of it to the memory of a receive. On `None`,
+    /// the message and the endpoint are unchanged.
     #[inline]
     pub fn take_directly(
         &mut self,
         host: &H,
         qpn: u32,
         bytes: PeerBytes<'_>,
-        place: impl FnOnce(&[Sge], PeerBytes<'_>) -> Result<(), Error>,
+        copy_to_receive: impl FnOnce(&[Sge], PeerBytes<'_>) -> Result<(), Error>,
     ) -> Option<()> {
         // Shared receives are matched together with the messages of other endpoints.
         if host.shared_posts().is_some() {
@@ -102,8 +102,8 @@ impl<H: Host> Endpoint<H> {
         let source = it.peer;
         let queue = self.queue(header.tagged);
         let suits = |receive: &Receive<H>| !ordered && receive.takes_whole(payload.len());
-        if let Some(mut receive) = queue.take_for(&source, header.tag, suits) {
-            match place(receive.sges(), payload) {
+        if let Some(mut receive) = queue.take_receive_if(&source, header.tag, suits) {
+            match copy_to_receive(receive.sges(), payload) {
                 Ok(()) => receive.complete_whole(host, &source, &header),
                 Err(error) => {
                     let (mut landing, _) = receive.landing(host, &source, &header);
@@ -119,7 +119,7 @@ impl<H: Host> Endpoint<H> {
             }
             return Some(());
         }
-        let landing = queue.receive_for(&source, header.tag, |receive| {
+        let landing = queue.match_receive(&source, header.tag, |receive| {
             receive.landing(host, &source, &header)
         });
         if landing.is_none() && !limited && queue.unexpected() >= DATAGRAMS_MAX {
@@ -133,7 +133,7 @@ impl<H: Host> Endpoint<H> {
             return Some(());
         };
         self.copy_with(host, landing, payload.len(), |sges, fits| {
-            place(sges, payload.slice(0, fits).unwrap_or(payload))
+            copy_to_receive(sges, payload.slice(0, fits).unwrap_or(payload))
         });
         if limited {
             let window = &mut self.connections[connection].window;

@@ -217,23 +217,23 @@ impl<H: Host> Endpoint<H> {
         true
     }
 
-    /// Reports an ended operation as soon as no peer can touch its memory.
+    /// Finishes an ended operation as soon as no peer can touch its memory.
     #[inline]
     fn finish_when_released(&mut self, host: &H, mut operation: Operation<H>) {
         let qp = self.connections[operation.connection].qp.as_ref();
         if Self::is_free(host, &mut operation, qp) {
-            return self.report_in_turn(host, operation);
+            return self.operation_over(host, operation);
         }
         let qp = qp.cloned();
         self.draining.push(operation, qp);
     }
 
-    /// Reports the ended operations whose memory peers have released.
+    /// Finishes the ended operations whose memory peers have released.
     #[cold]
     pub(super) fn drain(&mut self, host: &H, now: std::time::Instant) {
         for mut ended in self.draining.take_due(now) {
             if Self::is_free(host, &mut ended.operation, ended.qp.as_ref()) {
-                self.report_in_turn(host, ended.operation);
+                self.operation_over(host, ended.operation);
                 continue;
             }
             if let Some(qp) = ended.cut_off(now) {
@@ -243,17 +243,20 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Reports an ended operation to the program when its turn comes: the program owns its memory again.
-    pub(super) fn report_in_turn(&mut self, host: &H, operation: Operation<H>) {
+    /// Acts on the end of an operation whose memory no peer can touch any more.
+    pub(super) fn operation_over(&mut self, host: &H, operation: Operation<H>) {
         match operation.what {
             OperationKind::Fetch { landing, id, .. } => {
                 let error = operation.failure.map(|failure| failure.error);
-                self.send_fin(host, operation.connection, id, error);
-                return self.complete_in_turn(host, *landing, error);
+                self.fetch_over(host, operation.connection, id, *landing, error);
             }
-            OperationKind::Chunk { .. } => return self.chunk_over(host, operation),
-            _ => {}
+            OperationKind::Chunk { .. } => self.chunk_over(host, operation),
+            _ => self.report_in_turn(host, operation),
         }
+    }
+
+    /// Reports an ended operation to the program when its turn comes: the program owns its memory again.
+    fn report_in_turn(&mut self, host: &H, operation: Operation<H>) {
         if operation.failure.is_some() {
             self.refund(&operation);
         }

@@ -101,7 +101,20 @@ impl<H: Host> Endpoint<H> {
         {
             // The sender gets the error.
             operation.fail(error);
-            self.report_in_turn(host, operation);
+            self.operation_over(host, operation);
         }
+    }
+
+    /// Acts on the end of the read of a payload: answers the RTS with FIN, and completes the receive.
+    pub(super) fn fetch_over(
+        &mut self,
+        host: &H,
+        connection: usize,
+        id: u64,
+        landing: Landing<H>,
+        error: Option<Error>,
+    ) {
+        self.send_fin(host, connection, id, error);
+        self.complete_in_turn(host, landing, error);
     }
 }

@@ -42,7 +42,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Finds the message that [`Self::peek`] would return, and takes it out of the queue.
     pub fn find(&mut self, host: &H, tagged: bool, pattern: &Pattern<SocketAddr>) -> Option<Found> {
-        let (source, _, message) = self.queue(tagged).message_for(pattern)?;
+        let (source, _, message) = self.queue(tagged).match_message(pattern)?;
         host.shared(|pool| pool.forget(1));
         Some(Found { source, message })
     }

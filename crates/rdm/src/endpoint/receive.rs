@@ -195,7 +195,7 @@ impl<H: Host> Endpoint<H> {
     ) {
         loop {
             let queue = self.queue(tagged);
-            let Some((source, _, message)) = queue.message_for(&pattern) else {
+            let Some((source, _, message)) = queue.match_message(&pattern) else {
                 queue.post(pattern, receive);
                 break;
             };
@@ -232,10 +232,10 @@ impl<H: Host> Endpoint<H> {
         }
         let source = self.connections[connection].peer;
         let landing = match host.shared_posts() {
-            Some(_) => self.shared_receive_for(host, &source, &header),
+            Some(_) => self.match_shared_receive(host, &source, &header),
             None => {
                 let queue = self.queue(header.tagged);
-                queue.receive_for(&source, header.tag, |receive| {
+                queue.match_receive(&source, header.tag, |receive| {
                     receive.landing(host, &source, &header)
                 })
             }
@@ -256,7 +256,7 @@ impl<H: Host> Endpoint<H> {
                 if !self.is_limited()
                     && self.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
             {
-                // `shared_receive_for` has counted the message as unexpected, but it is dropped.
+                // `match_shared_receive` has counted the message as unexpected, but it is dropped.
                 host.shared(|pool| pool.forget(1));
             }
             (None, Some(key)) => {

@@ -149,14 +149,14 @@ impl<H: Host> Endpoint<H> {
     #[inline]
     fn post_after_header(&mut self, host: &H, it: &Outgoing, sges: &[Sge], id: u64) -> Result<()> {
         let request = SendRequest::new(id, SEND, sges);
-        if let Some(front) = &it.header.encode_message() {
-            let request = SendRequest { front, ..request };
+        if let Some(prefix) = &it.header.encode_message() {
+            let request = SendRequest { prefix, ..request };
             return self.post(host, it.connection, &request);
         }
         let mut header_bytes = [0; MAX_LEN];
         let len = it.header.encode(&mut header_bytes);
-        let front = &header_bytes[..len];
-        self.post(host, it.connection, &SendRequest { front, ..request })
+        let prefix = &header_bytes[..len];
+        self.post(host, it.connection, &SendRequest { prefix, ..request })
     }
 
     /// Posts a short message that is copied now.

@@ -78,7 +78,7 @@ impl<H: Host> Endpoint<H> {
                     let there = pool.queue(tagged);
                     let kept = self.queue(tagged);
                     matched.extend(kept.offer(|source, tag, message| {
-                        there.receive_for(source, tag, |receive| {
+                        there.match_receive(source, tag, |receive| {
                             receive.landing(host, source, message.header())
                         })
                     }));
@@ -87,7 +87,7 @@ impl<H: Host> Endpoint<H> {
             }
             let landing = newcomer.and_then(|(source, header)| {
                 let queue = pool.queue(header.tagged);
-                queue.receive_for(source, header.tag, |receive| {
+                queue.match_receive(source, header.tag, |receive| {
                     receive.landing(host, source, header)
                 })
             });
@@ -102,7 +102,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The shared receive for a message that arrived just now; without one the message is counted as unexpected.
-    pub(super) fn shared_receive_for(
+    pub(super) fn match_shared_receive(
         &mut self,
         host: &H,
         source: &SocketAddr,

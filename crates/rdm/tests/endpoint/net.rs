@@ -124,7 +124,7 @@ impl Net {
         if it.requests.len() >= SENDS as usize {
             return Err(Error::Again);
         }
-        let mut copied = request.front.to_vec();
+        let mut copied = request.prefix.to_vec();
         copied.extend_from_slice(request.inline.unwrap_or_default());
         it.requests.push_back(Request {
             id: request.id,
