@@ -162,7 +162,7 @@ pub(crate) fn of_core(error: &CoreError) -> FiError {
         CoreError::KeyTaken(_) => FiError::NOKEY,
         CoreError::KeyReserved(_) => FiError::KEYREJECTED,
         CoreError::DomainBusy { .. } | CoreError::RegionBusy { .. } => FiError::BUSY,
-        CoreError::AlreadyTied { .. } => FiError::BUSY,
+        CoreError::AlreadyBound { .. } => FiError::BUSY,
         CoreError::AlreadyEnabled(_) | CoreError::NeedsEndpoint(_) => FiError::OPBADSTATE,
         CoreError::LimitReached { .. } => FiError::NOMEM,
         _ => FiError::INVAL,

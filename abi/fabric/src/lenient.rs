@@ -41,14 +41,14 @@ pub(crate) static PAGE_SIZE: Leniency = Leniency::new(
 );
 
 /// A region closed before its counter.
-pub(crate) static TIED_COUNTER: Leniency = Leniency::new(
+pub(crate) static BOUND_COUNTER: Leniency = Leniency::new(
     "a memory region was closed while a counter was bound to it",
     "fi_mr(3) says that fi_close returns -FI_EBUSY until the counter is closed",
     "a provider that follows the page keeps the region open",
 );
 
 /// A region closed before its endpoint, by a program from before 2.0.
-pub(crate) static TIED_ENDPOINT: Leniency = Leniency::new(
+pub(crate) static BOUND_ENDPOINT: Leniency = Leniency::new(
     "a memory region was closed while an endpoint was bound to it",
     "fi_mr(3) before version 2.0 says that fi_close returns -FI_EBUSY until the endpoint is closed",
     "a provider that follows the page keeps the region open",

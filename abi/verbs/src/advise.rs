@@ -37,9 +37,9 @@ pub unsafe extern "C" fn advise_mr(
         }
         // SAFETY: not null, and the caller promises the length.
         let list = unsafe { std::slice::from_raw_parts(input(list)?, count as usize) };
-        for piece in list {
-            let region = find_by_key(pd, piece.lkey)?;
-            let inside = VaRange::new(piece.addr, piece.length.into())
+        for sge in list {
+            let region = find_by_key(pd, sge.lkey)?;
+            let inside = VaRange::new(sge.addr, sge.length.into())
                 .is_some_and(|asked| region.base <= asked.start() && asked.end() <= region.end);
             if !inside {
                 return Err(Errno::FAULT);
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn advise_mr(
                 return Err(Errno::PERM);
             }
             if let Some(memory) = region.memory {
-                bring_in(memory + (piece.addr - region.base), piece.length, advice);
+                bring_in(memory + (sge.addr - region.base), sge.length, advice);
             }
         }
         Ok(0)

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! A live slot that is idle, that is neither pinned nor *held*, can be claimed for its next use in one step
-//! ([`Slab::reclaim`]).
+//! ([`Slab::retire_and_claim`]).
 //!
 //! The state of a slot is one 64-bit word: the generation (32 bits), the state (8, with a bit for the hold) and the
 //! number of pins (24), or the number of the next free slot. Since pinning, holding and retiring change the same word,
@@ -180,7 +180,7 @@ impl<T> Slab<T> {
     ///
     /// The claim is like one of [`claim_from`](Self::claim_from).
     #[inline]
-    pub fn reclaim(
+    pub fn retire_and_claim(
         &self,
         index: u32,
         generation: u32,
@@ -216,8 +216,8 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Keeps a live slot from being claimed by [`reclaim`](Self::reclaim), until [`unhold`](Self::unhold). Returns
-    /// `false` when the slot is not live under this generation. A slot is either held or not: holds are not counted.
+    /// Makes [`retire_and_claim`](Self::retire_and_claim) refuse a live slot until [`unhold`](Self::unhold). Returns `false`
+    /// when the slot is not live under this generation. A slot is either held or not: holds are not counted.
     pub fn hold(&self, index: u32, generation: u32) -> bool {
         let hold = |word: Word| {
             let found = word.is(Word::LIVE) && word.generation() == generation;

@@ -86,9 +86,9 @@ pub(super) fn pair(table: &Table, count: u64) -> Result<f64> {
             table.domain,
             table.regions.len() as u64 + 1,
         )?;
-        let closing = table.protection.deregister(region.id)?;
+        let deregistering = table.protection.deregister(region.id)?;
         anyhow::ensure!(
-            closing.finish().is_ok(),
+            deregistering.finish().is_ok(),
             "cannot deregister an unused region"
         );
     }

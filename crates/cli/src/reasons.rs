@@ -84,8 +84,8 @@ impl Table {
         let region = self.register(|_| {})?;
         self.write(Key(0x42), BASE, 16)?;
         let deregistered = self.register(|_| {})?;
-        let closing = self.table.deregister(deregistered.id)?;
-        anyhow::ensure!(closing.finish().is_ok(), "a region is in use");
+        let deregistering = self.table.deregister(deregistered.id)?;
+        anyhow::ensure!(deregistering.finish().is_ok(), "a region is in use");
         self.write(deregistered.key, BASE, 16)?;
         self.write(Key(region.local_key.0), BASE, 16)?;
         let key = LocalKey(region.key.0);
@@ -119,12 +119,12 @@ impl Table {
             .table
             .check_remote(&who, key, BASE, 16, Operation::Read);
         let grant = grant.map_err(|denial| *denial)?;
-        let closing = self.table.deregister(busy.id)?;
+        let deregistering = self.table.deregister(busy.id)?;
         let late = self
             .table
             .check_remote(&who, key, BASE, 16, Operation::Write);
         let late = late.err().context("granted")?;
-        drop((grant, closing));
+        drop((grant, deregistering));
         self.denials.push(*late);
         Ok(())
     }

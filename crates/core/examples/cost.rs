@@ -127,9 +127,9 @@ fn main() {
         let cycle = measure(|count| {
             for _ in 0..count {
                 if let Ok(region) = table.register_from(&magazine, black_box(&spec))
-                    && let Ok(closing) = table.deregister_into(&magazine, region.id)
+                    && let Ok(deregistering) = table.deregister_into(&magazine, region.id)
                 {
-                    black_box(closing.finish().is_ok());
+                    black_box(deregistering.finish().is_ok());
                 }
             }
         });

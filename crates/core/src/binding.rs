@@ -243,8 +243,8 @@ impl Protection {
         if registry.bound_type2 > 0 {
             count += self.unbind_windows(&mut registry, |bound| bound.qp == Some(qp));
         }
-        let tied = |(region, endpoint): (&RegionId, &u32)| (*endpoint == qp).then_some(*region);
-        let regions: Vec<RegionId> = registry.endpoints.iter().filter_map(tied).collect();
+        let bound = |(region, endpoint): (&RegionId, &u32)| (*endpoint == qp).then_some(*region);
+        let regions: Vec<RegionId> = registry.endpoints.iter().filter_map(bound).collect();
         for region in regions {
             registry.endpoints.remove(&region);
             if let Ok(entry) = self.hold(region) {
@@ -348,7 +348,7 @@ impl Protection {
         region: &Entry,
     ) -> Result<(Bound, BoundTo), BindError> {
         if crate::registry::state(region)
-            .step(RegionEvent::Bind)
+            .step(RegionEvent::BindWindow)
             .is_none()
         {
             return Err(BindError::Disabled);
@@ -413,7 +413,7 @@ impl Protection {
         | Named::Remote { index, generation }
         | Named::Local { index, generation }) = named
         else {
-            return Err(self.no_such_key(named, true));
+            return Err(self.why_key_is_refused(named, true));
         };
         let slab = if matches!(named, Named::Type2 { .. }) {
             &self.type2
@@ -422,7 +422,7 @@ impl Protection {
         };
         let entry = match slab.get(index) {
             Some(entry) if slab.peek(index) == Some((generation, State::Live)) => entry,
-            _ => return Err(self.no_such_key(named, true)),
+            _ => return Err(self.why_key_is_refused(named, true)),
         };
         if entry.domain() != who.domain {
             return Err(Reason::OtherDomain {

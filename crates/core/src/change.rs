@@ -34,8 +34,8 @@ impl Protection {
         if let Some(endpoint) = registry.endpoints.remove(&region) {
             registry.endpoints.insert(new.id, endpoint);
         }
-        let closing = self.end(&mut registry, region, &entry)?;
-        Ok((new, closing))
+        let deregistering = self.end(&mut registry, region, &entry)?;
+        Ok((new, deregistering))
     }
 
     /// Changes a region's domain, memory or rights under its current handle and keys. Once this returns, every check
@@ -55,7 +55,7 @@ impl Protection {
         let old_len = entry.len.load(Ordering::Relaxed);
         let bytes = self.room_for(&mut registry, new.geometry.len, old_len)?;
         // A requested key that stays can be found throughout, so a request during the change is denied with
-        // `Reason::Closing` and not as an unknown key.
+        // `Reason::Deregistering` and not as an unknown key.
         let asked = entry.requested();
         let stays = asked.is_some() && asked == new.requested && new.domain == entry.domain();
         if stays {
@@ -137,9 +137,9 @@ impl Protection {
             domain,
             rights: access.bits() | geometry.flags | entry.rights() & kept,
             requested: requested.filter(|_| access.is_remote()),
-            endpoint: Entry::tied(&entry.endpoint),
+            endpoint: Entry::bound(&entry.endpoint),
             peer: entry.peer(),
-            counter: Entry::tied(&entry.counter),
+            counter: Entry::bound(&entry.counter),
             memory,
             geometry,
         })
@@ -182,7 +182,7 @@ impl Changing<'_> {
             requested: None,
         };
         if let Some((retired, new)) = self.waiting.take() {
-            let _books = self.table.registry.lock();
+            let _registry = self.table.registry.lock();
             region.requested = new.requested;
             if retired.rights() & flag::SCATTER != 0 {
                 self.table
@@ -191,7 +191,7 @@ impl Changing<'_> {
             }
             let rights = new.rights;
             self.table.fill(&retired, *new, rights);
-            let held = retired.is_booked();
+            let held = retired.must_be_held();
             let revived = retired.revive(held);
             debug_assert!(revived.is_ok(), "it is drained, and that does not change");
         }

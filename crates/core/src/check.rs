@@ -73,7 +73,7 @@ impl Protection {
         {
             return self.check_entry(pin, &request, want.needs(), 0);
         }
-        Err(self.refuse(&request, self.no_such_key(self.name(key.0), false)))
+        Err(self.refuse(&request, self.why_key_is_refused(self.name(key.0), false)))
     }
 
     /// Like [`Self::check_local`], for a region named by its handle. Addresses are those that requests to the region
@@ -168,7 +168,7 @@ impl Protection {
             {
                 return Err(Reason::Disabled);
             }
-            let bound = Entry::tied(&pin.endpoint);
+            let bound = Entry::bound(&pin.endpoint);
             if rights & flag::ENDPOINT != 0 && request.qp.is_some() && bound != request.qp {
                 return Err(Reason::WrongEndpoint { bound });
             }
@@ -233,7 +233,7 @@ impl Protection {
             if !window.unchanged(version) {
                 return Err(Reason::Unbound);
             }
-            let bound = Entry::tied(&region.endpoint);
+            let bound = Entry::bound(&region.endpoint);
             if region.rights() & flag::ENDPOINT != 0 && bound != request.qp {
                 return Err(Reason::WrongEndpoint { bound });
             }
@@ -286,7 +286,7 @@ impl Protection {
             let bits = Some(device.consumer_bits());
             return self.check_window(&pin, request, bits, want.needs(), want.alignment());
         }
-        Err(self.refuse(request, self.no_such_key(self.name(device.0), true)))
+        Err(self.refuse(request, self.why_key_is_refused(self.name(device.0), true)))
     }
 
     /// Checks an access by a requested key that no region of the domain has: the number may be a key that the device
@@ -317,7 +317,7 @@ impl Protection {
 
     /// Why a key cannot be used.
     #[cold]
-    pub(crate) fn no_such_key(&self, named: Named, remote: bool) -> Reason {
+    pub(crate) fn why_key_is_refused(&self, named: Named, remote: bool) -> Reason {
         let (slab, index, generation, misused) = match named {
             Named::Remote { index, generation } => (&self.slots, index, generation, !remote),
             Named::Local { index, generation } => (&self.slots, index, generation, remote),
@@ -377,11 +377,11 @@ impl Protection {
         let rights = region.rights();
         let start = region.start.load(Ordering::Relaxed);
         if rights & (flag::SCATTER | flag::VIRTUAL) == flag::SCATTER | flag::VIRTUAL {
-            let pieces = self.scatter.get(start).ok_or(Reason::Closing)?;
-            return match pieces.offset_of(&asked) {
+            let segments = self.scatter.get(start).ok_or(Reason::Deregistering)?;
+            return match segments.offset_of(&asked) {
                 Some(offset) => Ok(offset),
-                None if pieces.hull().contains(&asked) => Err(Reason::CrossesSegments),
-                None => Err(Reason::out_of_range(pieces.hull(), addr, len)),
+                None if segments.hull().contains(&asked) => Err(Reason::CrossesSegments),
+                None => Err(Reason::out_of_range(segments.hull(), addr, len)),
             };
         }
         let virtual_start = (rights & flag::SCATTER == 0).then_some(start);
@@ -431,11 +431,11 @@ impl Protection {
             Granted::One(
                 whole
                     .and_then(|it| it.slice(offset, len))
-                    .ok_or(Reason::Closing)?,
+                    .ok_or(Reason::Deregistering)?,
             )
         } else {
-            let pieces = self.scatter.get(start).ok_or(Reason::Closing)?;
-            pieces.memory(offset, len).ok_or(Reason::Closing)?
+            let segments = self.scatter.get(start).ok_or(Reason::Deregistering)?;
+            segments.memory(offset, len).ok_or(Reason::Deregistering)?
         };
         match &memory {
             Granted::One(range) if range.start() & alignment != 0 => Err(Reason::Misaligned),
@@ -522,7 +522,7 @@ fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
     match generation.cmp(&current) {
         std::cmp::Ordering::Less => Reason::StaleKey { now: gone },
         std::cmp::Ordering::Equal if matches!(state, State::Live | State::Retired) => {
-            Reason::Closing
+            Reason::Deregistering
         }
         _ => Reason::UnknownKey,
     }

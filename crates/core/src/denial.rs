@@ -76,7 +76,7 @@ pub enum Reason {
     /// The window is not bound to any memory.
     Unbound,
     /// The region is being deregistered or changed.
-    Closing,
+    Deregistering,
     /// A right is missing.
     Right {
         /// The granted rights.
@@ -461,7 +461,7 @@ impl Reason {
             Self::OtherDomain { owner } => (5, 0, owner.0, 0, 0),
             Self::Disabled => (6, 0, 0, 0, 0),
             Self::Unbound => (7, 0, 0, 0, 0),
-            Self::Closing => (8, 0, 0, 0, 0),
+            Self::Deregistering => (8, 0, 0, 0, 0),
             Self::Right { granted, missing } => (9, 0, granted.bits() << 16 | missing.bits(), 0, 0),
             Self::OutOfRange { memory, .. } => (10, 0, 0, memory.start(), memory.len()),
             Self::CrossesSegments => (11, 0, 0, 0, 0),
@@ -503,7 +503,7 @@ impl Reason {
             },
             6 => Self::Disabled,
             7 => Self::Unbound,
-            8 => Self::Closing,
+            8 => Self::Deregistering,
             9 => Self::Right {
                 granted: Access::from_bits_truncate(small >> 16),
                 missing: Access::from_bits_truncate(small & 0xffff),

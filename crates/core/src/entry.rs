@@ -42,7 +42,7 @@ pub(crate) mod flag {
     /// A null region: its scatter list is the zeros that reads get, and the sink that writes go to.
     pub(crate) const NULL: u32 = 1 << 25;
     /// A slot with any of these is released only under the table's lock.
-    pub(crate) const BOOKED: u32 = SCATTER | WINDOW | SHARED | INTERNAL | NULL;
+    pub(crate) const NEEDS_REGISTRY: u32 = SCATTER | WINDOW | SHARED | INTERNAL | NULL;
 }
 
 /// Stored in place of an endpoint or a counter if there is none.
@@ -127,11 +127,11 @@ impl Entry {
 
     /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)): ending it changes something else
     /// under the table's lock, or is refused because something is bound to it.
-    pub(crate) fn is_booked(&self) -> bool {
-        self.rights() & flag::BOOKED != 0
+    pub(crate) fn must_be_held(&self) -> bool {
+        self.rights() & flag::NEEDS_REGISTRY != 0
             || self.link.load(Ordering::Relaxed) > 0
-            || Self::tied(&self.endpoint).is_some()
-            || Self::tied(&self.counter).is_some()
+            || Self::bound(&self.endpoint).is_some()
+            || Self::bound(&self.counter).is_some()
     }
 
     /// Changes flags; the caller holds the table's lock.
@@ -142,7 +142,7 @@ impl Entry {
 
     /// The endpoint or counter in `cell`; `None` if there is none.
     #[inline]
-    pub(crate) fn tied(cell: &AtomicU32) -> Option<u32> {
+    pub(crate) fn bound(cell: &AtomicU32) -> Option<u32> {
         let value = cell.load(Ordering::Relaxed);
         (value != NONE).then_some(value)
     }
@@ -183,7 +183,7 @@ impl Entry {
             len: self.len.load(Ordering::Relaxed),
             base: self.base.load(Ordering::Relaxed),
             access: Access::from_bits_truncate(rights & 0xffff),
-            qp: Self::tied(&self.endpoint),
+            qp: Self::bound(&self.endpoint),
             consumer_bits: self.counter.load(Ordering::Relaxed) as u8,
             region: self.link.load(Ordering::Relaxed),
             region_generation: self.link_generation.load(Ordering::Relaxed),

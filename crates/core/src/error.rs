@@ -81,7 +81,7 @@ pub enum CoreError {
     AlreadyEnabled(RegionId),
     /// The region is already bound to another endpoint or counter.
     #[error("{region} is already bound to {to}")]
-    AlreadyTied {
+    AlreadyBound {
         /// The region.
         region: RegionId,
         /// The endpoint or counter that it is bound to.

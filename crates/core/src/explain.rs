@@ -43,7 +43,7 @@ impl Reason {
             Self::OtherDomain { .. } => "other-domain",
             Self::Disabled => "disabled",
             Self::Unbound => "unbound",
-            Self::Closing => "closing",
+            Self::Deregistering => "deregistering",
             Self::Right { .. } => "missing-right",
             Self::OutOfRange { .. } => "out-of-range",
             Self::CrossesSegments => "crosses-segments",
@@ -83,7 +83,7 @@ impl Denial {
             Reason::OtherDomain { owner } => self.elsewhere(out, *owner),
             Reason::Disabled => write!(out, "the {} is not enabled yet", words.region),
             Reason::Unbound => write!(out, "the {} is not bound", words.window),
-            Reason::Closing => {
+            Reason::Deregistering => {
                 write!(out, "the {} is being {}", words.region, words.deregistered)
             }
             Reason::Right { granted, missing } => {
@@ -332,7 +332,7 @@ impl Denial {
             Reason::Unbound => {
                 format!("The owner must bind the {window} and hand out the {key} of that bind.")
             }
-            Reason::Closing => {
+            Reason::Deregistering => {
                 format!("Tell peers to stop before you {deregister} {}.", with_article(region))
             }
             Reason::WrongEndpoint { bound: Some(_) } => {
@@ -443,7 +443,7 @@ impl Denial {
             Reason::UnknownKey => {
                 "Name local memory by the lkey of a region that this process has registered.".into()
             }
-            Reason::StaleKey { .. } | Reason::Closing => format!(
+            Reason::StaleKey { .. } | Reason::Deregistering => format!(
                 "{} {a_region} only when the requests that use it are complete.",
                 capital(words.deregister)
             ),

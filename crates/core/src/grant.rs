@@ -121,7 +121,7 @@ impl Grant<'_> {
     pub fn counter(&self) -> Option<u32> {
         match &self.kept_by {
             KeptBy::Nothing => None,
-            KeptBy::Pinned(region) => Entry::tied(&region.counter),
+            KeptBy::Pinned(region) => Entry::bound(&region.counter),
             KeptBy::Section { counter, .. } => *counter,
         }
     }
@@ -189,7 +189,7 @@ pub struct Deregistering<'a> {
     table: &'a Protection,
     /// The retired slot, if it was still pinned.
     waiting: Option<Retired<'a, Entry>>,
-    shared: bool,
+    leasable: bool,
     section: Awaited<'a>,
 }
 
@@ -199,21 +199,21 @@ impl<'a> Deregistering<'a> {
     pub(crate) fn new(
         table: &'a Protection,
         waiting: Option<Retired<'a, Entry>>,
-        shared: bool,
+        leasable: bool,
     ) -> Self {
         Self {
             table,
             waiting,
-            shared,
+            leasable,
             section: Awaited::new(table),
         }
     }
 
-    /// Whether the memory of the region was part of a shared segment.
+    /// Whether the memory of the region was part of a shared segment, so that peers may have leases on it.
     #[inline]
     #[must_use]
-    pub fn was_shared(&self) -> bool {
-        self.shared
+    pub fn was_leasable(&self) -> bool {
+        self.leasable
     }
 
     /// Whether no grant still holds the region and the section's grants are known to have ended. Once true, it stays

@@ -3,7 +3,7 @@
 //! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So a thread that
 //! binds something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: it sets a bit
 //! in the slot's word that prevents the slot from being ended without the lock. The hold ends with the change, unless
-//! something is bound to the region or its slot is booked for another reason (`Entry::is_booked`).
+//! something is bound to the region or its slot must be held for another reason (`Entry::must_be_held`).
 
 use crate::entry::Entry;
 use crate::table::Protection;
@@ -27,12 +27,12 @@ impl Protection {
         Ok(Held { id, table, entry })
     }
 
-    /// Releases the hold on a region, unless its slot is booked. The caller has the table's lock.
+    /// Releases the hold on a region, unless its slot must be held. The caller has the table's lock.
     pub(crate) fn end_hold(&self, id: RegionId) {
         if self
             .slots
             .get(id.index)
-            .is_some_and(|entry| !entry.is_booked())
+            .is_some_and(|entry| !entry.must_be_held())
         {
             self.slots.unhold(id.index, id.generation);
         }

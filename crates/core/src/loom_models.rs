@@ -182,9 +182,9 @@ impl World {
     }
 
     /// The owner's steps before it reuses the memory; false if a grant still holds it.
-    fn take_back(&self, mut closing: Deregistering<'_>) -> bool {
-        self.engine.drain_section(&mut closing);
-        let drained = closing.finish().is_ok();
+    fn take_back(&self, mut deregistering: Deregistering<'_>) -> bool {
+        self.engine.drain_section(&mut deregistering);
+        let drained = deregistering.finish().is_ok();
         if drained {
             self.memory.store(OURS, Ordering::Relaxed);
         }
@@ -200,8 +200,8 @@ fn access_in_a_section_against_close() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.access_in_section(WireKey::Device(region.key)))
         };
-        let closing = world.table.deregister(region.id).unwrap();
-        assert!(world.take_back(closing), "there is no pin");
+        let deregistering = world.table.deregister(region.id).unwrap();
+        assert!(world.take_back(deregistering), "there is no pin");
         peer.join().unwrap();
     });
 }
@@ -214,8 +214,8 @@ fn access_with_a_pin_against_close() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.access_with_a_pin(WireKey::Device(region.key)))
         };
-        let closing = world.table.deregister(region.id).unwrap();
-        world.take_back(closing);
+        let deregistering = world.table.deregister(region.id).unwrap();
+        world.take_back(deregistering);
         peer.join().unwrap();
     });
 }
@@ -237,9 +237,9 @@ fn an_old_key_against_the_next_use_of_its_slot() {
                 })
             })
         };
-        let mut closing = world.table.deregister(region.id).unwrap();
-        world.engine.lock().drain_section(&mut closing);
-        assert!(closing.finish().is_ok());
+        let mut deregistering = world.table.deregister(region.id).unwrap();
+        world.engine.lock().drain_section(&mut deregistering);
+        assert!(deregistering.finish().is_ok());
         let ranges = [VaRange::new(8 * START, 64).unwrap()];
         let spec = RegionSpec::new(world.who.domain, &ranges, Access::all());
         let next = world.table.register(&spec).unwrap();
@@ -325,8 +325,8 @@ fn access_through_a_window_against_unbind_and_close() {
             thread::spawn(move || world.access_in_section(WireKey::Device(key)))
         };
         world.table.bind_window(&bind(0)).unwrap();
-        let closing = world.table.deregister(region.id).unwrap();
-        world.take_back(closing);
+        let deregistering = world.table.deregister(region.id).unwrap();
+        world.take_back(deregistering);
         peer.join().unwrap();
     });
 }
@@ -355,8 +355,8 @@ fn access_against_a_magazine(access: fn(&World, WireKey)) {
             let world = Arc::clone(&world);
             thread::spawn(move || access(&world, WireKey::Device(region.key)))
         };
-        let closing = world.table.deregister_into(&magazine, region.id).unwrap();
-        world.take_back(closing);
+        let deregistering = world.table.deregister_into(&magazine, region.id).unwrap();
+        world.take_back(deregistering);
         let next = world.register_from(&magazine, 8 * START).unwrap();
         assert_ne!(next.key, region.key);
         peer.join().unwrap();

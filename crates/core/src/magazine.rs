@@ -2,7 +2,7 @@
 //!
 //! A [`Magazine`] contains *ready* slots, which are claimed and have their keys already, and slots of regions that it
 //! has *ended*. Registering takes a ready slot, fills it and makes it live. Deregistering an idle region ends it and
-//! claims its slot for the next use in one step ([`Slab::reclaim`](rkey_base::slab::Slab::reclaim)). Only when the
+//! claims its slot for the next use in one step (`Slab::retire_and_claim`). Only when the
 //! ready slots are used up, or too many have ended, does the thread take the table's lock. It then gives all ended
 //! slots new keys at once or, if ready slots are left, frees the ended ones.
 //!
@@ -247,7 +247,7 @@ impl Protection {
         region: RegionId,
     ) -> Result<Deregistering<'_>, CoreError> {
         match self.end_idle(magazine, region) {
-            Some(closing) => Ok(closing),
+            Some(deregistering) => Ok(deregistering),
             None => self.deregister(region),
         }
     }
@@ -264,7 +264,7 @@ impl Protection {
     ) -> Result<Deregistering<'_>, CoreError> {
         // `end_idle` refuses a region with windows or bindings, because such a region is held.
         match self.end_idle(magazine, region) {
-            Some(closing) => Ok(closing),
+            Some(deregistering) => Ok(deregistering),
             None => self.revoke_and_deregister(region),
         }
     }
@@ -282,7 +282,7 @@ impl Protection {
             drop(stock);
             stock = self.unload(magazine);
         }
-        let slot = self.slots.reclaim(index, generation, next)?;
+        let slot = self.slots.retire_and_claim(index, generation, next)?;
         let (domain, rights) = (slot.domain(), slot.rights());
         if rights & flag::REQUESTED != 0 {
             self.forget_requested(region, &slot);

@@ -61,9 +61,9 @@ impl Protection {
     ) -> Result<Granted, Reason> {
         VaRange::new(request.addr, request.len).ok_or(Reason::Wraps)?;
         let number = region.start.load(Ordering::Relaxed);
-        let segments = self.scatter.get(number).ok_or(Reason::Closing)?;
+        let segments = self.scatter.get(number).ok_or(Reason::Deregistering)?;
         let [zeros, sink] = segments.ranges()[..] else {
-            return Err(Reason::Closing);
+            return Err(Reason::Deregistering);
         };
         let puts = Access::LOCAL_WRITE.contains(needs);
         let block = if puts { sink } else { zeros };

@@ -90,12 +90,12 @@ impl Protection {
     /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it needs an endpoint
     /// and none is bound to it.
     pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
-        let _books = self.registry.lock();
+        let _registry = self.registry.lock();
         let entry = self.hold(region)?;
         if state(&entry).step(RegionEvent::Enable).is_none() {
             return Err(CoreError::AlreadyEnabled(region));
         }
-        if entry.rights() & flag::ENDPOINT != 0 && Entry::tied(&entry.endpoint).is_none() {
+        if entry.rights() & flag::ENDPOINT != 0 && Entry::bound(&entry.endpoint).is_none() {
             return Err(CoreError::NeedsEndpoint(region));
         }
         entry.change_flags(flag::ENABLED, flag::DISABLED);
@@ -106,11 +106,11 @@ impl Protection {
     /// one.
     ///
     /// # Errors
-    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyTied`] if it is
+    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyBound`] if it is
     /// bound to another endpoint.
     pub fn bind_endpoint(&self, region: RegionId, endpoint: u32) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
-        tie(
+        bind(
             region,
             &*self.hold(region)?,
             |entry| &entry.endpoint,
@@ -136,8 +136,8 @@ impl Protection {
     /// # Errors
     /// Same as [`Self::bind_endpoint`].
     pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), CoreError> {
-        let _books = self.registry.lock();
-        tie(
+        let _registry = self.registry.lock();
+        bind(
             region,
             &*self.hold(region)?,
             |entry| &entry.counter,
@@ -150,7 +150,7 @@ impl Protection {
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
     pub fn unbind_counter(&self, region: RegionId) -> Result<(), CoreError> {
-        let _books = self.registry.lock();
+        let _registry = self.registry.lock();
         self.hold(region)?.counter.store(NONE, Ordering::Release);
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Protection {
         let entry = self.region(region)?;
         // If the region ends meanwhile (into a magazine), these values are another region's, and `end` fails.
         let windows = entry.link.load(Ordering::Relaxed);
-        let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::tied(place).is_some());
+        let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::bound(place).is_some());
         if windows > 0 || bindings != [false; 2] {
             let bindings = bindings.into_iter().map(u32::from).sum();
             return Err(CoreError::RegionBusy {
@@ -343,7 +343,7 @@ impl Protection {
         }
         let (domain, requested) = (it.domain, it.requested);
         self.fill(&claimed, it, rights);
-        match claimed.is_booked() {
+        match claimed.must_be_held() {
             true => claimed.publish_held(),
             false => claimed.publish(),
         }
@@ -460,7 +460,9 @@ impl Protection {
         let Some(retired) = self.slots.retire(index, generation) else {
             return Err(CoreError::NoSuchRegion(region));
         };
-        debug_assert!(state(entry).step(RegionEvent::Close) == Some(RegionState::Closing));
+        debug_assert!(
+            state(entry).step(RegionEvent::Deregister) == Some(RegionState::Deregistering)
+        );
         let rights = entry.rights();
         if rights & flag::REQUESTED != 0 {
             self.forget_requested(region, entry);
@@ -562,17 +564,18 @@ pub(crate) fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64
     }
 }
 
-fn tie(
+/// Binds a region to an endpoint or a counter, whose number `place` stores.
+fn bind(
     region: RegionId,
     entry: &Entry,
     place: impl Fn(&Entry) -> &AtomicU32,
     to: u32,
 ) -> Result<(), CoreError> {
-    if state(entry).step(RegionEvent::Tie).is_none() {
+    if state(entry).step(RegionEvent::Bind).is_none() {
         return Err(CoreError::AlreadyEnabled(region));
     }
-    match Entry::tied(place(entry)) {
-        Some(other) if other != to => Err(CoreError::AlreadyTied { region, to: other }),
+    match Entry::bound(place(entry)) {
+        Some(other) if other != to => Err(CoreError::AlreadyBound { region, to: other }),
         _ => {
             place(entry).store(to, Ordering::Release);
             Ok(())

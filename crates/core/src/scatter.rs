@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_run_through_the_pieces_in_order() {
+    fn spans_run_through_the_segments_in_order() {
         let segments = segments();
         assert_eq!(segments.spans(0, 16).unwrap(), (0, segments.ranges()));
         assert_eq!(
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_range_lies_in_one_piece() {
+    fn a_virtual_range_lies_in_one_segment() {
         let segments = segments();
         assert_eq!(segments.offset_of(&range(102, 8)), Some(2));
         assert_eq!(segments.offset_of(&range(52, 3)), Some(12));

@@ -103,7 +103,7 @@ impl Protection {
     ) -> Option<(VaRange, Option<u32>)> {
         let look = self.slots.look(index)?;
         let range = check_plain_region(look.value(), request, needs, alignment)?;
-        let counter = Entry::tied(&look.value().counter);
+        let counter = Entry::bound(&look.value().counter);
         // The slot may have been reused while it was read. If it is live under this generation now, it was live all the
         // time or was changed in place. `Entry::begin_change` says why a check never sees half of such a change.
         fence(Ordering::Acquire);

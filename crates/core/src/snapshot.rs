@@ -45,7 +45,7 @@ pub struct RegionInfo {
     pub segments: u32,
     /// Rights.
     pub access: Access,
-    /// "disabled", "live" or "closing".
+    /// "disabled", "live" or "deregistering".
     pub state: String,
     /// Windows bound to it.
     pub windows: u32,
@@ -150,7 +150,7 @@ impl Protection {
             .filter(|_| scattered);
         let state = match crate::registry::state(pin) {
             RegionState::Disabled => "disabled",
-            _ if pin.is_retired() => "closing",
+            _ if pin.is_retired() => "deregistering",
             _ => "live",
         };
         RegionInfo {
@@ -166,8 +166,8 @@ impl Protection {
             access: pin.access(),
             state: state.to_owned(),
             windows: pin.link.load(Ordering::Relaxed),
-            endpoint: Entry::tied(&pin.endpoint),
-            counter: Entry::tied(&pin.counter),
+            endpoint: Entry::bound(&pin.endpoint),
+            counter: Entry::bound(&pin.counter),
         }
     }
 }

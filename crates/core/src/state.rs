@@ -12,7 +12,7 @@ pub(crate) enum RegionState {
     /// Created disabled, then enabled: usable, and no endpoint or counter can be bound to it.
     Enabled,
     /// Refuses every access; freed when the earlier grants are dropped.
-    Closing,
+    Deregistering,
 }
 
 /// The events of a region.
@@ -21,33 +21,51 @@ pub(crate) enum RegionEvent {
     /// `enable`.
     Enable,
     /// An endpoint or a counter is bound to it.
-    Tie,
+    Bind,
     /// An access is granted.
     Access,
     /// A window is bound to it.
-    Bind,
+    BindWindow,
     /// It is deregistered (with no window, endpoint or counter bound to it).
-    Close,
+    Deregister,
 }
 
 impl RegionState {
     const TABLE: [(Self, [Option<Self>; 5]); 4] = {
-        use RegionState::{Closing, Disabled, Enabled, Live};
+        use RegionState::{Deregistering, Disabled, Enabled, Live};
         [
-            //          enable         tie             access         bind           close
+            //          enable         bind            access         bind window    deregister
             (
                 Disabled,
-                [Some(Enabled), Some(Disabled), None, None, Some(Closing)],
+                [
+                    Some(Enabled),
+                    Some(Disabled),
+                    None,
+                    None,
+                    Some(Deregistering),
+                ],
             ),
             (
                 Live,
-                [None, Some(Live), Some(Live), Some(Live), Some(Closing)],
+                [
+                    None,
+                    Some(Live),
+                    Some(Live),
+                    Some(Live),
+                    Some(Deregistering),
+                ],
             ),
             (
                 Enabled,
-                [None, None, Some(Enabled), Some(Enabled), Some(Closing)],
+                [
+                    None,
+                    None,
+                    Some(Enabled),
+                    Some(Enabled),
+                    Some(Deregistering),
+                ],
             ),
-            (Closing, [None, None, None, None, None]),
+            (Deregistering, [None, None, None, None, None]),
         ]
     };
 
@@ -155,17 +173,18 @@ mod tests {
     use std::fmt::Debug;
 
     fn draw<S: Debug + Copy + PartialEq, const N: usize>(
+        width: usize,
         events: [&str; N],
         table: &[(S, [Option<S>; N])],
     ) -> String {
-        let mut text = format!("{:9}", "");
-        text.extend(events.map(|event| format!("{event:9}")));
+        let mut text = format!("{:width$}", "");
+        text.extend(events.map(|event| format!("{event:width$}")));
         for (state, row) in table {
             text = text.trim_end().to_owned();
-            text.push_str(&format!("\n{:9}", format!("{state:?}")));
+            text.push_str(&format!("\n{:width$}", format!("{state:?}")));
             for cell in row {
                 let cell = cell.map_or("-".to_owned(), |to| format!("{to:?}"));
-                text.push_str(&format!("{cell:9}"));
+                text.push_str(&format!("{cell:width$}"));
             }
         }
         text.trim_end().to_owned()
@@ -173,13 +192,14 @@ mod tests {
 
     #[test]
     fn the_life_of_a_region() {
-        let events = ["enable", "tie", "access", "bind", "close"];
-        let expected = "         enable   tie      access   bind     close
-Disabled Enabled  Disabled -        -        Closing
-Live     -        Live     Live     Live     Closing
-Enabled  -        -        Enabled  Enabled  Closing
-Closing  -        -        -        -        -";
-        assert_eq!(draw(events, &RegionState::TABLE), expected);
+        let events = ["enable", "bind", "access", "bind window", "deregister"];
+        let expected =
+            "              enable        bind          access        bind window   deregister
+Disabled      Enabled       Disabled      -             -             Deregistering
+Live          -             Live          Live          Live          Deregistering
+Enabled       -             -             Enabled       Enabled       Deregistering
+Deregistering -             -             -             -             -";
+        assert_eq!(draw(14, events, &RegionState::TABLE), expected);
         for (place, (state, _)) in RegionState::TABLE.iter().enumerate() {
             assert_eq!(*state as usize, place);
         }
@@ -192,11 +212,11 @@ Closing  -        -        -        -        -";
 Unbound  Bound    Unbound  -        Unbound  Closed
 Bound    Bound    Unbound  -        Unbound  Closed
 Closed   -        -        -        -        -";
-        assert_eq!(draw(events, &WindowState::DEVICE_KEYS), device);
+        assert_eq!(draw(9, events, &WindowState::DEVICE_KEYS), device);
         let type2 = "         bind     nothing  invalid. revoke   close
 Unbound  Bound    -        Unbound  Unbound  Closed
 Bound    -        -        Unbound  Unbound  Closed
 Closed   -        -        -        -        -";
-        assert_eq!(draw(events, &WindowState::TYPE2), type2);
+        assert_eq!(draw(9, events, &WindowState::TYPE2), type2);
     }
 }

@@ -60,10 +60,10 @@ fn check_all_the_time(
 }
 
 /// Waits, as an owner does before it reuses the memory.
-fn wait_for(mut closing: Deregistering<'_>, section: &SectionLock<Section>) {
-    section.drain_section(&mut closing);
-    while let Err(busy) = closing.finish() {
-        closing = busy;
+fn wait_for(mut deregistering: Deregistering<'_>, section: &SectionLock<Section>) {
+    section.drain_section(&mut deregistering);
+    while let Err(busy) = deregistering.finish() {
+        deregistering = busy;
         thread::yield_now();
     }
 }
@@ -110,11 +110,11 @@ fn memory_is_the_owners_when_its_close_is_drained() {
                     if round % 4 == 0 {
                         thread::yield_now();
                     }
-                    let closing = match with_lock {
+                    let deregistering = match with_lock {
                         true => table.deregister(region.id),
                         false => table.deregister_into(&magazine, region.id),
                     };
-                    wait_for(closing.unwrap(), section);
+                    wait_for(deregistering.unwrap(), section);
                     arena.used[slot].store(FREE, Ordering::Release);
                 }
             })

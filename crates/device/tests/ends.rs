@@ -285,8 +285,8 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
 /// Deregistering a region cuts off the peer that knows its addresses and does not respond, and no other: requests to
 /// another, slow peer arrive.
 #[test]
-fn closing_a_region_cuts_off_only_who_was_told_of_it() {
-    const TEST: &str = "closing_a_region_cuts_off_only_who_was_told_of_it";
+fn deregistering_cuts_off_only_peers_that_got_the_address() {
+    const TEST: &str = "deregistering_cuts_off_only_peers_that_got_the_address";
     if role().is_some() {
         return target();
     }

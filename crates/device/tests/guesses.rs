@@ -142,7 +142,10 @@ fn the_count_of_a_process_survives_reconnecting() {
     let words = format!("PID {attacker_pid} (user {}) has tried ", known.uid);
     assert!(first.sentence.starts_with(&words), "{first:?}");
     assert!(first.sentence.contains("were never issued"), "{first:?}");
-    assert!(first.sentence.contains("held back"), "{first:?}");
+    assert!(
+        first.sentence.contains("its requests are paused"),
+        "{first:?}"
+    );
     assert_eq!(second.pid, Some(other_pid));
     assert_eq!(second.pauses, 0.into(), "{second:?}");
     assert_eq!(second.tried, 1.into(), "{second:?}");

@@ -187,7 +187,7 @@ fn a_lease_ends_with_its_region() {
 /// A region is deregistered while a peer writes to it as fast as it can: nothing is written after the call returns, the peer
 /// gets an error, and neither side hangs.
 #[test]
-fn closing_a_region_under_fire() {
+fn deregistering_under_fire() {
     if role().is_some() {
         let side = Side::open();
         for round in 0.. {
@@ -236,7 +236,7 @@ fn closing_a_region_under_fire() {
     let side = Side::open();
     let listener = side.listen();
     let peer = Peer::start(
-        "closing_a_region_under_fire",
+        "deregistering_under_fire",
         "target",
         listener.local_address(),
     );

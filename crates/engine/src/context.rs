@@ -64,8 +64,8 @@ pub(crate) struct Context<M> {
     pub(crate) now: u64,
     /// Queue pairs that may be able to send again.
     pub(crate) ready: Vec<u32>,
-    /// Completion queues that overran and whose queue pairs have not been notified.
-    pub(crate) broken: Vec<CqId>,
+    /// Completion queues that overran and whose queue pairs have not failed yet.
+    pub(crate) overrun_cqs: Vec<CqId>,
     /// Local members of multicast groups, and the other destinations of datagrams to a group.
     pub(crate) members: HashMap<Group, Vec<QpId>>,
     pub(crate) destinations: HashMap<Group, Destinations>,
@@ -94,7 +94,7 @@ impl<M> Context<M> {
             timers: Timers::new(),
             now: 0,
             ready: Vec::new(),
-            broken: Vec::new(),
+            overrun_cqs: Vec::new(),
             members: HashMap::new(),
             destinations: HashMap::new(),
             routes: HashMap::new(),
@@ -173,7 +173,7 @@ impl<M> Context<M> {
             Pushed::Overrun => {
                 self.events
                     .push_back(Event::Async(AsyncEvent::CqOverrun(cq)));
-                self.broken.push(cq);
+                self.overrun_cqs.push(cq);
             }
             Pushed::Broken => {}
         }

@@ -118,7 +118,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.link_down(id, reason);
             progress.did = true;
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
     }
 
     /// Resumes the queue pairs that waited for room on a link, in turn.

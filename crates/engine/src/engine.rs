@@ -557,16 +557,16 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.poll_event()
     }
 
-    /// Moves the queue pairs of broken completion queues to the error state.
+    /// Moves the queue pairs of completion queues that overran to the error state.
     #[inline]
-    pub(crate) fn settle_broken(&mut self) {
-        while let Some(cq) = self.x.broken.pop() {
-            self.break_users(cq);
+    pub(crate) fn fail_users_of_overrun_cqs(&mut self) {
+        while let Some(cq) = self.x.overrun_cqs.pop() {
+            self.fail_users(cq);
         }
     }
 
     #[cold]
-    fn break_users(&mut self, cq: CqId) {
+    fn fail_users(&mut self, cq: CqId) {
         for index in 0..self.qps.bound() {
             let Some(qp) = self.qps.at_mut(index) else {
                 continue;

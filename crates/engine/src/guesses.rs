@@ -95,7 +95,7 @@ impl std::fmt::Display for Guesser {
             let pause = std::time::Duration::from_nanos(self.pause);
             write!(
                 f,
-                "; its requests are held back, {pause:?} after the last one"
+                "; its requests are paused for {pause:?} after the last guess"
             )?;
         }
         Ok(())

@@ -57,7 +57,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         self.forget_link(link);
         self.send_ready(&mut Progress::default());
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
         Some(link_state.link)
     }
 
@@ -135,7 +135,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         {
             self.x.give_up(qp, Status::RetryExceeded);
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
     }
 
     /// Sends or drops the datagrams that wait for the link to a queue pair.
@@ -158,7 +158,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
             send_queued(&mut self.x, &mut self.links, qp);
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
     }
 
     /// Rings the doorbell of a link after a send outside `drive`.
@@ -166,7 +166,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if let Some(link_state) = self.links.get_mut(link) {
             link_state.link.flush();
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
     }
 
     /// Whether anything on a link is waiting to be taken. Cheap, and takes no lock.

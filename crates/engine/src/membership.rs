@@ -58,7 +58,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 send_queued(&mut self.x, &mut self.links, qp);
             }
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
     }
 
     /// Adds a flow to a raw queue pair. If the queue pair is a member of the [wire](Group::Wire), it then takes the

@@ -58,7 +58,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             let id = qp.id;
             self.send_otherwise(id, request);
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         qp.rq.push(request);
         if qp.state == QpState::Error && qp.rq.take(&mut qp.resp.recv) {
             self.x.fail_receive(qp, Status::Flushed, 0);
-            self.settle_broken();
+            self.fail_users_of_overrun_cqs();
         }
         Ok(())
     }

@@ -155,7 +155,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 self.x.push_recv_completion(cq, entry, true);
             }
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
         Ok(())
     }
 

@@ -46,7 +46,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         });
         // Failing a queue pair adds nothing to this list.
         self.x.timers.watched = watched;
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
     }
 }
 

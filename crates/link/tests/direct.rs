@@ -105,12 +105,29 @@ fn atomics_count() {
     assert_eq!(s.byte(8), 9);
     assert!(matches!(
         map.fetch_add(12, 1),
-        Err(DirectError::Misaligned(12))
+        Err(DirectError::Misaligned { offset: 12, address }) if address % 8 == 4
     ));
     assert!(matches!(
         map.fetch_add(4096, 1),
         Err(DirectError::OutOfRange { .. })
     ));
+}
+
+/// In a lease that does not begin at a multiple of 8, a multiple of 8 is not a valid offset for an atomic.
+#[test]
+fn a_misaligned_atomic_is_refused_by_its_address() {
+    let s = setup(4096, Sharing::ReadWrite);
+    let (_, mut map) = s.lease(4, 64, true);
+    assert_eq!(map.fetch_add(4, 5).unwrap(), 0);
+    assert_eq!(s.byte(8), 5);
+    let refused = map.fetch_add(8, 1).unwrap_err();
+    let DirectError::Misaligned { offset: 8, address } = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(address % 8, 4);
+    let sentence =
+        format!("atomics need an address that is a multiple of 8, but offset 8 is at {address:#x}");
+    assert_eq!(refused.to_string(), sentence);
 }
 
 #[test]

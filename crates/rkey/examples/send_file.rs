@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::Instant;
 
 /// The size of one write, in bytes.
-const PIECE: usize = 1 << 20;
+const BLOCK: usize = 1 << 20;
 /// The number of writes in flight.
 const DEPTH: usize = 4;
 
@@ -76,23 +76,23 @@ fn send(file: &Path, copy: &Path) -> anyhow::Result<()> {
 
     let local = device
         .domain()?
-        .register(vec![0u8; PIECE * DEPTH], Access::empty())?;
+        .register(vec![0u8; BLOCK * DEPTH], Access::empty())?;
     let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
         "{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
     )?);
     let started = Instant::now();
     let (mut sum, mut sent) = (FNV, 0u64);
-    let mut piece = vec![0u8; PIECE];
+    let mut block = vec![0u8; BLOCK];
     let mut in_flight = VecDeque::new();
     while sent < bytes {
         if in_flight.len() == DEPTH {
             wait_for(&mut in_flight, &bar)?;
         }
-        let len = piece.len().min((bytes - sent) as usize);
-        file.read_exact(&mut piece[..len])?;
-        sum = fnv(sum, &piece[..len]);
-        let place = (sent / PIECE as u64 % DEPTH as u64) * PIECE as u64;
-        local.write(place, &piece[..len])?;
+        let len = block.len().min((bytes - sent) as usize);
+        file.read_exact(&mut block[..len])?;
+        sum = fnv(sum, &block[..len]);
+        let place = (sent / BLOCK as u64 % DEPTH as u64) * BLOCK as u64;
+        local.write(place, &block[..len])?;
         in_flight.push_back((
             len,
             peer.write(&local, place..place + len as u64, &key, sent)?,

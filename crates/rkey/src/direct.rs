@@ -150,10 +150,7 @@ impl From<DirectError> for Error {
             DirectError::ReadOnly => {
                 Self::Rights("the memory was mapped for reading; the key has no write right".into())
             }
-            DirectError::Misaligned(offset) => Self::Misaligned {
-                offset,
-                address: offset,
-            },
+            DirectError::Misaligned { offset, address } => Self::Misaligned { offset, address },
             other => Self::Device(other.into()),
         }
     }

@@ -177,7 +177,7 @@ fn nothing_and_nonsense_cannot_be_registered() {
 }
 
 #[test]
-fn words_are_read_and_updated_in_one_piece() {
+fn words_are_read_and_updated_whole() {
     let domain = device().domain().unwrap();
     let region = domain.register(vec![0u64; 4], ALL).unwrap();
     region.store_u64(8, 41).unwrap();

@@ -24,7 +24,7 @@ mod words {
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub enum No {
         NoSuchDomain, NoSuchRegion, NoSuchWindow, Busy, Limit, Empty, AddressWraps, AccessNeeds, KeyTaken, KeyReserved,
-        AlreadyEnabled, AlreadyTied, NeedsEndpoint, ForeignKey, StillBound, ZeroLength, NotRemote, ZeroBasedWindow,
+        AlreadyEnabled, AlreadyBound, NeedsEndpoint, ForeignKey, StillBound, ZeroLength, NotRemote, ZeroBasedWindow,
         ZeroBasedRegion, KeyAndQpNeeded, RegionLacks,
         UnknownKey, Stale, LocalKey, RemoteKey, OtherDomain, Disabled, Unbound, WrongEndpoint, Right, Wraps, OutOfRange,
         CrossesSegments, Misaligned, NotAWindow, WindowKind,
@@ -70,7 +70,7 @@ mod words {
     #[derive(Clone, Default, Debug)]
     pub(crate) struct Region {
         pub open: bool, pub domain: usize, pub access: u32, pub disabled: bool, pub was_enabled: bool, pub needs_endpoint: bool, pub bytes: Vec<Byte>,
-        pub one_piece_only: bool, pub endpoint: Option<u32>, pub counter: Option<u32>, pub requested: Option<u64>,
+        pub one_segment_only: bool, pub endpoint: Option<u32>, pub counter: Option<u32>, pub requested: Option<u64>,
     }
     #[derive(Clone, Default, Debug)]
     pub(crate) struct Window {
@@ -93,15 +93,15 @@ fn need(condition: bool, no: No) -> Result<(), No> {
 }
 
 /// The memory addresses of the requested bytes, if all of them exist.
-fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<Vec<Byte>, No> {
+fn select(bytes: &[Byte], addr: u64, len: u64, one_segment_only: bool) -> Result<Vec<Byte>, No> {
     need(u128::from(addr) + u128::from(len) <= u128::from(u64::MAX), No::Wraps)?;
     let names = || bytes.iter().map(|byte| byte.named);
     let near = Some(addr) >= names().min() && Some(addr + len - 1) <= names().max();
-    let outside = if one_piece_only && near { No::CrossesSegments } else { No::OutOfRange };
+    let outside = if one_segment_only && near { No::CrossesSegments } else { No::OutOfRange };
     // The bytes are in the list in the order of the request.
     let asked_for = |row: &&[Byte]| {
         let one = row.iter().all(|byte| byte.segment == row[0].segment);
-        (one || !one_piece_only) && row.iter().zip(addr..).all(|(byte, named)| byte.named == named)
+        (one || !one_segment_only) && row.iter().zip(addr..).all(|(byte, named)| byte.named == named)
     };
     bytes.windows(len as usize).find(asked_for).map(<[Byte]>::to_vec).ok_or(outside)
 }
@@ -185,10 +185,10 @@ impl Model {
         self.domain(ask.domain)?;
         let (domain, needs_endpoint) = (ask.domain, ask.needs_endpoint);
         let disabled = ask.disabled || needs_endpoint;
-        let one_piece_only = ask.addressing == Addressing::Virtual && ask.ranges.len() > 1;
+        let one_segment_only = ask.addressing == Addressing::Virtual && ask.ranges.len() > 1;
         let requested = ask.requested.filter(|_| access & right::REMOTE != 0);
         let rest = Region { open: true, ..Region::default() };
-        self.admit(Region { domain, access, disabled, needs_endpoint, bytes, one_piece_only, requested, ..rest })
+        self.admit(Region { domain, access, disabled, needs_endpoint, bytes, one_segment_only, requested, ..rest })
     }
 
     /// Changes a region; returns the number of the region that replaces it.
@@ -203,7 +203,7 @@ impl Model {
         self.domain(new.domain)?;
         new.access = access.unwrap_or(new.access);
         new.bytes = bytes.unwrap_or(new.bytes);
-        new.one_piece_only = ranges.map_or(new.one_piece_only, |(r, how)| how == Addressing::Virtual && r.len() > 1);
+        new.one_segment_only = ranges.map_or(new.one_segment_only, |(r, how)| how == Addressing::Virtual && r.len() > 1);
         new.requested = new.requested.filter(|_| new.access & right::REMOTE != 0);
         // The old region ends when the new one begins.
         self.regions[region].open = false;
@@ -222,11 +222,11 @@ impl Model {
     }
 
     /// Binds an endpoint (or a counter) to a region, or removes that binding.
-    pub fn tie(&mut self, region: usize, endpoint: bool, to: Option<u32>) -> Result<(), No> {
+    pub fn bind_region(&mut self, region: usize, endpoint: bool, to: Option<u32>) -> Result<(), No> {
         let it = self.region(region)?;
         need(to.is_none() || !it.was_enabled, No::AlreadyEnabled)?;
         let place = if endpoint { &mut it.endpoint } else { &mut it.counter };
-        need(to.is_none() || place.is_none() || *place == to, No::AlreadyTied)?;
+        need(to.is_none() || place.is_none() || *place == to, No::AlreadyBound)?;
         *place = to;
         Ok(())
     }
@@ -321,7 +321,7 @@ impl Model {
             need(region.bytes[0].named != 0, No::ZeroBasedRegion)?;
         }
         let wraps_is_outside = |no| if no == No::Wraps { No::OutOfRange } else { no };
-        let mut bytes = select(&region.bytes, ask.range.0, ask.range.1, region.one_piece_only).map_err(wraps_is_outside)?;
+        let mut bytes = select(&region.bytes, ask.range.0, ask.range.1, region.one_segment_only).map_err(wraps_is_outside)?;
         for (byte, number) in bytes.iter_mut().zip(0..) {
             byte.named = if ask.zero_based { number } else { byte.named };
         }
@@ -387,7 +387,7 @@ impl Model {
             need(!it.disabled, No::Disabled)?;
             need(!it.needs_endpoint || local || it.endpoint == qp, No::WrongEndpoint)?;
             need(it.access & access == access, No::Right)?;
-            return aligned(&select(&it.bytes, addr, len, it.one_piece_only)?, access);
+            return aligned(&select(&it.bytes, addr, len, it.one_segment_only)?, access);
         }
         let it = &self.windows[number];
         need(it.domain == domain, No::OtherDomain)?;

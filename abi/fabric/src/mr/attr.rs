@@ -268,14 +268,14 @@ unsafe fn av_keys(
 /// a range ends at the end of user memory.
 #[inline]
 pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
-    let range = |piece: &iovec| {
-        VaRange::new(piece.iov_base as u64, piece.iov_len as u64)
+    let range = |segment: &iovec| {
+        VaRange::new(segment.iov_base as u64, segment.iov_len as u64)
             .filter(|range| !range.is_empty())
             .and_then(|range| match range.start() < ADDRESSES {
                 true => VaRange::new(range.start(), range.len().min(ADDRESSES - range.start())),
                 false => Some(range),
             })
-            .ok_or_else(|| no_range(piece))
+            .ok_or_else(|| no_range(segment))
     };
     match iov {
         [] => Err(FiError::INVAL),
@@ -285,10 +285,10 @@ pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
 }
 
 #[cold]
-fn no_range(piece: &iovec) -> FiError {
+fn no_range(segment: &iovec) -> FiError {
     FiError::INVAL.because(format_args!(
         "cannot register {} B from {:p}: the range must not be empty or wrap past the last address",
-        piece.iov_len, piece.iov_base
+        segment.iov_len, segment.iov_base
     ))
 }
 

@@ -88,7 +88,7 @@ impl Watched for Mr {
         let is_bound = |bound: &Arc<Counter>| bound.number() == counter;
         if state.counter.as_ref().is_some_and(is_bound) {
             state.counter = None;
-            untie(self, |table, id| table.unbind_counter(id));
+            unbind(self, |table, id| table.unbind_counter(id));
             count(self, &mut state);
         }
     }
@@ -97,7 +97,7 @@ impl Watched for Mr {
         let mut state = self.state.lock();
         if state.endpoint == Some(endpoint) {
             state.endpoint = None;
-            untie(self, |table, id| table.unbind_endpoint(id));
+            unbind(self, |table, id| table.unbind_endpoint(id));
         }
     }
 
@@ -139,7 +139,7 @@ pub(super) fn count(mr: &Mr, state: &mut State) {
 
 fn stop_counting(mr: &Mr, state: &mut State) {
     if std::mem::take(&mut state.counted) {
-        untie(mr, |table, id| table.unbind_counter(id));
+        unbind(mr, |table, id| table.unbind_counter(id));
     }
 }
 
@@ -148,22 +148,22 @@ fn stop_counting(mr: &Mr, state: &mut State) {
 pub(super) fn release(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.counter.is_some() {
-        lenient::unless_strict(&lenient::TIED_COUNTER, FiError::BUSY)?;
+        lenient::unless_strict(&lenient::BOUND_COUNTER, FiError::BUSY)?;
     }
     if state.endpoint.is_some() && mr.domain.version < version(2, 0) {
-        lenient::unless_strict(&lenient::TIED_ENDPOINT, FiError::BUSY)?;
+        lenient::unless_strict(&lenient::BOUND_ENDPOINT, FiError::BUSY)?;
     }
     if state.counter.take().is_some() {
-        untie(mr, |table, id| table.unbind_counter(id));
+        unbind(mr, |table, id| table.unbind_counter(id));
     }
     if state.endpoint.take().is_some() {
-        untie(mr, |table, id| table.unbind_endpoint(id));
+        unbind(mr, |table, id| table.unbind_endpoint(id));
     }
     stop_counting(mr, &mut state);
     Ok(())
 }
 
-fn untie(
+fn unbind(
     mr: &Mr,
     how: impl Fn(
         &rkey_device::core::Protection,

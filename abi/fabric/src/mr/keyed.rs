@@ -109,8 +109,8 @@ impl Mr {
                 .copied()
                 .filter(|_| state.counted),
         };
-        let tied = state.counter.is_some() || state.endpoint.is_some();
-        let disabled = tied || state.unbacked;
+        let bound = state.counter.is_some() || state.endpoint.is_some();
+        let disabled = bound || state.unbacked;
         let spec = RegionSpec {
             peer: copies.keys.peer.as_ref().map(|peer| peer.number),
             ..copies.shape.spec(pd.id, &self.ranges, disabled)
@@ -124,7 +124,7 @@ impl Mr {
             if let Some(number) = state.endpoint {
                 device.bind_endpoint(region.id, number)?;
             }
-            if tied && !state.unbacked {
+            if bound && !state.unbacked {
                 device.enable_region(region.id)?;
             }
             Ok(())

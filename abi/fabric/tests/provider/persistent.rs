@@ -97,8 +97,8 @@ fn map_file(file: &File, len: usize, sharing: i32) -> usize {
     at as usize
 }
 
-/// Writes equal segments in one message; returns 0, the error of the completion, or that of the call.
-fn write_pieces(
+/// Writes equal parts of `bytes` to several remote ranges in one message; returns 0, the error of the completion, or that of the call.
+fn write_ranges(
     a: &Side,
     b: &Side,
     peer: u64,
@@ -140,14 +140,14 @@ fn a_committed_write_is_in_the_file_when_it_completes() {
     let file = Mapped::new("committed", 3, libc::MAP_SHARED);
     let mr = b.reg_at(file.at, file.len, REMOTE, 1, FI_RMA_PMEM).unwrap();
     // Without a commit the kernel delays writing the pages, so the check below means something.
-    assert_eq!(write_pieces(&a, &b, peer, &[1; 16], &[(0, 1)], 0), 0);
+    assert_eq!(write_ranges(&a, &b, peer, &[1; 16], &[(0, 1)], 0), 0);
     assert_ne!(file.dirty(), 0);
     let bytes: Vec<u8> = (0..2 * PAGE).map(|n| n as u8 | 1).collect();
     for (round, places) in [vec![(100, 1)], vec![(0, 1), (2 * PAGE as u64, 1)]]
         .into_iter()
         .enumerate()
     {
-        let code = write_pieces(&a, &b, peer, &bytes, &places, FI_COMMIT_COMPLETE);
+        let code = write_ranges(&a, &b, peer, &bytes, &places, FI_COMMIT_COMPLETE);
         assert_eq!(code, 0, "round {round}");
         assert_eq!(file.dirty(), 0, "round {round}: KiB not in the file");
     }
@@ -167,7 +167,7 @@ fn only_regions_registered_as_persistent_are_committed() {
         .reg_at(file.at, PAGE, FI_REMOTE_READ, 3, FI_RMA_PMEM)
         .unwrap();
     let write =
-        |places: &[(u64, u64)]| write_pieces(&a, &b, peer, &[7; 16], places, FI_COMMIT_COMPLETE);
+        |places: &[(u64, u64)]| write_ranges(&a, &b, peer, &[7; 16], places, FI_COMMIT_COMPLETE);
     assert_eq!(write(&[(0, 2)]), 0);
     assert_eq!(write(&[(0, 1)]), libc::EINVAL, "not persistent");
     assert_eq!(write(&[(0, 3)]), libc::EACCES);
@@ -243,7 +243,7 @@ fn a_commit_needs_the_capability_and_a_write() {
         ..Wish::default()
     };
     let (a, b, peer) = pair(&wish);
-    let refused = write_pieces(&a, &b, peer, &[1; 4], &[(0, 1)], FI_COMMIT_COMPLETE);
+    let refused = write_ranges(&a, &b, peer, &[1; 4], &[(0, 1)], FI_COMMIT_COMPLETE);
     assert_eq!(refused, -libc::EOPNOTSUPP);
     let (a, _, peer) = pair(&Wish::default());
     let mut bytes = [0u8; 4];

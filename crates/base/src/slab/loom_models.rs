@@ -186,7 +186,7 @@ fn two_claims_from_one_list() {
     });
 }
 
-/// Either the pin fails, or the slot is not reclaimed.
+/// Either the pin fails, or the slot is not claimed again.
 #[test]
 fn pin_against_reclaim() {
     loom::model(|| {
@@ -200,7 +200,7 @@ fn pin_against_reclaim() {
                 }
             })
         };
-        if let Some(claimed) = slab.reclaim(0, 0, 1) {
+        if let Some(claimed) = slab.retire_and_claim(0, 0, 1) {
             claimed.memory.with_mut(|_| ());
             claimed.name.store(11, Ordering::Relaxed);
             claimed.publish();
@@ -210,16 +210,16 @@ fn pin_against_reclaim() {
     });
 }
 
-/// If one thread holds a slot and another reclaims it, one is first, and the other fails.
+/// If one thread holds a slot and another retires and claims it, one is first, and the other fails.
 #[test]
-fn hold_against_reclaim() {
+fn hold_against_retire_and_claim() {
     loom::model(|| {
         let slab = live_slab();
         let holder = {
             let slab = Arc::clone(&slab);
             thread::spawn(move || slab.hold(0, 0))
         };
-        let reclaimed = slab.reclaim(0, 0, 1).is_some();
-        assert!(reclaimed ^ holder.join().unwrap());
+        let claimed_again = slab.retire_and_claim(0, 0, 1).is_some();
+        assert!(claimed_again ^ holder.join().unwrap());
     });
 }

@@ -243,31 +243,36 @@ fn only_an_idle_slot_is_reclaimed() {
     let claimed = slab.claim_from(&mut free).unwrap();
     let index = claimed.index();
     claimed.publish();
-    assert!(slab.reclaim(index, 1, 2).is_none(), "another generation");
+    assert!(
+        slab.retire_and_claim(index, 1, 2).is_none(),
+        "another generation"
+    );
     let pin = slab.pin(index, 0).unwrap();
-    assert!(slab.reclaim(index, 0, 1).is_none(), "pinned");
+    assert!(slab.retire_and_claim(index, 0, 1).is_none(), "pinned");
     drop(pin);
     assert!(slab.hold(index, 0) && !slab.hold(index, 1));
-    assert!(slab.reclaim(index, 0, 1).is_none(), "held");
+    assert!(slab.retire_and_claim(index, 0, 1).is_none(), "held");
     assert!(slab.pin(index, 0).is_some() && slab.look(index).unwrap().is_live(0));
     slab.unhold(index, 1);
     assert!(
-        slab.reclaim(index, 0, 1).is_none(),
+        slab.retire_and_claim(index, 0, 1).is_none(),
         "another generation's hold"
     );
     slab.unhold(index, 0);
-    drop(slab.reclaim(index, 0, 1).unwrap());
+    drop(slab.retire_and_claim(index, 0, 1).unwrap());
     assert_eq!(slab.peek(index), Some((1, State::Claimed)));
     assert!(!slab.hold(index, 0) && slab.pin(index, 0).is_none());
     assert!(slab.claimed(index, 0).is_none());
 
     slab.claimed(index, 1).unwrap().publish_held();
-    assert!(slab.reclaim(index, 1, 2).is_none());
+    assert!(slab.retire_and_claim(index, 1, 2).is_none());
     let retired = slab.retire(index, 1).unwrap();
     retired.revive(true).unwrap();
-    assert!(slab.reclaim(index, 1, 2).is_none());
+    assert!(slab.retire_and_claim(index, 1, 2).is_none());
     slab.unhold(index, 1);
-    slab.reclaim(index, 1, 2).unwrap().release_to(&mut free);
+    slab.retire_and_claim(index, 1, 2)
+        .unwrap()
+        .release_to(&mut free);
     assert_eq!((slab.peek(index), free.used()), (Some((2, State::Free)), 0));
     let again = slab.claim_from(&mut free).unwrap();
     assert_eq!((again.index(), again.generation()), (index, 2));

@@ -140,10 +140,10 @@ impl Visit<'_> {
     fn write_small(&self) -> anyhow::Result<String> {
         let bytes = pattern(4, 1000 * 24);
         let mut last = None;
-        for (piece, number) in bytes.chunks_exact(24).zip(0u64..) {
+        for (part, number) in bytes.chunks_exact(24).zip(0u64..) {
             last = Some(
                 self.connection
-                    .write_bytes(piece, &self.key, 4096 + number * 24)?,
+                    .write_bytes(part, &self.key, 4096 + number * 24)?,
             );
         }
         // They complete in order, so waiting for the last one is enough.

@@ -17,7 +17,7 @@ pub(crate) fn core_no(error: &CoreError) -> No {
         CoreError::KeyReserved(_) => No::KeyReserved,
         CoreError::DomainBusy { .. } | CoreError::RegionBusy { .. } => No::Busy,
         CoreError::AlreadyEnabled(_) => No::AlreadyEnabled,
-        CoreError::AlreadyTied { .. } => No::AlreadyTied,
+        CoreError::AlreadyBound { .. } => No::AlreadyBound,
         CoreError::NeedsEndpoint(_) => No::NeedsEndpoint,
         CoreError::Null(_) => unreachable!("the generator makes no null regions"),
     }
@@ -65,7 +65,7 @@ pub(crate) fn denial_no(denial: &Denial) -> No {
         Reason::Misaligned => No::Misaligned,
         Reason::NotAWindow => No::NotAWindow,
         Reason::WindowKind(_) => No::WindowKind,
-        Reason::Closing
+        Reason::Deregistering
         | Reason::OtherPeer
         | Reason::QueuePair { .. }
         | Reason::Fault { .. }

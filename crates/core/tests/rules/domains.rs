@@ -55,8 +55,8 @@ fn the_regions_of_the_program_are_counted() {
         domain: Some(other),
         ..Change::default()
     };
-    let (first, closing) = table.reregister(first.id, &there).unwrap();
-    closing.finish().unwrap();
+    let (first, deregistering) = table.reregister(first.id, &there).unwrap();
+    deregistering.finish().unwrap();
     let changing = table.change_region(second.id, &there).unwrap();
     assert_eq!(changing.finish().unwrap().id, second.id);
     assert_eq!(counts(), [1, 0]);

@@ -70,6 +70,6 @@ impl Fixture {
     pub(crate) fn close(&self) -> Result<(), CoreError> {
         self.table
             .deregister(self.region.id)
-            .map(|closing| closing.finish().unwrap())
+            .map(|deregistering| deregistering.finish().unwrap())
     }
 }

@@ -22,8 +22,8 @@ fn register(
 }
 
 fn close(table: &Protection, magazine: &Magazine, region: Region) {
-    let closing = table.deregister_into(magazine, region.id);
-    closing.unwrap().finish().unwrap();
+    let deregistering = table.deregister_into(magazine, region.id);
+    deregistering.unwrap().finish().unwrap();
 }
 
 fn reason(table: &Protection, domain: DomainId, key: WireKey) -> Option<Reason> {
@@ -189,10 +189,10 @@ fn revoking_ends_what_is_bound_with_a_magazine_too() {
             table.bind_counter(region.id, 5).unwrap();
             table.bind_endpoint(region.id, 1).unwrap();
         }
-        let closing = table
+        let deregistering = table
             .revoke_and_deregister_into(&magazine, region.id)
             .unwrap();
-        closing.finish().unwrap();
+        deregistering.finish().unwrap();
         let stale = reason(&table, domain, WireKey::Device(region.key));
         assert!(matches!(stale, Some(Reason::StaleKey { .. })), "{stale:?}");
         assert_eq!(table.forget_endpoint(1), 0, "nothing is bound to it");

@@ -1,8 +1,8 @@
 //! The rules of the core, one object after the other.
 
 mod across;
-mod bonds;
-mod closing;
+mod bindings;
+mod deregistering;
 mod domains;
 mod fixture;
 mod keys;

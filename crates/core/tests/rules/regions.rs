@@ -221,7 +221,7 @@ fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
 }
 
 /// A region of two segments that meet at offset 12, addressed from zero.
-fn two_pieces() -> (Protection, DomainId, Key) {
+fn two_segments() -> (Protection, DomainId, Key) {
     let (table, domain) = table();
     let segments = [range(0x1000, 12), range(0x9000, 12)];
     let spec = RegionSpec {
@@ -233,16 +233,16 @@ fn two_pieces() -> (Protection, DomainId, Key) {
 }
 
 #[test]
-fn an_atomic_inside_one_of_several_pieces_is_granted() {
-    let (table, domain, key) = two_pieces();
+fn an_atomic_inside_one_of_several_segments_is_granted() {
+    let (table, domain, key) = two_segments();
     let ask = |addr| remote(&table, domain, key, addr, 8, Operation::Atomic);
     assert_eq!(ask(0).unwrap().single(), Some(range(0x1000, 8)));
     assert_eq!(ask(12).unwrap().single(), Some(range(0x9000, 8)));
 }
 
 #[test]
-fn an_atomic_across_two_pieces_is_misaligned() {
-    let (table, domain, key) = two_pieces();
+fn an_atomic_across_two_segments_is_misaligned() {
+    let (table, domain, key) = two_segments();
     let ask = |operation| remote(&table, domain, key, 8, 8, operation);
     assert_eq!(ask(Operation::Atomic).unwrap_err(), Reason::Misaligned);
     assert_eq!(ask(Operation::Write).unwrap().spans().count(), 2);

@@ -259,7 +259,7 @@ fn an_unbind_looks_at_nothing_but_its_length() {
 
 /// A grant through a window delays the end of the region, even if the window is unbound meanwhile.
 #[test]
-fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
+fn a_grant_through_a_window_outlives_the_binding_not_the_region() {
     for kind in WindowKind::ALL {
         let it = Fixture::new();
         let window = it.window(kind);
@@ -274,10 +274,10 @@ fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
             .check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write)
             .unwrap();
         it.table.close_window(window.id).unwrap();
-        let closing = it.table.deregister(it.region.id).unwrap();
-        assert!(!closing.is_drained());
+        let deregistering = it.table.deregister(it.region.id).unwrap();
+        assert!(!deregistering.is_drained());
         drop(grant);
-        closing.finish().unwrap();
+        deregistering.finish().unwrap();
     }
 }
 
@@ -321,7 +321,7 @@ fn no_handle_of_a_region_names_a_window() {
             assert_eq!(answer, Ok(()));
             continue;
         }
-        let nothing = [Reason::UnknownKey, Reason::Closing];
+        let nothing = [Reason::UnknownKey, Reason::Deregistering];
         let stale = matches!(answer, Err(Reason::StaleKey { .. }));
         assert!(
             stale || nothing.iter().any(|no| answer.as_ref() == Err(no)),

@@ -73,9 +73,9 @@ impl Device {
         change: &Change<'_>,
     ) -> Result<Region, DeviceError> {
         self.check()?;
-        let (new, closing) = self.table().reregister(region.id, change)?;
-        let leased = closing.was_shared();
-        self.wait_until_unused(region, leased, closing);
+        let (new, deregistering) = self.table().reregister(region.id, change)?;
+        let leasable = deregistering.was_leasable();
+        self.wait_until_unused(region, leasable, deregistering);
         self.add_leasable(self.table().region_memory(new.id)?, &new);
         Ok(new)
     }
@@ -118,12 +118,12 @@ impl Device {
         if self.is_forked() {
             return Err(DeviceError::Forked);
         }
-        let closing = match self.magazine() {
+        let deregistering = match self.magazine() {
             Some(magazine) => self.table().deregister_into(&magazine, region.id),
             None => self.table().deregister(region.id),
         }?;
-        let leased = closing.was_shared();
-        self.wait_until_unused(region, leased, closing);
+        let leasable = deregistering.was_leasable();
+        self.wait_until_unused(region, leasable, deregistering);
         Ok(())
     }
 
@@ -151,14 +151,14 @@ impl Device {
         if self.is_forked() {
             return Err(DeviceError::Forked);
         }
-        let closing = match self.magazine() {
+        let deregistering = match self.magazine() {
             Some(magazine) => self
                 .table()
                 .revoke_and_deregister_into(&magazine, region.id),
             None => self.table().revoke_and_deregister(region.id),
         }?;
-        let leased = closing.was_shared();
-        self.wait_until_unused(region, leased, closing);
+        let leasable = deregistering.was_leasable();
+        self.wait_until_unused(region, leasable, deregistering);
         Ok(())
     }
 

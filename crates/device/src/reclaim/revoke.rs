@@ -60,7 +60,7 @@ impl Leases {
     }
 
     /// Forgets those of the leases that have no copy in progress. Returns whether none are left.
-    fn collect(&self, names: &HashSet<Name>) -> bool {
+    fn forget_ended(&self, names: &HashSet<Name>) -> bool {
         let mut rest = false;
         self.retain(|lease| {
             let out = names.contains(&lease.name()) && !lease.board.has_no_copy(lease.lease);
@@ -80,7 +80,7 @@ impl Leases {
     /// Waits until withdrawn leases have no copy in progress. Returns `false` if `patience` passed first.
     fn wait(&self, names: &HashSet<Name>, patience: Duration) -> bool {
         for _ in 0..SPINS {
-            if self.collect(names) {
+            if self.forget_ended(names) {
                 return true;
             }
             rkey_base::hint::pause();
@@ -88,7 +88,7 @@ impl Leases {
         let deadline = Instant::now() + patience;
         let mut backoff = Backoff::new();
         loop {
-            if self.collect(names) {
+            if self.forget_ended(names) {
                 return true;
             }
             if Instant::now() >= deadline {
@@ -113,7 +113,7 @@ impl Leases {
             lease.lost |= lease.link == link;
             true
         });
-        !self.collect(&names)
+        !self.forget_ended(&names)
     }
 
     /// Forgets leases of lost links whose copies have ended. Returns whether any are left.

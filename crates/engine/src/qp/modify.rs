@@ -29,7 +29,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if let Some(link) = link {
             self.after_post(link);
         }
-        self.settle_broken();
+        self.fail_users_of_overrun_cqs();
         Ok(())
     }
 }

@@ -131,7 +131,7 @@ fn guesses_over_one_connection_become_slow() {
     let told = attack.warnings();
     assert!(
         told[0].to_string().starts_with(
-            "PID 42 (user 1) has tried 65 keys that were never issued; its requests are held back"
+            "PID 42 (user 1) has tried 65 keys that were never issued; its requests are paused"
         ),
         "{}",
         told[0]

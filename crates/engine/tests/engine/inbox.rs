@@ -172,7 +172,10 @@ fn an_inbox_reaches_only_what_keys_allow() {
     assert_eq!(pair.nodes[1].bytes(32, 5), [3, 3, 3, 3, 0]);
     let refused = put(&mut pair, &[lost], 4);
     assert!(
-        matches!(refused[..], [Reason::StaleKey { .. } | Reason::Closing]),
+        matches!(
+            refused[..],
+            [Reason::StaleKey { .. } | Reason::Deregistering]
+        ),
         "{refused:?}"
     );
     let range = rkey_base::range::VaRange::new(first.addr, 1).unwrap();

@@ -279,7 +279,7 @@ fn local_rights_decide_at_home() {
 
 /// If a region is deregistered while a message is in flight, the rest of the message is refused.
 #[test]
-fn closing_a_region_stops_a_message_in_its_middle() {
+fn deregistering_stops_a_message_in_its_middle() {
     for remote_iovec in [false, true] {
         let caps = rkey_link::Capabilities {
             remote_iovec,

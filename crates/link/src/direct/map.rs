@@ -40,9 +40,17 @@ pub enum DirectError {
     /// The lease is for reading only.
     #[error("the lease is for reading only")]
     ReadOnly,
-    /// The word of an atomic is not aligned to 8 bytes in the owner's memory. Carries the offset of the access.
-    #[error("an atomic at offset {0}, which is not a multiple of 8")]
-    Misaligned(u64),
+    /// The address of an atomic is not a multiple of 8, here and in the owner's process.
+    #[error(
+        "atomics need an address that is a multiple of 8, but offset {offset} is at {address:#x}"
+    )]
+    Misaligned {
+        /// The offset of the access in the lease.
+        offset: u64,
+        /// The address of that offset in this process. Memory pages are mapped whole, so it is as far from a multiple
+        /// of 8 as the address in the owner's process.
+        address: u64,
+    },
     /// Local memory could not be accessed.
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -393,11 +401,9 @@ impl DirectMap {
     #[inline]
     fn check_atomic(&self, offset: u64) -> Result<(), DirectError> {
         self.check(offset, 8, true)?;
-        if !(self.start.addr() as u64)
-            .wrapping_add(offset)
-            .is_multiple_of(8)
-        {
-            return Err(DirectError::Misaligned(offset));
+        let address = (self.start.addr() as u64).wrapping_add(offset);
+        if !address.is_multiple_of(8) {
+            return Err(DirectError::Misaligned { offset, address });
         }
         Ok(())
     }

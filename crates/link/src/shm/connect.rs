@@ -79,7 +79,7 @@ pub(crate) fn map_segment(
             let segment = PeerSegment::map(segment, min, min + SLACK)?;
             Ok((segment, permit.map(PeerPermit::map).transpose()?))
         }
-        _ => Err(Malformed::new("neither a segment nor a segment and a permit").into()),
+        _ => Err(Malformed::new("descriptors other than a segment and at most one permit").into()),
     }
 }
 
@@ -155,7 +155,7 @@ impl Connector {
         let welcome: Welcome = hello::decode(body)?;
         let peer_geometry = Geometry::try_from(welcome.sizes)?;
         let (peer, None) = map_segment(packet.fds, peer_geometry)? else {
-            return Err(Malformed::new("an unusable permit").into());
+            return Err(Malformed::new("a permit from a responder").into());
         };
         let (Some(socket), Some(own)) = (self.socket.take(), self.own.take()) else {
             return Err(HandshakeError::Closed);

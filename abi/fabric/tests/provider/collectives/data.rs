@@ -266,10 +266,10 @@ fn lists_of_buffers_are_concatenated() {
             addr: at.wrapping_add(skip).cast(),
             count,
         };
-        let pieces = [ioc(source, 0, 1), ioc(source, 1, 5)];
+        let segments = [ioc(source, 0, 1), ioc(source, 1, 5)];
         let mut into = [ioc(result, 4, 2), ioc(result, 0, 4)];
         let it = MsgCollective {
-            msg_iov: pieces.as_ptr(),
+            msg_iov: segments.as_ptr(),
             desc: null_mut(),
             iov_count: 2,
             coll_addr: group[me].address(),

@@ -130,7 +130,7 @@ impl World {
             2 if self.random.one_in(3) => self.close_domain(),
             0..=6 => self.register(),
             7 => self.enable(),
-            8 => self.tie(),
+            8 => self.bind_region(),
             9 => self.reregister(),
             10 | 11 => self.deregister(),
             12 | 13 => self.create_window(),

@@ -102,9 +102,9 @@ impl World {
         let core = self
             .core
             .reregister(id, &change)
-            .map(|(region, mut closing)| {
-                self.section.drain_section(&mut closing);
-                closing.finish().unwrap();
+            .map(|(region, mut deregistering)| {
+                self.section.drain_section(&mut deregistering);
+                deregistering.finish().unwrap();
                 region
             });
         let model_ranges = new_ranges.then_some((&ranges[..], addressing));
@@ -135,7 +135,7 @@ impl World {
         self.same("enable", number, core, core_no, model);
     }
 
-    pub(super) fn tie(&mut self) {
+    pub(super) fn bind_region(&mut self) {
         let Some(number) = self.some_region() else {
             return;
         };
@@ -147,8 +147,8 @@ impl World {
             (false, Some(to)) => self.core.bind_counter(id, to),
             (false, None) => self.core.unbind_counter(id),
         };
-        let model = self.model.tie(number, endpoint, to);
-        self.same("tie", (number, endpoint, to), core, core_no, model);
+        let model = self.model.bind_region(number, endpoint, to);
+        self.same("bind region", (number, endpoint, to), core, core_no, model);
     }
 
     pub(super) fn deregister(&mut self) {
@@ -163,12 +163,12 @@ impl World {
             (Some(magazine), false) => self.core.deregister_into(magazine, id),
             (None, false) => self.core.deregister(id),
         };
-        let core = core.map(|mut closing| {
-            self.section.drain_section(&mut closing);
-            closing.finish().unwrap();
+        let core = core.map(|mut deregistering| {
+            self.section.drain_section(&mut deregistering);
+            deregistering.finish().unwrap();
         });
         let model = self.model.deregister(number, revoke);
-        self.same("close", (number, revoke), core, core_no, model);
+        self.same("deregister", (number, revoke), core, core_no, model);
     }
 
     fn some_ranges(&mut self) -> Vec<(u64, u64)> {

@@ -65,9 +65,9 @@ impl Node {
     /// Deregisters a region as a device does. Returns whether that finishes at once; it should, because no grant
     /// outlives a step of the engine.
     pub(crate) fn close(&mut self, region: &Region) -> bool {
-        let mut closing = self.protection.deregister(region.id).unwrap();
-        self.engine.drain_section(&mut closing);
-        closing.finish().is_ok()
+        let mut deregistering = self.protection.deregister(region.id).unwrap();
+        self.engine.drain_section(&mut deregistering);
+        deregistering.finish().is_ok()
     }
 
     pub(crate) fn register(&self, offset: u64, len: u64, access: Access) -> Region {

@@ -17,11 +17,11 @@ fn a_disabled_region_is_tied_then_enabled() {
     assert_eq!(ask().unwrap_err(), Reason::Disabled);
     table.bind_counter(region.id, 3).unwrap();
     table.bind_endpoint(region.id, 4).unwrap();
-    let tied = CoreError::AlreadyTied {
+    let bound = CoreError::AlreadyBound {
         region: region.id,
         to: 3,
     };
-    assert_eq!(table.bind_counter(region.id, 5), Err(tied));
+    assert_eq!(table.bind_counter(region.id, 5), Err(bound));
     assert_eq!(ask().unwrap_err(), Reason::Disabled);
     table.enable(region.id).unwrap();
     assert_eq!(ask().unwrap().counter(), Some(3));
@@ -161,8 +161,8 @@ fn a_region_of_one_peer_serves_no_other() {
         ranges: Some((&other, Addressing::Virtual)),
         ..Change::default()
     };
-    let (changed, closing) = table.reregister(region.id, &change).unwrap();
-    closing.finish().unwrap();
+    let (changed, deregistering) = table.reregister(region.id, &change).unwrap();
+    deregistering.finish().unwrap();
     serves_seven_only(changed.key);
 }
 

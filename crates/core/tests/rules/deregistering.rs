@@ -6,25 +6,25 @@ use rkey_core::*;
 use std::sync::Arc;
 
 #[test]
-fn a_close_waits_for_the_lease() {
+fn deregistering_waits_for_the_grant() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let region = table
         .register(&RegionSpec::new(domain, &ranges, ALL))
         .unwrap();
     let grant = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
-    let closing = table.deregister(region.id).unwrap();
-    assert!(!closing.is_drained());
+    let deregistering = table.deregister(region.id).unwrap();
+    assert!(!deregistering.is_drained());
     let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap_err();
-    assert_eq!(refused, Reason::Closing);
+    assert_eq!(refused, Reason::Deregistering);
     assert_eq!(
         table.deregister(region.id).unwrap_err(),
         CoreError::NoSuchRegion(region.id)
     );
-    let closing = closing.finish().unwrap_err();
+    let deregistering = deregistering.finish().unwrap_err();
     drop(grant);
-    assert!(closing.is_drained());
-    closing.finish().unwrap();
+    assert!(deregistering.is_drained());
+    deregistering.finish().unwrap();
     let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap_err();
     assert_eq!(refused, Reason::StaleKey { now: SlotNow::Free });
 }
@@ -62,11 +62,11 @@ fn checks_in_a_section_hold_up_nothing() {
             .is_ok()
     );
     table.unbind_counter(region.id).unwrap();
-    let mut closing = table.deregister(region.id).unwrap();
+    let mut deregistering = table.deregister(region.id).unwrap();
     // The compiler refuses `drain_section` while a grant of the section exists.
     drop(grant);
-    section.drain_section(&mut closing);
-    closing.finish().unwrap();
+    section.drain_section(&mut deregistering);
+    deregistering.finish().unwrap();
     let denied = ask(&section, key).unwrap_err();
     assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
 }
@@ -83,14 +83,14 @@ fn a_region_ends_when_its_tables_section_was_passed() {
     let spec = RegionSpec::new(domain, &ranges, ALL);
     let [first, second, third] = [(); 3].map(|()| table.register(&spec).unwrap());
 
-    let closing = table.deregister(first.id).unwrap();
-    let mut closing = closing.finish().unwrap_err();
+    let deregistering = table.deregister(first.id).unwrap();
+    let mut deregistering = deregistering.finish().unwrap_err();
     let mut of_another = Arc::new(self::table().0).section().unwrap();
-    of_another.drain_section(&mut closing);
-    assert!(!closing.is_drained(), "the section of another table");
-    section.drain_section(&mut closing);
-    assert!(closing.is_drained());
-    closing.finish().unwrap();
+    of_another.drain_section(&mut deregistering);
+    assert!(!deregistering.is_drained(), "the section of another table");
+    section.drain_section(&mut deregistering);
+    assert!(deregistering.is_drained());
+    deregistering.finish().unwrap();
 
     let lock = SectionLock::new(section);
     let changing = table.change_region(second.id, &Change::default()).unwrap();
@@ -98,10 +98,10 @@ fn a_region_ends_when_its_tables_section_was_passed() {
     lock.drain_section(&mut changing);
     changing.finish().unwrap();
 
-    let closing = table.deregister(third.id).unwrap();
-    let closing = closing.finish().unwrap_err();
+    let deregistering = table.deregister(third.id).unwrap();
+    let deregistering = deregistering.finish().unwrap_err();
     drop(lock);
-    closing.finish().unwrap();
+    deregistering.finish().unwrap();
     assert!(table.section().is_some(), "the next one");
 }
 
@@ -129,9 +129,9 @@ fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
     assert!(ask(&section, first.key).is_ok());
     let mut last = first.id;
     for _ in 0..GENERATIONS {
-        let mut closing = table.deregister(last).unwrap();
-        section.drain_section(&mut closing);
-        closing.finish().unwrap();
+        let mut deregistering = table.deregister(last).unwrap();
+        section.drain_section(&mut deregistering);
+        deregistering.finish().unwrap();
         last = table.register(&spec).unwrap().id;
     }
     assert_eq!(last, first.id, "the same slot and generation");
@@ -184,10 +184,10 @@ fn a_reregistration_changes_keys_or_nothing() {
         rules: Rules::empty(),
     };
     let grant = remote(&table, domain, old.key, 0x1000, 8, Operation::Read).unwrap();
-    let (new, closing) = table.reregister(old.id, &change).unwrap();
-    assert!(!closing.is_drained());
+    let (new, deregistering) = table.reregister(old.id, &change).unwrap();
+    assert!(!deregistering.is_drained());
     drop(grant);
-    closing.finish().unwrap();
+    deregistering.finish().unwrap();
     assert!(new.key != old.key && new.local_key != old.local_key && new.id != old.id);
     let refused = remote(&table, domain, old.key, 0x1000, 8, Operation::Read).unwrap_err();
     assert!(matches!(refused, Reason::StaleKey { .. }));
@@ -226,7 +226,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     let grant = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap();
     let changing = table.change_region(region.id, &change).unwrap();
     let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap_err();
-    assert_eq!(refused, Reason::Closing);
+    assert_eq!(refused, Reason::Deregistering);
     let changing = changing.finish().unwrap_err();
     drop(grant);
     assert!(changing.is_drained());
@@ -249,7 +249,11 @@ fn a_change_in_place_keeps_keys_and_handle() {
         let refused = table.check_remote(&who, WireKey::Requested(3), 0, 8, Operation::Read);
         refused.unwrap_err().reason
     };
-    assert_eq!(asked(), Reason::Closing, "the key stays known meanwhile");
+    assert_eq!(
+        asked(),
+        Reason::Deregistering,
+        "the key stays known meanwhile"
+    );
     drop(changing);
     assert_eq!(asked(), Reason::UnknownKey);
     assert_eq!(
