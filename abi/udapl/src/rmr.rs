@@ -83,7 +83,7 @@ impl Rmr {
     /// # Errors
     /// The device failed.
     pub fn close(&self) -> Result {
-        self.pz.ia().device.close_window(self.window)?;
+        self.pz.ia().device.deallocate_window(self.window)?;
         self.pz.users.remove();
         Ok(())
     }
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn create(pz: PzHandle, rmr: *mut RmrHandle) -> Return {
             }))
         });
         let handle = made.inspect_err(|_| {
-            let _ = ia.device.close_window(window.id);
+            let _ = ia.device.deallocate_window(window.id);
         })?;
         pz.users.add();
         // SAFETY: room for a handle.

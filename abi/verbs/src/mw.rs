@@ -74,7 +74,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
             window: window.id,
         })
         .inspect_err(|_| {
-            let _ = device.close_window(window.id);
+            let _ = device.deallocate_window(window.id);
         })
     })
 }
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
         object
             .context()?
             .device()
-            .close_window(object.window)
+            .deallocate_window(object.window)
             .map_err(errno::from)?;
         // SAFETY: unused, as the caller promises.
         unsafe { remove::<MwObject>(mw)? };
@@ -201,7 +201,7 @@ pub unsafe fn sweep(context: *mut Context) {
         for object in MwObject::pool().live(|mw| (*mw.c()).context == context) {
             if let Ok(mw) = remove::<MwObject>(object.cast())
                 && let Ok(context) = mw.context()
-                && let Err(error) = context.device().close_window(mw.window)
+                && let Err(error) = context.device().deallocate_window(mw.window)
             {
                 tracing::debug!(%error, "cannot deallocate a window of a closing context");
             }

@@ -78,7 +78,7 @@ impl Protection {
     ///
     /// # Errors
     /// [`CoreError::NoSuchWindow`].
-    pub fn close_window(&self, window: WindowId) -> Result<(), CoreError> {
+    pub fn deallocate_window(&self, window: WindowId) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
         let record = registry
             .window(window)
@@ -86,7 +86,7 @@ impl Protection {
         let (kind, domain, slot) = (record.kind, record.domain, record.slot);
         if record
             .state()
-            .step(kind.is_type2(), WindowEvent::Close)
+            .step(kind.is_type2(), WindowEvent::Deallocate)
             .is_none()
         {
             return Err(CoreError::NoSuchWindow(window));
@@ -579,7 +579,7 @@ impl WindowRecord {
 
     pub(crate) fn state(&self) -> WindowState {
         match self.bound {
-            _ if !self.open => WindowState::Closed,
+            _ if !self.open => WindowState::Deallocated,
             Some(_) => WindowState::Bound,
             None => WindowState::Unbound,
         }

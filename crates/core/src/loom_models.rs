@@ -383,11 +383,11 @@ fn bind_against_close_into_a_magazine() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.table.bind_endpoint(region.id, 7))
         };
-        let closed = world.table.deregister_into(&magazine, region.id).map(drop);
-        if closed.is_ok() {
+        let deregistered = world.table.deregister_into(&magazine, region.id).map(drop);
+        if deregistered.is_ok() {
             world.register_from(&magazine, 8 * START).unwrap();
         }
-        match (closed, binder.join().unwrap()) {
+        match (deregistered, binder.join().unwrap()) {
             (Ok(()), Err(CoreError::NoSuchRegion(_))) => {
                 assert_eq!(world.table.forget_endpoint(7), 0);
             }
@@ -401,7 +401,7 @@ fn bind_against_close_into_a_magazine() {
 
 /// Counts stay exact when another thread empties a magazine that its own thread is using.
 #[test]
-fn settling_against_registering() {
+fn emptying_against_registering() {
     long_model(|| {
         let (world, region) = World::new();
         let magazine = world.table.magazine();
@@ -418,7 +418,7 @@ fn settling_against_registering() {
         let early = world.table.close_domain(world.who.domain).is_ok();
         let (magazine, registered) = owner.join().unwrap();
         match registered {
-            Ok(closed) => closed.unwrap(),
+            Ok(deregistered) => deregistered.unwrap(),
             Err(error) => assert!(early, "{error}"),
         }
         assert!(early || world.table.close_domain(world.who.domain).is_ok());

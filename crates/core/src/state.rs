@@ -83,8 +83,8 @@ pub(crate) enum WindowState {
     Unbound,
     /// Names part of a region.
     Bound,
-    /// Closed.
-    Closed,
+    /// Deallocated.
+    Deallocated,
 }
 
 /// The events of a window.
@@ -98,16 +98,16 @@ pub(crate) enum WindowEvent {
     Invalidate,
     /// Its queue pair or its region ends.
     Revoke,
-    /// It is closed.
-    Close,
+    /// It is deallocated.
+    Deallocate,
 }
 
 impl WindowState {
     /// Windows whose keys the device chooses: type 1 and DAT.
     const DEVICE_KEYS: [(Self, [Option<Self>; 5]); 3] = {
-        use WindowState::{Bound, Closed, Unbound};
+        use WindowState::{Bound, Deallocated, Unbound};
         [
-            //         bind         bind nothing   invalidate revoke       close
+            //         bind         bind nothing   invalidate revoke       deallocate
             (
                 Unbound,
                 [
@@ -115,7 +115,7 @@ impl WindowState {
                     Some(Unbound),
                     None,
                     Some(Unbound),
-                    Some(Closed),
+                    Some(Deallocated),
                 ],
             ),
             (
@@ -125,18 +125,18 @@ impl WindowState {
                     Some(Unbound),
                     None,
                     Some(Unbound),
-                    Some(Closed),
+                    Some(Deallocated),
                 ],
             ),
-            (Closed, [None, None, None, None, None]),
+            (Deallocated, [None, None, None, None, None]),
         ]
     };
 
     /// Type 2: must be invalidated before the next bind. Invalidating twice is allowed.
     const TYPE2: [(Self, [Option<Self>; 5]); 3] = {
-        use WindowState::{Bound, Closed, Unbound};
+        use WindowState::{Bound, Deallocated, Unbound};
         [
-            //         bind         nothing invalidate revoke      close
+            //         bind         nothing invalidate revoke      deallocate
             (
                 Unbound,
                 [
@@ -144,14 +144,14 @@ impl WindowState {
                     None,
                     Some(Unbound),
                     Some(Unbound),
-                    Some(Closed),
+                    Some(Deallocated),
                 ],
             ),
             (
                 Bound,
-                [None, None, Some(Unbound), Some(Unbound), Some(Closed)],
+                [None, None, Some(Unbound), Some(Unbound), Some(Deallocated)],
             ),
-            (Closed, [None, None, None, None, None]),
+            (Deallocated, [None, None, None, None, None]),
         ]
     };
 
@@ -207,16 +207,16 @@ Deregistering -             -             -             -             -";
 
     #[test]
     fn the_life_of_a_window() {
-        let events = ["bind", "nothing", "invalid.", "revoke", "close"];
-        let device = "         bind     nothing  invalid. revoke   close
-Unbound  Bound    Unbound  -        Unbound  Closed
-Bound    Bound    Unbound  -        Unbound  Closed
-Closed   -        -        -        -        -";
-        assert_eq!(draw(9, events, &WindowState::DEVICE_KEYS), device);
-        let type2 = "         bind     nothing  invalid. revoke   close
-Unbound  Bound    -        Unbound  Unbound  Closed
-Bound    -        -        Unbound  Unbound  Closed
-Closed   -        -        -        -        -";
-        assert_eq!(draw(9, events, &WindowState::TYPE2), type2);
+        let events = ["bind", "nothing", "invalidate", "revoke", "deallocate"];
+        let device = "            bind        nothing     invalidate  revoke      deallocate
+Unbound     Bound       Unbound     -           Unbound     Deallocated
+Bound       Bound       Unbound     -           Unbound     Deallocated
+Deallocated -           -           -           -           -";
+        assert_eq!(draw(12, events, &WindowState::DEVICE_KEYS), device);
+        let type2 = "            bind        nothing     invalidate  revoke      deallocate
+Unbound     Bound       -           Unbound     Unbound     Deallocated
+Bound       -           -           Unbound     Unbound     Deallocated
+Deallocated -           -           -           -           -";
+        assert_eq!(draw(12, events, &WindowState::TYPE2), type2);
     }
 }

@@ -142,7 +142,7 @@ impl Window {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        Ok(self.domain.device().raw().close_window(self.id)?)
+        Ok(self.domain.device().raw().deallocate_window(self.id)?)
     }
 }
 

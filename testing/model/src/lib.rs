@@ -261,7 +261,7 @@ impl Model {
     }
 
     /// Unbinds and closes a window.
-    pub fn close_window(&mut self, window: usize) -> Result<(), No> {
+    pub fn deallocate_window(&mut self, window: usize) -> Result<(), No> {
         self.window(window).map(|it| (it.open, it.bound) = (false, None))
     }
 

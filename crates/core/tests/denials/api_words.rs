@@ -84,7 +84,7 @@ fn a_dat_program_reads_the_words_of_dat() {
         "Ask the owner for the current context. Tell peers before you free or rebind.",
     );
     let last = bind();
-    it.table.close_window(rmr.id).unwrap();
+    it.table.deallocate_window(rmr.id).unwrap();
     says(
         &it.write(last.0, 0x7100, 8),
         &format!(

@@ -120,7 +120,7 @@ fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
         ("bind region", &[NoSuchRegion, AlreadyEnabled, AlreadyBound]),
         ("deregister", &[NoSuchRegion, Busy]),
         ("create window", &[NoSuchDomain, Limit]),
-        ("close window", &[NoSuchWindow]),
+        ("deallocate window", &[NoSuchWindow]),
         ("promise", &[NoSuchWindow]),
         ("bind", &bind),
         (

@@ -24,7 +24,7 @@ fn a_domain_with_children_stays() {
         "domain 1 is busy: 1 region, 1 window, 1 queue pair or shared receive queue"
     );
     table.release_domain(domain).unwrap();
-    table.close_window(window.id).unwrap();
+    table.deallocate_window(window.id).unwrap();
     table.deregister(region.id).unwrap().finish().unwrap();
     table.close_domain(domain).unwrap();
     assert_eq!(

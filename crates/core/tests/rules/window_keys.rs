@@ -225,7 +225,7 @@ fn only_type_2_windows_are_invalidated() {
     }
     assert_eq!(why(Key(3)), Reason::UnknownKey);
     let window = it.window(WindowKind::Type2B);
-    it.table.close_window(window.id).unwrap();
+    it.table.deallocate_window(window.id).unwrap();
     assert!(matches!(why(window.key), Reason::StaleKey { .. }));
 }
 
@@ -242,6 +242,6 @@ fn a_new_type_2_window_revives_no_old_key() {
             "{} came again",
             window.key
         );
-        it.table.close_window(window.id).unwrap();
+        it.table.deallocate_window(window.id).unwrap();
     }
 }

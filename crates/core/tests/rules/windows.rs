@@ -23,7 +23,7 @@ fn a_region_with_a_bound_window_does_not_close() {
         assert_eq!(it.close(), Err(busy));
         assert!(it.write(key, 1, 0x1010, 8).is_ok());
         assert!(it.write(it.region.key, 1, 0x1010, 8).is_ok());
-        it.table.close_window(window.id).unwrap();
+        it.table.deallocate_window(window.id).unwrap();
         assert!(matches!(
             it.write(key, 1, 0x1010, 8),
             Err(Reason::StaleKey { .. })
@@ -273,7 +273,7 @@ fn a_grant_through_a_window_outlives_the_binding_not_the_region() {
             .table
             .check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write)
             .unwrap();
-        it.table.close_window(window.id).unwrap();
+        it.table.deallocate_window(window.id).unwrap();
         let deregistering = it.table.deregister(it.region.id).unwrap();
         assert!(!deregistering.is_drained());
         drop(grant);

@@ -142,9 +142,9 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::Core`].
-    pub fn close_window(&self, window: WindowId) -> Result<(), DeviceError> {
+    pub fn deallocate_window(&self, window: WindowId) -> Result<(), DeviceError> {
         self.check()?;
-        self.table().close_window(window)?;
+        self.table().deallocate_window(window)?;
         self.drain();
         Ok(())
     }

@@ -357,7 +357,7 @@ impl<'a> Traffic<'a> {
 
     /// Deallocates the window.
     pub fn close(self) {
-        self.side.device.close_window(self.window.id).unwrap();
+        self.side.device.deallocate_window(self.window.id).unwrap();
     }
 }
 

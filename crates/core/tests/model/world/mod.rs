@@ -134,7 +134,7 @@ impl World {
             9 => self.reregister(),
             10 | 11 => self.deregister(),
             12 | 13 => self.create_window(),
-            14 => self.close_window(),
+            14 => self.deallocate_window(),
             15..=18 => self.bind(),
             19 => self.promise(),
             20 | 21 => self.invalidate(),

@@ -30,13 +30,13 @@ impl World {
         }
     }
 
-    pub(super) fn close_window(&mut self) {
+    pub(super) fn deallocate_window(&mut self) {
         let Some(number) = self.some_window() else {
             return;
         };
-        let core = self.core.close_window(self.windows[number].0);
-        let model = self.model.close_window(number);
-        self.same("close window", number, core, core_no, model);
+        let core = self.core.deallocate_window(self.windows[number].0);
+        let model = self.model.deallocate_window(number);
+        self.same("deallocate window", number, core, core_no, model);
     }
 
     pub(super) fn promise(&mut self) {
