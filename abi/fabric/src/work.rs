@@ -213,7 +213,7 @@ impl Queue {
         for counter in counters {
             counter.progress_endpoints();
         }
-        let _alone = self.running.lock();
+        let _running = self.running.lock();
         // This must precede the check, so that later counts are reported again.
         self.told.swap(false, Ordering::AcqRel);
         loop {
@@ -237,7 +237,7 @@ impl Queue {
 
     /// Removes and returns matching work; first waits for a thread that is just starting some.
     fn withdraw(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
-        let _alone = self.running.lock();
+        let _running = self.running.lock();
         self.take(which)
     }
 

@@ -229,7 +229,7 @@ impl<T: Copy + Send> Producer<T> {
     /// An entry that a consumer takes at the same time is either taken by it or passed to `keep`, never both.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
         let ring = &*self.ring;
-        let _nobody_takes = ring.taking.lock();
+        let _taking = ring.taking.lock();
         // This is exact because the head cannot move while we hold the consumers' lock.
         let head = ring.head.load(Ordering::Relaxed);
         // The entries that stay move towards the tail, so that only the head changes, and only forwards.
@@ -267,7 +267,7 @@ impl<T: Copy + Send> Producer<T> {
         let capacity = capacity.max(1);
         let replacement = Buffer::new(capacity);
         let ring = &*self.ring;
-        let _nobody_takes = ring.taking.lock();
+        let _taking = ring.taking.lock();
         // This is exact because the head cannot move while we hold the consumers' lock.
         let head = ring.head.load(Ordering::Relaxed);
         if self.tail.wrapping_sub(head) > capacity {

@@ -74,7 +74,7 @@ const PREFIX_WORDS: u32 = 1 << 18;
 /// Once this many prefixes (half of all) have been used, those of deallocated windows are freed.
 const MANY_PREFIXES: u32 = 1 << 23;
 
-/// What a number names as a key.
+/// What a number names when it is used as a key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
     /// A region, or a window whose key the device chose: the number is, or was, its remote key.

@@ -78,7 +78,7 @@ impl Wait {
     }
 }
 
-/// A thread that waits in a call.
+/// Counts a thread as waiting while it is in a call that waits.
 pub(super) struct WaitGuard<'a>(&'a Wait);
 
 impl WaitGuard<'_> {

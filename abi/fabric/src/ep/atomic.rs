@@ -204,7 +204,7 @@ pub(super) fn execute(
     // SAFETY: only addresses of spans that the grant covers.
     let memory = unsafe { host.domain.device.memory() };
     let mut values = vec![0; request.len()];
-    let _alone = ONE_AT_A_TIME.lock();
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
     let mut at = 0;
     for span in spans() {
         let end = at + span.len() as usize;

@@ -170,7 +170,7 @@ impl Eq {
     /// Runs `tell`, which may report on an object, unless the object is being closed: after [`Eq::forget`] there are no
     /// more reports on it.
     pub(crate) fn unless_closing(&self, closing: &AtomicBool, tell: impl FnOnce()) {
-        let _order = self.telling.lock();
+        let _telling = self.telling.lock();
         if !closing.load(Ordering::Acquire) {
             tell();
         }
@@ -182,7 +182,7 @@ impl Eq {
             Event::Failed(failure) => failure.fid == fid,
             Event::Plain { bytes, .. } => bytes.get(..8) == Some(&fid.to_ne_bytes()),
         };
-        let _order = self.telling.lock();
+        let _telling = self.telling.lock();
         self.take_out(about);
     }
 

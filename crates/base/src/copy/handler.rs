@@ -94,7 +94,7 @@ fn entry(layer: usize) -> usize {
 
 /// Installs the first layer unless it is already installed.
 pub(super) fn install() -> io::Result<()> {
-    let _one_at_a_time = INSTALLING.lock();
+    let _installing = INSTALLING.lock();
     for (signal, layers) in INSTALLED.iter().enumerate() {
         if layers.load(Ordering::Acquire) == 0 {
             add_layer(signal)?;
@@ -117,7 +117,7 @@ pub(super) fn in_place() -> bool {
 ///
 /// When the kernel refuses, or no layer is left.
 pub(super) fn reinstall() -> io::Result<()> {
-    let _one_at_a_time = INSTALLING.lock();
+    let _installing = INSTALLING.lock();
     for signal in 0..SIGNALS.len() {
         if !reaches_us(current(signal)?.sa_sigaction) {
             add_layer(signal)?;

@@ -71,7 +71,7 @@ impl Arena {
     /// Before Linux 5.1 if `sharing` is read-only.
     pub fn fix_sharing(&self, sharing: Sharing) -> io::Result<Sharing> {
         // Two threads must not seal at once: the second would fail, because the first also forbids further seals.
-        let _one = self.detached.lock();
+        let _detached = self.detached.lock();
         if let Some(fixed) = self.sharing.get() {
             return Ok(*fixed);
         }

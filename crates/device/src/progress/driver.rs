@@ -354,7 +354,7 @@ impl EngineDriver {
 
     /// Handles the expired timer.
     pub(super) fn acknowledge_timer(&self) {
-        let _locked = self.engine.lock();
+        let _engine = self.engine.lock();
         self.schedule.timer().acknowledge();
     }
 

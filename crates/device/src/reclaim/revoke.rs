@@ -204,7 +204,7 @@ impl Leases {
         copies: &RemoteCopies,
         mut names: HashSet<Name>,
     ) -> std::io::Result<()> {
-        let _one_at_a_time = self.detaching.lock();
+        let _detaching = self.detaching.lock();
         let mut pages = Vec::new();
         let deadline = Instant::now() + PATIENCE_WITH_OTHERS;
         loop {

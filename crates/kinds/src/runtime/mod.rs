@@ -97,7 +97,7 @@ pub(crate) fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
     if let Some(runtime) = loaded(kind) {
         return Ok(runtime);
     }
-    let _one = LOADING.lock();
+    let _loading = LOADING.lock();
     let cell = &LOADED[kind as usize];
     if cell.get().is_none() {
         let runtime: Box<dyn Runtime> = match kind {
