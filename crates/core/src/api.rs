@@ -80,7 +80,7 @@ pub struct Words {
     /// The participle for memory whose registration has ended: "deregistered".
     pub deregistered: &'static str,
     /// The participle for a window that no longer exists: "deallocated".
-    pub destroyed: &'static str,
+    pub deallocated: &'static str,
 }
 
 /// The words of this project, of verbs and, for memory, of libfabric.
@@ -96,7 +96,7 @@ const COMMON: Words = Words {
     register: "register",
     deregister: "deregister",
     deregistered: "deregistered",
-    destroyed: "deallocated",
+    deallocated: "deallocated",
 };
 
 const DAT: Words = Words {
@@ -111,7 +111,7 @@ const DAT: Words = Words {
     register: "create",
     deregister: "free",
     deregistered: "freed",
-    destroyed: "freed",
+    deallocated: "freed",
 };
 
 impl Api {

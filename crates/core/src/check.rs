@@ -366,7 +366,7 @@ impl Protection {
         let is_recent = record.recent.contains(&Some((index, generation)));
         let now = match record.open {
             true => SlotNow::Rebound,
-            false => SlotNow::Destroyed,
+            false => SlotNow::Deallocated,
         };
         is_recent.then_some(now)
     }

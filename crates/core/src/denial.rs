@@ -48,8 +48,8 @@ pub enum SlotNow {
     Reused,
     /// The window was rebound and has another key.
     Rebound,
-    /// The window was destroyed.
-    Destroyed,
+    /// The window was deallocated.
+    Deallocated,
 }
 
 /// Why an access was denied.
@@ -492,7 +492,7 @@ impl Reason {
                 now: match detail {
                     1 => SlotNow::Reused,
                     2 => SlotNow::Rebound,
-                    3 => SlotNow::Destroyed,
+                    3 => SlotNow::Deallocated,
                     _ => SlotNow::Free,
                 },
             },

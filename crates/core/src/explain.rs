@@ -213,8 +213,8 @@ impl Denial {
                 out,
                 "stale {key}: {region} {ended} or {window} rebound; its key slot is in use again"
             ),
-            SlotNow::Destroyed => {
-                write!(out, "stale {key}: the {window} was {}", words.destroyed)
+            SlotNow::Deallocated => {
+                write!(out, "stale {key}: the {window} was {}", words.deallocated)
             }
             SlotNow::Rebound => write!(
                 out,
