@@ -10,8 +10,8 @@
 //!   objects or pages. A hit makes only the checks that this requires.
 //! * It is generic over the [monitor](Monitor), which notices changes through the kernel ([`Userfaultfd`]), through
 //!   intercepted calls ([`Memhooks`]), or from the program or another library ([`Imported`]).
-//! * A hit takes no lock and writes only to its entry. It makes no system call, unless the registrar pins pages or
-//!   follows objects; then it makes one (0.3 µs).
+//! * A hit takes no lock and writes only to its entry. It makes no system call, unless the registrar follows objects, or
+//!   pins pages and the monitor is [`Userfaultfd`]; then it makes one (0.3 µs).
 //! * A hit may lie inside a larger entry. It never has a right that the entry lacks, and never another kind of memory.
 //! * When a limit is exceeded, idle entries are evicted, least recently used first.
 //! * Every lookup says [why](Why) it was a hit or a miss.
@@ -31,7 +31,7 @@
 //!         Follows::Addresses
 //!     }
 //!     fn register(&self, request: &Request) -> Result<u64, Self::Error> {
-//!         Ok(request.range.start()) // a key, in earnest
+//!         Ok(request.range.start()) // a real device would return a key
 //!     }
 //!     fn deregister(&self, _: u64) {}
 //! }

@@ -17,7 +17,7 @@ pub enum Cause {
     Discarded,
     /// The memory was freed to the allocator, which may return it to the system at any time.
     Freed,
-    /// The check at a hit found other memory at the address.
+    /// A check at a hit, or before a registration, found other memory at the address.
     Replaced,
     /// The program, or an imported monitor, announced a change.
     Told,
@@ -42,7 +42,7 @@ impl fmt::Display for Cause {
         f.write_str(match self {
             Self::Unmapped => "it was unmapped or mapped over",
             Self::Moved => "it moved",
-            Self::Discarded => "its pages were given back (madvise)",
+            Self::Discarded => "its pages were returned to the system (madvise)",
             Self::Freed => "it was freed",
             Self::Replaced => "other memory was found there",
             Self::Told => "the program or an imported monitor said so",
@@ -51,7 +51,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Why memory is not watched, so that a registrar that pins gets no entry for it.
+/// Why memory cannot be watched or checked, so that it is not cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -71,7 +71,7 @@ pub enum Refusal {
     Source,
     /// The registrar follows objects, and the memory is private, or in several mappings.
     NoObject,
-    /// The system call to watch it failed.
+    /// A system call to watch or check it failed.
     System(Errno),
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for Refusal {
             Self::Stopped => f.write_str("the monitor has stopped"),
             Self::Source => f.write_str("the imported monitor refused it"),
             Self::NoObject => f.write_str("it is not part of one shared object"),
-            Self::System(errno) => write!(f, "watching it failed: {errno}"),
+            Self::System(errno) => write!(f, "watching or checking it failed: {errno}"),
         }
     }
 }
@@ -128,7 +128,8 @@ impl fmt::Display for Off {
 pub enum Why {
     /// An entry covers the range.
     Hit,
-    /// No entry overlaps the range. The registration became an entry.
+    /// No entry overlaps the range. The registration became an entry. Or the rounded range could not be registered, only
+    /// the range itself; the registration is then not an entry.
     Absent,
     /// An entry overlaps this part of the range only. The registration became an entry.
     Partly(VaRange),
@@ -177,7 +178,9 @@ impl fmt::Display for Why {
             Self::Overtaken => f.write_str("not cached: memory changed during the registration"),
             Self::Raced => f.write_str("not cached: another thread registered it first"),
             Self::Unwatched(refusal) => write!(f, "not cached: {refusal}"),
-            Self::Full => f.write_str("not cached: every entry is in use"),
+            Self::Full => f.write_str(
+                "not cached: every entry is in use, or there are 32 combinations of rights and kind",
+            ),
             Self::Empty => f.write_str("not cached: the range is empty"),
             Self::OtherKind => {
                 f.write_str("not cached: accelerator memory needs a cache of its own")

@@ -18,7 +18,7 @@
 //! reason. We send at most one answer to a message, and it is no longer than the message. The number of requests that are
 //! remembered is limited by the listener's backlog and by [`manager::Limits`]. A message reaches a connection only from the
 //! peer's address and with ids that only the two sides know. So a message that names the queue pair of another connection
-//! is refused, but does not end that connection, as it does on Linux. A host that can read the messages on their way can
+//! is refused, and does not end that connection (on Linux it would). A host that can read the messages on their way can
 //! forge them: the protocol has no cryptography. Peer-to-peer connections (two active sides) and
 //! alternate paths are not offered.
 //!

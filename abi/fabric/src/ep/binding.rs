@@ -135,7 +135,7 @@ fn bind_cq(ep: &Endpoint, setup: &mut Setup, cq: &Arc<Cq>, flags: u64) -> Result
     Ok(())
 }
 
-/// A counter. If the endpoint is already enabled, the counter counts from now on.
+/// Binds a counter. If the endpoint is already enabled, the counter counts from now on (in strict mode, that is refused).
 fn bind_counter(
     ep: &Arc<Endpoint>,
     setup: &mut Setup,

@@ -47,7 +47,7 @@ pub(super) struct CollectiveArgs<'a> {
     pub(super) datatype: c_int,
     pub(super) op: c_int,
     pub(super) context: *mut c_void,
-    /// The default flags are the endpoint's.
+    /// `None`: the endpoint's default flags, which the function tables fill in.
     pub(super) flags: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn element_size(kind: Kind, datatype: c_int, op: c_int) -> Result<usi
 }
 
 impl Memory<'_> {
-    /// How many elements a list has.
+    /// How many elements a list has; `None` for one buffer.
     fn elements(self) -> Option<usize> {
         match self {
             Self::One(..) => None,
@@ -120,8 +120,8 @@ impl CollectiveArgs<'_> {
     }
 }
 
-/// The size of a block in bytes, if the operation is not too big: it has `blocks` of them, and one for each member if it has a
-/// root.
+/// The size of a block in bytes, if the operation is not too big. It moves `blocks` blocks, or one for each of the `members`
+/// if that is more.
 fn block_size(count: usize, size: usize, blocks: usize, members: Option<usize>) -> Result<usize> {
     let block = count.checked_mul(size).ok_or(FiError::MSGSIZE)?;
     let most = blocks.max(members.unwrap_or(1)).max(1);
@@ -210,7 +210,7 @@ impl Endpoint {
         })
     }
 
-    /// Our rank in the group of a call, and the root's.
+    /// The size of the group of a call, our rank in it, and the root's.
     fn seat(&self, live: &Live, it: &CollectiveArgs<'_>) -> Result<Seat> {
         let rdm = &mut live.state.lock().rdm;
         let (n, me) = rdm.seat(it.group).ok_or(FiError::INVAL)?;

@@ -40,7 +40,7 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Removes the queue pair of [`Endpoint::only_connection`]: no request was sent to the peer.
+    /// Removes the queue pair of [`Endpoint::only_connection`], if no request has been sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
         state.rdm.forget_connections();
@@ -108,8 +108,8 @@ impl Endpoint {
         }
     }
 
-    /// Accepts the request that the endpoint was made for; the listeners' thread completes it. If that fails at once,
-    /// the request remains and can be accepted later.
+    /// Accepts the request that the endpoint was made for; the listeners' thread completes it. A peer that the endpoint does
+    /// not admit is refused. If no queue pair can be made, the request remains and can be accepted later.
     fn accept(self: &Arc<Self>, live: &Live, data: &[u8]) -> Result<()> {
         let request = self.setup.lock().request.take().ok_or(FiError::INVAL)?;
         let (asker, port) = (

@@ -114,8 +114,8 @@ pub(super) struct Choice {
     pub(super) op_flags: u64,
 }
 
-/// The program's choice among the capabilities of one direction, where `others` are those of the other direction and of domains; 0
-/// chooses all.
+/// The program's choice among the capabilities of one direction; 0 chooses all. `others` are those of the other direction and
+/// of domains: they have no effect here.
 fn capabilities(has: u64, others: u64, asked: u64) -> Result<u64> {
     if asked & !others & !has != 0 {
         return Err(too_much("capabilities"));

@@ -78,7 +78,7 @@ impl Endpoint {
 }
 
 impl Live {
-    /// The endpoint's state, unless the program holds the lock.
+    /// What the endpoint has in flight; `None` if its state stays locked until `until`.
     fn traffic(&self, until: Instant) -> Option<Traffic> {
         let rdm = &lock_until(&self.state, until)?.rdm;
         let mut peers = tally(rdm);

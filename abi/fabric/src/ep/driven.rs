@@ -15,8 +15,8 @@ impl Driven for Endpoint {
         Self::give_answers(self);
     }
 
-    /// Handles current work, then makes the descriptor readable when there is more. Only the thread that waits for the
-    /// transmit queue learns that a call may be retried.
+    /// Makes the descriptor readable when more work arrives, then handles what has arrived before. Only a thread that waits
+    /// for the transmit queue learns that a call may be retried.
     fn arm(&self, cq: CqId) -> Result<Armed> {
         let mut armed = Armed::default();
         let Some(live) = self.live.get() else {

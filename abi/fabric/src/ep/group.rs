@@ -178,7 +178,8 @@ impl Endpoint {
         Ok(Members { addresses, rank })
     }
 
-    /// Joins a group, and waits for the other members to join.
+    /// Joins a group. Unless it joins `by_itself`, the group is complete when the other members have joined: a thread drives
+    /// the endpoint until then, if the domain has no automatic progress.
     fn enter(
         self: &Arc<Self>,
         live: &Live,

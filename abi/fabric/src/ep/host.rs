@@ -66,7 +66,7 @@ impl EpHost {
         }
     }
 
-    /// The endpoint's handle and event queue, for an event, unless the endpoint is being closed.
+    /// Calls `tell` with the endpoint's event queue and handle, unless the endpoint is being closed or has no event queue.
     fn tell_events(&self, tell: impl FnOnce(&Eq, usize)) {
         if let (Some(eq), Some(ep)) = (&self.eq, self.this.upgrade()) {
             let fid = ep.handle.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use rkey_rdm::endpoint::Service;
 use rkey_rdm::hello::Admission;
 use std::sync::mpsc::{Sender, channel};
 
-/// An endpoint cannot be enabled until it is bound to everything that it needs.
+/// The error for an endpoint that is enabled before it is bound to everything that it needs.
 #[cold]
 fn unbound(error: FiError, to: &str) -> FiError {
     error.because(format_args!(
@@ -204,7 +204,8 @@ impl Endpoint {
         Ok(Some(begins))
     }
 
-    /// The key of an endpoint whose domain has keys in address vectors: one (`max_ep_auth_key`).
+    /// The authorization key of the endpoint's address vector, which must have exactly one (`max_ep_auth_key`). `None` if
+    /// address vectors of the domain have no keys.
     fn take_auth_key(&self, setup: &Setup) -> Result<Option<Arc<AuthKey>>> {
         if !self.domain.av_keys {
             return Ok(None);

@@ -165,14 +165,14 @@ struct Setup {
     enabled: bool,
 }
 
-/// The indexes of counters: FI_SEND, FI_RECV, FI_READ, FI_WRITE.
+/// The number of counters. Their indexes follow: FI_SEND, FI_RECV, FI_READ, FI_WRITE.
 const COUNTERS: usize = 4;
 const SENT: usize = 0;
 const RECEIVED: usize = 1;
 const READ: usize = 2;
 const WRITTEN: usize = 3;
 
-/// The indexes of counters of peers' accesses: FI_REMOTE_READ, FI_REMOTE_WRITE.
+/// The counters of peers' accesses, by index: the flag that binds each, and what it counts.
 const REMOTE: [(u64, Remote); 2] = [
     (FI_REMOTE_READ, Remote::Reads),
     (FI_REMOTE_WRITE, Remote::Writes),
@@ -224,7 +224,7 @@ impl Holder for Endpoint {
 type State = rkey_endpoint::State<EpHost>;
 
 impl Endpoint {
-    /// An endpoint with this authorization key. It shares no context, and the kernel chooses its address.
+    /// An endpoint in this protection domain. It shares no context, and the kernel chooses its address.
     fn new(domain: &Arc<Domain>, pd: Arc<ProtectionDomain>, ep_type: c_int, caps: u64) -> Self {
         Self {
             domain: Arc::clone(domain),

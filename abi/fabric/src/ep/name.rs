@@ -58,8 +58,8 @@ pub(super) unsafe extern "C" fn getname(
 }
 
 impl Endpoint {
-    /// The name of an endpoint that is not enabled. Reserves the address of an `FI_EP_MSG` endpoint, so that it does
-    /// not change.
+    /// The name of an endpoint that is not enabled; `FI_EOPBADSTATE` if it has none yet. Reserves the address of an
+    /// `FI_EP_MSG` endpoint that does not accept a request, so that the address does not change.
     pub(super) fn name_before(&self, setup: &mut Setup) -> Result<SocketAddr> {
         if let Some(context) = &self.context {
             return context.sep.name();

@@ -1,4 +1,4 @@
-//! Copies to and from the program's memory, element by element.
+//! Copies to and from the program's memory, buffer by buffer.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads and writes memory that the program passed.
@@ -13,7 +13,7 @@ use rkey_device::core::{Denial, LocalUse};
 use rkey_device::engine::Sge;
 use smallvec::smallvec;
 
-/// The elements for a list of local buffers.
+/// The scatter/gather entries for a list of local buffers.
 #[inline]
 pub(super) fn elements(
     domain: &Domain,
@@ -57,14 +57,15 @@ pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Res
     Ok(())
 }
 
-/// Logs that the program's memory may not be written: its region may have been closed since the receive was posted.
+/// Logs that the program's own memory does not allow this use: its region may have been closed since the operation was
+/// posted. Returns the error.
 #[cold]
 pub(super) fn not_allowed(denial: &Denial) -> FiError {
     rkey_device::denials::refused(&denial.in_one_line());
     FiError::ACCES
 }
 
-/// Copies the bytes of elements one after the other.
+/// Copies the bytes of scatter/gather entries one after the other, from memory that has the right for this use.
 pub(super) fn load(
     domain: &Domain,
     pd: &ProtectionDomain,
@@ -94,7 +95,7 @@ pub(super) fn load(
     Ok(())
 }
 
-/// Copies bytes to local memory that has the right for this use.
+/// Copies bytes to scatter/gather entries, to memory that has the right for this use.
 pub(super) fn scatter(
     domain: &Domain,
     pd: &ProtectionDomain,

@@ -20,7 +20,8 @@ impl Endpoint {
         }
     }
 
-    /// Peeks in the same way, but only if a message matches; returns whether one does.
+    /// Does what the flags request, if a message matches (or was claimed with this context, without `FI_PEEK`). Returns
+    /// whether there was such a message.
     pub(super) fn try_look(
         &self,
         live: &Live,
@@ -81,7 +82,7 @@ impl Endpoint {
         }
     }
 
-    /// Reports that no message was found, as the call requires.
+    /// Reports that no message was found: with an error entry for `FI_PEEK`, otherwise with an error of the call.
     pub(super) fn nothing_there(live: &Live, wanted: &Wanted<'_>) -> Result<()> {
         if wanted.flags & FI_PEEK == 0 {
             return Err(FiError::INVAL);

@@ -48,7 +48,7 @@ impl Descriptors<'_> {
     }
 }
 
-/// Set for the program's inject calls, which never report success.
+/// Set for the program's inject calls, and for deferred work without `FI_COMPLETION`: they never report success.
 pub(super) const QUIET: u64 = 1 << 63;
 /// Set for operations that the work queue starts. The queue retries them itself, so a thread that happens to start one
 /// must not be told to retry a call of its own.
@@ -57,7 +57,7 @@ pub(super) const QUEUED: u64 = 1 << 62;
 /// A payload that a peer reads, under its own key.
 pub(crate) struct Exposed {
     region: Region,
-    /// The elements of the payload whose memory is in regions of the program.
+    /// The scatter/gather entries of the payload whose memory is in regions of the program.
     named: Sges,
     /// The payload, if it is a copy of the program's.
     _copy: Box<[u8]>,
@@ -109,7 +109,7 @@ impl Exposed {
         Ok(exposed)
     }
 
-    /// Registers a copy of the bytes in the same way; also returns its key.
+    /// Registers bytes that are a copy of the program's; also returns their key.
     pub(super) fn of_copy(
         domain: &Domain,
         pd: &ProtectionDomain,
@@ -144,7 +144,7 @@ impl Exposed {
         match domain.device.try_deregister(self.region) {
             Ok(false) => return false,
             Ok(true) => {}
-            Err(error) => tracing::debug!(%error, "cannot close the region of a message"),
+            Err(error) => tracing::debug!(%error, "cannot deregister the region of a message"),
         }
         self.forget(domain);
         true
@@ -163,7 +163,7 @@ impl Exposed {
     }
 }
 
-/// The memory of elements, range by range, and the copier of each.
+/// The memory of scatter/gather entries, range by range, and the copier of each range.
 fn ranges_of(
     domain: &Domain,
     pd: &ProtectionDomain,
@@ -256,8 +256,7 @@ impl Endpoint {
         };
         self.limits.check(limit, message.flags, len)?;
         let inject = message.flags & FI_INJECT != 0;
-        // Bytes that are copied at once need no registration (fi_msg(3)); if they have descriptors, these are checked
-        // anyway.
+        // Bytes that are copied at once need no registration (fi_msg(3)); their descriptors are ignored.
         let (iov, desc) = (message.iov, message.desc);
         let sges = match inject {
             true => Sges::new(),

@@ -74,7 +74,7 @@ impl Srx {
         self.posts.load(Ordering::Acquire)
     }
 
-    /// Reserves it for an endpoint that will use it.
+    /// Checks that an endpoint may use the context, and counts it as a user.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
         if !Arc::ptr_eq(&self.domain, &ep.domain) {
             return Err(FiError::INVAL);
@@ -107,7 +107,8 @@ impl Srx {
         Ok(())
     }
 
-    /// Describes its receives and the sender that each names, if any; does nothing while the program holds the lock.
+    /// Adds its receives to `traffic`, and calls `wanted` with the sender that each names, if any. `None` if the receives
+    /// stay locked until `until`.
     pub(super) fn count(
         &self,
         until: std::time::Instant,
@@ -166,7 +167,7 @@ impl Srx {
         Endpoint::nothing_there(first, wanted)
     }
 
-    /// Cancels a waiting receive; its completion goes to an endpoint's queue.
+    /// Cancels a waiting receive. Its completion goes to the queue of an enabled endpoint, if there is one.
     pub(super) fn cancel(&self, context: usize) -> Result<()> {
         let canceled = self.with_pool(|pool| pool.cancel(|it| it.is_of(context)));
         let (receive, tagged) = canceled.ok_or(FiError::NOENT)?;

@@ -60,14 +60,14 @@ impl SharedSlots {
         self.stx.taken.fetch_sub(given_back, Ordering::AcqRel);
     }
 
-    /// Gives up all slots of a closing endpoint; returns how many it had.
+    /// Returns how many slots a closing endpoint had, which [`Stx::part`] frees; the endpoint then has none.
     pub(super) fn leave(&self) -> usize {
         self.slots.swap(0, Ordering::Relaxed)
     }
 }
 
 impl Stx {
-    /// A context with these capabilities and this many slots; 0 means all capabilities.
+    /// A context with these capabilities (0: all) and this many slots (0: the default).
     pub(super) fn new(domain: &Arc<Domain>, caps: u64, size: usize) -> Self {
         Self {
             domain: Arc::clone(domain),
@@ -78,7 +78,7 @@ impl Stx {
         }
     }
 
-    /// Reserves it for an endpoint, which must have a subset of its capabilities.
+    /// Counts an endpoint as a user. It must have no transmit capability that the context lacks.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
         if !Arc::ptr_eq(&self.domain, &ep.domain) || ep.caps & TRANSMITS & !self.caps != 0 {
             return Err(FiError::INVAL);

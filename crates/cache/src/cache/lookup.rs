@@ -70,7 +70,7 @@ impl<R: Registrar> Cache<R> {
     #[inline]
     pub(super) fn find(&self, range: &VaRange, want: Class) -> Option<u32> {
         let exact = self.options.exact_rights;
-        // All ranges that begin in one cache line share a hint.
+        // Lookups of one class whose ranges begin in the same 64 bytes share a hint.
         let hash = ((range.start() >> 6) ^ want.bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let hint = &self.hints[(hash >> 48) as usize & (self.hints.len() - 1)];
         let hinted = hint.load(Ordering::Relaxed);

@@ -258,14 +258,15 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Ends a pending or valid entry that only the caller uses, and deregisters its value, if it has one.
+    /// Gives up an entry that never became valid and that only the caller uses. Deregisters its value, if it has one.
     fn abandon(&self, slot: u32) {
         self.entries.clear(slot);
         self.unpin(slot);
     }
 
-    /// Puts a valid entry on the list of its class, where lookups find it. Listed entries that it contains leave the
-    /// list. If a listed entry contains it, the new one is not listed and ends when its guard is dropped.
+    /// Puts a valid entry on the list of its class, where lookups find it, and ends the listed entries that it contains. If
+    /// a valid listed entry contains the new one, or there are too many classes, the new one ends instead: it is not
+    /// listed, and is deregistered when its guard is dropped. Returns `why`, or why the entry is not listed.
     fn list(&self, slot: u32, range: VaRange, class: Class, why: Why) -> Why {
         let shelf = self.shelf.lock();
         while let Some(other) = self.index.before(class, range.start()) {

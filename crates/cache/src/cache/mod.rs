@@ -6,7 +6,7 @@
 //! | [`lookup`] | hits, without a lock |
 //! | [`miss`] | registrations, and how they become entries |
 //! | [`shelf`] | free slots and eviction |
-//! | [`guard`] | what a lookup gives out |
+//! | [`guard`] | what a lookup returns |
 //! | [`stats`] | counters and the trace |
 
 pub(crate) mod guard;
@@ -70,7 +70,7 @@ pub struct Cache<R: Registrar> {
     registrar: R,
     follows: Follows,
     monitor: Arc<dyn Monitor>,
-    /// Whether the monitor watches entries.
+    /// Whether the monitor watches the memory of entries.
     watches: bool,
     options: Options,
     off: Option<Off>,
@@ -81,7 +81,7 @@ pub struct Cache<R: Registrar> {
     index: Index,
     /// By hash of a range's first address and class: the slot that last served it. Only a hint.
     hints: Box<[AtomicU32]>,
-    /// Counts misses: the clock by which the least recently used entry is found.
+    /// Counts new entries: the clock by which the least recently used entry is found.
     clock: AtomicU64,
     /// Whether entries in use exceed the limit of bytes, so that they must be evicted when they are idle.
     over: AtomicBool,
@@ -213,7 +213,7 @@ impl<R: Registrar> Cache<R> {
         &*self.monitor
     }
 
-    /// Ends the entries that have a byte in the range, as a monitor does.
+    /// Ends the entries that have a byte in the range, as a monitor does. Returns how many ended.
     pub fn invalidate(&self, range: VaRange) -> usize {
         self.entries.invalidate(range, crate::why::Cause::Told)
     }
@@ -354,8 +354,8 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
 impl<R: Registrar> Drop for Cache<R> {
     fn drop(&mut self) {
         self.monitor.detach(&self.entries);
-        // Guards borrow the cache, so none exists: all entries are idle or dead. In a forked child they are the
-        // parent's, and `flush` does nothing.
+        // Guards borrow the cache, so only leaked ones can exist: all other entries are idle or dead. In a forked child
+        // the entries are the parent's, and `flush` does nothing.
         self.flush();
     }
 }

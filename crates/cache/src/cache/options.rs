@@ -13,8 +13,8 @@ pub enum Rounding {
     /// Whole pages, which are mapped if the buffer is.
     #[default]
     Pages,
-    /// Multiples of this power of two. If such a range cannot be registered, only the buffer is. Not for registrars
-    /// that pin: each page of their entries must have a byte of the buffer.
+    /// Multiples of this power of two. If such a range cannot be registered, only the buffer is. Registrars that pin
+    /// cannot use more than a page, because each page of their entries must contain a byte of the buffer.
     Multiples(u64),
 }
 
@@ -44,7 +44,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 1024 entries of any size, whole pages; entries serve lookups of fewer rights; one address space for all devices.
+    /// 1024 entries of any size, whole pages; entries serve lookups of fewer rights; unified addresses.
     fn default() -> Self {
         Self {
             max_count: 1024,

@@ -18,7 +18,8 @@ pub struct Stats {
     pub uncached: u64,
     /// Attempts that failed because memory was changing, at a hit or after a registration.
     pub busy: u64,
-    /// Entries that were evicted because a limit was reached.
+    /// Entries that were evicted: because a limit was reached, because the registrar was exhausted, or by
+    /// [`Cache::flush`](super::Cache::flush).
     pub evictions: u64,
     /// Entries that ended because their memory changed.
     pub invalidations: u64,

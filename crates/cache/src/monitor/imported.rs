@@ -17,12 +17,12 @@ pub trait Source: Send + Sync {
         true
     }
 
-    /// An entry of this range has ended. Other entries may contain the same bytes.
+    /// Ends one subscription of this range. Other entries may contain the same bytes.
     fn unsubscribe(&self, range: VaRange) {
         let _ = range;
     }
 
-    /// Whether the memory is still what it was when it was subscribed. Asked at each hit.
+    /// Whether the memory is still what it was when it was subscribed. Asked after each registration and at each hit.
     fn valid(&self, range: VaRange) -> bool {
         let _ = range;
         true

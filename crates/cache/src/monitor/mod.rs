@@ -93,7 +93,8 @@ pub trait Monitor: Send + Sync {
         Verdict::Fresh
     }
 
-    /// An entry for which `watch` was called has ended. Other entries may have bytes in the same range.
+    /// Memory for which `watch` was called is no longer registered, or never was. Other entries may have bytes in the same
+    /// range.
     fn unwatch(&self, range: VaRange) {
         let _ = range;
     }

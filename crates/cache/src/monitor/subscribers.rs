@@ -1,5 +1,5 @@
 //! The caches that a monitor notifies of changes. Notifying them takes no lock and allocates nothing. A cache that
-//! leaves waits until no thread is notifying it.
+//! leaves waits until no notification is in progress.
 
 // UNSAFETY: holds raw pointers from `Arc`s, which several threads read and one replaces without a lock.
 #![allow(unsafe_code)]
@@ -46,8 +46,7 @@ impl Subscribers {
         Err(TooManyCaches)
     }
 
-    /// Removes entries, and waits until no thread is in `tell`. Must not be called from `tell`, which would wait for
-    /// itself.
+    /// Removes entries, and waits until no thread is in `tell`. Must not be called from `tell`: it would wait for itself.
     pub(crate) fn remove(&self, entries: &Arc<Entries>) {
         let raw = Arc::as_ptr(entries).cast_mut();
         for place in &self.entries {

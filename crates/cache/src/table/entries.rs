@@ -53,7 +53,7 @@ impl Slot {
         }
     }
 
-    /// The entry's range. Unless the entry is pinned or the slots are locked, its two ends may be of different entries.
+    /// The entry's range. Unless the entry is pinned or the slots are locked, its two ends may belong to different entries.
     #[inline]
     pub(crate) fn range(&self) -> VaRange {
         let start = self.start.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Slot {
             .expect("start and length add up to the end, which is a number")
     }
 
-    /// The entry's class, with the same restriction.
+    /// The entry's class. Unless the entry is pinned or the slots are locked, the slot may get another entry meanwhile.
     #[inline]
     pub(crate) fn class(&self) -> Class {
         Class::from_bits(self.class.load(Ordering::Relaxed))
@@ -75,7 +75,7 @@ impl Slot {
             && self.class().serves(want, exact)
     }
 
-    /// Adds hits of an entry that ended.
+    /// Adds hits that the word no longer counts.
     pub(crate) fn add_hits(&self, hits: u64) {
         self.hits.fetch_add(hits, Ordering::Relaxed);
     }
@@ -109,7 +109,7 @@ impl Chunk {
     }
 }
 
-/// The record of an entry that ended. Its fields may be of different entries, which is good enough for explanations.
+/// The record of an entry that ended. Its fields may belong to different entries, which is good enough for explanations.
 #[derive(Debug)]
 struct Ended {
     start: AtomicU64,

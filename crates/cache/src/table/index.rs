@@ -156,8 +156,8 @@ impl Index {
             .find(|list| list.class() == class)
     }
 
-    /// The entries of a class that a new entry of it replaces: those that it contains. The caller has the lock of the
-    /// slots.
+    /// The entries of a class that a new entry of the class replaces, because it contains them. The caller has the lock of
+    /// the slots.
     pub(crate) fn contained(
         &self,
         class: Class,

@@ -63,12 +63,12 @@ pub(crate) struct Cleared {
     pub(crate) orphaned: bool,
 }
 
-/// What [`Word::free`] did.
+/// What [`Word::free`] or [`Word::evict`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     /// The slot is free; the entry had this many hits.
     Yes(u64),
-    /// The entry has users, the last of which queues it again.
+    /// The slot is not free. After [`Word::free`], the entry has users, the last of which queues it again.
     No,
 }
 
@@ -177,7 +177,7 @@ impl Word {
             .is_ok()
     }
 
-    /// Frees the slot of an entry that was queued.
+    /// Frees the slot of a queued entry, unless the entry has users.
     pub(crate) fn free(&self) -> Freed {
         self.free_if(|word| word & USERS == 0, QUEUED)
     }

@@ -107,7 +107,7 @@ pub(super) fn hook_of(name: &CStr) -> Option<(usize, usize)> {
     Some((hook.original.load(Ordering::Relaxed), (hook.hook)()))
 }
 
-/// The pages of `len` bytes at an address. `None` if the range is invalid: the call will then fail.
+/// The pages of `len` bytes at an address. `None` if the range is invalid; the call then fails.
 fn memory(address: *const c_void, len: usize) -> Option<VaRange> {
     VaRange::new(address.addr() as u64, len as u64).map(|range| pages(&range))
 }
@@ -193,7 +193,7 @@ unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) ->
     }
 }
 
-/// From an address to the end of the heap.
+/// All memory from an address on.
 fn above(address: u64) -> Option<VaRange> {
     VaRange::new(address, (i64::MAX as u64).saturating_sub(address))
 }

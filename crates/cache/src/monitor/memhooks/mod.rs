@@ -44,7 +44,8 @@ struct State {
 }
 
 impl State {
-    /// Called by a hook that is about to change this memory. The call is in progress until the guard is dropped.
+    /// Called by a hook that is about to change this memory (`None`: any memory). Ends the entries there. The call is in
+    /// progress until the guard is dropped.
     fn change(&self, range: Option<VaRange>, cause: Cause) -> Change<'_> {
         self.changing.fetch_add(1, Ordering::SeqCst);
         self.calls.fetch_add(1, Ordering::Relaxed);

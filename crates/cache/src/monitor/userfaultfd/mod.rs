@@ -90,7 +90,7 @@ fn attempts(attempts: &[(Way, Errno)]) -> String {
 
 /// The monitor that reads the kernel's events.
 ///
-/// One monitor serves all caches of a process that use it, because only one descriptor can watch a piece of memory.
+/// One monitor serves all caches of a process that use it, because only one descriptor can watch a page.
 #[derive(Debug)]
 pub struct Userfaultfd {
     shared: Arc<Shared>,
@@ -104,7 +104,7 @@ impl Userfaultfd {
     /// memory sleep.
     ///
     /// # Errors
-    /// For each way, why it does not work.
+    /// [`Unavailable`]: for each way, why it does not work, or what else is missing.
     pub fn open() -> Result<(Self, Reader), Unavailable> {
         Self::open_by(&Way::ALL)
     }
@@ -112,7 +112,7 @@ impl Userfaultfd {
     /// Like [`open`](Self::open), with the ways that the caller chooses.
     ///
     /// # Errors
-    /// For each way, why it does not work.
+    /// [`Unavailable`]: for each way, why it does not work, or what else is missing.
     pub fn open_by(ways: &[Way]) -> Result<(Self, Reader), Unavailable> {
         let mut refused = Vec::new();
         for &way in ways {
@@ -187,7 +187,7 @@ impl Userfaultfd {
         Err(Refusal::System(Errno::AGAIN))
     }
 
-    /// Watches the part of one mapping that is in `pages`.
+    /// Watches a mapping, or only `part` of it if the mapping is larger than [`WHOLE`].
     fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<(), Refusal> {
         // The answer does not say which descriptor watches; registering fails if it is not ours.
         let watched = self.is_watched(part)?;

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Events that one system call reads.
+/// The maximum number of events that one system call reads.
 const AT_ONCE: usize = 16;
 
 /// Reads the events of a [`Userfaultfd`](super::Userfaultfd), in a thread that the program provides.
@@ -31,7 +31,7 @@ pub struct Reader {
 pub enum Step {
     /// It applied this many events.
     Applied(usize),
-    /// The timeout passed, or a signal arrived.
+    /// It applied no event: the timeout passed, or a signal arrived.
     Nothing,
     /// The monitor was dropped.
     End,
@@ -42,7 +42,8 @@ impl Reader {
         Self { shared }
     }
 
-    /// Reads events until the monitor is dropped. It blocks the signals of this thread.
+    /// Reads events until the monitor is dropped. Blocks the signals of the calling thread, except those that its own
+    /// faults raise.
     ///
     /// ```
     /// # use rkey_cache::Userfaultfd;
