@@ -62,6 +62,9 @@ fn forty_thousand_unmapped_buffers_leave_nothing_behind() {
             stats.entries
         );
     }
-    cache.reap();
-    assert_eq!(cache.stats().entries, 0);
+    // The kernel lets `munmap` return when the reader has read its event, before the reader ends the entry.
+    while cache.stats().entries > 0 {
+        std::thread::yield_now();
+        cache.reap();
+    }
 }
