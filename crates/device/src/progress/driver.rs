@@ -302,7 +302,7 @@ impl EngineDriver {
         }
         self.schedule.fire_by_deadline(&self.engine.lock());
         if busy {
-            self.requests.ring();
+            self.requests.wake_engine_thread();
         }
     }
 
@@ -445,7 +445,7 @@ impl EngineDriver {
     pub(crate) fn fail(&self, why: String) {
         tracing::error!(%why, "the device failed");
         self.lifecycle.fail(why);
-        self.requests.ring();
+        self.requests.wake_engine_thread();
     }
 
     #[inline]
@@ -456,7 +456,7 @@ impl EngineDriver {
     /// Called when the last handle was dropped: the engine thread ends.
     pub(crate) fn stop(&self) {
         self.lifecycle.stop();
-        self.requests.ring();
+        self.requests.wake_engine_thread();
     }
 }
 

@@ -188,7 +188,7 @@ fn a_panic_in_the_engine_thread() {
     all_waiters_get_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_THREAD, Ordering::Release);
-        shared.driver.requests.ring();
+        shared.driver.requests.wake_engine_thread();
     });
 }
 
@@ -197,7 +197,7 @@ fn a_panic_in_the_engine_thread_under_the_lock() {
     all_waiters_get_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_ENGINE, Ordering::Release);
-        shared.driver.requests.ring();
+        shared.driver.requests.wake_engine_thread();
     });
 }
 

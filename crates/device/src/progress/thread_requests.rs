@@ -40,7 +40,7 @@ impl ThreadRequests {
     }
 
     /// Wakes the engine thread. Only this process has the doorbell, so the write cannot block.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake_engine_thread(&self) {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
@@ -51,7 +51,7 @@ impl ThreadRequests {
 
     fn add(&self, add: impl FnOnce(&mut Lists)) {
         add(&mut self.lists.lock());
-        self.ring();
+        self.wake_engine_thread();
     }
 
     /// Requests a link for a queue pair to the device that owns the number `peer`.
