@@ -129,6 +129,14 @@ impl Maps {
         })
     }
 
+    /// The end of the mapping that contains an address. One system call, 0.25 µs.
+    ///
+    /// # Errors
+    /// As [`Maps::mapping`].
+    pub(crate) fn end_of_mapping(&self, address: u64) -> Result<u64, Errno> {
+        Ok(range_of(&self.query(address, 0, &mut [])?)?.end())
+    }
+
     /// The object behind a range, if one mapping contains all of it. One system call, 0.25 µs.
     ///
     /// # Errors

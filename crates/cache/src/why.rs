@@ -59,6 +59,8 @@ pub enum Refusal {
     NotMapped,
     /// A file, or shared memory with a name: another process can punch holes in it or truncate it, and no monitor sees that.
     File,
+    /// Shared memory without a name: a forked child can take its pages away, and no monitor sees that.
+    Shared,
     /// System V shared memory, which can be detached and mapped over without an event.
     SystemV,
     /// Another user of userfaultfd, such as another library's cache, watches the memory.
@@ -85,6 +87,9 @@ impl fmt::Display for Refusal {
             Self::SystemV => {
                 f.write_str("it is System V shared memory: userfaultfd does not report shmdt")
             }
+            Self::Shared => f.write_str(
+                "it is shared memory, whose pages a forked child can take away unnoticed",
+            ),
             Self::Foreign => f.write_str("another library watches it with userfaultfd"),
             Self::TooManyMappings => {
                 f.write_str("too many mappings; raise vm.max_map_count to watch more")

@@ -5,7 +5,8 @@ mod common;
 use common::{BOTH, Fake, GPU, SEND, World, range};
 use rkey_base::range::VaRange;
 use rkey_cache::{
-    Cache, Disabled, Follows, Imported, Kind, Monitor, Off, Options, Rounding, Timing, Why,
+    Cache, Disabled, Follows, Imported, Kind, Monitor, Off, Options, Registrar, Request, Rounding,
+    Timing, Why,
 };
 use std::sync::Arc;
 
@@ -80,7 +81,7 @@ fn idle_bytes_never_exceed_the_limit_and_used_bytes_may() {
     assert_eq!((stats.evictions, stats.bytes), (0, 1000 * 0x100));
 }
 
-/// Proves partly: FI-237, FI-I46 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-237 (the cache as a library, which no front end uses yet)
 #[test]
 fn entries_never_exceed_their_limit() {
     let mut limited = options();
@@ -98,13 +99,46 @@ fn entries_never_exceed_their_limit() {
     assert_eq!(get(&small, buffer(50)), Why::Full);
     assert_eq!(get(&small, buffer(5)), Why::Hit);
     assert_eq!(small.registrar().live(), 10);
+}
 
-    let default = cache(Options::default());
-    for number in 0..2000 {
-        get(&default, range(0x1000 * number % 0xF_0000, 1));
+/// 1024 entries of any total size. Libfabric's own limit of bytes, if none is set, is below the host's memory.
+/// Proves partly: FI-235, FI-I46 (the cache as a library, which no front end uses yet)
+#[test]
+fn the_default_limits_are_those_of_the_manual_page() {
+    const ENTRY: u64 = 1 << 36;
+    let monitor = Arc::new(Imported::new((), Timing::Around));
+    let cache = Cache::new(Nothing, monitor, Options::default()).unwrap();
+    let buffer = |number: u64| range(number * ENTRY, ENTRY);
+    let hit = |number| {
+        let guard = cache.get(buffer(number), SEND, Kind::HOST).unwrap();
+        guard.why().is_hit()
+    };
+    assert!((0..1024).all(|number| !hit(number)));
+    let full = cache.stats();
+    assert_eq!((full.entries, full.bytes), (1024, 1024 * ENTRY));
+    assert_eq!(full.evictions, 0);
+    assert!((0..1024).all(hit));
+    for number in 1024..2000 {
+        assert!(!hit(number));
+        assert_eq!(cache.stats().entries, 1024);
     }
-    assert_eq!(Options::default().max_count, 1024);
-    assert!(default.stats().entries <= 1024);
+    assert_eq!(cache.stats().evictions, 2000 - 1024);
+}
+
+/// Registers nothing.
+struct Nothing;
+
+impl Registrar for Nothing {
+    type Registration = ();
+    type Error = std::convert::Infallible;
+
+    fn follows(&self) -> Follows {
+        Follows::Addresses
+    }
+    fn register(&self, _: &Request) -> Result<(), Self::Error> {
+        Ok(())
+    }
+    fn deregister(&self, (): ()) {}
 }
 
 #[test]

@@ -122,7 +122,8 @@ const CALLS: &[(&str, Effect, Call)] = &[
     }),
 ];
 
-/// After each call, no lookup gets an entry that covers the changed page, and the data of other entries is right.
+/// Each call itself ends the entry, before anything else happens to the memory. Then, if memory is mapped at the same
+/// address, what is sent from the changed page is what is there now.
 /// Proves partly: FI-241, FI-243 (the cache as a library, which no front end uses yet)
 #[test]
 fn each_call_ends_the_entries_whose_pages_it_takes() {
@@ -138,7 +139,8 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
         assert!(!get(&cache, buffer).is_hit(), "{name}");
         assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
         let (events, ended) = (monitor.events(), cache.stats().invalidations);
-        match call(&arena, &arena.pages(3, 1)) {
+        let page = arena.pages(3, 1);
+        match call(&arena, &page) {
             Ok(()) => {}
             Err(error) => {
                 println!("{name}: not here ({error})");
@@ -153,11 +155,15 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
             continue;
         }
         assert!(events > 0, "{name}: no event");
-        arena.map(&buffer);
+        assert_eq!(cache.stats().invalidations, ended + 1, "{name}");
+        // This replaces nothing, so it ends no entry: it only fills the hole that some calls leave.
+        let hole = arena.claim(&page);
         stamp(&buffer, 8);
-        assert_eq!(send(&cache, buffer), 8, "{name}: stale");
-        assert!(cache.stats().invalidations > ended, "{name}");
-        println!("{name}: {events} events");
+        let guard = cache.get(buffer, SEND, Kind::HOST).unwrap();
+        assert!(matches!(guard.why(), Why::Ended(_)), "{name}: {guard:?}");
+        let sent = cache.registrar().send(&guard, page.start());
+        assert_eq!(sent, 8, "{name}: stale");
+        println!("{name}: {events} events, hole: {hole}");
     }
 }
 
@@ -251,10 +257,76 @@ fn memory_whose_end_cannot_be_seen_is_not_cached() {
         Ok(guard) => panic!("{guard:?}"),
         Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EFAULT)),
     }
-    // Shared anonymous memory is this process's own.
+    // Shared memory without a name.
     arena.map_by(&buffer, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0);
+    assert_eq!(unwatched(&cache, buffer), Refusal::Shared);
+}
+
+/// Runs code in a forked child, which may not allocate. Returns its exit status.
+fn in_a_child(code: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the callers' code makes system calls and touches memory, and the child ends without running other code.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let status = code();
+        // SAFETY: as above.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child; `status` is ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
+/// A child can take pages out of memory that it shares with its parent, and the parent's monitor does not see it.
+#[test]
+fn shared_memory_that_a_child_punches_is_not_stale() {
+    let Some((cache, monitor)) = cache() else {
+        return;
+    };
+    let arena = Arena::new(4);
+    let buffer = arena.pages(0, 2);
+    arena.map_by(&buffer, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0);
+    stamp(&buffer, 5);
+    assert_eq!(send(&cache, buffer), 5);
+    let events = monitor.events();
+    let punched = in_a_child(|| i32::from(advise(&buffer, libc::MADV_REMOVE).is_err()));
+    assert_eq!(punched, 0, "the child could not punch");
+    stamp(&buffer, 6);
+    assert_eq!(send(&cache, buffer), 6, "stale");
+    assert_eq!(monitor.events(), events);
+}
+
+/// Attaching System V memory over a part of a buffer causes no event.
+#[test]
+fn system_v_memory_over_a_part_of_a_large_buffer_is_seen() {
+    let Some((cache, monitor)) = cache() else {
+        return;
+    };
+    let arena = Arena::new(260);
+    let buffer = arena.pages(0, 256);
+    arena.map(&buffer);
+    stamp(&buffer, 5);
     assert_eq!(get(&cache, buffer), Why::Absent);
     assert_eq!(get(&cache, buffer), Why::Hit);
+    let (events, over) = (monitor.events(), arena.pages(100, 2));
+    // SAFETY: a new segment, over memory of the arena, to which nothing refers; it goes when it is detached.
+    unsafe {
+        let id = libc::shmget(
+            libc::IPC_PRIVATE,
+            2 * PAGE as usize,
+            0o600 | libc::IPC_CREAT,
+        );
+        assert!(id >= 0);
+        let at = std::ptr::with_exposed_provenance(over.start() as usize);
+        let mapped = libc::shmat(id, at, libc::SHM_REMAP);
+        assert_eq!(mapped.addr() as u64, over.start());
+        libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+    }
+    stamp(&buffer, 6);
+    let guard = cache.get(buffer, SEND, Kind::HOST).unwrap();
+    assert_eq!(cache.registrar().send(&guard, over.start()), 6, "stale");
+    assert_eq!(monitor.events(), events);
 }
 
 /// Memory that another descriptor watches is refused, so it is not cached.
@@ -314,6 +386,81 @@ fn a_reader_that_ends_lets_everyone_go_on() {
     assert_eq!(reader.step(Some(&soon)), rkey_cache::Step::Nothing);
     drop(monitor);
     assert_eq!(reader.step(None), rkey_cache::Step::End);
+}
+
+/// Threads that unmap watched memory go on when the reader ends, whatever it has read by then.
+#[test]
+fn no_thread_sleeps_after_the_end_of_the_reader() {
+    const ROUNDS: u64 = 100;
+    if monitor().is_none() {
+        return;
+    }
+    let arena = Arena::new(64);
+    for round in 0..ROUNDS {
+        let (monitor, mut reader) = Userfaultfd::open().unwrap();
+        thread::scope(|scope| {
+            for number in 0..2 {
+                let (monitor, arena) = (&monitor, &arena);
+                scope.spawn(move || {
+                    let page = arena.pages(8 * number, 1);
+                    let away = arena.pages(8 * number + 4, 1);
+                    // Until the reader has ended.
+                    loop {
+                        arena.map(&page);
+                        let watched = monitor.watch(page);
+                        // To an address that the reader may have passed already.
+                        if round % 2 == 0 {
+                            remap(&page, &away, libc::MREMAP_FIXED).unwrap();
+                            arena.unmap(&away);
+                        }
+                        arena.unmap(&page);
+                        if watched == Err(Refusal::Stopped) {
+                            break;
+                        }
+                    }
+                });
+            }
+            for _ in 0..round % 8 {
+                let soon = rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 1_000_000,
+                };
+                reader.step(Some(&soon));
+            }
+            drop(reader);
+        });
+    }
+}
+
+/// A child that drops its copies of the monitor and the cache leaves the parent's at work.
+#[test]
+fn a_child_that_drops_the_monitor_does_not_stop_the_parents() {
+    let Some((cache, monitor)) = cache() else {
+        return;
+    };
+    let arena = Arena::new(4);
+    let buffer = arena.pages(0, 1);
+    arena.map(&buffer);
+    get(&cache, buffer);
+    assert_eq!(get(&cache, buffer), Why::Hit);
+    let mut parents = Some((cache, monitor));
+    let dropped = in_a_child(|| {
+        // SAFETY: sets a timer, so that a child that waits ends.
+        unsafe { libc::alarm(20) };
+        drop(parents.take());
+        7
+    });
+    assert_eq!(dropped, 7);
+    let (cache, monitor) = parents.unwrap();
+    assert_eq!(get(&cache, buffer), Why::Hit);
+    // Waits until the reader has read the event, or has ended.
+    let events = monitor.events();
+    arena.unmap(&buffer);
+    monitor.settle();
+    assert_eq!(monitor.events(), events + 1);
+    arena.map(&buffer);
+    assert!(matches!(get(&cache, buffer), Why::Ended(_)));
+    assert_eq!(get(&cache, buffer), Why::Hit);
 }
 
 #[test]

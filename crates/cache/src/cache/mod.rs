@@ -160,7 +160,9 @@ impl<R: Registrar> Cache<R> {
                 Hit::None => self.miss(range, want)?,
             },
         };
-        if let Some(trace) = &self.trace {
+        if let Some(trace) = &self.trace
+            && !self.fork.is_child()
+        {
             let mut trace = trace.lock();
             if trace.len() == self.options.trace {
                 trace.pop_front();
@@ -244,10 +246,12 @@ impl<R: Registrar> Cache<R> {
         self.end_all(gone);
     }
 
-    /// The counters.
+    /// The counters. A forked child has no entries.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let (entries, bytes) = {
+        let (entries, bytes) = if self.fork.is_child() {
+            (0, 0)
+        } else {
             let shelf = self.shelf.lock();
             (shelf.count() as u64, shelf.bytes)
         };
@@ -265,10 +269,10 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// The last lookups, oldest first; at most [`Options::trace`] of them.
+    /// The last lookups, oldest first; at most [`Options::trace`] of them, and none in a forked child.
     #[must_use]
     pub fn trace(&self) -> Vec<Event> {
-        let trace = self.trace.as_ref();
+        let trace = self.trace.as_ref().filter(|_| !self.fork.is_child());
         trace.map_or_else(Vec::new, |trace| trace.lock().iter().copied().collect())
     }
 
@@ -353,9 +357,107 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
 
 impl<R: Registrar> Drop for Cache<R> {
     fn drop(&mut self) {
+        // In a forked child, the entries are the parent's. Another thread of the parent may have been in the monitor or had
+        // a lock, and will never leave it here.
+        if self.fork.is_child() {
+            return;
+        }
         self.monitor.detach(&self.entries);
-        // Guards borrow the cache, so only leaked ones can exist: all other entries are idle or dead. In a forked child
-        // the entries are the parent's, and `flush` does nothing.
+        // Guards borrow the cache, so only leaked ones can exist: all other entries are idle or dead.
         self.flush();
+    }
+}
+
+#[cfg(all(test, not(miri), not(loom)))]
+mod tests {
+    // UNSAFETY: forks.
+    #![allow(unsafe_code)]
+
+    use super::*;
+    use crate::monitor::Verdict;
+    use crate::registrar::Request;
+    use crate::why::Refusal;
+    use std::convert::Infallible;
+
+    struct Nothing;
+
+    impl Registrar for Nothing {
+        type Registration = ();
+        type Error = Infallible;
+
+        fn follows(&self) -> Follows {
+            Follows::Addresses
+        }
+        fn register(&self, _: &Request) -> Result<(), Infallible> {
+            Ok(())
+        }
+        fn deregister(&self, (): ()) {}
+    }
+
+    /// A monitor whose `detach` waits for a thread that a forked child does not have.
+    struct Waits(ForkMark);
+
+    impl Monitor for Waits {
+        fn name(&self) -> &'static str {
+            "waits"
+        }
+        fn sees(&self) -> Sees {
+            Sees::All
+        }
+        fn attach(&self, _: &Arc<Entries>) -> Result<(), TooManyCaches> {
+            Ok(())
+        }
+        fn detach(&self, _: &Arc<Entries>) {
+            while self.0.is_child() {
+                std::thread::yield_now();
+            }
+        }
+        fn watch(&self, _: VaRange) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn check(&self, _: VaRange) -> Verdict {
+            Verdict::Fresh
+        }
+        fn validate(&self, _: VaRange) -> Verdict {
+            Verdict::Fresh
+        }
+    }
+
+    /// The locks are held when the process forks, as if other threads had them.
+    #[test]
+    fn a_forked_child_waits_for_no_thread_of_its_parent() {
+        let options = Options {
+            trace: 4,
+            ..Options::default()
+        };
+        let monitor = Arc::new(Waits(ForkMark::new().unwrap()));
+        let cache = Cache::new(Nothing, monitor, options).unwrap();
+        let buffer = VaRange::new(0x1000, 0x1000).unwrap();
+        let look_up = || cache.get(buffer, Rights(1), Kind::HOST).unwrap().why();
+        assert!(!look_up().is_hit());
+        assert_eq!(cache.stats().entries, 1);
+        let trace = cache.trace.as_ref().unwrap().lock();
+        let shelf = cache.shelf.lock();
+        // SAFETY: the child allocates nothing that another thread may have locked, and ends with `_exit`. The alarm ends it if it waits.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: sets a timer.
+            unsafe { libc::alarm(20) };
+            let off = look_up() == Why::Off(Off::Forked);
+            let right = off && cache.stats().entries == 0 && cache.trace().is_empty();
+            cache.reap();
+            cache.flush();
+            // SAFETY: the parent drops its own copy; this one is not used again.
+            drop(unsafe { std::ptr::read(&raw const cache) });
+            // SAFETY: ends the child without running any of the parent's code.
+            unsafe { libc::_exit(if right { 7 } else { 8 }) };
+        }
+        drop((trace, shelf));
+        let mut status = 0;
+        // SAFETY: waits for the child; `status` is ours.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert!(libc::WIFEXITED(status), "the child waited: {status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 7);
+        assert_eq!(look_up(), Why::Hit);
     }
 }

@@ -203,6 +203,61 @@ fn hit_against_munmap(question_first: bool) {
     });
 }
 
+/// A registration against a change that a hook or the program announces: they count it, end the entries, make it, and
+/// count it no more. `confirmed`: the registration begins only if no change is in progress, as it must.
+fn registration_against_change(confirmed: bool) {
+    loom::model(move || {
+        let entries = Arc::new(Entries::new(2));
+        let changing = Arc::new(AtomicU64::new(0));
+        // The page that is mapped.
+        let mapped = Arc::new(AtomicU64::new(1));
+        entries.claim(0, page(1), CLASS);
+        let changer = {
+            let (entries, changing, mapped) = (
+                Arc::clone(&entries),
+                Arc::clone(&changing),
+                Arc::clone(&mapped),
+            );
+            thread::spawn(move || {
+                changing.fetch_add(1, Ordering::SeqCst);
+                entries.invalidate(page(1), Cause::Unmapped);
+                mapped.store(2, Ordering::SeqCst);
+                changing.fetch_sub(1, Ordering::SeqCst);
+            })
+        };
+        // Loom's loads are not sequentially consistent, as the monitors' are; its additions see the newest value.
+        let quiet = || changing.fetch_add(0, Ordering::SeqCst) == 0;
+        entries.arm(0);
+        let mut pinned = None;
+        if !confirmed || quiet() {
+            pinned = Some(mapped.load(Ordering::SeqCst));
+            if !quiet() || !entries.slot(0).word.publish() {
+                entries.clear(0);
+            }
+        } else {
+            entries.clear(0);
+        }
+        entries.unpin(0);
+        changer.join().unwrap();
+        if pin(&entries, &page(1)) {
+            assert_eq!(pinned, Some(2), "stale");
+            entries.unpin(0);
+        }
+    });
+}
+
+#[test]
+fn a_registration_that_a_change_spans_becomes_no_entry() {
+    registration_against_change(true);
+}
+
+/// The model finds the mistake.
+#[test]
+#[should_panic(expected = "stale")]
+fn a_registration_must_not_begin_during_a_change() {
+    registration_against_change(false);
+}
+
 #[test]
 fn a_hit_after_an_unmapping_that_it_can_know_of_is_refused() {
     hit_against_munmap(true);

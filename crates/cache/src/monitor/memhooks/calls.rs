@@ -3,11 +3,12 @@
 // UNSAFETY: defines functions with the C calling convention, which call the functions that they replace.
 #![allow(unsafe_code)]
 
+use super::slots::{self, Stub};
 use super::{NotHooked, Path, STATE};
 use crate::monitor::pages;
 use crate::why::Cause;
 use rkey_base::range::VaRange;
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_int, c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -82,23 +83,77 @@ hooks! {
 /// `malloc_usable_size` of the allocator whose `free` is hooked.
 static USABLE_SIZE: AtomicUsize = AtomicUsize::new(0);
 
+/// What `dlsym` returns for the program.
 fn look_up(name: &CStr) -> Option<usize> {
     // SAFETY: the name is a C string; the search order of the program changes nothing.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then(|| found.expose_provenance())
 }
 
+/// The function that the program's calls reach. In a program that is not position-independent, `dlsym` may return code that
+/// calls the function through a slot instead. A hook there would call itself.
+fn find(name: &CStr) -> Option<usize> {
+    let address = look_up(name)?;
+    if !slots::is_stub(&Stub { name, address }) {
+        return Some(address);
+    }
+    let libraries = slots::libraries();
+    libraries.iter().find_map(|library| find_in(library, name))
+}
+
+/// A function that a loaded library defines itself.
+fn find_in(library: &CStr, name: &CStr) -> Option<usize> {
+    // SAFETY: the library is loaded already, so no code of it runs now, and it stays loaded after `dlclose`. The names are C strings.
+    let found = unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return None;
+        }
+        let found = libc::dlsym(handle, name.as_ptr());
+        libc::dlclose(handle);
+        found
+    };
+    // `dlsym` also searches the libraries that this one needs.
+    let defined = !found.is_null() && owner(found.addr()).as_deref() == Some(library);
+    defined.then(|| found.expose_provenance())
+}
+
+/// The path of the object that contains an address.
+fn owner(address: usize) -> Option<CString> {
+    // SAFETY: a structure of pointers, which may be null.
+    let mut info = unsafe { std::mem::zeroed::<libc::Dl_info>() };
+    let address = ptr::without_provenance::<c_void>(address);
+    // SAFETY: the linker looks for the address in its list, and names the object by a C string that lives as long as it.
+    unsafe {
+        let found = libc::dladdr(address, &raw mut info) != 0 && !info.dli_fname.is_null();
+        found.then(|| CStr::from_ptr(info.dli_fname).to_owned())
+    }
+}
+
 /// Finds the functions. No hook is called before this has returned.
 pub(super) fn find_originals() -> Result<(), NotHooked> {
     let missing = |name: &'static CStr| NotHooked::Missing(name.to_str().unwrap_or("?"));
     for hook in HOOKS {
-        let found = look_up(hook.name).ok_or(missing(hook.name))?;
+        let found = find(hook.name).ok_or(missing(hook.name))?;
         hook.original.store(found, Ordering::Relaxed);
     }
     let name = c"malloc_usable_size";
-    let found = look_up(name).ok_or(missing(name))?;
+    let found = find(name).ok_or(missing(name))?;
+    let allocator = [&FREE, &REALLOC].map(|hook| hook.original.load(Ordering::Relaxed));
+    check_owners(found, &allocator)?;
     USABLE_SIZE.store(found, Ordering::SeqCst);
     Ok(())
+}
+
+/// Checks that the function that tells the size of memory belongs to the allocator that frees it.
+fn check_owners(usable_size: usize, allocator: &[usize]) -> Result<(), NotHooked> {
+    let expected = owner(usable_size);
+    let same = |&function: &usize| expected.is_some() && owner(function) == expected;
+    if allocator.iter().all(same) {
+        Ok(())
+    } else {
+        Err(NotHooked::Sizes)
+    }
 }
 
 /// The addresses of a function and its hook.
@@ -364,5 +419,30 @@ pub(super) fn exercise(path: Path) {
             Path::Free | Path::Realloc => {}
         }
         original::Munmap::get()(start, LEN);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// A program may bring a `free` of its own without a `malloc_usable_size`. The C library's must not get such memory.
+    #[test]
+    fn the_size_of_freed_memory_must_come_from_its_allocator() {
+        let size = find(c"malloc_usable_size").unwrap();
+        let free = find(c"free").unwrap();
+        assert_eq!(check_owners(size, &[free]), Ok(()));
+        let own = (self::free as Free as *const c_void).addr();
+        assert_eq!(check_owners(size, &[free, own]), Err(NotHooked::Sizes));
+    }
+
+    #[test]
+    fn functions_are_found_in_the_library_that_defines_them() {
+        let libraries = slots::libraries();
+        let found: Vec<_> = libraries
+            .iter()
+            .filter_map(|library| find_in(library, c"munmap"))
+            .collect();
+        assert_eq!(found.first().copied(), find(c"munmap"));
     }
 }

@@ -32,7 +32,8 @@ static STATE: State = State {
     calls: AtomicU64::new(0),
 };
 
-/// How many objects had been loaded when slots were last set. Locked while they are set.
+/// How many objects had been loaded when slots were last set; `None` if some were not filled in yet. Locked while they
+/// are set.
 static LOADED: Mutex<Option<u64>> = Mutex::new(None);
 
 struct State {
@@ -72,6 +73,11 @@ pub enum NotHooked {
     /// The C library lacks a function.
     #[error("the C library has no `{0}`")]
     Missing(&'static str),
+    /// The program has a `free` of one allocator and a `malloc_usable_size` of another one.
+    #[error(
+        "`free` and `malloc_usable_size` are of different allocators, so the size of freed memory is not known"
+    )]
+    Sizes,
     /// No slot could be set: the program is linked statically, or the tables of its objects have another form.
     #[error("no loaded object calls `munmap` through a slot")]
     NoSlots,
@@ -123,13 +129,15 @@ impl Memhooks {
     /// # Errors
     /// See [`NotHooked`].
     pub fn install() -> Result<Self, NotHooked> {
-        calls::find_originals()?;
         let mut loaded = LOADED.lock();
         if loaded.is_none() {
-            if slots::set_all() == 0 {
+            calls::find_originals()?;
+            let now = slots::loaded();
+            let count = slots::set_all();
+            if count.hooked == 0 {
                 return Err(NotHooked::NoSlots);
             }
-            *loaded = Some(slots::loaded());
+            *loaded = (count.unfilled == 0).then_some(now);
         }
         Ok(Self(()))
     }
@@ -168,13 +176,13 @@ impl Monitor for Memhooks {
         STATE.subscribers.remove(entries);
     }
 
-    /// All memory is watched. This sets the slots of objects that were loaded since the last call.
+    /// All memory is watched. This sets the slots of objects that were loaded since the last call, or that another thread is
+    /// loading.
     fn watch(&self, _: VaRange) -> Result<(), Refusal> {
         let now = slots::loaded();
         let mut loaded = LOADED.lock();
         if *loaded != Some(now) {
-            slots::set_all();
-            *loaded = Some(now);
+            *loaded = (slots::set_all().unfilled == 0).then_some(now);
         }
         Ok(())
     }
@@ -197,5 +205,67 @@ impl Monitor for Memhooks {
 
     fn validate(&self, _: VaRange) -> Verdict {
         Verdict::Fresh
+    }
+}
+
+#[cfg(all(test, not(miri), not(loom)))]
+mod tests {
+    use super::*;
+    use crate::why::Why;
+    use crate::{Cache, Follows, Kind, Options, Registrar, Request, Rights};
+    use std::convert::Infallible;
+
+    /// Pins a page, and then lets the change end that was in progress.
+    struct Slow {
+        /// The page that is mapped.
+        page: AtomicU64,
+        change: Mutex<Option<Change<'static>>>,
+    }
+
+    impl Registrar for Slow {
+        type Registration = u64;
+        type Error = Infallible;
+
+        fn follows(&self) -> Follows {
+            Follows::Pages
+        }
+        fn register(&self, _: &Request) -> Result<u64, Infallible> {
+            let pinned = self.page.load(Ordering::SeqCst);
+            if let Some(change) = self.change.lock().take() {
+                self.page.store(2, Ordering::SeqCst);
+                drop(change);
+            }
+            Ok(pinned)
+        }
+        fn deregister(&self, _: u64) {}
+    }
+
+    /// A hooked call that begins before the entry is pending, and takes effect after the page was pinned, does not find the
+    /// entry. So no entry may come of that registration.
+    #[test]
+    fn a_call_that_spans_the_registration_leaves_no_entry() {
+        // Not in the C library's heap: other threads' calls do not end the entry.
+        let range = VaRange::new(0x1000, 0x1000).unwrap();
+        let slow = Slow {
+            page: AtomicU64::new(1),
+            change: Mutex::new(Some(STATE.change(Some(range), Cause::Unmapped))),
+        };
+        let options = Options {
+            accept_partial: true,
+            ..Options::default()
+        };
+        let monitor = Arc::new(Memhooks::install().unwrap());
+        let cache = Cache::new(slow, monitor, options).unwrap();
+        let get = || cache.get(range, Rights(1), Kind::HOST).unwrap();
+        assert_eq!(get().why(), Why::Overtaken);
+        assert_eq!(cache.registrar().page.load(Ordering::SeqCst), 2);
+        // The test's own threads free memory, so the first lookups may be too early.
+        let hit = loop {
+            let guard = get();
+            if guard.why().is_hit() {
+                break guard;
+            }
+        };
+        assert_eq!(*hit, 2, "the entry has the page from before the change");
     }
 }

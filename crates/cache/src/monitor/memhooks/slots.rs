@@ -7,15 +7,16 @@
 use super::calls;
 use linux_raw_sys::general::{PROT_READ, PROT_WRITE};
 use rkey_base::process::page_size;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-// The types of relocations, `<elf.h>`.
+// The types of relocations, `<elf.h>`: `JUMP_SLOT`, `GLOB_DAT`, and pointers.
 #[cfg(target_arch = "x86_64")]
 const KINDS: [u32; 3] = [7, 6, 1];
 #[cfg(target_arch = "aarch64")]
 const KINDS: [u32; 3] = [1026, 1025, 257];
+const JUMP_SLOT: u32 = KINDS[0];
 
 /// `Elf64_Dyn`.
 #[repr(C)]
@@ -75,9 +76,18 @@ unsafe extern "C" fn count_loads(
     1
 }
 
-/// Sets the slots of all loaded objects. Returns how many now point to hooks.
-pub(super) fn set_all() -> usize {
-    let mut count = 0_usize;
+/// The slots for functions that have hooks.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    /// How many point to hooks.
+    pub(super) hooked: usize,
+    /// How many the linker has not filled in yet, because another thread is loading the object.
+    pub(super) unfilled: usize,
+}
+
+/// Sets the slots of all loaded objects.
+pub(super) fn set_all() -> Count {
+    let mut count = Count::default();
     // SAFETY: as in `loaded`.
     unsafe { libc::dl_iterate_phdr(Some(set_object), (&raw mut count).cast()) };
     count
@@ -91,8 +101,72 @@ unsafe extern "C" fn set_object(
     // SAFETY: the linker passes a valid description of an object that stays loaded during the call.
     let object = unsafe { describe(&*info) };
     if let Some(object) = object {
-        // SAFETY: `set_all` passes a pointer to its count; the object is as described.
-        unsafe { *count.cast::<usize>() += set_slots(&object) };
+        // SAFETY: `set_all` passes a pointer to its count, and the object is as described.
+        unsafe { set_slots(&object, &mut *count.cast::<Count>()) };
+    }
+    0
+}
+
+/// A function that the program calls at a fixed address, through code of its own (its procedure linkage table). In a program
+/// that is not position-independent, that code counts as the function's address, even for `dlsym`.
+pub(super) struct Stub<'a> {
+    pub(super) name: &'a CStr,
+    pub(super) address: usize,
+}
+
+/// Whether an address that `dlsym` returned is a [`Stub`].
+pub(super) fn is_stub(stub: &Stub<'_>) -> bool {
+    let mut question = (stub, false);
+    // SAFETY: as in `loaded`.
+    unsafe { libc::dl_iterate_phdr(Some(has_stub), (&raw mut question).cast()) };
+    question.1
+}
+
+unsafe extern "C" fn has_stub(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    question: *mut c_void,
+) -> c_int {
+    // SAFETY: `is_stub` passes a pointer to its question, and the linker a valid description, as in `set_object`.
+    let ((stub, found), object) = unsafe {
+        let question = &mut *question.cast::<(&Stub<'_>, bool)>();
+        (question, describe(&*info))
+    };
+    if let Some(object) = object {
+        // SAFETY: the object is as described.
+        unsafe {
+            each_slot(&object, |slot| {
+                let address = object.base.wrapping_add(slot.symbol.st_value) as usize;
+                *found |= slot.symbol.st_shndx == 0
+                    && slot.symbol.st_value != 0
+                    && address == stub.address
+                    && slot.name == stub.name;
+            });
+        }
+    }
+    c_int::from(*found)
+}
+
+/// The paths of the loaded libraries, in the order in which the linker searches them.
+pub(super) fn libraries() -> Vec<CString> {
+    let mut names = Vec::<CString>::new();
+    // SAFETY: as in `loaded`.
+    unsafe { libc::dl_iterate_phdr(Some(add_name), (&raw mut names).cast()) };
+    names
+}
+
+unsafe extern "C" fn add_name(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    names: *mut c_void,
+) -> c_int {
+    // SAFETY: `libraries` passes a pointer to its list; the linker's name of an object is null or a C string.
+    unsafe {
+        let name = (*info).dlpi_name;
+        // The program's own name is empty.
+        if !name.is_null() && *name != 0 {
+            (*names.cast::<Vec<CString>>()).push(CStr::from_ptr(name).to_owned());
+        }
     }
     0
 }
@@ -142,74 +216,276 @@ unsafe fn describe(info: &libc::dl_phdr_info) -> Option<Object> {
     (object.strings != 0 && object.symbols != 0).then_some(object)
 }
 
+/// A slot for a function.
+struct Slot<'a> {
+    name: &'a CStr,
+    symbol: &'a libc::Elf64_Sym,
+    address: u64,
+    /// The type of the relocation.
+    kind: u32,
+}
+
+/// Calls `each` with every slot of an object.
+///
 /// # Safety
 /// The object is loaded, and `describe` has described it.
-unsafe fn set_slots(object: &Object) -> usize {
-    let mut count = 0;
+unsafe fn each_slot(object: &Object, mut each: impl FnMut(&Slot<'_>)) {
     for (start, len) in object.tables {
         if start == 0 {
             continue;
         }
         for index in 0..len as usize / size_of::<Relocation>() {
-            // SAFETY: the linker has processed this table, which has that many elements.
+            // SAFETY: the linker has mapped this table, which has that many elements.
             let relocation = unsafe { &*pointer::<Relocation>(start).add(index) };
-            if !KINDS.contains(&(relocation.info as u32)) || relocation.addend != 0 {
+            let kind = relocation.info as u32;
+            if !KINDS.contains(&kind) || relocation.addend != 0 {
                 continue;
             }
-            let symbol = pointer::<libc::Elf64_Sym>(object.symbols);
-            // SAFETY: the linker has looked up this symbol of the object, whose name is in its table of strings.
-            let name = unsafe {
-                let symbol = &*symbol.add((relocation.info >> 32) as usize);
-                CStr::from_ptr(pointer::<c_char>(
-                    object.strings + u64::from(symbol.st_name),
-                ))
+            let symbols = pointer::<libc::Elf64_Sym>(object.symbols);
+            // SAFETY: the relocation names this symbol of the object, whose name is in its table of strings.
+            let (symbol, name) = unsafe {
+                let symbol = &*symbols.add((relocation.info >> 32) as usize);
+                let name = object.strings + u64::from(symbol.st_name);
+                (symbol, CStr::from_ptr(pointer::<c_char>(name)))
             };
-            let Some((original, hook)) = calls::hook_of(name) else {
-                continue;
-            };
-            let slot = object.base.wrapping_add(relocation.offset);
-            // SAFETY: the linker stores an address in this slot.
-            count += usize::from(unsafe { set(object, slot, original, hook) });
+            each(&Slot {
+                name,
+                symbol,
+                address: object.base.wrapping_add(relocation.offset),
+                kind,
+            });
         }
     }
-    count
 }
 
-/// Sets one slot, if it points to the original function or is not filled in yet. Returns whether it now points to the
-/// hook.
+/// # Safety
+/// The object is loaded, and `describe` has described it.
+unsafe fn set_slots(object: &Object, count: &mut Count) {
+    let each = |slot: &Slot<'_>| {
+        let Some((original, hook)) = calls::hook_of(slot.name) else {
+            return;
+        };
+        let function = Function {
+            original,
+            hook,
+            own: (slot.symbol.st_shndx != 0)
+                .then(|| object.base.wrapping_add(slot.symbol.st_value) as usize),
+            late: slot.kind == JUMP_SLOT,
+        };
+        // SAFETY: the linker stores an address in this slot.
+        match unsafe { set(object, slot.address, &function) } {
+            Found::Hook => count.hooked += 1,
+            Found::Nothing => count.unfilled += 1,
+            Found::Other | Found::Original => {}
+        }
+    };
+    // SAFETY: as the caller says.
+    unsafe { each_slot(object, each) };
+}
+
+/// The function that a slot is for.
+struct Function {
+    original: usize,
+    hook: usize,
+    /// The object's own definition of it.
+    own: Option<usize>,
+    /// Whether the linker may fill in the slot as late as the first call. Until then, it points to code of its own object.
+    late: bool,
+}
+
+/// What a slot points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Hook,
+    /// The original function, or the code that finds it at the first call.
+    Original,
+    /// Another function of that name, such as the object's own.
+    Other,
+    /// Nothing yet: another thread is loading the object.
+    Nothing,
+}
+
+impl Function {
+    /// What a slot with this value points to.
+    fn find(&self, object: &Object, value: usize) -> Found {
+        let inside = (object.base..object.end).contains(&(value as u64));
+        // Until the linker has processed a slot, it has an offset in its object, or 0. The linker processes the program, which
+        // may be at address 0, before any of its code runs.
+        let offset = object.base != 0 && (value as u64) < object.end - object.base;
+        if value == self.hook {
+            Found::Hook
+        } else if value == self.original || (inside && self.late && self.own != Some(value)) {
+            Found::Original
+        } else if offset && !inside {
+            Found::Nothing
+        } else {
+            Found::Other
+        }
+    }
+}
+
+/// Sets one slot, if it points to the original function. Returns what it points to now.
 ///
 /// # Safety
 /// `slot` is a slot of the object, which is loaded.
-unsafe fn set(object: &Object, slot: u64, original: usize, hook: usize) -> bool {
+unsafe fn set(object: &Object, slot: u64, function: &Function) -> Found {
     // SAFETY: the slot is an aligned word that lives as long as the object; the linker and this store whole words.
     let word = unsafe { AtomicUsize::from_ptr(pointer(slot)) };
     let now = word.load(Ordering::Relaxed);
-    if now == hook {
-        return true;
-    }
-    // A slot that is filled in at its first call points to code of its own object until then.
-    let waits = (object.base..object.end).contains(&(now as u64));
-    if now != original && !waits {
-        return false;
+    let found = function.find(object, now);
+    if found != Found::Original {
+        return found;
     }
     let page = page_size() as u64;
     let (start, end) = object.read_only;
-    let read_only = (start & !(page - 1)..end & !(page - 1)).contains(&slot);
-    if read_only && !protect(slot & !(page - 1), page, PROT_READ | PROT_WRITE) {
-        return false;
+    let protected = (start & !(page - 1)..end & !(page - 1)).contains(&slot);
+    // A thread that is loading the object still writes to this page, and makes it read-only afterwards.
+    let writable = protected && is_writable(slot);
+    if protected && !protect(slot & !(page - 1), page, PROT_READ | PROT_WRITE) {
+        return found;
     }
-    let set = word
-        .compare_exchange(now, hook, Ordering::SeqCst, Ordering::Relaxed)
-        .is_ok();
-    if read_only {
+    let set = word.compare_exchange(now, function.hook, Ordering::SeqCst, Ordering::Relaxed);
+    if protected && !writable {
         protect(slot & !(page - 1), page, PROT_READ);
     }
-    set
+    match set {
+        Ok(_) => Found::Hook,
+        // The linker has filled it in at this moment.
+        Err(_) => Found::Nothing,
+    }
 }
 
-/// Changes the protection of a page of slots that the linker has made read-only.
+/// Whether a word can be written. The kernel tries, with an atomic "or 0".
+fn is_writable(word: u64) -> bool {
+    const OR: c_long = 2 << 28;
+    let other = 0_u32;
+    // SAFETY: wakes at most 0 of the threads that wait for `other`, and changes no bit of the word, which the kernel finds or not.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            &raw const other,
+            libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
+            0_usize,
+            0_usize,
+            pointer::<u32>(word),
+            OR,
+        )
+    };
+    result >= 0
+}
+
+/// Changes the protection of a page of slots that the linker makes read-only.
 fn protect(page: u64, len: u64, protection: u32) -> bool {
-    // SAFETY: the page has nothing but slots and constants of the linker, which may always be read; it is only made writable and
-    // read-only again.
+    // SAFETY: the page has nothing but slots and constants of the linker, which may always be read. It is only made writable, and
+    // read-only again if it was that before.
     unsafe { libc::mprotect(pointer(page), len as usize, protection as c_int) == 0 }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// An object of two pages, the first of which the linker makes read-only.
+    fn object() -> Object {
+        let page = page_size();
+        // SAFETY: new memory at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                2 * page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        let base = start.expose_provenance() as u64;
+        Object {
+            base,
+            end: base + 2 * page as u64,
+            read_only: (base, base + page as u64),
+            ..Object::default()
+        }
+    }
+
+    const ORIGINAL: usize = 0x7000_0000_1000;
+    const HOOK: usize = 0x7000_0000_2000;
+
+    fn function() -> Function {
+        Function {
+            original: ORIGINAL,
+            hook: HOOK,
+            own: None,
+            late: true,
+        }
+    }
+
+    fn store(slot: u64, value: usize) {
+        // SAFETY: an aligned word of a test's object.
+        unsafe { pointer::<usize>(slot).write_volatile(value) };
+    }
+
+    fn load(slot: u64) -> usize {
+        // SAFETY: an aligned word of a test's object.
+        unsafe { pointer::<usize>(slot).read_volatile() }
+    }
+
+    /// While one thread loads an object, another may set its slots. The loader must still be able to write to them.
+    #[test]
+    fn a_page_that_the_linker_has_not_finished_stays_writable() {
+        let object = object();
+        let (slot, page) = (object.base + 64, page_size() as u64);
+        store(slot, ORIGINAL);
+        assert!(is_writable(slot));
+        // SAFETY: a slot of the test's object.
+        assert_eq!(unsafe { set(&object, slot, &function()) }, Found::Hook);
+        assert_eq!(load(slot), HOOK);
+        assert!(is_writable(slot), "the linker would crash");
+
+        let finished = object.base + 128;
+        store(finished, ORIGINAL);
+        assert!(protect(object.base, page, PROT_READ));
+        assert!(!is_writable(finished));
+        // SAFETY: a slot of the test's object.
+        assert_eq!(unsafe { set(&object, finished, &function()) }, Found::Hook);
+        assert_eq!(load(finished), HOOK);
+        assert!(!is_writable(finished), "the slots were protected");
+    }
+
+    /// Slots that the linker has yet to fill in are counted: the object is not done.
+    #[test]
+    fn a_slot_that_is_not_filled_in_yet_is_reported() {
+        let object = object();
+        let slot = object.base + page_size() as u64;
+        for offset in [0, 0x40] {
+            store(slot, offset);
+            // SAFETY: a slot of the test's object.
+            assert_eq!(unsafe { set(&object, slot, &function()) }, Found::Nothing);
+            assert_eq!(load(slot), offset);
+        }
+    }
+
+    /// Only slots that are filled in at the first call point to their own object before. A pointer in data, or an object's
+    /// own function, stays as it is.
+    #[test]
+    fn a_pointer_to_the_own_object_is_not_replaced() {
+        let object = object();
+        let inside = object.base as usize + 0x20;
+        assert_eq!(function().find(&object, inside), Found::Original);
+        let data = Function {
+            late: false,
+            ..function()
+        };
+        assert_eq!(data.find(&object, inside), Found::Other);
+        let own = Function {
+            own: Some(inside),
+            ..function()
+        };
+        assert_eq!(own.find(&object, inside), Found::Other);
+        assert_eq!(own.find(&object, inside + 0x10), Found::Original);
+        assert_eq!(function().find(&object, ORIGINAL), Found::Original);
+        assert_eq!(function().find(&object, HOOK), Found::Hook);
+        assert_eq!(function().find(&object, 0x7000_0000_3000), Found::Other);
+    }
 }

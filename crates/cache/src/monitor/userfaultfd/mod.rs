@@ -45,8 +45,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// fails with `EFAULT`.
 const WHOLE: u64 = 1 << 30;
 
-/// A hit asks the kernel about all pages of a range of at most this many pages, and about the first page of a larger
-/// one.
+/// A hit asks the kernel about all pages of a range of at most this many pages, and about the first page of each
+/// mapping in a larger one: a mapping is watched as a whole.
 const ASKED: u64 = 16;
 
 /// How many times to ask the kernel while memory is changing.
@@ -63,6 +63,7 @@ struct Shared {
     subscribers: Subscribers,
     stopped: AtomicBool,
     fork: ForkMark,
+    maps: Maps,
 }
 
 /// Why userfaultfd cannot be used here.
@@ -94,7 +95,6 @@ fn attempts(attempts: &[(Way, Errno)]) -> String {
 #[derive(Debug)]
 pub struct Userfaultfd {
     shared: Arc<Shared>,
-    maps: Maps,
     way: Way,
     page: u64,
 }
@@ -138,10 +138,10 @@ impl Userfaultfd {
             subscribers: Subscribers::new(),
             stopped: AtomicBool::new(false),
             fork: ForkMark::new()?,
+            maps,
         });
         let monitor = Self {
             shared: Arc::clone(&shared),
-            maps,
             way,
             page: page_size() as u64,
         };
@@ -161,10 +161,10 @@ impl Userfaultfd {
     }
 
     /// Waits until the events that have been read are applied: the second step of a validation. It alone proves
-    /// nothing, because an event may be unread.
+    /// nothing, because an event may be unread. In a forked child, where no thread applies them, it returns at once.
     pub fn settle(&self) {
         let backoff = Backoff::new();
-        while self.shared.epoch.load(Ordering::SeqCst) % 2 == 1 {
+        while self.shared.epoch.load(Ordering::SeqCst) % 2 == 1 && !self.shared.fork.is_child() {
             backoff.snooze();
         }
     }
@@ -187,6 +187,18 @@ impl Userfaultfd {
         Err(Refusal::System(Errno::AGAIN))
     }
 
+    /// Asks about one page of each mapping in the range. `NOENT` if one is not watched, or there is a hole.
+    fn ask_each_mapping(&self, pages: &VaRange) -> Result<(), Errno> {
+        let mut address = pages.start();
+        while address < pages.end() {
+            let page = VaRange::new(address, self.page).ok_or(Errno::INVAL)?;
+            sys::is_watched(&self.shared.fd, &page)?;
+            // This looks up the mapping after the question, so a change before the question has split it.
+            address = self.shared.maps.end_of_mapping(address)?;
+        }
+        Ok(())
+    }
+
     /// Watches a mapping, or only `part` of it if the mapping is larger than [`WHOLE`].
     fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<(), Refusal> {
         // The answer does not say which descriptor watches; registering fails if it is not ours.
@@ -207,7 +219,7 @@ impl Userfaultfd {
             errno => Refusal::System(errno),
         })?;
         if self.is_stopped() {
-            self.shared.unwatch_while_reading(&range);
+            self.shared.unwatch_everything();
             return Err(Refusal::Stopped);
         }
         Ok(())
@@ -217,15 +229,16 @@ impl Userfaultfd {
 /// Checks that only this process can take pages out of the mapping, and only with calls that cause events.
 fn can_watch(mapping: &Mapping) -> Result<(), Refusal> {
     let name = mapping.name.as_str();
+    let anonymous = matches!(name, "/dev/zero (deleted)" | "/anon_hugepage (deleted)");
     if name.starts_with("/SYSV") {
         Err(Refusal::SystemV)
-    } else if mapping.backing.inode == 0 || name == "/dev/zero (deleted)" {
-        // Private or shared anonymous memory, heap, stack.
-        Ok(())
-    } else if name == "/anon_hugepage (deleted)" {
-        Ok(())
-    } else {
+    } else if mapping.backing.inode != 0 && !anonymous {
         Err(Refusal::File)
+    } else if mapping.backing.shared {
+        Err(Refusal::Shared)
+    } else {
+        // Private anonymous memory, heap, stack.
+        Ok(())
     }
 }
 
@@ -253,10 +266,14 @@ impl Monitor for Userfaultfd {
         let pages = pages(&range);
         let mut address = pages.start();
         while address < pages.end() {
-            let mapping = self.maps.mapping(address).map_err(|errno| match errno {
-                Errno::NOENT => Refusal::NotMapped,
-                errno => Refusal::System(errno),
-            })?;
+            let mapping = self
+                .shared
+                .maps
+                .mapping(address)
+                .map_err(|errno| match errno {
+                    Errno::NOENT => Refusal::NotMapped,
+                    errno => Refusal::System(errno),
+                })?;
             can_watch(&mapping)?;
             let part = mapping.range.intersection(&pages);
             let part = part
@@ -287,11 +304,13 @@ impl Monitor for Userfaultfd {
         if self.is_stopped() {
             return Verdict::Busy;
         }
-        let mut asked = pages(&range);
-        if asked.len() > ASKED * self.page {
-            asked = asked.slice(0, self.page).unwrap_or(asked);
-        }
-        match sys::is_watched(&self.shared.fd, &asked) {
+        let pages = pages(&range);
+        let asked = if pages.len() > ASKED * self.page {
+            self.ask_each_mapping(&pages)
+        } else {
+            sys::is_watched(&self.shared.fd, &pages)
+        };
+        match asked {
             Ok(()) => {}
             Err(Errno::NOENT) => return Verdict::Changed,
             Err(_) => return Verdict::Busy,

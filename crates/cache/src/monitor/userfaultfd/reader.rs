@@ -5,9 +5,9 @@
 
 use super::Shared;
 use super::sys::{self, EVENT};
-use crate::maps::Maps;
 use crate::why::Cause;
 use linux_raw_sys::general as raw;
+use rkey_base::process::page_size;
 use rkey_base::range::VaRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -43,7 +43,7 @@ impl Reader {
     }
 
     /// Reads events until the monitor is dropped. Blocks the signals of the calling thread, except those that its own
-    /// faults raise.
+    /// faults raise, meanwhile.
     ///
     /// ```
     /// # use rkey_cache::Userfaultfd;
@@ -52,9 +52,11 @@ impl Reader {
     /// #   drop(monitor);
     /// }
     /// ```
-    pub fn run(mut self) {
-        sys::block_signals();
-        while self.step(None) != Step::End {}
+    pub fn run(self) {
+        let _blocked = sys::BlockedSignals::new();
+        // Dropped before the signals are unblocked.
+        let mut reader = self;
+        while reader.step(None) != Step::End {}
     }
 
     /// Waits for events and applies those that one system call reads, for programs with their own event loop and for
@@ -138,20 +140,124 @@ impl Shared {
     fn stop_watching(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.subscribers.tell_all(Cause::Unknown);
-        if self.fork.is_child() {
-            return;
+        if !self.fork.is_child() {
+            self.unwatch_everything();
         }
-        if let Ok(maps) = Maps::open() {
-            maps.each(|mapping| self.unwatch_while_reading(mapping));
-        }
-        while self.read_and_apply() > 0 {}
     }
 
-    /// Stops watching memory. Reads waiting events meanwhile, because the kernel refuses while one waits.
-    pub(super) fn unwatch_while_reading(&self, range: &VaRange) {
-        while sys::unregister(&self.fd, range) == Err(Errno::AGAIN) {
-            self.read_and_apply();
+    /// Stops watching all memory, and reads the last events: nobody reads events afterwards, so none may follow.
+    ///
+    /// While this goes through the mappings, another thread can move watched memory to an address that it has passed. So it
+    /// goes through them again, until nothing was watched, no event arrived, and the kernel says that no change is in
+    /// progress. Closing the descriptor instead would not be enough: forked children have copies of it.
+    pub(super) fn unwatch_everything(&self) {
+        let _blocked = sys::BlockedSignals::new();
+        loop {
+            let mut found = 0;
+            self.maps.each(|mapping| {
+                if self.is_own(mapping) {
+                    found += self.unwatch_while_reading(mapping);
+                }
+            });
+            found += self.read_and_apply() + self.await_changes();
+            if found == 0 {
+                return;
+            }
         }
-        self.read_and_apply();
+    }
+
+    /// Applies events until no change is in progress. A thread that makes a change has counted it before it queues the event.
+    fn await_changes(&self) -> usize {
+        // The kernel looks at the count before it looks at the range.
+        let anywhere = VaRange::new(0, page_size() as u64).expect("the first page is a range");
+        let mut count = 0;
+        while sys::is_watched(&self.fd, &anywhere) == Err(Errno::AGAIN) {
+            let mut waiting = [PollFd::new(&self.fd, PollFlags::IN)];
+            let moment = Timespec {
+                tv_sec: 0,
+                tv_nsec: 1_000_000,
+            };
+            let _ = poll(&mut waiting, Some(&moment));
+            count += self.read_and_apply();
+        }
+        count
+    }
+
+    /// Whether this descriptor watches a mapping. Before Linux 6.17, the kernel lets one descriptor end what another one
+    /// watches (another library's cache, or a live migration), so this asks by registering the mapping again: that
+    /// fails if it is another one's.
+    fn is_own(&self, mapping: &VaRange) -> bool {
+        let page = page_size() as u64;
+        let first = mapping.slice(0, page.min(mapping.len()));
+        // Most mappings are not watched by anybody. If a change is in progress, the answer is not known.
+        if first.is_none_or(|first| sys::is_watched(&self.fd, &first) == Err(Errno::NOENT)) {
+            return false;
+        }
+        sys::register(&self.fd, mapping).is_ok()
+    }
+
+    /// Stops watching memory that this descriptor watches. Reads waiting events meanwhile, because the kernel refuses
+    /// while one waits. Returns how many events it applied, plus 1 if the memory was watched.
+    fn unwatch_while_reading(&self, range: &VaRange) -> usize {
+        let mut count = 0;
+        let result = loop {
+            match sys::unregister(&self.fd, range) {
+                Err(Errno::AGAIN) => count += self.read_and_apply(),
+                result => break result,
+            }
+        };
+        count + self.read_and_apply() + usize::from(result.is_ok())
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    // UNSAFETY: maps memory.
+    #![allow(unsafe_code)]
+
+    use super::super::Userfaultfd;
+    use crate::monitor::Monitor;
+    use rkey_base::process::page_size;
+    use rkey_base::range::VaRange;
+
+    /// Maps one page, away from others: a mapping of its own as long as it is watched.
+    fn map() -> VaRange {
+        let len = page_size();
+        // SAFETY: new memory at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        VaRange::new(start.expose_provenance() as u64, len as u64).unwrap()
+    }
+
+    /// Only memory that the monitor's own descriptor watches counts as its own. The kernel answers the question "is it
+    /// watched?" for both descriptors.
+    #[test]
+    fn the_end_of_a_reader_leaves_other_descriptors_alone() {
+        let (Ok((first, reader)), Ok((second, _other))) =
+            (Userfaultfd::open(), Userfaultfd::open())
+        else {
+            println!("skipped: no userfaultfd");
+            return;
+        };
+        let (own, foreign, unwatched) = (map(), map(), map());
+        first.watch(own).unwrap();
+        second.watch(foreign).unwrap();
+        assert!(super::sys::is_watched(&first.shared.fd, &foreign).is_ok());
+        let mapping = |range: VaRange| first.shared.maps.mapping(range.start()).unwrap().range;
+        assert!(first.shared.is_own(&mapping(own)));
+        assert!(!first.shared.is_own(&mapping(foreign)));
+        assert!(!first.shared.is_own(&mapping(unwatched)));
+        drop(reader);
+        assert!(super::sys::is_watched(&first.shared.fd, &own).is_err());
+        assert!(super::sys::is_watched(&second.shared.fd, &foreign).is_ok());
     }
 }

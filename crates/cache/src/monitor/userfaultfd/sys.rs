@@ -148,16 +148,32 @@ pub(super) fn is_watched(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(fd, Updater::<WRITEPROTECT, _>::new(&mut argument)) }
 }
 
-/// Blocks all signals of this thread except those that its own faults raise. Otherwise a signal handler of the program
-/// could run in it, release watched memory, and wait forever for the thread that it interrupted.
-pub(super) fn block_signals() {
-    // SAFETY: the set lives on this stack and is initialised by `sigfillset` before it is used.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&mut set);
-        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
-            libc::sigdelset(&mut set, fault);
+/// Blocks all signals of this thread, until it is dropped, except those that the thread's own faults raise. Otherwise a
+/// signal handler of the program could run in it, release watched memory, and wait forever for the thread that it
+/// interrupted.
+pub(super) struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    pub(super) fn new() -> Self {
+        // SAFETY: the sets live on this stack; `sigfillset` and `pthread_sigmask` initialise them.
+        unsafe {
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            let mut before = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigfillset(&raw mut set);
+            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+                libc::sigdelset(&raw mut set, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            Self(before)
         }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that `new` saved.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
     }
 }
