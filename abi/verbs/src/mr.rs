@@ -79,6 +79,19 @@ impl MrObject {
         self.backing.get().is_none()
     }
 
+    /// Makes the mapping of a file writable if rights need it.
+    ///
+    /// # Errors
+    /// `EACCES`: the descriptor was not open for writing.
+    pub(crate) fn make_writable(&self, flags: u32) -> Result<(), Errno> {
+        match self.backing.get().map(|backing| &**backing) {
+            Some(Backing::File(memory)) if flags & WRITES != 0 => {
+                memory.mapping.make_writable().map_err(of_file)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether it is a null region.
     fn is_null(&self) -> bool {
         matches!(
@@ -102,6 +115,9 @@ enum Backing {
     /// A null region, which has no memory.
     Null,
 }
+
+/// The rights for which the mapping of a file must be writable.
+const WRITES: u32 = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
 
 /// What is registered, and how.
 pub struct Registration {
@@ -308,8 +324,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         if length == 0 || offset.checked_add(length as u64).is_none() {
             return Err(Errno::INVAL);
         }
-        let writes = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
-        let writable = access as u32 & writes != 0;
+        let writable = access as u32 & WRITES != 0;
         let memory = file::map(fd, offset, length, writable).map_err(of_file)?;
         let wanted = Registration {
             start: memory.range.start(),

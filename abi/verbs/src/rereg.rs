@@ -91,6 +91,7 @@ unsafe fn change(
     let rights = flags::region_flags(flags)?;
     if new_access {
         change.access = Some(rights.access);
+        object.make_writable(flags)?;
     }
     let zero_based_before = base.1 & ACCESS_ZERO_BASED != 0;
     let new = NewRegistration {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: copies from and to raw addresses, which the caller of `Anywhere::copier` vouches for.
 
+use crate::complaint::Complaints;
 use crate::hold::{Held, Refusal};
 use crate::runtime::{self, Allocation, Place, Runtime};
 use crate::{Kind, Wanted, hold};
@@ -86,7 +87,7 @@ pub fn load_all() {
 /// A copier for all memory of the process: each copy asks the runtimes what kind of memory is there at that moment.
 #[derive(Debug)]
 pub struct Anywhere {
-    _made_by_copier: (),
+    complaints: Arc<Complaints>,
 }
 
 impl Anywhere {
@@ -98,7 +99,7 @@ impl Anywhere {
     #[must_use]
     pub unsafe fn copier() -> Arc<dyn ForeignMemory> {
         Arc::new(Self {
-            _made_by_copier: (),
+            complaints: Arc::default(),
         })
     }
 
@@ -106,6 +107,7 @@ impl Anywhere {
     /// processor), its offset in the range, and its length in bytes. A part that begins in system memory extends to the end
     /// of the range.
     fn parts(
+        &self,
         start: u64,
         len: usize,
         mut part: impl FnMut(Copier, usize, usize) -> Result<(), Fault>,
@@ -114,7 +116,7 @@ impl Anywhere {
         while at < len {
             let address = start.checked_add(at as u64).ok_or(Fault::at(start))?;
             let found = discover(address).map_err(|refusal| {
-                tracing::warn!("{refusal}");
+                self.complaints.log(format_args!("{refusal}"));
                 Fault::at(address)
             })?;
             let (copier, now) = match found {
@@ -122,9 +124,10 @@ impl Anywhere {
                 Some(it) => {
                     let rest = it.allocation.range.end().saturating_sub(address).max(1);
                     let now = (len - at).min(usize::try_from(rest).unwrap_or(usize::MAX));
-                    let copier = it
-                        .is_foreign()
-                        .then(|| Held::of(it.kind, it.runtime, it.allocation));
+                    let copier = it.is_foreign().then(|| {
+                        let complaints = Arc::clone(&self.complaints);
+                        Held::of(it.kind, it.runtime, it.allocation, complaints)
+                    });
                     (copier, now)
                 }
             };
@@ -142,7 +145,7 @@ fn pointer(address: u64) -> *mut u8 {
 impl ForeignMemory for Anywhere {
     fn load(&self, dst: &mut [u8], src: u64) -> Result<(), Fault> {
         let len = dst.len();
-        Self::parts(src, len, |copier, at, now| {
+        self.parts(src, len, |copier, at, now| {
             let (part, from) = (&mut dst[at..at + now], src + at as u64);
             match copier {
                 Some(copier) => copier.load(part, from),
@@ -153,7 +156,7 @@ impl ForeignMemory for Anywhere {
     }
 
     fn store(&self, dst: u64, src: &[u8]) -> Result<(), Fault> {
-        Self::parts(dst, src.len(), |copier, at, now| {
+        self.parts(dst, src.len(), |copier, at, now| {
             let (part, to) = (&src[at..at + now], dst + at as u64);
             match copier {
                 Some(copier) => copier.store(to, part),

@@ -1,19 +1,23 @@
 //! DMA-bufs and other files, mapped for the processor.
 //!
 //! The driver behind a DMA-buf must be told before and after the processor touches its bytes (`DMA_BUF_IOCTL_SYNC`), so such a
-//! file has a copier. The bytes of other files (a memfd, a file of a DAX file system) are ordinary memory.
+//! file has a copier. That call waits until the device has finished its own work with the buffer, however long this takes. An
+//! engine cannot wait so long, so a copy first waits a short time for the device, and fails if that does not suffice. The bytes of other files (a memfd, a file of a DAX file system) are ordinary memory.
 
 #![allow(unsafe_code)]
 // UNSAFETY: maps files and copies from and to the mapping.
 
+use crate::complaint::Complaints;
 use rkey_base::copy;
 use rkey_base::fault::Fault;
 use rkey_base::foreign::{Copier, ForeignMemory};
 use rkey_base::process::page_size;
 use rkey_base::range::VaRange;
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A part of a file that is mapped here.
 #[derive(Debug)]
@@ -63,6 +67,19 @@ impl Mapping {
     pub fn start(&self) -> u64 {
         self.start as u64
     }
+
+    /// Makes a mapping writable that was made for reading.
+    ///
+    /// # Errors
+    /// `EACCES`: the program's descriptor was not open for writing.
+    pub fn make_writable(&self) -> io::Result<()> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: our own mapping; more rights make no access to it unsound.
+        match unsafe { libc::mprotect(self.start as *mut _, self.len, protection) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 impl Drop for Mapping {
@@ -87,8 +104,9 @@ pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<Fil
     };
     let skip = (offset % page_size() as u64) as usize;
     let end = offset.checked_add(len as u64).ok_or_else(invalid)?;
+    let (size, is_dma_buf) = nature(fd.as_fd())?;
     // Accesses past the end of a file would only fault.
-    if size(fd.as_fd())?.is_some_and(|size| size < end) {
+    if size.is_some_and(|size| size < end) {
         return Err(invalid());
     }
     let whole = skip.checked_add(len).ok_or_else(invalid)?;
@@ -99,20 +117,12 @@ pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<Fil
         writable,
     )?);
     let range = VaRange::new(mapping.start() + skip as u64, len as u64).ok_or_else(invalid)?;
-    // Only a DMA-buf has this call.
-    let probe = sync(fd.as_fd(), START | READ).and_then(|()| sync(fd.as_fd(), END | READ));
-    let is_dma_buf = match probe {
-        Ok(()) => true,
-        Err(error) if is_other_file(&error) => false,
-        Err(error) => return Err(error),
-    };
-    let copier = is_dma_buf.then(|| {
-        Arc::new(DmaBuf {
-            fd,
-            mapping: Arc::clone(&mapping),
-            sync,
-        }) as Arc<dyn ForeignMemory>
-    });
+    // A driver that refuses accesses says so now, unless its device is at work.
+    if is_dma_buf && is_idle(fd.as_fd(), READ, 0)? {
+        sync(fd.as_fd(), START | READ).and_then(|()| sync(fd.as_fd(), END | READ))?;
+    }
+    let copier = is_dma_buf
+        .then(|| Arc::new(DmaBuf::new(fd, Arc::clone(&mapping), sync)) as Arc<dyn ForeignMemory>);
     Ok(FileMemory {
         range,
         copier,
@@ -123,9 +133,9 @@ pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<Fil
 /// `DMA_BUF_MAGIC`, the type of the file system of DMA-bufs.
 const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
-/// The size of a regular file or a DMA-buf; `None` for other files, whose `mmap` decides. Seeking would move the program's
-/// offset in a regular file, whereas a DMA-buf has no offset.
-fn size(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+/// The size of a regular file or a DMA-buf, and whether it is a DMA-buf. The size of other files is `None`: their `mmap` decides.
+/// Seeking would move the program's offset in a regular file, whereas a DMA-buf has no offset.
+fn nature(fd: BorrowedFd<'_>) -> io::Result<(Option<u64>, bool)> {
     // SAFETY: all zeros is a valid value of both structures of numbers.
     let (mut system, mut stat): (libc::statfs, libc::stat) = unsafe { core::mem::zeroed() };
     // SAFETY: each pointer is to a local of the type that the call fills.
@@ -139,10 +149,10 @@ fn size(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     if system.f_type as u64 == DMA_BUF_MAGIC {
         // SAFETY: asks for a number.
         let size = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
-        return Ok(u64::try_from(size).ok());
+        return Ok((u64::try_from(size).ok(), true));
     }
     let is_regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-    Ok(is_regular.then_some(stat.st_size as u64))
+    Ok((is_regular.then_some(stat.st_size as u64), false))
 }
 
 /// `DMA_BUF_IOCTL_SYNC`: `_IOW('b', 0, struct dma_buf_sync)`, and its flags.
@@ -152,26 +162,47 @@ const WRITE: u64 = 2;
 const START: u64 = 0;
 const END: u64 = 4;
 
-fn sync(fd: BorrowedFd<'_>, flags: u64) -> io::Result<()> {
+/// How often a call is repeated that the kernel asks to repeat.
+const TRIES: usize = 100;
+
+/// Makes a call until the kernel no longer asks to repeat it, but not for ever.
+fn repeat(mut call: impl FnMut() -> c_int) -> io::Result<c_int> {
+    let mut tries = 1;
     loop {
-        // SAFETY: `struct dma_buf_sync` is this one number.
-        if unsafe { libc::ioctl(fd.as_raw_fd(), SYNC, &raw const flags) } == 0 {
-            return Ok(());
+        let result = call();
+        if result >= 0 {
+            return Ok(result);
         }
         let error = io::Error::last_os_error();
-        if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) {
+        let again = matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN));
+        if !again || tries == TRIES {
             return Err(error);
         }
+        tries += 1;
     }
 }
 
-/// Whether the error of [`sync`] says that the file is not a DMA-buf.
-fn is_other_file(error: &io::Error) -> bool {
-    let number = error.raw_os_error();
-    matches!(
-        number,
-        Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENODEV)
-    )
+fn sync(fd: BorrowedFd<'_>, flags: u64) -> io::Result<()> {
+    // SAFETY: `struct dma_buf_sync` is this one number.
+    repeat(|| unsafe { libc::ioctl(fd.as_raw_fd(), SYNC, &raw const flags) }).map(|_| ())
+}
+
+/// How long a copy waits for a device that works with the buffer, in milliseconds.
+const PATIENCE: c_int = 100;
+
+/// Whether the device has finished its work with the buffer: what it writes, before the processor reads; everything, before
+/// the processor writes. Waits for so many milliseconds.
+fn is_idle(fd: BorrowedFd<'_>, direction: u64, wait: c_int) -> io::Result<bool> {
+    let mut it = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: match direction {
+            READ => libc::POLLIN,
+            _ => libc::POLLOUT,
+        },
+        revents: 0,
+    };
+    // SAFETY: one structure.
+    repeat(|| unsafe { libc::poll(&raw mut it, 1, wait) }).map(|ready| ready > 0)
 }
 
 /// Tells a driver about accesses of the processor.
@@ -183,9 +214,46 @@ struct DmaBuf {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
     sync: Sync,
+    /// For reads and for writes: the device has exhausted the patience of a copy, and was not seen idle since. Further
+    /// copies do not wait for it.
+    is_busy: [AtomicBool; 2],
+    complaints: Complaints,
 }
 
 impl DmaBuf {
+    fn new(fd: OwnedFd, mapping: Arc<Mapping>, sync: Sync) -> Self {
+        Self {
+            fd,
+            mapping,
+            sync,
+            is_busy: Default::default(),
+            complaints: Complaints::default(),
+        }
+    }
+
+    /// Waits until the device has finished its work with the buffer, unless it takes too long.
+    fn wait_for_device(&self, direction: u64) -> Result<(), String> {
+        let is_busy = &self.is_busy[usize::from(direction == WRITE)];
+        let patience = match is_busy.load(Ordering::Relaxed) {
+            true => 0,
+            false => PATIENCE,
+        };
+        let idle = is_idle(self.fd.as_fd(), direction, patience);
+        let idle = idle.map_err(|error| format!("its state cannot be polled: {error}"))?;
+        is_busy.store(!idle, Ordering::Relaxed);
+        match idle {
+            true => Ok(()),
+            false => Err(format!(
+                "its device has worked with it for more than {PATIENCE} ms: let the device finish before peers or requests access it"
+            )),
+        }
+    }
+
+    fn tell(&self, when: u64, direction: u64) -> Result<(), String> {
+        (self.sync)(self.fd.as_fd(), when | direction)
+            .map_err(|error| format!("its driver refuses: {error}"))
+    }
+
     fn access(
         &self,
         address: u64,
@@ -198,18 +266,18 @@ impl DmaBuf {
         let inside = mapped
             .zip(asked)
             .is_some_and(|(all, part)| all.contains(&part));
-        let tell = |when: u64| {
-            (self.sync)(self.fd.as_fd(), when | direction).map_err(|error| {
-                tracing::warn!("the driver of a DMA-buf refuses access: {error}");
-                Fault::at(address)
-            })
-        };
         if !inside {
             return Err(Fault::at(address));
         }
-        tell(START)?;
+        let refused = |why: String| {
+            let what = format_args!("a DMA-buf cannot be accessed: {why}");
+            self.complaints.log(what);
+            Fault::at(address)
+        };
+        self.wait_for_device(direction).map_err(refused)?;
+        self.tell(START, direction).map_err(refused)?;
         let copied = copy();
-        tell(END)?;
+        self.tell(END, direction).map_err(refused)?;
         copied
     }
 }
@@ -236,8 +304,9 @@ impl ForeignMemory for DmaBuf {
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::io::{Read, Seek};
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::io::{Read, Seek, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicU64;
 
     fn memfd(len: i64) -> OwnedFd {
         // SAFETY: a name; a new descriptor.
@@ -285,11 +354,7 @@ mod tests {
         let fd = memfd(4096);
         let FileMemory { range, mapping, .. } = map(fd.as_raw_fd(), 0, 4096, true).unwrap();
         let file = fd.try_clone().unwrap();
-        let buf = DmaBuf {
-            fd,
-            mapping,
-            sync: record,
-        };
+        let buf = DmaBuf::new(fd, mapping, record);
         buf.store(range.start() + 1, b"bytes").unwrap();
         let mut back = [0; 5];
         buf.load(&mut back, range.start() + 1).unwrap();
@@ -316,14 +381,69 @@ mod tests {
     fn a_driver_that_refuses_is_a_fault() {
         let fd = memfd(4096);
         let FileMemory { range, mapping, .. } = map(fd.as_raw_fd(), 0, 4096, true).unwrap();
-        let buf = DmaBuf {
-            fd,
-            mapping,
-            sync: |_, _| Err(io::Error::from_raw_os_error(libc::EIO)),
-        };
+        let refuses = |_: BorrowedFd<'_>, _| Err(io::Error::from_raw_os_error(libc::EIO));
+        let buf = DmaBuf::new(fd, mapping, refuses);
         assert_eq!(
             buf.load(&mut [0], range.start()),
             Err(Fault::at(range.start()))
         );
+    }
+
+    /// A socket stands for the buffer: it can be read (the device has written all) once a byte has come, and be written to.
+    #[test]
+    fn a_busy_device_is_a_fault_and_is_not_waited_for() {
+        static SYNCS: AtomicU64 = AtomicU64::new(0);
+        copy::install().unwrap();
+        let count = |_: BorrowedFd<'_>, _| {
+            SYNCS.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let fd = memfd(4096);
+        let FileMemory { range, mapping, .. } = map(fd.as_raw_fd(), 0, 4096, true).unwrap();
+        let (socket, mut device) = UnixStream::pair().unwrap();
+        let buf = DmaBuf::new(socket.into(), mapping, count);
+        let syncs = || SYNCS.load(Ordering::Relaxed);
+        for _ in 0..10_000 {
+            let busy = buf.load(&mut [0], range.start());
+            assert_eq!(busy, Err(Fault::at(range.start())));
+        }
+        assert_eq!(syncs(), 0, "the driver would have waited");
+        buf.store(range.start(), b"w").unwrap();
+        assert_eq!(syncs(), 2);
+        device.write_all(b"done").unwrap();
+        let mut back = [0];
+        buf.load(&mut back, range.start()).unwrap();
+        assert_eq!((&back, syncs()), (b"w", 4));
+    }
+
+    #[test]
+    fn a_call_is_not_repeated_for_ever() {
+        let mut calls = 0;
+        let result = repeat(|| {
+            calls += 1;
+            // SAFETY: the error number of this thread.
+            unsafe { *libc::__errno_location() = libc::EAGAIN };
+            -1
+        });
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        assert_eq!(calls, TRIES);
+    }
+
+    #[test]
+    fn a_mapping_for_reading_becomes_writable_if_the_descriptor_is() {
+        copy::install().unwrap();
+        let fd = memfd(4096);
+        let memory = map(fd.as_raw_fd(), 0, 4096, false).unwrap();
+        let at: *mut u8 = std::ptr::with_exposed_provenance_mut(memory.range.start() as usize);
+        // SAFETY: our mapping; a fault is an error.
+        let write = || unsafe { copy::copy(at, b"w".as_ptr(), 1) };
+        assert!(write().is_err());
+        memory.mapping.make_writable().unwrap();
+        assert!(write().is_ok());
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let reader = File::open(path).unwrap();
+        let memory = map(reader.as_raw_fd(), 0, 4096, false).unwrap();
+        let refused = memory.mapping.make_writable().unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EACCES));
     }
 }

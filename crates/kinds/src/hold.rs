@@ -1,13 +1,13 @@
 //! Registrations of accelerator memory: what the program asks for, why it is refused, and the copier that it gets.
 
 use crate::Kind;
+use crate::complaint::Complaints;
 use crate::discover::discover;
 use crate::runtime::{Absent, Allocation, Failure, Place, Runtime};
 use rkey_base::fault::Fault;
 use rkey_base::foreign::{Copier, ForeignMemory};
 use rkey_base::range::VaRange;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 /// What a registration asks for.
@@ -155,7 +155,8 @@ pub fn hold(kind: Kind, wanted: &Wanted) -> Result<Copier, Refusal> {
     if allocation.place == Place::Host {
         return Ok(None);
     }
-    Ok(Some(Held::of(kind, runtime, allocation)))
+    let complaints = Arc::default();
+    Ok(Some(Held::of(kind, runtime, allocation, complaints)))
 }
 
 fn check(kind: Kind, wanted: &Wanted, allocation: &Allocation) -> Result<(), Refusal> {
@@ -198,8 +199,7 @@ pub(crate) struct Held {
     kind: Kind,
     runtime: &'static dyn Runtime,
     allocation: Allocation,
-    /// Whether a failure has been logged. Later failures are not, because peers can cause any number of them.
-    told: AtomicBool,
+    complaints: Arc<Complaints>,
 }
 
 impl Held {
@@ -207,12 +207,13 @@ impl Held {
         kind: Kind,
         runtime: &'static dyn Runtime,
         allocation: Allocation,
+        complaints: Arc<Complaints>,
     ) -> Arc<dyn ForeignMemory> {
         Arc::new(Self {
             kind,
             runtime,
             allocation,
-            told: AtomicBool::new(false),
+            complaints,
         })
     }
 
@@ -243,12 +244,10 @@ impl Held {
             .current(address)
             .and_then(|allocation| copy(&allocation).map_err(|failure| failure.to_string()));
         done.map_err(|why| {
-            if !self.told.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    "{} memory at {address:#x} cannot be accessed: {why}",
-                    self.kind
-                );
-            }
+            self.complaints.log(format_args!(
+                "{} memory at {address:#x} cannot be accessed: {why}",
+                self.kind
+            ));
             Fault::at(address)
         })
     }

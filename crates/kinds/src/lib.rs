@@ -22,6 +22,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod complaint;
 pub mod discover;
 pub mod file;
 pub mod hold;

@@ -10,6 +10,9 @@ use rkey_kinds::{Kind, Refusal, Wanted, discover, hold};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tracing::Metadata;
+use tracing::span::{Attributes, Id, Record};
 
 fn wanted(at: u64, len: usize) -> Wanted {
     Wanted {
@@ -141,6 +144,96 @@ fn devices_of_level_zero_are_counted_by_driver() {
 }
 
 #[test]
+fn memory_of_a_sub_device_is_copied_by_its_device() {
+    const SUB: i32 = 0x100;
+    let Some(fake) = LEVEL_ZERO.load() else {
+        return;
+    };
+    for number in [0, 1, 1 << 16, 1 << 16 | 1] {
+        let at = fake.alloc(Place::Device, SUB | number, 4096);
+        let wanted = Wanted {
+            device: Some(number as u64),
+            ..wanted(at, 4096)
+        };
+        let copier = hold(Kind::LevelZero, &wanted).unwrap().unwrap();
+        copier.store(at, b"tile").unwrap();
+        assert_eq!(fake.peek(at, 4), b"tile");
+        let other = Wanted {
+            device: Some(number as u64 ^ 1),
+            ..wanted
+        };
+        let refused = hold(Kind::LevelZero, &other).unwrap_err();
+        assert!(matches!(refused, Refusal::OtherDevice { .. }), "{refused}");
+        fake.free(at);
+    }
+}
+
+#[test]
+fn a_device_without_host_memory_gets_one_stream_all_the_same() {
+    let Some(fake) = SYNAPSE_AI.load() else {
+        return;
+    };
+    let at = fake.alloc(Place::Device, 0, 64);
+    let wanted = Wanted {
+        device: Some(0),
+        ..wanted(at, 64)
+    };
+    let copier = hold(Kind::SynapseAi, &wanted).unwrap().unwrap();
+    let before = fake.streams();
+    fake.fail(1);
+    for _ in 0..10 {
+        assert!(copier.store(at, b"no").is_err());
+    }
+    fake.fail(0);
+    copier.store(at, b"yes").unwrap();
+    assert_eq!(fake.peek(at, 3), b"yes");
+    assert!(fake.streams() <= before + 1);
+    fake.free(at);
+}
+
+/// Counts the warnings of its thread.
+#[derive(Default)]
+struct Warnings(Arc<AtomicU64>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, it: &Metadata<'_>) -> bool {
+        *it.level() == tracing::Level::WARN
+    }
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn accesses_that_fail_do_not_fill_the_log() {
+    let Some(fake) = CUDA.load() else { return };
+    let (at, held) = held(&fake, Kind::Cuda, Place::Device, 64);
+    // SAFETY: the memory is the fake's, for copies.
+    let anywhere = unsafe { discover::Anywhere::copier() };
+    fake.fail(1);
+    for copier in [held, anywhere] {
+        let warnings = Warnings::default();
+        let count = Arc::clone(&warnings.0);
+        tracing::subscriber::with_default(warnings, || {
+            for _ in 0..1000 {
+                assert!(copier.load(&mut [0], at).is_err());
+            }
+        });
+        // 1, 2, 4 and so on up to 512.
+        assert_eq!(count.load(Ordering::Relaxed), 10);
+    }
+    fake.fail(0);
+    fake.free(at);
+}
+
+#[test]
 fn memory_of_another_runtime_is_named() {
     let Some(fake) = ROCR.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
@@ -267,7 +360,8 @@ fn memory_of_any_kind_is_found_at_each_copy() {
     fake.free(at);
 }
 
-/// Only where the kernel has a driver that makes them.
+/// Only where the kernel has a driver that makes them; the message of the skipped test is in the output of the suite. The tests of
+/// `file` show the same with a memfd.
 #[test]
 fn a_dma_buf_of_the_kernel_is_written_and_read() {
     let Some((buf, pages)) = rkey_fakes::dma_buf(8192) else {

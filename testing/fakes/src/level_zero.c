@@ -1,8 +1,10 @@
-/* Level Zero with two drivers of two devices each. The number of a device is that of fi_hmem_ze_device. */
+/* Level Zero with two drivers of two devices each. The number of a device is that of fi_hmem_ze_device. Each device has one
+ * sub-device: memory with SUB in its device's number belongs to that. */
 struct device {
     int number;
 };
-static struct device devices[2][2] = {{{0}, {1}}, {{1 << 16}, {1 << 16 | 1}}};
+enum { SUB = 0x100 };
+static struct device devices[2][2] = {{{0}, {1}}, {{1 << 16}, {1 << 16 | 1}}}, sub_devices[2][2];
 static int drivers[2], contexts[2];
 
 struct properties {
@@ -44,6 +46,12 @@ unsigned zeDeviceGet(void *driver, uint32_t *count, void **into) {
     return 0;
 }
 
+unsigned zeDeviceGetSubDevices(struct device *device, uint32_t *count, void **into) {
+    if (into && *count) into[0] = &sub_devices[device->number >> 16][device->number & 0xff];
+    *count = 1;
+    return 0;
+}
+
 unsigned zeContextCreate(void *driver, const struct desc *desc, void **context) {
     if (desc->stype != 0xd) return INVALID;
     *context = &contexts[index_of(driver, drivers)];
@@ -60,7 +68,7 @@ unsigned zeMemGetAllocProperties(void *context, const void *at, struct propertie
     if (found && found->device >> 16 == driver) {
         it->type = found->place == DEVICE ? 2 : found->place == HOST ? 1 : 3;
         it->id = found->id;
-        if (found->place == DEVICE) *device = &devices[driver][found->device & 0xffff];
+        if (found->place == DEVICE) *device = &(found->device & SUB ? sub_devices : devices)[driver][found->device & 0xff];
     }
     pthread_mutex_unlock(&lock);
     return 0;
@@ -89,7 +97,7 @@ unsigned zeCommandListAppendMemoryCopy(struct list *list, void *dst, const void 
     if (event || n || events) return INVALID;
     for (int side = 0; side < 2; side++) {
         struct allocation *it = find((uint64_t)(side ? src : dst));
-        if (it && it->place == DEVICE && it->device != list->device->number) return INVALID;
+        if (it && it->place == DEVICE && (it->device & ~SUB) != list->device->number) return INVALID;
     }
     return copy((uint64_t)dst, (uint64_t)src, len) ? LOST : 0;
 }

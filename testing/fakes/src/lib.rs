@@ -250,9 +250,15 @@ impl Fake {
         call!(self, "fake_copies": unsafe extern "C" fn() -> u64,)
     }
 
-    /// Makes the `n`-th copy from now on fail, and all later ones; 0 ends that.
+    /// Makes the `n`-th copy from now on fail, and all later ones; 0 ends that. With 1, SynapseAI has no host memory either.
     pub fn fail(&self, n: u64) {
         call!(self, "fake_fail": unsafe extern "C" fn(u64), n);
+    }
+
+    /// How many streams were created (SynapseAI).
+    #[must_use]
+    pub fn streams(&self) -> u64 {
+        call!(self, "fake_streams": unsafe extern "C" fn() -> u64,)
     }
 
     /// How many contexts the calling thread has pushed (CUDA).

@@ -4,6 +4,10 @@ static void went(uint64_t at) { (void)at; }
 struct stream {
     uint32_t device;
 };
+static uint64_t streams;
+
+/* How many streams were created. */
+uint64_t fake_streams(void) { return streams; }
 
 static struct {
     uint64_t start, len;
@@ -18,6 +22,7 @@ static int is_buffer(uint64_t at, uint64_t len) {
 int synStreamCreateGeneric(struct stream **stream, uint32_t device, uint32_t flags) {
     if (device > 1 || flags) return 1;
     *stream = malloc(sizeof **stream);
+    streams++;
     (*stream)->device = device;
     return 0;
 }
@@ -26,6 +31,7 @@ int synStreamSynchronize(struct stream *stream) { return stream ? 0 : 1; }
 
 int synHostMalloc(uint32_t device, uint64_t len, uint32_t flags, void **buffer) {
     if (device > 1 || flags) return 1;
+    if (fail_in == 1) return 2;
     for (int i = 0; i < 8; i++) {
         if (buffers[i].len) continue;
         *buffer = malloc(len);

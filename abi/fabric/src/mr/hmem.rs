@@ -56,6 +56,17 @@ impl Foreign {
     pub(crate) fn has_copiers(&self) -> bool {
         !self.copiers.is_empty()
     }
+
+    /// Those of the region's ranges that the processor copies.
+    pub(super) fn of_processor(&self, ranges: &Ranges) -> Ranges {
+        if !self.has_copiers() {
+            return ranges.clone();
+        }
+        let all = ranges.iter().zip(&self.copiers);
+        all.filter(|(_, copier)| copier.is_none())
+            .map(|(range, _)| *range)
+            .collect()
+    }
 }
 
 impl Interface {

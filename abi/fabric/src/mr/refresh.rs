@@ -50,7 +50,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
     }
     // SAFETY: the caller promises a list of this length.
     let iov = unsafe { list(modify.attr.mr_iov, modify.attr.iov_count)? };
-    let asked = if iov.is_empty() {
+    let mut asked = if iov.is_empty() {
         mr.ranges.clone()
     } else {
         ranges(iov)?
@@ -61,9 +61,12 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
             return Err(FiError::INVAL);
         }
     }
-    // A runtime that copies memory notices itself when it ends.
-    let foreign = mr.foreign.as_ref().is_some_and(|it| it.has_copiers());
-    if !foreign && !mappings::back(&asked)? {
+    if let Some(foreign) = &mr.foreign {
+        // A runtime that copies memory notices itself when it ends.
+        let own = foreign.of_processor(&mr.ranges);
+        asked.retain(|range| own.iter().any(|own| own.contains(range)));
+    }
+    if !mappings::back(&asked)? {
         return Err(FiError::FAULT);
     }
     if notify {

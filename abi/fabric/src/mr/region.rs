@@ -182,7 +182,10 @@ pub(super) unsafe fn make(
         persistent::check(&ranges, copied)?;
     }
     // A runtime or driver that copies memory has said that it exists.
-    let backed = copied || refresh::check_backed(domain, &ranges)?;
+    let backed = match &foreign {
+        None => refresh::check_backed(domain, &ranges)?,
+        Some(foreign) => refresh::check_backed(domain, &foreign.of_processor(&ranges))?,
+    };
     let rma_event = request.flags & FI_RMA_EVENT != 0;
     // FI-072, FI-077: a region that must be configured first starts disabled.
     let unconfigured = domain.has(FI_MR_ENDPOINT) || rma_event && domain.has(FI_MR_RMA_EVENT);

@@ -23,6 +23,8 @@ functions! {
     Functions of Kind::LevelZero;
     driver_get = "zeDriverGet": unsafe extern "C" fn(*mut u32, *mut Handle) -> Code;
     device_get = "zeDeviceGet": unsafe extern "C" fn(Handle, *mut u32, *mut Handle) -> Code;
+    sub_devices = "zeDeviceGetSubDevices":
+        unsafe extern "C" fn(Handle, *mut u32, *mut Handle) -> Code;
     context_create = "zeContextCreate":
         unsafe extern "C" fn(Handle, *const ContextDesc, *mut Handle) -> Code;
     properties = "zeMemGetAllocProperties":
@@ -88,7 +90,20 @@ const SHARED: u32 = 3;
 #[derive(Debug)]
 struct Driver {
     context: usize,
-    devices: Vec<usize>,
+    devices: Vec<Device>,
+}
+
+/// A device. An allocation can belong to one of its sub-devices ("tiles"); a list of the whole device copies that too.
+#[derive(Debug)]
+struct Device {
+    handle: usize,
+    sub_devices: Vec<usize>,
+}
+
+impl Device {
+    fn has(&self, handle: Handle) -> bool {
+        self.handle == handle as usize || self.sub_devices.contains(&(handle as usize))
+    }
 }
 
 /// The loader.
@@ -108,6 +123,22 @@ fn check(call: &'static str, code: Code) -> Result<(), Failure> {
     }
 }
 
+/// What a call lists that first says how many there are.
+fn list(
+    name: &'static str,
+    mut call: impl FnMut(*mut u32, *mut Handle) -> Code,
+) -> Result<Vec<Handle>, Failure> {
+    let mut count = 0;
+    check(name, call(&raw mut count, null_mut()))?;
+    let mut handles = vec![null_mut(); count as usize];
+    if count > 0 {
+        check(name, call(&raw mut count, handles.as_mut_ptr()))?;
+    }
+    // There may be fewer by now.
+    handles.truncate(count as usize);
+    Ok(handles)
+}
+
 impl LevelZero {
     pub(super) fn load() -> Result<Self, Absent> {
         Ok(Self {
@@ -123,31 +154,37 @@ impl LevelZero {
         if let Some(drivers) = *drivers {
             return Ok(drivers);
         }
-        let mut count = 0;
-        // SAFETY: asks for a number.
-        let code = unsafe { (self.call.driver_get)(&raw mut count, null_mut()) };
-        if code == UNINITIALIZED {
+        let mut initialised = true;
+        let handles = list("zeDriverGet", |count, into| {
+            // SAFETY: room for what the call says.
+            let code = unsafe { (self.call.driver_get)(count, into) };
+            initialised = code != UNINITIALIZED;
+            if initialised { code } else { 0 }
+        })?;
+        if !initialised {
             return Ok(&[]);
         }
-        check("zeDriverGet", code)?;
-        let mut handles = vec![null_mut(); count as usize];
-        // SAFETY: room for so many handles.
-        let code = unsafe { (self.call.driver_get)(&raw mut count, handles.as_mut_ptr()) };
-        check("zeDriverGet", code)?;
         let all = handles.into_iter().map(|driver| self.driver(driver));
         let all = all.collect::<Result<Vec<_>, _>>()?;
         Ok(drivers.insert(Vec::leak(all)))
     }
 
     fn driver(&self, driver: Handle) -> Result<Driver, Failure> {
-        let mut count = 0;
-        // SAFETY: a driver of the loader; asks for a number.
-        let code = unsafe { (self.call.device_get)(driver, &raw mut count, null_mut()) };
-        check("zeDeviceGet", code)?;
-        let mut devices = vec![null_mut(); count as usize];
-        // SAFETY: room for so many handles.
-        let code = unsafe { (self.call.device_get)(driver, &raw mut count, devices.as_mut_ptr()) };
-        check("zeDeviceGet", code)?;
+        // SAFETY: a driver of the loader, and room for what the call says.
+        let devices = list("zeDeviceGet", |count, into| unsafe {
+            (self.call.device_get)(driver, count, into)
+        })?;
+        let device = |handle: Handle| {
+            // SAFETY: a device of the driver, and room for what the call says.
+            let sub_devices = list("zeDeviceGetSubDevices", |count, into| unsafe {
+                (self.call.sub_devices)(handle, count, into)
+            })?;
+            Ok(Device {
+                handle: handle as usize,
+                sub_devices: sub_devices.into_iter().map(|it| it as usize).collect(),
+            })
+        };
+        let devices = devices.into_iter().map(device).collect::<Result<_, _>>()?;
         let desc = ContextDesc {
             stype: CONTEXT_DESC,
             next: null(),
@@ -159,7 +196,7 @@ impl LevelZero {
         check("zeContextCreate", code)?;
         Ok(Driver {
             context: context as usize,
-            devices: devices.into_iter().map(|it| it as usize).collect(),
+            devices,
         })
     }
 
@@ -193,7 +230,7 @@ impl LevelZero {
         let Some(range) = VaRange::new(start as u64, size as u64) else {
             return Ok(None);
         };
-        let index = driver.devices.iter().position(|it| *it == device as usize);
+        let index = driver.devices.iter().position(|it| it.has(device));
         Ok(Some(Allocation {
             range,
             id: it.id,
@@ -219,11 +256,11 @@ impl LevelZero {
             return Err(Failure::new("zeDeviceGet", "there is no such device"));
         };
         let mut lists = self.lists.lock();
-        let list = match lists.get(device) {
+        let list = match lists.get(&device.handle) {
             Some(list) => *list as Handle,
             None => {
-                let list = self.list(driver, *device)?;
-                lists.insert(*device, list as usize);
+                let list = self.list(driver, device.handle)?;
+                lists.insert(device.handle, list as usize);
                 list
             }
         };

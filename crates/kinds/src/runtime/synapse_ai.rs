@@ -33,8 +33,8 @@ const DEVICE_TO_HOST: c_int = 1;
 /// The size of a host buffer, in bytes.
 const ROOM: usize = 256 << 10;
 
-/// The stream and the host buffer of one device. Never freed.
-#[derive(Clone, Copy, Debug)]
+/// The stream and the host buffer of one device; 0 is not made yet. Never freed.
+#[derive(Clone, Copy, Debug, Default)]
 struct Lane {
     stream: usize,
     buffer: usize,
@@ -71,25 +71,28 @@ impl SynapseAi {
     ) -> Result<(), Failure> {
         let device = of.device.unwrap_or(0) as u32;
         let mut lanes = self.lanes.lock();
-        let lane = match lanes.get(&device) {
-            Some(lane) => *lane,
-            None => {
-                let (mut stream, mut buffer) = (null_mut(), null_mut());
-                // SAFETY: room for a handle.
-                let code = unsafe { (self.call.stream_create)(&raw mut stream, device, 0) };
-                check("synStreamCreateGeneric", code)?;
-                // SAFETY: room for an address.
-                let code =
-                    unsafe { (self.call.host_malloc)(device, ROOM as u64, 0, &raw mut buffer) };
-                check("synHostMalloc", code)?;
-                let lane = Lane {
-                    stream: stream as usize,
-                    buffer: buffer as usize,
-                };
-                *lanes.entry(device).or_insert(lane)
-            }
-        };
-        with(lane)
+        let lane = lanes.entry(device).or_default();
+        self.complete(device, lane)?;
+        with(*lane)
+    }
+
+    /// Makes what a lane lacks. What exists stays, even if the rest fails.
+    fn complete(&self, device: u32, lane: &mut Lane) -> Result<(), Failure> {
+        if lane.stream == 0 {
+            let mut stream = null_mut();
+            // SAFETY: room for a handle.
+            let code = unsafe { (self.call.stream_create)(&raw mut stream, device, 0) };
+            check("synStreamCreateGeneric", code)?;
+            lane.stream = stream as usize;
+        }
+        if lane.buffer == 0 {
+            let mut buffer = null_mut();
+            // SAFETY: room for an address.
+            let code = unsafe { (self.call.host_malloc)(device, ROOM as u64, 0, &raw mut buffer) };
+            check("synHostMalloc", code)?;
+            lane.buffer = buffer as usize;
+        }
+        Ok(())
     }
 
     fn run(&self, lane: Lane, src: u64, len: usize, dst: u64, way: c_int) -> Result<(), Failure> {

@@ -63,6 +63,39 @@ fn get_option(side: &Side, option: c_int) -> c_int {
     value
 }
 
+/// FI-061 for a list of device memory and system memory: the provider looks for the pages of the latter.
+#[test]
+fn system_memory_beside_device_memory_needs_pages_as_well() {
+    let Some(fake) = CUDA.load() else { return };
+    let at = fake.alloc(Place::Device, 0, 4096);
+    let page = map_at(0, 4096, libc::PROT_NONE);
+    let entry = |at| libc::iovec {
+        iov_base: at as *mut c_void,
+        iov_len: 4096,
+    };
+    let both = [entry(at), entry(page as u64)];
+    let attr = attributes(&both, REMOTE, 1);
+    let (_a, b, _) = pair(&wish(FI_MR_ALLOCATED));
+    assert_eq!(b.regattr(&attr, 0).err(), Some(-libc::EFAULT));
+    map_at(page, 4096, RW);
+    assert_eq!(b.regattr(&attr, 0).unwrap().close(), 0);
+    // With notification it waits for a refresh, which finds the page missing as well.
+    map_at(page, 4096, libc::PROT_NONE);
+    let (a, b, peer) = pair(&wish(FI_MR_MMU_NOTIFY));
+    let mr = b.regattr(&attr, 0).unwrap();
+    assert_eq!(a.write(peer, &[1; 8], 4096, 1), libc::EACCES);
+    assert_eq!(mr.refresh(&[]), -libc::EFAULT);
+    assert_eq!(mr.refresh(&both[1..]), -libc::EFAULT);
+    map_at(page, 4096, RW);
+    assert_eq!(mr.refresh(&[]), 0);
+    assert_eq!(a.write(peer, &[1; 8], 4096, 1), 0);
+    assert_eq!(a.write(peer, &[2; 8], 0, 1), 0);
+    assert_eq!(fake.peek(at, 8), [2; 8]);
+    assert_eq!(mr.close(), 0);
+    unmap(page, 4096);
+    fake.free(at);
+}
+
 /// The driver of such a DMA-buf does not let the processor map it; its runtime finds the bytes by their address.
 #[test]
 fn a_dma_buf_of_a_device_is_copied_by_its_runtime() {
