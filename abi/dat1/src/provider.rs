@@ -27,13 +27,14 @@ pub fn table(name: &CStr, interface: &str) -> Option<&'static Provider> {
 /// Loads the provider from the directory of this library.
 fn load() -> Option<Find> {
     rkey_kit::log::start();
-    let folder = own_path()?.parent()?.to_owned();
-    let names = [UDAPL.file, LIBRARY];
-    let library = names.iter().find_map(|name| open(&folder.join(name)));
+    let folders = own_folders();
+    let files = folders
+        .iter()
+        .flat_map(|folder| [UDAPL.file, LIBRARY].map(|name| folder.join(name)));
+    let library = files.into_iter().find_map(|file| open(&file));
     let Some(library) = library else {
         tracing::error!(
-            "{} has neither {} nor {LIBRARY}; put libdat.so.1 next to one of them",
-            folder.display(),
+            "neither {} nor {LIBRARY} is in {folders:?}; put libdat.so.1 next to one of them",
             UDAPL.file
         );
         return None;
@@ -44,7 +45,35 @@ fn load() -> Option<Find> {
     unsafe { std::mem::transmute::<*mut c_void, Option<Find>>(found) }
 }
 
-/// Where the loader found this library.
+/// The directories in which this library may be: where the loader found it, and where the file is if that was a link or a
+/// relative path. A relative path means nothing once the program has changed its directory.
+fn own_folders() -> Vec<PathBuf> {
+    let found = own_path().filter(|path| path.is_absolute());
+    let mapped = mapped_path(load as *const () as u64);
+    let paths = found.into_iter().chain(mapped);
+    let mut folders: Vec<PathBuf> = paths
+        .filter_map(|path| path.parent().map(Path::to_owned))
+        .collect();
+    folders.dedup();
+    folders
+}
+
+/// The file that is mapped at an address, as the kernel names it.
+fn mapped_path(address: u64) -> Option<PathBuf> {
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    let line = maps.split(|byte| *byte == b'\n').find(|line| {
+        let range = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let range = std::str::from_utf8(range).ok();
+        let range = range.and_then(|range| range.split_once('-'));
+        let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+        range.is_some_and(|(start, end)| (number(start)..number(end)).contains(&address))
+    })?;
+    // No earlier field has a slash.
+    let start = line.iter().position(|byte| *byte == b'/')?;
+    Some(PathBuf::from(OsStr::from_bytes(&line[start..])))
+}
+
+/// Where the loader found this library, in the words of whoever named it.
 fn own_path() -> Option<PathBuf> {
     // SAFETY: all zeros is a valid value: the strings are null.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

@@ -50,15 +50,20 @@ fn a_program_for_dat_1_2_binds_with_seven_arguments() {
     std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
     let folder = Folder(folder);
     let program = compile(&folder.0);
-    let mut command = Command::new("timeout");
-    command
-        .arg("60")
-        .arg(program)
-        .env("LD_LIBRARY_PATH", &folder.0);
-    let output = command.output().expect("it can be started");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.ends_with("done\n"),
-        "{output:?}"
-    );
+    // The program finds the libraries by an absolute path, or by a relative one before it changes its directory.
+    for (path, arguments) in [(&*folder.0, &[][..]), (Path::new("."), &["/"])] {
+        let mut command = Command::new("timeout");
+        command
+            .arg("60")
+            .arg(&program)
+            .args(arguments)
+            .current_dir(&folder.0)
+            .env("LD_LIBRARY_PATH", path);
+        let output = command.output().expect("it can be started");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.ends_with("done\n"),
+            "{output:?}"
+        );
+    }
 }

@@ -202,8 +202,9 @@ pub unsafe extern "C" fn handoff(cr: CrHandle, conn_qual: ConnQual) -> Return {
         if object.ep.is_some() {
             return Err(Fail::state(INVALID_STATE_EP_RESERVED));
         }
-        let incoming = object.take().ok_or(Fail::handle(INVALID_HANDLE_CR))?;
-        psp.0.hand(incoming, object.hello.clone())?;
+        // If the PSP is being freed, the request stays with the CR.
+        psp.0
+            .hand(|| Some((object.take()?, object.hello.clone())))?;
         // SAFETY: the last use of the handle.
         unsafe { remove::<Cr>(cr as usize) }.map(drop)
     })

@@ -255,6 +255,17 @@ impl Ep {
         self.parts.read().qp.clone()
     }
 
+    /// Its state and queue pair, for inspection. Waits for no lock.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let state = self.state().name();
+        let parts = self.parts.try_read();
+        match parts.as_ref().and_then(|parts| parts.qp.as_ref()) {
+            Some(qp) => format!("{state}; queue pair {:#x}", qp.qpn()),
+            None => state.to_owned(),
+        }
+    }
+
     /// The address handle with which a program can send to the sender of a datagram.
     #[must_use]
     pub fn source_of(&self, qpn: u32) -> IbAddrHandle {

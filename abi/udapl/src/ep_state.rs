@@ -28,6 +28,25 @@ pub enum State {
     CompletionPending = EP_STATE_COMPLETION_PENDING,
 }
 
+impl State {
+    /// Its name, as in dat.h but in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unconnected => "unconnected",
+            Self::Unconfigured => "unconfigured, unconnected",
+            Self::Reserved => "reserved",
+            Self::PassivePending => "passive connection pending",
+            Self::UnconfiguredPassive => "unconfigured, passive connection pending",
+            Self::ActivePending => "active connection pending",
+            Self::Connected => "connected",
+            Self::DisconnectPending => "disconnect pending",
+            Self::Disconnected => "disconnected",
+            Self::CompletionPending => "completion pending",
+        }
+    }
+}
+
 /// A step that changes the state of an EP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -17,10 +17,12 @@ use crate::ia::Ia;
 use crate::sys::consts::*;
 use crate::sys::{EvdHandle, Event, TIMEOUT_INFINITE, Timeout};
 use parking_lot::Mutex;
+use rkey_device::describe::lock_until;
 use rkey_device::engine::Completion;
 use rkey_device::{Cq, time};
 use rkey_kit::object::Users;
 use std::collections::VecDeque;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -217,6 +219,38 @@ impl Evd {
     pub fn has_room(&self) -> bool {
         let state = self.state.lock();
         state.queue.len() < state.qlen as usize
+    }
+
+    /// Its kinds of events, and what waits in it, for inspection.
+    #[must_use]
+    pub fn in_words(&self, until: Instant) -> String {
+        let kinds = [
+            (EVD_SOFTWARE_FLAG, "software"),
+            (EVD_CR_FLAG, "connection requests"),
+            (EVD_DTO_FLAG, "DTOs"),
+            (EVD_CONNECTION_FLAG, "connections"),
+            (EVD_RMR_BIND_FLAG, "binds"),
+            (EVD_ASYNC_FLAG, "asynchronous errors"),
+        ];
+        let kinds = kinds.iter().filter(|(flag, _)| self.flags & flag != 0);
+        let mut text = kinds.map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+        let Some(state) = lock_until(&self.state, until) else {
+            return text + "; busy: its program holds its lock";
+        };
+        let _ = write!(text, "; {} of {} events", state.queue.len(), state.qlen);
+        for (is_so, words) in [
+            (state.waiting, "; a thread waits"),
+            (!state.enabled, "; disabled"),
+            (!state.waitable, "; unwaitable"),
+        ] {
+            if is_so {
+                text.push_str(words);
+            }
+        }
+        if let Some(cno) = &state.cno {
+            let _ = write!(text, "; notifies CNO {:#x}", cno.handle);
+        }
+        text
     }
 
     /// Turns all completions into events, and handles EPs whose requests failed.

@@ -4,6 +4,7 @@
 // UNSAFETY: returns addresses inside the object to programs.
 
 use crate::address::{Visible, of_parameters};
+use crate::describe::describe;
 use crate::ep::Ep;
 use crate::evd::{Demand, Evd};
 use crate::event::{asynchronous, notifying};
@@ -18,7 +19,7 @@ use crate::worker::Worker;
 use parking_lot::{Mutex, RwLock};
 use rkey_device::core::Api;
 use rkey_device::engine::{Completion, CqId, QpId, SrqId};
-use rkey_device::{AsyncEvent, Channel, Config, Cq, Device, Listener, QpAddress};
+use rkey_device::{AsyncEvent, Channel, Config, Cq, Description, Device, Listener, QpAddress};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock, Weak};
@@ -63,6 +64,7 @@ pub struct Ia {
     evds: RwLock<HashMap<CqId, Weak<Evd>>>,
     srqs: RwLock<HashMap<SrqId, Weak<Srq>>>,
     async_evd: Mutex<Option<Arc<Evd>>>,
+    description: Mutex<Option<Description>>,
 }
 
 crate::kind!(
@@ -103,9 +105,15 @@ impl Ia {
             evds: RwLock::default(),
             srqs: RwLock::default(),
             async_evd: Mutex::default(),
+            description: Mutex::default(),
         });
         let worker = Worker::start(&ia)?;
         let _ = ia.worker.set(worker);
+        let own = Arc::downgrade(&ia);
+        let description = ia
+            .device
+            .describe_objects(move |until, all| describe(&own, until, all));
+        *ia.description.lock() = Some(description);
         Ok(ia)
     }
 
@@ -282,6 +290,11 @@ impl Ia {
             }
             other => tracing::debug!(?other, "ignored a device event"),
         }
+    }
+
+    /// Inspections of the device show its objects no longer.
+    pub fn hide(&self) {
+        self.description.lock().take();
     }
 
     /// Reports an asynchronous error.

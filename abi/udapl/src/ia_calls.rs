@@ -183,6 +183,7 @@ fn has_objects(ia: &Arc<Ia>) -> bool {
 pub fn close_all(ia: &Arc<Ia>, handle: usize) {
     let here = |other: &Arc<Ia>| Arc::ptr_eq(other, ia);
     ia.set_async_evd(None);
+    ia.hide();
     // SAFETY: the program makes no further call with the IA or its objects.
     unsafe {
         for rsp in sweep::<Rsp>(|it| here(it.ia())) {

@@ -27,6 +27,7 @@ pub mod completion;
 pub mod connection;
 pub mod cr;
 pub mod datagram;
+pub mod describe;
 pub mod ep;
 pub mod ep_attr;
 pub mod ep_calls;

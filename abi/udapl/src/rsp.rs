@@ -36,6 +36,12 @@ impl Rsp {
         self.service.ia()
     }
 
+    /// Its listener.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
     /// Closes it.
     pub fn close(&self) {
         self.service.close();

@@ -122,6 +122,19 @@ impl Service {
         self.conn_qual
     }
 
+    /// Its qualifier, EVD and unanswered requests, for inspection.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let unanswered = Arc::strong_count(&self.unanswered) - 1;
+        let (qualifier, evd) = (self.conn_qual, self.evd.handle);
+        let requests = format!("{unanswered} requests unanswered");
+        let requests = match self.used.load(Ordering::Acquire) {
+            true => "has had its request",
+            false => requests.as_str(),
+        };
+        format!("qualifier {qualifier:#x}; EVD {evd:#x}; {requests}")
+    }
+
     /// What a CR holds until it is answered.
     #[must_use]
     pub fn unanswered(&self) -> Arc<()> {
@@ -265,15 +278,20 @@ impl Service {
         }
     }
 
-    /// Takes over a request from another service point.
+    /// Takes over a request from another service point: what `take` returns.
     ///
     /// # Errors
-    /// `DAT_INVALID_STATE`.
-    pub fn hand(&self, incoming: Incoming, hello: Hello) -> Result {
+    /// `DAT_CONN_QUAL_UNAVAILABLE` if it takes requests no longer: `take` is not called. `DAT_INVALID_HANDLE` if `take`
+    /// returns nothing.
+    pub fn hand(&self, take: impl FnOnce() -> Option<(Incoming, Hello)>) -> Result {
+        // `close` ends the listener first, and then takes this lock.
+        let mut handed = self.handed.lock();
         if self.open_listener().is_none() {
             return Err(Fail::new(CONN_QUAL_UNAVAILABLE, NO_SUBTYPE));
         }
-        self.handed.lock().push_back((incoming, hello));
+        let request = take().ok_or(Fail::handle(INVALID_HANDLE_CR))?;
+        handed.push_back(request);
+        drop(handed);
         self.ia.worker().ring();
         Ok(())
     }
@@ -284,7 +302,9 @@ impl Service {
         let Some(listener) = self.listener.lock().take() else {
             return;
         };
-        self.handed.lock().clear();
+        for (incoming, _) in std::mem::take(&mut *self.handed.lock()) {
+            incoming.reject("");
+        }
         self.evd.users.remove();
         if let Target::Reserved(ep) = &self.target {
             let _ = ep.take_step(Step::Release);

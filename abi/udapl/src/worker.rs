@@ -188,15 +188,33 @@ impl Round {
                 self.ia.cq_event(cq);
             }
             if let Err(error) = self.device_events() {
-                // Continuing would spin: the descriptors of the failed device stay readable.
-                tracing::error!(%error, "the worker of an IA ends; its connections make no more progress");
-                let ia = self.ia.handle;
-                let number = ASYNC_ERROR_IA_CATASTROPHIC;
-                return self.ia.tell(number, ia, IA_CATASTROPHIC_ERROR);
+                return self.fail(&error);
             }
             if std::mem::take(&mut self.pause) {
                 time::sleep(PAUSE);
             }
+        }
+    }
+
+    /// The device has failed: tells the program. Until the IA is closed, the worker only calls agents, also for this event.
+    /// The usual rounds would spin: the descriptors of the failed device stay readable.
+    fn fail(mut self, error: &DeviceError) {
+        tracing::error!(%error, "the device of an IA has failed; its connections make no more progress");
+        let number = ASYNC_ERROR_IA_CATASTROPHIC;
+        self.ia.tell(number, self.ia.handle, IA_CATASTROPHIC_ERROR);
+        self.jobs.clear();
+        while let Some(wake) = &self.shared.wake {
+            let new = std::mem::take(&mut *self.shared.jobs.lock());
+            for mut job in new {
+                if matches!(job, Job::Notify { .. }) {
+                    job.step(time::now());
+                }
+            }
+            if self.shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            let _ = poll(&mut [PollFd::new(wake, PollFlags::IN)], None);
+            let _ = rustix::io::read(wake, &mut [0u8; 8]);
         }
     }
 
@@ -364,5 +382,71 @@ impl Round {
             }
             time::sleep(TICK);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+// UNSAFETY: C functions.
+mod tests {
+    use super::*;
+    use crate::object::find;
+    use crate::provider;
+    use crate::sys::{EvdHandle, IaHandle, OsWaitProxyAgent, Pvoid};
+    use std::ptr::null_mut;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Calls a function of the table, which must exist and succeed.
+    macro_rules! ok {
+        ($function:ident($($argument:expr),*)) => {{
+            let table = provider::entry(c"rkey-failing", "127.0.0.1".into()).table();
+            // SAFETY: live handles, and room for the results.
+            let code = unsafe { table.$function.unwrap()($($argument),*) };
+            assert_eq!(code, 0, stringify!($function));
+        }};
+    }
+
+    unsafe extern "C" fn agent(calls: Pvoid, evd: EvdHandle) {
+        // SAFETY: the test passes a sender that it keeps.
+        let calls = unsafe { &*calls.cast::<Sender<usize>>() };
+        calls.send(evd as usize).unwrap();
+    }
+
+    #[test]
+    fn agents_learn_of_a_failed_device_and_of_later_events() {
+        let (calls, called) = channel::<usize>();
+        let (mut ia, mut evd, mut cno): (IaHandle, EvdHandle, _) =
+            (null_mut(), null_mut(), null_mut());
+        let name = c"rkey-failing".as_ptr().cast_mut();
+        ok!(ia_open_func(name, 8, &raw mut evd, &raw mut ia));
+        let agent = OsWaitProxyAgent {
+            instance_data: (&raw const calls).cast_mut().cast(),
+            proxy_agent_func: Some(agent),
+        };
+        ok!(cno_create_func(ia, agent, &raw mut cno));
+        ok!(evd_modify_cno_func(evd, cno));
+        // SAFETY: a live handle.
+        let object = Arc::clone(unsafe { find::<Ia>(ia) }.unwrap());
+        // In place of its worker, one whose device fails in its first round.
+        object.worker().stop();
+        let shared = Arc::clone(&object.worker().shared);
+        shared.stop.store(false, Ordering::Release);
+        let round = Round {
+            ia: Arc::clone(&object),
+            shared: Arc::clone(&shared),
+            jobs: Vec::new(),
+            pause: false,
+        };
+        let thread = std::thread::spawn(|| round.fail(&DeviceError::Forked));
+        let patience = Duration::from_secs(30);
+        assert_eq!(called.recv_timeout(patience), Ok(evd as usize));
+        object.tell(ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, object.handle, 0);
+        assert_eq!(called.recv_timeout(patience), Ok(evd as usize));
+        object.worker().stop();
+        thread.join().unwrap();
+        drop(object);
+        ok!(evd_modify_cno_func(evd, null_mut()));
+        ok!(cno_free_func(cno));
+        ok!(ia_close_func(ia, CLOSE_ABRUPT_FLAG));
     }
 }

@@ -3,6 +3,8 @@
 mod common;
 
 use common::Side;
+use rkey_base::range::VaRange;
+use rkey_core::{Access, LocalKey, Rules, WindowKind};
 use rkey_device::{Config, DeviceError, QpOptions};
 use rkey_engine::{SendRequest, Status, Target, Work};
 
@@ -114,6 +116,48 @@ fn a_setting_decides_who_is_told_why() {
         let reasons: Vec<_> = owner.denials.iter().map(|it| &*it.reason).collect();
         assert_eq!(reasons, ["out-of-range"; 2], "{explain}");
     }
+}
+
+/// A program with a watcher (`rkey run --explain`) has posted a bind that cannot work.
+#[test]
+fn a_bind_that_fails_after_it_was_posted_is_written_for_the_watcher() {
+    let file = std::env::temp_dir().join(format!("rkey-binds-{}", std::process::id()));
+    std::fs::write(&file, "").unwrap();
+    let mut config = Config::from_env().unwrap();
+    config.report = Some(file.clone());
+    let (near, far) = (Side::with(config), Side::open());
+    let [qp, far_qp] = [&near, &far].map(|side| {
+        let options = QpOptions::new(side.domain, &side.cq);
+        side.device.create_qp(&options).unwrap()
+    });
+    qp.connect(far.device.node(), far_qp.address()).unwrap();
+    let window = near.device.create_window(near.domain, WindowKind::Type1);
+    let bind = Work::Bind {
+        window: window.unwrap().id,
+        region: LocalKey(0x1234_5678),
+        range: VaRange::new(near.address_of(0), 8).unwrap(),
+        access: Access::REMOTE_READ,
+        zero_based: false,
+        key: None,
+        rules: Rules::empty(),
+    };
+    qp.post_send(&SendRequest::new(0x77, bind, &[])).unwrap();
+    assert_eq!(near.next().status, Status::WindowBind);
+    let end = std::time::Instant::now() + common::LONG;
+    let written = loop {
+        let written = std::fs::read_to_string(&file).unwrap_or_default();
+        if written.contains("process ") {
+            break written;
+        }
+        assert!(std::time::Instant::now() < end, "nothing was written");
+        std::thread::yield_now();
+    };
+    let _ = std::fs::remove_file(&file);
+    assert!(
+        written.contains("bind of a window (work request 0x77")
+            && written.contains("names no registered region"),
+        "{written}"
+    );
 }
 
 fn engine_key(side: &Side) -> rkey_core::WireKey {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TYPE(code) ((code) & 0x3fff0000)
 #define INVALID_HANDLE 0x50000
@@ -97,7 +98,9 @@ static void texts(void) {
   CHECK(dat_strerror(0x8fee0000, &major, &minor) != 0);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  /* The loader found the library by a path that is relative to the old directory. */
+  if (argc > 1) CHECK(chdir(argv[1]) == 0);
   static DAT_PROVIDER_INFO infos[64], *list[64];
   for (int i = 0; i < 64; i++) list[i] = &infos[i];
   int count = 0;

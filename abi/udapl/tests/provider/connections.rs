@@ -1,6 +1,8 @@
 //! Connections, from the request to the end.
 
 use crate::world::*;
+use daplrkey::object::find;
+use daplrkey::psp::Psp;
 use daplrkey::sys::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -306,6 +308,23 @@ fn a_request_can_be_handed_to_another_psp() {
     assert_eq!(handoff(cr, 1), CONN_QUAL_UNAVAILABLE);
     assert_eq!(handoff(cr, second), SUCCESS);
     let cr = two.request(second_evd);
+    ok!(cr_accept_func(cr, passive.ep, 0, null_mut()));
+    expect(active.connect, CONNECTION_EVENT_ESTABLISHED);
+}
+
+/// Another thread frees the PSP during the hand-off: it takes no requests, but its handle is still found.
+#[test]
+fn a_hand_off_that_fails_leaves_the_request_with_its_cr() {
+    let (one, two) = (World::open(), World::open());
+    let (active, passive) = (one.end(), two.end());
+    let (_, first_evd, first) = two.psp();
+    let (psp, _, second) = two.psp();
+    one.connect(&active, first, b"data");
+    let cr = two.request(first_evd);
+    // SAFETY: a live handle.
+    unsafe { find::<Psp>(psp) }.unwrap().0.close();
+    let handoff = kind(dat!(cr_handoff_func(cr, second)));
+    assert_eq!(handoff, CONN_QUAL_UNAVAILABLE);
     ok!(cr_accept_func(cr, passive.ep, 0, null_mut()));
     expect(active.connect, CONNECTION_EVENT_ESTABLISHED);
 }

@@ -7,6 +7,7 @@
 
 mod connections;
 mod datagrams;
+mod described;
 mod events;
 mod posting;
 mod strangers;

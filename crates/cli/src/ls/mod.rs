@@ -16,7 +16,8 @@ use rkey_device::{Departed, Inspection, SilentProcess, list_all};
     after_help = "Keys are not shown, because a process that knows one could use it. `rkey explain` shows the memory of a denied key."
 )]
 pub(crate) struct LsArgs {
-    /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, and what libfabric endpoints wait for.
+    /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, what libfabric endpoints wait for, and uDAPL's
+    /// EPs, EVDs and service points with their states.
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Print JSON instead of tables.

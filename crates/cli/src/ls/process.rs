@@ -29,6 +29,9 @@ pub(super) fn print(device: &Inspection) {
     if device.endpoint_count > 0 {
         print!("{}", endpoints::text(device, colour));
     }
+    if device.object_count > 0 {
+        objects(device, colour);
+    }
     println!(
         "Denied accesses: {} (`rkey explain {}`)\n",
         device.denied, device.pid
@@ -199,6 +202,19 @@ fn counters(device: &Inspection, colour: bool) {
         .collect()
     });
     show("Counters", &table, device.counters.len());
+}
+
+/// Objects that front ends describe: EVDs, for example.
+fn objects(device: &Inspection, colour: bool) {
+    let mut table = style::table(colour, ["object", "handle", "state"]);
+    add(&mut table, &device.objects, |object| {
+        vec![
+            object.kind.clone(),
+            object.name.clone(),
+            object.state.clone(),
+        ]
+    });
+    show("Other objects", &table, device.object_count);
 }
 
 /// The number of a domain, and its API if the device serves several.

@@ -1,6 +1,6 @@
 //! A denied access as fields: what `rkey explain --json` prints.
 
-use rkey_core::{Attempt, Denial, Reason};
+use rkey_core::{Api, Attempt, Denial, Reason};
 use rkey_engine::{DenialReport, Guesser, Side};
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
@@ -82,6 +82,9 @@ pub struct DenialView {
     pub peer: Option<PeerView>,
     /// The queue pair here.
     pub queue_pair: u32,
+    /// The API in whose words the sentence and the advice are; empty if an earlier version reports.
+    #[serde(default)]
+    pub api: String,
     /// The id that the program gave the work request, in decimal digits, if this process posted it.
     pub work_id: Option<String>,
     /// The attempted access and the reason for the denial, in a sentence.
@@ -123,6 +126,7 @@ impl DenialView {
                 queue_pair: report.peer_qpn,
             }),
             queue_pair: report.qpn,
+            api: denial.api.name().to_owned(),
             work_id: report.work_id.map(|id| id.to_string()),
             sentence: denial.to_string(),
             advice: denial.advice(),
@@ -140,6 +144,10 @@ impl std::fmt::Display for DenialView {
             advice,
             ..
         } = self;
+        let qp = match self.api == Api::Udapl.name() {
+            true => "EP",
+            false => "qp",
+        };
         write!(f, "{id}: {sentence} (")?;
         if let Some(peer) = &self.peer {
             let by = if self.side == "target" {
@@ -147,9 +155,9 @@ impl std::fmt::Display for DenialView {
             } else {
                 "denied"
             };
-            write!(f, "{by} by pid {}, qp {:#x}; ", peer.pid, peer.queue_pair)?;
+            write!(f, "{by} by pid {}, {qp} {:#x}; ", peer.pid, peer.queue_pair)?;
         }
-        write!(f, "qp {queue_pair:#x} here). {advice}")
+        write!(f, "{qp} {queue_pair:#x} here). {advice}")
     }
 }
 
@@ -221,6 +229,40 @@ impl From<&Guesser> for GuesserView {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_view_is_in_the_words_of_its_api() {
+        let key = rkey_core::NamedKey::Remote(rkey_core::WireKey::Device(rkey_core::Key(7)));
+        let attempt = Attempt::Remote(rkey_core::Operation::Write);
+        let node = NodeId::default();
+        let view = |api| {
+            let mut denial = *Denial::fault(attempt, key, 0x1000, 8, 0x1000);
+            denial.api = api;
+            let report = DenialReport {
+                id: 3,
+                side: Side::Target,
+                echo: false,
+                denial,
+                qpn: 0x11,
+                peer: node,
+                peer_qpn: 0x22,
+                work_id: None,
+            };
+            DenialView::new(&report, node)
+        };
+        let dat = view(Api::Udapl);
+        let text = dat.to_string();
+        assert!(text.contains("EP 0x22; EP 0x11 here"), "{text}");
+        assert!(!text.contains("qp "), "{text}");
+        assert_eq!(dat.api, "uDAPL");
+        let verbs = view(Api::Verbs).to_string();
+        assert!(verbs.contains("qp 0x22; qp 0x11 here"), "{verbs}");
+        // An earlier version sends no name.
+        let mut old = serde_json::to_value(&dat).unwrap();
+        old.as_object_mut().unwrap().remove("api");
+        let old: DenialView = serde_json::from_value(old).unwrap();
+        assert_eq!(old.api, "");
+    }
 
     #[test]
     fn numbers_that_are_not_exact_are_strings() {

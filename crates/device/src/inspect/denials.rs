@@ -5,7 +5,8 @@
 //! later line says how many were left out.
 //!
 //! A program with a watcher (`rkey run --explain` sets `RKEY_REPORT`) appends the first [`KEPT`] refusals with their advice to a
-//! file instead. So does a front end for calls that it refuses by its own rules ([`refused`]).
+//! file instead, and so are binds that fail after they were posted, and calls that a front end refuses by its own rules
+//! ([`refused`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,7 +17,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rkey_base::limit::Limit;
-use rkey_core::{Denial, WIRE_LEN};
+use rkey_core::{BindError, Denial, WIRE_LEN};
 pub use rkey_engine::report::KEPT;
 use rkey_engine::{DenialReport, Guesser, Reports, Side};
 use rkey_link::NodeId;
@@ -114,6 +115,17 @@ impl Denials {
             limited(&self.limit, REFUSALS, || {
                 tracing::warn!("{report}. {}", report.denial.advice());
             });
+        }
+    }
+
+    /// Logs why a bind failed after it was posted.
+    pub(crate) fn write_bind(&self, qpn: u32, work_id: u64, error: &BindError) {
+        let what = format!(
+            "bind of a window (work request {work_id:#x}, queue pair {qpn:#x}) failed: {error}"
+        );
+        match &self.watcher {
+            Some(watcher) => watcher.lock().tell(&what),
+            None => limited(&self.limit, REFUSALS, || tracing::warn!("{what}")),
         }
     }
 

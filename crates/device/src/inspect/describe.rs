@@ -1,8 +1,8 @@
-//! Descriptions of a front end's endpoints, for inspections.
+//! Descriptions of a front end's endpoints and other objects, for inspections.
 //!
-//! The front end registers a function for each endpoint. The engine thread calls all of them when it answers an inspection,
-//! so they must not wait for the program: if the program holds the endpoint's lock, the inspection shows the endpoint as
-//! busy.
+//! The front end registers a function for each endpoint, or one for many objects. The engine thread calls all of them when it
+//! answers an inspection, so they must not wait for the program: if the program holds the endpoint's lock, the inspection
+//! shows the endpoint as busy.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// The maximum number of described endpoints.
 pub(super) const ENDPOINTS: usize = 256;
+/// The maximum number of described objects.
+pub(super) const OBJECTS: usize = 1024;
 /// The maximum number of peers in a description.
 pub const PEERS: usize = 64;
 /// The maximum number of tags in a description.
@@ -89,6 +91,35 @@ pub struct PeerView {
     pub unexpected: usize,
 }
 
+/// An object of a front end that the device does not know, an EVD of uDAPL for example.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectView {
+    /// What it is, in the words of the front end.
+    pub kind: String,
+    /// What the program calls it by: its handle, in hexadecimal (`0x...`).
+    pub name: String,
+    /// Its state, in the words of the front end.
+    pub state: String,
+}
+
+/// The objects of a front end, while an inspection lists them: at most the first 1,024.
+#[derive(Debug, Default)]
+pub struct Objects {
+    pub(super) list: Vec<ObjectView>,
+    pub(super) count: usize,
+}
+
+impl Objects {
+    /// Adds an object. `view` is called only if there is room for it.
+    pub fn add(&mut self, view: impl FnOnce() -> ObjectView) {
+        self.count += 1;
+        if self.list.len() < OBJECTS {
+            self.list.push(view());
+        }
+    }
+}
+
+pub(super) type DescribeObjects = dyn Fn(Instant, &mut Objects) + Send;
 pub(super) type Describe = dyn Fn(Instant) -> EndpointView + Send;
 
 /// The descriptions that are registered with a device.
@@ -99,6 +130,7 @@ pub(crate) struct Descriptions(Mutex<Known>);
 struct Known {
     next: u64,
     by_number: BTreeMap<u64, Box<Describe>>,
+    objects: BTreeMap<u64, Box<DescribeObjects>>,
 }
 
 impl Descriptions {
@@ -111,9 +143,30 @@ impl Descriptions {
         number
     }
 
+    /// Adds a description of objects; returns the number that removes it.
+    pub(super) fn add_objects(&self, describe: Box<DescribeObjects>) -> u64 {
+        let mut known = self.0.lock();
+        known.next += 1;
+        let number = known.next;
+        known.objects.insert(number, describe);
+        number
+    }
+
     /// When this returns, the function is not running and will not be called again.
     pub(super) fn remove(&self, number: u64) {
-        self.0.lock().by_number.remove(&number);
+        let mut known = self.0.lock();
+        known.by_number.remove(&number);
+        known.objects.remove(&number);
+    }
+
+    /// The objects of all front ends.
+    pub(crate) fn collect_objects(&self) -> Objects {
+        let until = Instant::now() + PATIENCE;
+        let mut all = Objects::default();
+        for describe in self.0.lock().objects.values() {
+            describe(until, &mut all);
+        }
+        all
     }
 
     /// The first descriptions, and how many there are in total.

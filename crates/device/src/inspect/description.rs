@@ -1,8 +1,8 @@
-//! Descriptions of endpoints, which front ends register with the device.
+//! Descriptions of endpoints and other objects, which front ends register with the device.
 
 use std::time::Instant;
 
-use super::describe::EndpointView;
+use super::describe::{EndpointView, Objects};
 use crate::device::Device;
 
 /// Registers a description until it is dropped. When the drop returns, the function is not running and will not be called again.
@@ -28,6 +28,21 @@ impl Device {
     }
 }
 
+impl Device {
+    /// Registers a description of a front end's other objects. `describe` adds a view of each, under the same rules as that
+    /// of [`Device::describe`].
+    pub fn describe_objects(
+        &self,
+        describe: impl Fn(Instant, &mut Objects) + Send + 'static,
+    ) -> Description {
+        let number = self.shared().descriptions.add_objects(Box::new(describe));
+        Description {
+            device: self.clone(),
+            number,
+        }
+    }
+}
+
 impl Drop for Description {
     fn drop(&mut self) {
         // In a forked child the lock may be held by a thread that does not exist there.
@@ -41,7 +56,7 @@ impl Drop for Description {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::inspect::describe::ENDPOINTS;
+    use crate::inspect::describe::{ENDPOINTS, OBJECTS, ObjectView};
 
     #[test]
     fn endpoints_are_shown_while_their_description_is_there() {
@@ -70,6 +85,33 @@ mod tests {
         let (numbers, count) = shown();
         assert_eq!((numbers.len(), count), (ENDPOINTS, ENDPOINTS + 1));
         drop((two, many));
+        assert_eq!(shown(), (vec![], 0));
+    }
+
+    #[test]
+    fn objects_are_shown_while_their_description_is_there() {
+        let device = Device::open(Config::default()).unwrap();
+        let view = |number: usize| ObjectView {
+            kind: "EVD".to_owned(),
+            name: format!("{number:#x}"),
+            state: "idle".to_owned(),
+        };
+        let shown = || {
+            let all = device.inspect().unwrap();
+            (all.objects, all.object_count)
+        };
+        let one = device.describe_objects(move |_, all| all.add(|| view(1)));
+        let many = device.describe_objects(move |_, all| {
+            for number in 2..2 + OBJECTS {
+                all.add(|| view(number));
+            }
+        });
+        let (objects, count) = shown();
+        assert_eq!((objects.len(), count), (OBJECTS, OBJECTS + 1));
+        assert_eq!((&objects[0], &objects[9]), (&view(1), &view(10)));
+        drop(many);
+        assert_eq!(shown(), (vec![view(1)], 1));
+        drop(one);
         assert_eq!(shown(), (vec![], 0));
     }
 }

@@ -26,7 +26,7 @@ use crate::config::{Config, Explain};
 use crate::device::{Device, link_config};
 use crate::error::DeviceError;
 use crate::inspect::denial_view::{DenialView, GuesserView};
-use crate::inspect::describe::EndpointView;
+use crate::inspect::describe::{EndpointView, ObjectView};
 use crate::objects::event_queue::wait_readable;
 use crate::peers::handshake::{HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger};
 use crate::peers::names::{self, Scope};
@@ -88,6 +88,12 @@ pub struct Inspection {
     /// How many endpoints there are.
     #[serde(default)]
     pub endpoint_count: usize,
+    /// Other objects of front ends; at most the first 1,024.
+    #[serde(default)]
+    pub objects: Vec<ObjectView>,
+    /// How many there are.
+    #[serde(default)]
+    pub object_count: usize,
     /// How many accesses were refused since it was opened.
     pub denied: u64,
     /// The last of them, oldest first: what was denied, why, and what to do about it. They name keys, which may be valid for other
@@ -382,6 +388,7 @@ fn inspect(shared: &Shared) -> Inspection {
         (engine.snapshot(), roles, engine.guessers())
     };
     let (endpoints, endpoint_count) = shared.descriptions.collect();
+    let objects = shared.descriptions.collect_objects();
     let peers = engine.qps.iter().filter_map(|qp| qp.peer).collect();
     Inspection {
         node: shared.node,
@@ -416,6 +423,8 @@ fn inspect(shared: &Shared) -> Inspection {
             .collect(),
         endpoints,
         endpoint_count,
+        object_count: objects.count,
+        objects: objects.list,
         denied: shared.denials.reports().total(),
         denials: shared
             .denials

@@ -54,9 +54,12 @@ impl EventRouter {
                 bytes,
                 write,
             } => self.counters.count(counter, endpoint, bytes, write),
-            Event::BindFailed { qpn, error, .. } => {
-                tracing::warn!(qpn, %error, "a posted bind of a window failed");
-            }
+            Event::BindFailed {
+                qpn,
+                work_id,
+                error,
+                ..
+            } => self.denials.write_bind(qpn, work_id, &error),
             // A later engine may have events that this device does not know.
             other => tracing::debug!(?other, "ignored an unknown engine event"),
         }

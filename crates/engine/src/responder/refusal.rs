@@ -30,7 +30,9 @@ pub(crate) fn refuse_failed_access<M: Memory>(
             x.fail_receive(qp, Status::LocalProtection, vendor);
             refuse(x, qp, node, header, Nak::RemoteOperation, None)
         }
-        AccessError::Denied(denial) => {
+        AccessError::Denied(mut denial) => {
+            // What the program asked for, not the part of it at which the rights ended.
+            (denial.addr, denial.len) = whole(qp, header);
             let code = if matches!(denial.reason, Reason::Misaligned) {
                 Nak::InvalidRequest
             } else {
@@ -45,12 +47,25 @@ pub(crate) fn refuse_failed_access<M: Memory>(
                 _ => Operation::Atomic,
             });
             let key = NamedKey::Remote(wire_key(header));
-            let len = u64::from(header.total);
-            let denial = Denial::fault(attempt, key, header.addr, len, fault.address);
+            let (addr, len) = whole(qp, header);
+            let denial = Denial::fault(attempt, key, addr, len, fault.address);
             refuse(x, qp, node, header, Nak::RemoteOperation, Some(denial))
         }
         // The caller has already handled a failed pull.
         AccessError::Pull(_) => refuse(x, qp, node, header, Nak::RemoteOperation, None),
+    }
+}
+
+/// The address and the length of the operation that a request is, or is a fragment of.
+fn whole(qp: &Qp, header: &Header) -> (u64, u64) {
+    match header.op {
+        Op::CompareSwap | Op::FetchAdd => (header.addr, 8),
+        Op::Write => {
+            let before = qp.resp.current.map_or(0, |now| now.received);
+            let start = header.addr.wrapping_sub(u64::from(before));
+            (start, u64::from(header.total))
+        }
+        _ => (header.addr, u64::from(header.total)),
     }
 }
 

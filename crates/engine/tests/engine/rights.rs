@@ -292,6 +292,7 @@ fn deregistering_stops_a_message_in_its_middle() {
         pair.nodes[0].fill(0, &vec![7; 1 << 20]);
         let sge = [pair.nodes[0].sge(&mine, 0, 1 << 20)];
         let remote = pair.nodes[1].target(&theirs, 0);
+        let start = remote.addr;
         pair.send(
             0,
             &qps[0],
@@ -309,6 +310,12 @@ fn deregistering_stops_a_message_in_its_middle() {
         assert!(over, "no grant outlives a step");
         pair.settle();
         assert_eq!(statuses(&qps[0].poll()), [(1, Status::RemoteAccess)]);
+        // Both sides read of the whole write, not of the fragment that came too late.
+        for at in 0..2 {
+            let reports = pair.nodes[at].engine.reports().all();
+            let denial = &reports[0].denial;
+            assert_eq!((denial.addr, denial.len), (start, 1 << 20), "{at}");
+        }
         let after = pair.nodes[1]
             .bytes(0, 1 << 20)
             .iter()
