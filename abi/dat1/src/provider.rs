@@ -73,7 +73,7 @@ fn mapped_path(address: u64) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(&line[start..])))
 }
 
-/// Where the loader found this library, in the words of whoever named it.
+/// Where the loader found this library; a relative path if the program or a search path named it so.
 fn own_path() -> Option<PathBuf> {
     // SAFETY: all zeros is a valid value: the strings are null.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

@@ -8,7 +8,7 @@
 //! | [`sys`] | structures and constants of `dat2/udat.h` |
 //! | [`export`], [`provider`], [`registry`] | how libdat2 finds us and we find it; the table of all calls |
 //! | [`object`], [`argument`], [`fail`] | handles and arguments, and how calls fail |
-//! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`] | open devices |
+//! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`], [`describe`] | open devices, and what inspections show of them |
 //! | [`worker`], [`job`] | the thread of an IA, and its jobs |
 //! | [`pz`], [`lmr`], [`rmr`], [`privileges`] | memory: zones, regions, and binds |
 //! | [`evd`], [`evd_calls`], [`event`], [`completion`], [`cno`] | events |

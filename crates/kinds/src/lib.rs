@@ -10,6 +10,7 @@
 //! | [`mod@hold`] | what a registration asks of a kind, and why it is refused |
 //! | [`mod@discover`] | which kind of memory is at an address |
 //! | [`mod@file`] | DMA-bufs and other files, mapped |
+//! | `complaint` | failed accesses in the log |
 //! | `runtime` | one module for each runtime, behind one trait |
 //!
 //! [`hold()`] returns a copier ([`rkey_base::foreign::ForeignMemory`]). Before each copy it compares the allocation with that

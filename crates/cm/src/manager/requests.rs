@@ -91,8 +91,8 @@ impl Manager {
 
     /// Whether an earlier connection has this communication id or queue pair of the peer's.
     ///
-    /// Linux takes this as news that the peer has forgotten that connection, and ends it. But anybody who knows the peer's
-    /// GUID and the number of its queue pair can send such a message, so here the earlier connection stays as it is.
+    /// Linux takes this as news that the peer has forgotten that connection, and ends it. But every host that knows the
+    /// peer's GUID and the number of its queue pair can send such a message, so here the earlier connection stays as it is.
     pub(super) fn is_taken(&self, at: &Arrival, guid: Guid, id: u32, qpn: u32) -> bool {
         let by_qpn = self.tables.by_queue_pair(at.from, guid, qpn);
         by_qpn.is_some() || self.tables.by_remote(at.from, guid, id).is_some()

@@ -1,10 +1,10 @@
 //! One connection at a time: how it begins, is refused, and ends; which messages that takes, and when.
 
-use crate::world::{A, B, PORT, Policy, SECOND, World, address, config, kind, queue_pair};
+use crate::world::{A, B, Policy, SECOND, World, address, config, kind, queue_pair};
 use rkey_cm::State;
 use rkey_cm::address::{PortSpace, ServiceId};
-use rkey_cm::manager::{Accept, Connect, Error, Event, Kind, ListenOn, Manager, Resolve};
-use rkey_cm::wire::{Ece, Mad, Message, PrivateData, RejectReason, Rep, Transport};
+use rkey_cm::manager::{Accept, Connect, Error, Event, Kind, ListenOn, Manager};
+use rkey_cm::wire::{Ece, Mad, Message, PrivateData, RejectReason, Transport};
 use std::net::SocketAddr;
 
 fn last(world: &World, side: usize) -> &Event {
@@ -375,90 +375,6 @@ fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
     world.run(0);
     assert_eq!(world.state(B, old), Some(State::TimeWait));
     assert_eq!(world.state(A, new), Some(State::Established));
-}
-
-/// A REP of another world.
-fn a_rep() -> Rep {
-    let mut world = World::new();
-    world.pair();
-    let reps = world.sent.iter().find(|(_, mad)| kind(mad) == "REP");
-    let Message::Rep(rep) = reps.expect("a REP").1.message else {
-        panic!("a REP")
-    };
-    rep
-}
-
-#[test]
-fn a_rep_with_an_impossible_queue_pair_is_refused_and_reported() {
-    let mut world = World::new();
-    world.censor = Some(|_| true);
-    let a = world.connect(A, b"");
-    world.run(0);
-    let (_, request) = world.sent[0];
-    let Message::Req(req) = request.message else {
-        panic!("{request:?}")
-    };
-    let bad = Rep {
-        remote: req.local,
-        qpn: 1,
-        ..a_rep()
-    };
-    let mad = Mad::new(request.tid, Message::Rep(bad)).encode();
-    world.hosts[A]
-        .manager
-        .receive(world.now, address(B), address(A), &mad);
-    world.run(0);
-    assert_eq!(reason(last(&world, A)), RejectReason::UNSUPPORTED);
-    assert_eq!(world.state(A, a), None);
-    let Message::Rej(rej) = world.sent.last().unwrap().1.message else {
-        panic!("{:?}", world.kinds())
-    };
-    assert_eq!((rej.local, rej.remote), (req.local, bad.local));
-}
-
-/// The impossible REP names the request of another exchange with the same peer.
-#[test]
-fn a_refused_rep_leaves_the_peers_datagram_request_alone() {
-    let mut world = World::new();
-    world.hosts[A].policy = Policy::Keep;
-    world.listen_with(A, 4, Kind::Datagram);
-    let (to, from) = (address(A), address(B));
-    let resolve = Resolve {
-        from: SocketAddr::new(from, 40_000),
-        to: SocketAddr::new(to, PORT),
-        space: PortSpace::Tcp,
-        data: PrivateData::default(),
-    };
-    world.hosts[B]
-        .manager
-        .resolve_datagram(0, &resolve)
-        .unwrap();
-    world.run(0);
-    let (_, asked) = world.sent[0];
-    let Message::SidrReq(sidr) = asked.message else {
-        panic!("{asked:?}")
-    };
-    assert_eq!(world.hosts[A].events.len(), 1);
-    world.censor = Some(|_| true);
-    world.connect(A, b"");
-    world.run(0);
-    let (_, request) = *world.sent.last().unwrap();
-    let Message::Req(req) = request.message else {
-        panic!("{request:?}")
-    };
-    let bad = Rep {
-        local: sidr.request,
-        remote: req.local,
-        qpn: 1,
-        ..a_rep()
-    };
-    let bytes = Mad::new(request.tid, Message::Rep(bad)).encode();
-    world.hosts[A].manager.receive(0, from, to, &bytes);
-    world.hosts[A].manager.receive(0, from, to, &asked.encode());
-    world.run(0);
-    let history: Vec<_> = world.hosts[A].events.iter().collect();
-    assert_eq!(history.len(), 2, "one datagram request: {history:?}");
-    assert_eq!(reason(history[1]), RejectReason::UNSUPPORTED);
 }
 
 #[test]

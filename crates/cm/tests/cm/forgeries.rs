@@ -1,12 +1,12 @@
 //! Hostile messages: from a third address, with wrong ids, with any bytes.
 
-use crate::world::{A, B, Policy, World, address, kind};
+use crate::world::{A, B, PORT, Policy, World, address, kind};
 use proptest::prelude::*;
 use rkey_cm::State;
-use rkey_cm::address::{Gid, Guid};
-use rkey_cm::manager::Transmit;
+use rkey_cm::address::{Gid, Guid, PortSpace};
+use rkey_cm::manager::{Event, Kind, Resolve, Transmit};
 use rkey_cm::wire::{About, Dreq, Mad, Message, PrivateData, Rej, RejectReason, Rep, Req, Rtu};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 66));
 
@@ -204,8 +204,8 @@ fn requests_that_lie_about_addresses_are_dropped_or_refused() {
     assert_eq!(reason(|req| req.qpn = 0xff_ffff), unsupported);
 }
 
-/// Somebody at the peer's address, or who claims it, knows the GUID and the number of the peer's queue pair, but none of
-/// the ids.
+/// Another process at the peer's address, or a host that claims it, knows the GUID and the number of the peer's queue pair,
+/// but none of the ids.
 #[test]
 fn messages_that_name_the_queue_pair_of_a_connection_do_not_end_it() {
     let mut world = World::new();
@@ -247,6 +247,100 @@ fn messages_that_name_the_queue_pair_of_a_connection_do_not_end_it() {
     assert_eq!(world.hosts[A].history(other), ["Rejected"]);
     assert_eq!(world.state(A, a), Some(State::Established));
     assert_eq!(world.state(B, b), Some(State::Established));
+}
+
+fn reason(event: &Event) -> RejectReason {
+    match event {
+        Event::Rejected { rej, .. } => rej.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A REP of another world.
+fn a_rep() -> Rep {
+    let mut world = World::new();
+    world.pair();
+    let reps = world.sent.iter().find(|(_, mad)| kind(mad) == "REP");
+    let Message::Rep(rep) = reps.expect("a REP").1.message else {
+        panic!("a REP")
+    };
+    rep
+}
+
+#[test]
+fn a_rep_with_an_impossible_queue_pair_is_refused_and_reported() {
+    let mut world = World::new();
+    world.censor = Some(|_| true);
+    let a = world.connect(A, b"");
+    world.run(0);
+    let (_, request) = world.sent[0];
+    let Message::Req(req) = request.message else {
+        panic!("{request:?}")
+    };
+    let bad = Rep {
+        remote: req.local,
+        qpn: 1,
+        ..a_rep()
+    };
+    let mad = Mad::new(request.tid, Message::Rep(bad)).encode();
+    world.hosts[A]
+        .manager
+        .receive(world.now, address(B), address(A), &mad);
+    world.run(0);
+    assert_eq!(
+        reason(world.hosts[A].events.last().expect("an event")),
+        RejectReason::UNSUPPORTED
+    );
+    assert_eq!(world.state(A, a), None);
+    let Message::Rej(rej) = world.sent.last().unwrap().1.message else {
+        panic!("{:?}", world.kinds())
+    };
+    assert_eq!((rej.local, rej.remote), (req.local, bad.local));
+}
+
+/// The impossible REP names the request of another exchange with the same peer.
+#[test]
+fn a_refused_rep_leaves_the_peers_datagram_request_alone() {
+    let mut world = World::new();
+    world.hosts[A].policy = Policy::Keep;
+    world.listen_with(A, 4, Kind::Datagram);
+    let (to, from) = (address(A), address(B));
+    let resolve = Resolve {
+        from: SocketAddr::new(from, 40_000),
+        to: SocketAddr::new(to, PORT),
+        space: PortSpace::Tcp,
+        data: PrivateData::default(),
+    };
+    world.hosts[B]
+        .manager
+        .resolve_datagram(0, &resolve)
+        .unwrap();
+    world.run(0);
+    let (_, asked) = world.sent[0];
+    let Message::SidrReq(sidr) = asked.message else {
+        panic!("{asked:?}")
+    };
+    assert_eq!(world.hosts[A].events.len(), 1);
+    world.censor = Some(|_| true);
+    world.connect(A, b"");
+    world.run(0);
+    let (_, request) = *world.sent.last().unwrap();
+    let Message::Req(req) = request.message else {
+        panic!("{request:?}")
+    };
+    let bad = Rep {
+        local: sidr.request,
+        remote: req.local,
+        qpn: 1,
+        ..a_rep()
+    };
+    let bytes = Mad::new(request.tid, Message::Rep(bad)).encode();
+    world.hosts[A].manager.receive(0, from, to, &bytes);
+    world.hosts[A].manager.receive(0, from, to, &asked.encode());
+    world.run(0);
+    let history: Vec<_> = world.hosts[A].events.iter().collect();
+    assert_eq!(history.len(), 2, "one datagram request: {history:?}");
+    assert_eq!(reason(history[1]), RejectReason::UNSUPPORTED);
 }
 
 #[test]
