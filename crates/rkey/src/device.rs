@@ -121,7 +121,7 @@ impl Device {
     /// Like [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`.
     ///
     /// # Errors
-    /// The address is taken, not of this host, or not an address; a limit of the device is reached.
+    /// The address is taken, does not belong to this host, or is not an address; a limit of the device is reached.
     pub fn endpoint_at(&self, address: impl ToSocketAddrs) -> Result<Endpoint> {
         Endpoint::open(self, resolve(address)?)
     }

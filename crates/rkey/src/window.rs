@@ -130,7 +130,7 @@ impl Window {
         self.first_key.with_consumer_bits(bits)
     }
 
-    /// Unbinds and closes the window, as dropping does, and reports errors.
+    /// Unbinds and deallocates the window, as dropping does, and reports errors.
     ///
     /// # Errors
     /// The device is broken.

@@ -260,7 +260,7 @@ impl Model {
         self.windows.get_mut(window).filter(|it| it.open).ok_or(No::NoSuchWindow)
     }
 
-    /// Unbinds and closes a window.
+    /// Unbinds and deallocates a window.
     pub fn deallocate_window(&mut self, window: usize) -> Result<(), No> {
         self.window(window).map(|it| (it.open, it.bound) = (false, None))
     }
