@@ -369,7 +369,10 @@ fn nobody_at_an_address_is_an_error() {
     );
     let elsewhere: Address = "192.0.2.1:7".parse().unwrap();
     let error = left.send_tagged(elsewhere, 1, "hello?").unwrap_err();
-    assert!(error.to_string().contains("does not belong to this host"), "{error}");
+    assert!(
+        error.to_string().contains("does not belong to this host"),
+        "{error}"
+    );
     // It does not wait longer than its limit.
     let hasty = Device::builder()
         .timeout(Duration::from_millis(20))

@@ -145,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Stops watching all memory, and reads the last events: nobody reads events afterwards, so none may follow.
+    /// Stops watching all memory, and reads the last events: this thread reads no events afterwards, so none may follow.
     ///
     /// While this goes through the mappings, another thread can move watched memory to an address that it has passed. So it
     /// goes through them again, until nothing was watched, no event arrived, and the kernel says that no change is in
@@ -189,7 +189,7 @@ impl Shared {
     fn is_own(&self, mapping: &VaRange) -> bool {
         let page = page_size() as u64;
         let first = mapping.slice(0, page.min(mapping.len()));
-        // Most mappings are not watched by anybody. If a change is in progress, the answer is not known.
+        // No descriptor watches most mappings. If a change is in progress, the answer is not known.
         if first.is_none_or(|first| sys::is_watched(&self.fd, &first) == Err(Errno::NOENT)) {
             return false;
         }
