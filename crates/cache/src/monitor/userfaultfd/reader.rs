@@ -145,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Stops watching all memory, and reads the last events: this thread reads no events afterwards, so none may follow.
+    /// Stops watching all memory, and reads the last events: no thread reads events afterwards, so none may follow.
     ///
     /// While this goes through the mappings, another thread can move watched memory to an address that it has passed. So it
     /// goes through them again, until nothing was watched, no event arrived, and the kernel says that no change is in
