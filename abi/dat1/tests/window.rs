@@ -54,7 +54,7 @@ fn a_program_for_dat_1_2_binds_with_seven_arguments() {
     for (path, arguments) in [(&*folder.0, &[][..]), (Path::new("."), &["/"])] {
         let mut command = Command::new("timeout");
         command
-            .arg("60")
+            .arg("140")
             .arg(&program)
             .args(arguments)
             .current_dir(&folder.0)

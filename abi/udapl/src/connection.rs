@@ -26,7 +26,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long freeing an EP waits for the worker to withdraw its connection request.
-const WITHDRAW_TIME: Duration = Duration::from_secs(1);
+const WITHDRAW_TIME: Duration = Duration::from_secs(10);
 
 /// The connection of an EP.
 pub struct Control {

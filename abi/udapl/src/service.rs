@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long freeing a service point waits for the worker.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+const CLOSE_TIME: Duration = Duration::from_secs(10);
 
 /// How many requests of a service point may be unanswered; more wait in its listener. Each needs a descriptor, so the limit
 /// is half of the descriptors that the process may have.

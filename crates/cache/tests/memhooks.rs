@@ -15,8 +15,8 @@ use rkey_cache::{
     Sees, Why,
 };
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// A registrar that registers nothing, and follows addresses.
@@ -44,8 +44,22 @@ fn cache() -> (Cache<Nothing>, Arc<Memhooks>) {
     (cache, monitor)
 }
 
+/// Looks the range up. A lookup caches nothing while another thread is in a hook, so it is repeated then: the thread that
+/// starts the tests frees memory too.
 fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) -> Why {
-    cache.get(range, SEND, Kind::HOST).unwrap().why()
+    loop {
+        let why = cache.get(range, SEND, Kind::HOST).unwrap().why();
+        if !matches!(why, Why::Busy | Why::Overtaken) {
+            return why;
+        }
+        thread::yield_now();
+    }
+}
+
+/// The hooks are those of the whole process, so one test runs at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 type Call = fn(&Arena, &VaRange);
@@ -81,6 +95,7 @@ const CALLS: &[(&str, bool, Call)] = &[
 /// Proves partly: FI-242 (the cache as a library, which no front end uses yet)
 #[test]
 fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
+    let _alone = alone();
     let (cache, _) = cache();
     for (name, seen, call) in CALLS {
         let arena = Arena::new(16);
@@ -97,6 +112,7 @@ fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
 /// Proves partly: FI-242 (the cache as a library, which no front end uses yet)
 #[test]
 fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
+    let _alone = alone();
     let (cache, _) = cache();
     // In the heap, and in a separate mapping, which `free` unmaps inside the C library.
     for len in [100_usize, 20_000, 1 << 22] {
@@ -118,16 +134,26 @@ fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
 /// `sees_paths` reports the changes that the documentation says are seen, and those that are not.
 #[test]
 fn the_monitor_says_which_ways_it_sees() {
+    let _alone = alone();
     let monitor = Memhooks::install().unwrap();
     assert_eq!(monitor.sees(), Sees::Some);
-    for (path, seen) in monitor.sees_paths() {
-        let expected = !matches!(path, Path::Dlsym | Path::SystemCall);
-        assert_eq!(seen, expected, "{path:?}");
+    // A call of another thread counts too, but not every time.
+    let mut always = Path::ALL.to_vec();
+    for _ in 0..100 {
+        for (path, seen) in monitor.sees_paths() {
+            if !seen {
+                always.retain(|other| *other != path);
+            }
+        }
     }
+    let mut expected = Path::ALL.to_vec();
+    expected.retain(|path| !matches!(path, Path::Dlsym | Path::SystemCall));
+    assert_eq!(always, expected);
 }
 
 #[test]
 fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
+    let _alone = alone();
     let monitor = Arc::new(Memhooks::install().unwrap());
     let fake = Fake::new(&World::new(1), Follows::Pages);
     let cache = Cache::new(fake, monitor, Options::default()).unwrap();
@@ -139,6 +165,7 @@ fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
 #[test]
 fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     const TRIES: u64 = 5000;
+    let _alone = alone();
     let Some(ring) = Ring::new() else {
         return;
     };
@@ -182,6 +209,7 @@ fn an_address_that_is_given_out_again_at_once_is_never_stale() {
 #[test]
 fn threads_that_allocate_and_free_do_not_wait_for_the_cache() {
     const ROUNDS: usize = 200;
+    let _alone = alone();
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -146,13 +147,34 @@ fn a_stopped_process_is_listed() {
     peer.finish();
 }
 
+/// Claims a free block of numbers for the test itself, by binding its name. Returns the socket, which does not listen, and a
+/// number of the block.
+fn claim() -> (OwnedFd, u32) {
+    let (family, kind) = (
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+    );
+    let socket = rustix::net::socket(family, kind, None).unwrap();
+    let uid = rustix::process::geteuid().as_raw();
+    let free = (0x3333..0xffff).find(|block| {
+        let name = format!("rkey/1/{uid}/qp/{block:04x}");
+        let address = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        match rustix::net::bind(&socket, &address) {
+            Ok(()) => true,
+            Err(rustix::io::Errno::ADDRINUSE) => false,
+            Err(error) => panic!("{error}"),
+        }
+    });
+    (socket, free.expect("a free block") << 8 | 0x33)
+}
+
 /// A number without a queue pair: the timeout of the queue pair decides, and the search ends with it.
 #[test]
 fn the_peer_never_appears() {
     let side = Side::hasty();
     let qp = side.qp();
-    // A number in a free block (or, once in 65,000 runs, in a claimed one).
-    bring_up(&qp, (qp.qpn() ^ 0x55_5500) & 0xff_ffff);
+    let (_claimed, number) = claim();
+    bring_up(&qp, number);
     let remote = common::Remote::from(&side.invitation()[..]);
     let write = Work::Write {
         remote: remote.at(0),
@@ -171,42 +193,31 @@ fn the_peer_never_appears() {
 fn an_owner_that_cannot_answer_is_waited_for() {
     let side = Side::hasty();
     let qp = side.qp();
-    let number = (qp.qpn() ^ 0x33_3300) & 0xff_ffff;
-    let name = format!(
-        "rkey/1/{}/qp/{:04x}",
-        rustix::process::geteuid().as_raw(),
-        number >> 8
-    );
-    let address = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-    let (family, kind) = (
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::SEQPACKET,
-    );
-    let owner = rustix::net::socket(family, kind, None).unwrap();
-    rustix::net::bind(&owner, &address).unwrap();
+    let (owner, number) = claim();
     rustix::net::listen(&owner, 8).unwrap();
-    let dials = std::sync::atomic::AtomicU32::new(0);
-    std::thread::scope(|scope| {
+    bring_up(&qp, number);
+    let remote = common::Remote::from(&side.invitation()[..]);
+    let write = Work::Write {
+        remote: remote.at(0),
+        imm: None,
+    };
+    qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
+        .unwrap();
+    let (early, dials) = std::thread::scope(|scope| {
         // The thread that judges the owner belongs to the same process here, and it runs.
         let answers = scope.spawn(|| {
+            let mut dials = 0;
             while let Ok(client) = rustix::net::accept(&owner) {
-                dials.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                dials += 1;
                 drop(client);
             }
+            dials
         });
-        bring_up(&qp, number);
-        let remote = common::Remote::from(&side.invitation()[..]);
-        let write = Work::Write {
-            remote: remote.at(0),
-            imm: None,
-        };
-        qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
-            .unwrap();
-        assert!(side.next_within(Duration::from_secs(4)).is_none());
-        assert!(dials.load(std::sync::atomic::Ordering::Relaxed) > 1);
+        let early = side.next_within(Duration::from_secs(4));
         rustix::net::shutdown(&owner, rustix::net::Shutdown::Both).unwrap();
-        answers.join().unwrap();
+        (early, answers.join().unwrap())
     });
+    assert!(early.is_none() && dials > 1, "{early:?}, {dials} dials");
     drop(owner);
     assert_eq!(side.next_asleep().status, Status::RetryExceeded);
 }

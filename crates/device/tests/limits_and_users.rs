@@ -102,6 +102,8 @@ fn addresses() {
     assert!(matches!(error, DeviceError::AddressInUse { .. }), "{error}");
     let address = listener.local_address();
     drop(listener);
+    // Nobody else listens there meanwhile.
+    let _reserved = side.device.reserve(address).unwrap();
     let started = Instant::now();
     let short = Duration::from_millis(50);
     let error = side
@@ -142,11 +144,13 @@ fn addresses() {
 #[test]
 fn connecting_waits_for_the_listener() {
     let side = Side::open();
-    let address = side.listen().local_address();
+    let reserved = side.device.reserve(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = reserved.local_address();
+    let side = &side;
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             std::thread::sleep(Duration::from_millis(30));
-            let listener = side.device.listen(address).unwrap();
+            let listener = reserved.listen().unwrap();
             let qp = side.qp();
             listener
                 .accept(Some(LONG))

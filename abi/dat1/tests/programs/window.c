@@ -12,6 +12,7 @@
 #define INVALID_STATE 0x70000
 #define PROVIDER_NOT_FOUND 0xa0000
 #define PRIVILEGES_VIOLATION 0xb0000
+#define LONG 120000000 /* 120 s: only a hang takes that long */
 #define LOCAL 0x11
 #define R 0x02
 #define W 0x20
@@ -45,7 +46,7 @@ static void open_side(struct side *s) {
 static DAT_EVENT event(DAT_HANDLE evd, int number) {
   DAT_EVENT event;
   int more;
-  OK(dat_evd_wait(evd, 10000000, 1, &event, &more));
+  OK(dat_evd_wait(evd, LONG, 1, &event, &more));
   if (event.event_number != number) printf("event %#x instead of %#x\n", event.event_number, number);
   CHECK(event.event_number == number);
   return event;
@@ -59,7 +60,7 @@ static void connect_both(void) {
   CHECK(attr.ia_address_ptr && attr.max_rmrs > 0);
   OK(dat_psp_create_any(owner.ia, &qual, owner.cr, 0, &psp));
   char hello[48] = "hello";
-  OK(dat_ep_connect(peer.ep, attr.ia_address_ptr, qual, 10000000, sizeof hello, hello, 0, 0));
+  OK(dat_ep_connect(peer.ep, attr.ia_address_ptr, qual, LONG, sizeof hello, hello, 0, 0));
   DAT_EVENT request = event(owner.cr, 0x2001);
   CHECK(request.event_data.arrival.sp_handle == psp && request.event_data.arrival.conn_qual == qual);
   OK(dat_cr_accept(request.event_data.arrival.cr_handle, owner.ep, 0, NULL));

@@ -1,6 +1,9 @@
 /* dat_rmr_bind does what its manual page says. */
 #include "world.h"
 
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
 #define LOCAL (DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG)
 #define R DAT_MEM_PRIV_REMOTE_READ_FLAG
 #define W DAT_MEM_PRIV_REMOTE_WRITE_FLAG
@@ -90,6 +93,7 @@ static void suppressed_when_it_succeeds(void) {
 }
 
 struct waiter {
+  atomic_int thread;
   DAT_EVD_HANDLE evd;
   DAT_TIMEOUT timeout;
   DAT_RETURN code;
@@ -99,16 +103,34 @@ struct waiter {
 static void *wait_for_event(void *at) {
   struct waiter *waiter = at;
   DAT_COUNT more;
+  waiter->thread = (int)syscall(SYS_gettid);
   waiter->code = dat_evd_wait(waiter->evd, waiter->timeout, 1, &waiter->event, &more);
   return NULL;
 }
 
+/* Whether the thread of a waiter sleeps or has ended. */
+static int rests(struct waiter *waiter) {
+  char path[64], line[512] = "";
+  if (!waiter->thread) return 0;
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", waiter->thread);
+  FILE *file = fopen(path, "r");
+  if (!file) return 1;
+  char *state = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+  fclose(file);
+  return !state || !state[1] || state[2] == 'S';
+}
+
+/* Waits until the thread waits for the EVD. A thread that waits for a lock sleeps for a moment. */
+static void until_it_waits(struct waiter *waiter) {
+  for (int looks = 0; looks < 5; usleep(2000)) looks = rests(waiter) ? looks + 1 : 0;
+}
+
 static void wakes_who_waits(void) {
   begin();
-  struct waiter waiter = {owner->request, DAT_TIMEOUT_INFINITE, 0, {0}};
+  struct waiter waiter = {0, owner->request, DAT_TIMEOUT_INFINITE, 0, {0}};
   pthread_t thread;
   pthread_create(&thread, NULL, wait_for_event, &waiter);
-  usleep(100000);
+  until_it_waits(&waiter);
   DAT_RMR_CONTEXT context;
   CHECK(DAT_COMPLETION_DEFAULT_FLAG == 0);
   OK(bind_part(owner, rmr, &memory, 0, 64, R, 1, DEFAULT, &context));
@@ -118,16 +140,16 @@ static void wakes_who_waits(void) {
 
 static void unsignalled_wakes_nobody(void) {
   begin_with(DAT_COMPLETION_UNSIGNALLED_FLAG);
-  struct waiter waiter = {owner->request, 1000000, 0, {0}};
+  struct waiter waiter = {0, owner->request, 1000000, 0, {0}};
   pthread_t thread;
   pthread_create(&thread, NULL, wait_for_event, &waiter);
-  usleep(200000);
+  until_it_waits(&waiter);
   DAT_RMR_CONTEXT context;
   OK(bind_part(owner, rmr, &memory, 0, 64, R, 1, DAT_COMPLETION_UNSIGNALLED_FLAG, &context));
   pthread_join(thread, NULL);
   CHECK(DAT_GET_TYPE(waiter.code) == DAT_TIMEOUT_EXPIRED);
-  DAT_EVENT event;
-  OK(dat_evd_dequeue(owner->request, &event));
+  DAT_EVENT event = {0};
+  while (DAT_GET_TYPE(dat_evd_dequeue(owner->request, &event)) == DAT_QUEUE_EMPTY) usleep(1000);
   CHECK(event.event_number == DAT_RMR_BIND_COMPLETION_EVENT && event.event_data.rmr_completion_event_data.user_cookie.as_64 == 1);
 }
 
@@ -434,12 +456,19 @@ static void a_rebind_lets_the_first_lmr_go(void) {
   OK(dat_lmr_free(other.lmr));
 }
 
+/* Resident memory in bytes. For smaps_rollup, the kernel counts the pages. The figure in status leaves out what processors
+   have not yet added to the sum. */
 static long resident(void) {
-  long pages = 0, all = 0;
-  FILE *file = fopen("/proc/self/statm", "r");
-  CHECK(file && fscanf(file, "%ld %ld", &all, &pages) == 2);
+  char line[256];
+  long kib = 0;
+  FILE *file = fopen("/proc/self/smaps_rollup", "r");
+  if (!file) file = fopen("/proc/self/status", "r");
+  CHECK(file);
+  while (fgets(line, sizeof line, file) && sscanf(line, "Rss: %ld", &kib) != 1 && sscanf(line, "VmRSS: %ld", &kib) != 1) {
+  }
   fclose(file);
-  return pages * sysconf(_SC_PAGESIZE);
+  CHECK(kib > 0);
+  return kib * 1024;
 }
 
 /* Many RMRs come and go, too. */

@@ -5,7 +5,7 @@ use daplrkey::sys::*;
 use std::ffi::c_void;
 use std::mem::zeroed;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn software(number: usize) -> Event {
@@ -231,8 +231,11 @@ fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
     let write = |number, flags| active.write(mine.local(0, 8), &remote, number, flags);
     // A thread that is already waiting keeps waiting until a completion notifies.
     let evd = Shared(active.request);
+    let thread = AtomicI32::new(0);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(move || {
+        let waiter = scope.spawn(|| {
+            // SAFETY: takes no memory.
+            thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
             let (mut event, mut more) = (blank(), 0);
             ok!(evd_wait_func(
                 evd.get(),
@@ -244,7 +247,7 @@ fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
             // SAFETY: the EVD has only completions.
             unsafe { event.event_data.dto_completion_event_data.user_cookie.as_64 }
         });
-        std::thread::sleep(Duration::from_millis(20));
+        until_asleep(&thread);
         assert_eq!(write(1, COMPLETION_UNSIGNALLED_FLAG), SUCCESS);
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());
@@ -258,6 +261,22 @@ fn a_completion_without_notification_can_be_taken_but_wakes_no_thread() {
     }
     assert_eq!(completion(passive.recv, 3), (DTO_SUCCESS, 8));
     assert_eq!(completion(passive.recv, 4), (DTO_SUCCESS, 8));
+}
+
+/// Waits until a thread of this process sleeps.
+fn until_asleep(thread: &AtomicI32) {
+    let is_asleep = || {
+        let path = format!("/proc/self/task/{}/stat", thread.load(Ordering::SeqCst));
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap_or_default();
+        state.trim_start().starts_with('S')
+    };
+    // A thread that waits for a lock sleeps for a moment.
+    let mut looks = 0;
+    while looks < 5 {
+        looks = if is_asleep() { looks + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Lets another thread wait for an EVD, calls `with` once it waits, and returns its result. No other thread may wait

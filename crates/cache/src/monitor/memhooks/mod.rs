@@ -148,7 +148,8 @@ impl Memhooks {
         STATE.calls.load(Ordering::Relaxed)
     }
 
-    /// Changes some memory in each way. Returns for each whether a hook saw it.
+    /// Changes some memory in each way. Returns for each whether a hook saw it. A call that another thread makes meanwhile
+    /// counts as seen too.
     #[must_use]
     pub fn sees_paths(&self) -> [(Path, bool); 8] {
         Path::ALL.map(|path| {
