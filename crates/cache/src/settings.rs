@@ -5,6 +5,7 @@ use crate::cache::options::Options;
 use crate::monitor::Monitor;
 use crate::monitor::disabled::Disabled;
 use crate::monitor::memhooks::Memhooks;
+use crate::monitor::unneeded::Unneeded;
 use crate::monitor::userfaultfd::{Reader, Userfaultfd};
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,19 @@ const MAX_COUNT: &str = "FI_MR_CACHE_MAX_COUNT";
 const MAX_SIZE: &str = "FI_MR_CACHE_MAX_SIZE";
 /// The monitor.
 const MONITOR: &str = "FI_MR_CACHE_MONITOR";
+
+/// The variables, and what each sets.
+#[must_use]
+pub fn variables() -> [(&'static str, &'static str); 3] {
+    [
+        (MAX_COUNT, "the maximum number of entries; 0: no cache"),
+        (
+            MAX_SIZE,
+            "the maximum total bytes of the entries; unset: no limit",
+        ),
+        (MONITOR, "userfaultfd, memhooks or disabled"),
+    ]
+}
 
 /// The monitors that `FI_MR_CACHE_MONITOR` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +43,8 @@ pub enum MonitorName {
 }
 
 impl MonitorName {
-    const ALL: [Self; 3] = [Self::Userfaultfd, Self::Memhooks, Self::Disabled];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Userfaultfd, Self::Memhooks, Self::Disabled];
 
     /// The name, as in the variable.
     #[must_use]
@@ -38,6 +53,31 @@ impl MonitorName {
             Self::Userfaultfd => "userfaultfd",
             Self::Memhooks => "memhooks",
             Self::Disabled => "disabled",
+        }
+    }
+
+    /// Starts the monitor, and stops it again. Returns what it would use here, in words. The hooks of `memhooks` stay.
+    ///
+    /// # Errors
+    /// Why it cannot be used on this host.
+    pub fn probe(self) -> Result<String, String> {
+        match self {
+            Self::Userfaultfd => match Userfaultfd::open() {
+                Ok((monitor, _)) => Ok(monitor.way().to_string()),
+                Err(error) => Err(error.to_string()),
+            },
+            Self::Memhooks => match Memhooks::install() {
+                Ok(monitor) => {
+                    let paths = monitor.sees_paths();
+                    let seen = paths.iter().filter(|(_, seen)| *seen).count();
+                    let all = paths.len();
+                    Ok(format!(
+                        "intercepts {seen} of the {all} ways in which it was tested"
+                    ))
+                }
+                Err(error) => Err(error.to_string()),
+            },
+            Self::Disabled => Ok("turns the cache off".to_owned()),
         }
     }
 }
@@ -144,6 +184,23 @@ impl Settings {
         options
     }
 
+    /// The monitor for a registrar that [follows addresses](crate::Follows::Addresses): none, because no change makes its
+    /// entries stale; or [`Disabled`], if the variable says so.
+    pub fn choose_none(&self) -> Chosen {
+        let wanted = self.monitor.unwrap_or(MonitorName::Userfaultfd);
+        let off = wanted == MonitorName::Disabled;
+        Chosen {
+            wanted,
+            monitor: if off {
+                Arc::new(Disabled)
+            } else {
+                Arc::new(Unneeded)
+            },
+            reader: None,
+            refused: (!off).then(|| "not needed, because the device follows addresses".to_owned()),
+        }
+    }
+
     /// Starts the monitor that the variable names, `userfaultfd` if it is unset. If that is not possible here, the cache is
     /// disabled, and [`Chosen::refused`] says why.
     pub fn choose(&self) -> Chosen {
@@ -183,7 +240,7 @@ impl Settings {
 pub struct Chosen {
     /// The monitor that the settings name.
     pub wanted: MonitorName,
-    /// The monitor in effect: the one that the settings name, or `disabled`.
+    /// The monitor in effect: the one that the settings name, `disabled`, or `none`.
     pub monitor: Arc<dyn Monitor>,
     /// Reads the events of `userfaultfd`: start a thread that calls [`Reader::run`].
     pub reader: Option<Reader>,
@@ -219,7 +276,7 @@ mod tests {
         })
     }
 
-    /// Proves partly: FI-234, FI-235, FI-237, FI-238 (the variables as a library reads them; no front end does yet)
+    /// Proves partly: FI-234, FI-235, FI-237, FI-238 (the variables as a library reads them)
     #[test]
     fn limits_are_numbers() {
         let none = read(&[]);
@@ -234,7 +291,7 @@ mod tests {
         assert_eq!(absurd.ignored.len(), 2);
     }
 
-    /// Proves partly: FI-239, FI-240, FI-I47 (the variables as a library reads them; no front end does yet)
+    /// Proves partly: FI-239, FI-240, FI-I47 (the variables as a library reads them)
     #[test]
     fn each_monitor_can_be_chosen_and_an_unknown_one_is_ignored() {
         for name in MonitorName::ALL {
@@ -253,6 +310,16 @@ mod tests {
             read(&[(MONITOR, "uffd")]).monitor,
             Some(MonitorName::Userfaultfd)
         );
+        // A registrar that follows addresses needs none of them, and `disabled` still turns its cache off.
+        for name in MonitorName::ALL {
+            let chosen = read(&[(MONITOR, name.as_str())]).choose_none();
+            let off = name == MonitorName::Disabled;
+            let expected = if off { "disabled" } else { "none" };
+            assert_eq!(chosen.monitor.name(), expected);
+            assert!(chosen.to_string().contains(name.as_str()));
+            assert!(chosen.reader.is_none());
+            println!("{name}: {:?}", name.probe());
+        }
         let unknown = read(&[(MONITOR, "kdreg3")]);
         assert_eq!(unknown.monitor, None);
         assert_eq!(

@@ -33,7 +33,7 @@ fn get(cache: &Cache<Fake>, range: VaRange) -> Why {
     cache.get(range, SEND, Kind::HOST).unwrap().why()
 }
 
-/// Proves partly: FI-231 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-231 (the cache as a library)
 #[test]
 fn the_second_lookup_registers_nothing() {
     let cache = cache(options());
@@ -48,7 +48,7 @@ fn the_second_lookup_registers_nothing() {
     assert_eq!((stats.entries, stats.bytes), (1, 0x100));
 }
 
-/// Proves partly: FI-234, FI-235, FI-236 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-234, FI-235, FI-236 (the cache as a library)
 #[test]
 fn idle_bytes_never_exceed_the_limit_and_used_bytes_may() {
     let mut limited = options();
@@ -81,7 +81,7 @@ fn idle_bytes_never_exceed_the_limit_and_used_bytes_may() {
     assert_eq!((stats.evictions, stats.bytes), (0, 1000 * 0x100));
 }
 
-/// Proves partly: FI-237 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-237 (the cache as a library)
 #[test]
 fn entries_never_exceed_their_limit() {
     let mut limited = options();
@@ -102,7 +102,7 @@ fn entries_never_exceed_their_limit() {
 }
 
 /// 1024 entries of any total size. Libfabric's own limit of bytes, if none is set, is below the host's memory.
-/// Proves partly: FI-235, FI-I46 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-235, FI-I46 (the cache as a library)
 #[test]
 fn the_default_limits_are_those_of_the_manual_page() {
     const ENTRY: u64 = 1 << 36;
@@ -201,7 +201,7 @@ fn present(cache: &Cache<Fake>, numbers: &[u64]) -> Vec<u64> {
     numbers.iter().copied().filter(has).collect()
 }
 
-/// Proves partly: FI-238 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-238 (the cache as a library)
 #[test]
 fn a_limit_of_no_entries_turns_the_cache_off() {
     let mut limited = options();
@@ -216,7 +216,7 @@ fn a_limit_of_no_entries_turns_the_cache_off() {
     assert_eq!(cache.stats().uncached, 4);
 }
 
-/// Proves partly: FI-240 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-240 (the cache as a library)
 #[test]
 fn the_disabled_monitor_turns_the_cache_off_for_every_registrar() {
     for follows in [Follows::Addresses, Follows::Object, Follows::Pages] {
@@ -244,7 +244,7 @@ fn a_registrar_that_pins_gets_no_cache_from_a_monitor_that_misses_changes() {
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
 }
 
-/// Proves partly: FI-232 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-232 (the cache as a library)
 #[test]
 fn without_unified_addresses_device_memory_is_not_cached() {
     let mut one_each = options();

@@ -92,7 +92,7 @@ const CALLS: &[(&str, bool, Call)] = &[
     }),
 ];
 
-/// Proves partly: FI-242 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-242 (the cache as a library)
 #[test]
 fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
     let _alone = alone();
@@ -109,7 +109,7 @@ fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
 }
 
 /// The entry ends before the allocator gets the memory back, whatever the allocator does with it.
-/// Proves partly: FI-242 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-242 (the cache as a library)
 #[test]
 fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     let _alone = alone();
@@ -129,6 +129,31 @@ fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     assert_eq!(get(&cache, memory), Why::Hit);
     buffer.reserve_exact(1 << 23);
     assert!(!get(&cache, memory).is_hit());
+}
+
+/// The program's own pointer to a function. If the program is not position-independent, the pointer names code of the
+/// program, which calls the function through a slot.
+#[test]
+fn a_pointer_that_the_program_has_taken_is_intercepted() {
+    type Munmap = unsafe extern "C" fn(*mut libc::c_void, usize) -> i32;
+    let (cache, monitor) = cache();
+    let arena = Arena::new(4);
+    let page = arena.pages(1, 1);
+    arena.map(&page);
+    get(&cache, page);
+    assert_eq!(get(&cache, page), Why::Hit);
+    let pointer = std::hint::black_box(libc::munmap as Munmap);
+    let calls = monitor.calls();
+    // SAFETY: memory of the arena, to which nothing refers.
+    let result = unsafe {
+        pointer(
+            std::ptr::with_exposed_provenance_mut(page.start() as usize),
+            PAGE as usize,
+        )
+    };
+    assert_eq!(result, 0);
+    assert!(monitor.calls() > calls);
+    assert!(!get(&cache, page).is_hit());
 }
 
 /// `sees_paths` reports the changes that the documentation says are seen, and those that are not.
@@ -161,7 +186,7 @@ fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
 }
 
 /// One thread unmaps a page through the C library. Another gets the address at once, and sends from it.
-/// Proves partly: FI-243 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-243 (the cache as a library)
 #[test]
 fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     const TRIES: u64 = 5000;

@@ -206,7 +206,7 @@ proptest! {
     })]
 
     /// Each lookup is a hit exactly if the model says so, and no guard is stale. What was registered is deregistered once.
-    /// Proves partly: FI-231, FI-243 (the cache as a library, which no front end uses yet)
+    /// Proves partly: FI-231, FI-243 (the cache as a library)
     #[test]
     fn hits_are_those_of_the_model(
         ops in prop::collection::vec(any_op(), 1..200),
@@ -243,7 +243,7 @@ impl Source for Counting {
     }
 }
 
-/// Proves partly: FI-248 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-248 (the cache as a library)
 #[test]
 fn an_imported_monitor_is_asked_to_watch_and_ends_entries() {
     let world = World::new(64);

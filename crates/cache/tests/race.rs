@@ -194,7 +194,7 @@ fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
     Some(tally)
 }
 
-/// Proves partly: FI-243 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-243 (the cache as a library)
 #[test]
 fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     if let Some(tally) = reuse(Steps::Full, Reading::AtOnce, races()) {
@@ -204,7 +204,7 @@ fn an_address_that_is_given_out_again_at_once_is_never_stale() {
 }
 
 /// The event of each change is still unread when the new owner sends.
-/// Proves partly: FI-243 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-243 (the cache as a library)
 #[test]
 fn an_event_that_was_not_read_yet_makes_no_entry_stale() {
     if let Some(tally) = reuse(Steps::Full, Reading::AfterTheSend, 200) {
@@ -301,7 +301,7 @@ fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u6
 }
 
 /// Random memory calls by several threads, in so few pages that addresses are reused at once.
-/// Proves partly: FI-241, FI-243 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-241, FI-243 (the cache as a library)
 #[test]
 fn random_changes_make_no_entry_stale() {
     let mut seed = [0; 8];

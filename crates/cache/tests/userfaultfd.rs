@@ -124,7 +124,7 @@ const CALLS: &[(&str, Effect, Call)] = &[
 
 /// Each call itself ends the entry, before anything else happens to the memory. Then, if memory is mapped at the same
 /// address, what is sent from the changed page is what is there now.
-/// Proves partly: FI-241, FI-243 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-241, FI-243 (the cache as a library)
 #[test]
 fn each_call_ends_the_entries_whose_pages_it_takes() {
     let Some((cache, monitor)) = cache() else {
@@ -168,7 +168,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
 }
 
 /// The same property as a program sees it, without inspecting the cache.
-/// Proves partly: FI-243 (the cache as a library, which no front end uses yet)
+/// Proves partly: FI-243 (the cache as a library)
 #[test]
 fn new_data_is_sent_after_memory_was_mapped_anew() {
     let Some((cache, _)) = cache() else {

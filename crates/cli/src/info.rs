@@ -1,6 +1,7 @@
 //! `rkey info`: what the device offers on this machine, and why.
 
 use crate::failure::hinted;
+use crate::registration_cache::{self, CacheInfo};
 use crate::style;
 use clap::Args;
 use comfy_table::{Cell, Color};
@@ -26,6 +27,7 @@ struct Info {
     identity: Identity,
     /// The mechanisms for copying and waking that the kernel allows, and the reasons.
     copy_paths: CopyPaths,
+    registration_cache: CacheInfo,
     settings: Vec<Setting>,
     /// What the device can do on every machine.
     offers: Vec<Offer>,
@@ -163,6 +165,7 @@ fn gather() -> anyhow::Result<Info> {
             page_bytes: rustix::param::page_size(),
         },
         copy_paths: copy_paths(),
+        registration_cache: registration_cache::gather(),
         settings,
         offers: OFFERS.into_iter().collect(),
     })
@@ -223,6 +226,8 @@ fn print(info: &Info) {
         table.add_row([offer.what, offer.how]);
     }
     println!("{table}");
+
+    registration_cache::print(&info.registration_cache, colour);
 
     println!("\nLimits and settings (environment variables; those marked * are set):");
     let mut table = style::table(colour, ["variable", "value", "meaning"]);

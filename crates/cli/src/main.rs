@@ -15,6 +15,7 @@ mod failure;
 mod info;
 mod ls;
 mod reasons;
+mod registration_cache;
 mod run;
 mod similar;
 mod style;

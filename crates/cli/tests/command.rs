@@ -86,12 +86,17 @@ fn info_says_what_and_why() {
         "RKEY_MAX_REGIONS",
         "RKEY_SHARE",
         "memfd",
+        "Registration cache: at most 1024 entries of any total size; monitor: none",
+        "FI_MR_CACHE_MONITOR",
+        "memhooks",
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }
     let output = program()
         .args(["info", "--json"])
         .env("RKEY_TICK_MS", "20")
+        .env("FI_MR_CACHE_MONITOR", "disabled")
+        .env("FI_MR_CACHE_MAX_SIZE", "lots")
         .output()
         .unwrap();
     let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -106,6 +111,39 @@ fn info_says_what_and_why() {
         (Some("20"), Some(true))
     );
     assert!(info["copy_paths"]["paths"].as_array().unwrap().len() >= 3);
+    let cache = &info["registration_cache"];
+    assert_eq!(cache["monitor"], "disabled");
+    assert_eq!(
+        cache["ignored"][0],
+        "FI_MR_CACHE_MAX_SIZE=lots has no effect: give a number of bytes"
+    );
+    for monitor in cache["monitors"].as_array().unwrap() {
+        assert!(
+            monitor["works"].is_boolean() && monitor["why"] != "",
+            "{monitor}"
+        );
+    }
+}
+
+#[test]
+fn ls_shows_registration_caches() {
+    let device = rkey::Device::open().unwrap();
+    let bytes = vec![0u8; 3000];
+    device.domain().unwrap().scope(|scope| {
+        for part in bytes.chunks(1000).chain(bytes.chunks(1000)) {
+            drop(scope.cached(part).unwrap());
+        }
+        let pid = std::process::id().to_string();
+        let shown = |output: &Output| text(&output.stdout).contains("Registration caches: 1");
+        let output = run_until(&["ls", &pid], shown);
+        let out = text(&output.stdout);
+        let cells = |line: &str| -> Vec<String> {
+            let cells = line.split(['│', '┆']).skip(2);
+            cells.map(|cell| cell.trim().to_owned()).collect()
+        };
+        let expected = ["3", "3000 B", "3", "3", "0", "0", "0", "none", ""];
+        assert!(out.lines().any(|line| cells(line) == expected), "{out}");
+    });
 }
 
 #[test]

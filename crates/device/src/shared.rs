@@ -9,6 +9,7 @@ use rkey_link::NodeId;
 
 use crate::config::Config;
 use crate::error::DeviceError;
+use crate::inspect::cache_view::Caches;
 use crate::inspect::denials::Denials;
 use crate::inspect::describe::Descriptions;
 use crate::lifecycle::Lifecycle;
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) departed: DepartedPeers,
     pub(crate) identities: Identities,
     pub(crate) descriptions: Descriptions,
+    pub(crate) caches: Caches,
     /// How tests make the device fail.
     #[cfg(test)]
     pub(crate) trap: crate::progress::panic_tests::Trap,
@@ -97,6 +99,7 @@ impl Shared {
             departed: DepartedPeers::default(),
             identities: Identities::new(node, config.explain),
             descriptions: Descriptions::default(),
+            caches: Caches::default(),
             config,
             #[cfg(test)]
             trap: crate::progress::panic_tests::Trap::default(),

@@ -46,6 +46,7 @@
 //! | [`Region`] | owns a registered buffer; [`Region::deregister`] gives the buffer back |
 //! | [`Published`] | a registered buffer that cannot change, so its bytes are a `&[u8]` |
 //! | [`Domain::scope`] | registers borrowed memory during a closure |
+//! | [`Scope::cached`] | registers the source of a transfer, unless an earlier registration contains it |
 //! | [`MemoryRegion`] | the operations of all registered memory: copy in and out, update, make keys |
 //! | [`RemoteKey`] | the address, length and key that a peer needs; a plain value to send |
 //! | [`Window`] | a second, narrower key for a part of a region, which can be revoked |
@@ -83,6 +84,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod cached;
 mod completion;
 mod connection;
 mod device;
@@ -108,6 +110,7 @@ mod shape;
 mod shared;
 mod window;
 
+pub use cached::CachedRegion;
 pub use completion::CompletionQueue;
 pub use connection::{Connection, PeerInfo};
 pub use device::{DEFAULT_MAX_MESSAGE, DEFAULT_TIMEOUT, Device, DeviceBuilder};
@@ -127,6 +130,7 @@ pub use scope::{Scope, ScopedRegion};
 pub use shared::SharedMemory;
 pub use window::Window;
 
+pub use rkey_cache::Stats as CacheStats;
 pub use rkey_core::{Access, Denial, Key, LocalKey, Reason, WindowKind};
 pub use rkey_device::Config;
 pub use rkey_engine::{

@@ -1,11 +1,13 @@
 //! Registering memory that is only borrowed, for the duration of a closure.
 
+use crate::cached::{self, CachedRegion};
 use crate::domain::Domain;
 use crate::error::Result;
 use crate::memory::MemoryRegion;
 use crate::options::RegionOptions;
 use crate::owned::{Borrows, with_borrows};
 use crate::region::PUBLISHED;
+use rkey_cache::Stats;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -64,6 +66,61 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             memory,
             borrows: self.borrows,
         })
+    }
+
+    /// Registers bytes as the source of our own sends and writes, unless an earlier registration contains them. They are borrowed
+    /// as shared: the program can still read them, and nothing may change them.
+    ///
+    /// Dropping the result does not deregister the bytes: the registration stays in the scope's cache, until the scope ends or
+    /// the cache needs the room. So a program that sends from many places, again and again, need not manage
+    /// registrations itself. Peers get no keys for cached memory.
+    ///
+    /// The variables `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE` limit the cache, and
+    /// `FI_MR_CACHE_MONITOR=disabled` turns it off: each call then registers anew. No monitor is needed, because the
+    /// device reads what is at the addresses at the time of the transfer. `rkey ls` shows the cache of a running program.
+    ///
+    /// ```
+    /// # use rkey::{Access, Device};
+    /// # fn main() -> rkey::Result<()> {
+    /// # let device = Device::open()?;
+    /// # let region = device.domain()?.register(vec![0u8; 64], Access::REMOTE_WRITE)?;
+    /// # let listener = device.listen("127.0.0.1:0")?;
+    /// # let address = listener.address();
+    /// # let peer = std::thread::spawn(move || -> rkey::Result<()> {
+    /// # let device = Device::open()?;
+    /// # let owner = device.connect(address)?;
+    /// # let key: rkey::RemoteKey = owner.receive()?;
+    /// # let domain = device.domain()?;
+    /// let text = String::from("hello, world");
+    /// domain.scope(|scope| {
+    ///     for (place, word) in [(0, &text[..5]), (8, &text[7..]), (16, &text[..5])] {
+    ///         let bytes = scope.cached(word.as_bytes())?; // registers only the first time
+    ///         owner.write(&bytes, bytes.range(), &key, place)?.wait()?;
+    ///     }
+    ///     assert_eq!((scope.cache_stats().hits, scope.cache_stats().misses), (1, 2));
+    ///     Ok(())
+    /// })
+    /// # });
+    /// # let connection = listener.accept()?;
+    /// # connection.send(&region.key(..)?)?;
+    /// # peer.join().unwrap()?;
+    /// # assert_eq!(region.read_vec(0..21)?, b"hello\0\0\0world\0\0\0hello");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Domain::register`].
+    pub fn cached(&self, bytes: &'env [u8]) -> Result<CachedRegion<'scope>> {
+        let make = || cached::create(&self.domain);
+        let guard = self.borrows.cached(bytes, make)?;
+        Ok(CachedRegion::new(guard, bytes))
+    }
+
+    /// What the scope's cache has done: lookups, registrations, evictions, and its contents.
+    #[must_use]
+    pub fn cache_stats(&self) -> Stats {
+        let cache = self.borrows.cache();
+        cache.map_or_else(Stats::default, |cache| cache.stats())
     }
 }
 

@@ -9,7 +9,8 @@ const NO_BEHAVIOUR: &str = "says nothing about behaviour";
 const AT_ONCE: &str =
     "registration is complete when the call returns, so it neither fails nor writes `*mr` later";
 const EXACT: &str = "a permission that is not used: rights are enforced exactly";
-const NO_CACHE: &str = "a permission that is not used: no front end uses the registration cache";
+const NO_CACHE: &str =
+    "a permission that is not used: local memory needs no region, and so the provider no cache";
 
 /// Clauses that require nothing here.
 const NOT_APPLICABLE: &[(&str, &str)] = &[
@@ -61,7 +62,7 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("FI-I31", HEADER),
 ];
 
-const CACHE: &str = "is about the registration cache, which no front end uses yet";
+const CACHE: &str = "the Rust API uses the registration cache, the libfabric provider does not yet";
 
 /// Clauses that are open, and what is missing where only a part is shown.
 const OPEN: &[(&str, &str)] = &[

@@ -5,6 +5,7 @@
 //! | [`subscribers`] | the caches that a monitor notifies |
 //! | [`imported`] | the program, or another library, announces changes |
 //! | [`disabled`] | no monitor, and so no cache |
+//! | [`unneeded`] | no monitor, for registrars that need none |
 //! | [`userfaultfd`] | the kernel reports changes |
 //! | [`memhooks`] | calls of the C library are intercepted |
 
@@ -12,6 +13,7 @@ pub(crate) mod disabled;
 pub(crate) mod imported;
 pub(crate) mod memhooks;
 pub(crate) mod subscribers;
+pub(crate) mod unneeded;
 pub(crate) mod userfaultfd;
 
 use crate::table::entries::Entries;

@@ -26,6 +26,9 @@ pub(super) fn print(device: &Inspection) {
     shared_receive_queues(device, words, colour);
     links(device, colour);
     counters(device, colour);
+    if !device.caches.is_empty() {
+        caches(device, words, colour);
+    }
     if device.endpoint_count > 0 {
         print!("{}", endpoints::text(device, colour));
     }
@@ -215,6 +218,43 @@ fn objects(device: &Inspection, colour: bool) {
         ]
     });
     show("Other objects", &table, device.object_count);
+}
+
+fn caches(device: &Inspection, words: &Words, colour: bool) {
+    let regions = plural(words.region);
+    let header = [
+        words.domain,
+        &regions,
+        "bytes",
+        "hits",
+        "misses",
+        "not cached",
+        "evicted",
+        "ended",
+        "monitor",
+    ];
+    let mut table = style::table(colour, header);
+    add(&mut table, &device.caches, |cache| {
+        let counts = [
+            cache.hits,
+            cache.misses,
+            cache.uncached,
+            cache.evictions,
+            cache.invalidations,
+        ];
+        let mut row = vec![
+            cache.domain.to_string(),
+            cache.entries.to_string(),
+            style::bytes(cache.bytes),
+        ];
+        row.extend(counts.iter().map(ToString::to_string));
+        row.push(match &cache.off {
+            Some(off) => format!("off: {off}"),
+            None => cache.monitor.clone(),
+        });
+        row
+    });
+    show("Registration caches", &table, device.caches.len());
 }
 
 /// The number of a domain, and its API if the device serves several.

@@ -1,7 +1,8 @@
-//! Descriptions of endpoints and other objects, which front ends register with the device.
+//! Descriptions of endpoints, other objects and registration caches, which front ends register with the device.
 
 use std::time::Instant;
 
+use super::cache_view::CacheView;
 use super::describe::{EndpointView, Objects};
 use crate::device::Device;
 
@@ -48,6 +49,38 @@ impl Drop for Description {
         // In a forked child the lock may be held by a thread that does not exist there.
         if !self.device.is_forked() {
             self.device.shared().descriptions.remove(self.number);
+        }
+    }
+}
+
+/// Describes a cache until it is dropped. When the drop returns, the function is not running and will not be called
+/// again.
+#[derive(Debug)]
+#[must_use = "dropping this removes the description"]
+pub struct CacheDescription {
+    device: Device,
+    number: u64,
+}
+
+impl Device {
+    /// Registers the description of a registration cache. `describe` runs in the engine thread or in [`Device::inspect`]; it must
+    /// not wait for the program, and must not call the device.
+    pub fn describe_cache(
+        &self,
+        describe: impl Fn() -> CacheView + Send + 'static,
+    ) -> CacheDescription {
+        CacheDescription {
+            device: self.clone(),
+            number: self.shared().caches.add(Box::new(describe)),
+        }
+    }
+}
+
+impl Drop for CacheDescription {
+    fn drop(&mut self) {
+        // As for `Description`.
+        if !self.device.is_forked() {
+            self.device.shared().caches.remove(self.number);
         }
     }
 }
@@ -113,5 +146,21 @@ mod tests {
         assert_eq!(shown(), (vec![view(1)], 1));
         drop(one);
         assert_eq!(shown(), (vec![], 0));
+    }
+
+    #[test]
+    fn a_cache_is_shown_while_its_description_is_there() {
+        let device = Device::open(Config::default()).unwrap();
+        let view = |hits| CacheView {
+            hits,
+            ..CacheView::default()
+        };
+        let one = device.describe_cache(move || view(1));
+        let two = device.describe_cache(move || view(2));
+        assert_eq!(device.inspect().unwrap().caches, [view(1), view(2)]);
+        drop(one);
+        assert_eq!(device.inspect().unwrap().caches, [view(2)]);
+        drop(two);
+        assert_eq!(device.inspect().unwrap().caches, []);
     }
 }

@@ -4,6 +4,7 @@
 //! process that may connect may inspect, even one of another user if devices are shared (`RKEY_SHARE=all`); other users see
 //! no keys.
 
+pub mod cache_view;
 pub mod copy_paths;
 pub mod denial_view;
 pub mod denials;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, Explain};
 use crate::device::{Device, link_config};
 use crate::error::DeviceError;
+use crate::inspect::cache_view::CacheView;
 use crate::inspect::denial_view::{DenialView, GuesserView};
 use crate::inspect::describe::{EndpointView, ObjectView};
 use crate::objects::event_queue::wait_readable;
@@ -94,6 +96,9 @@ pub struct Inspection {
     /// How many there are.
     #[serde(default)]
     pub object_count: usize,
+    /// Registration caches of a front end; at most the first ones.
+    #[serde(default)]
+    pub caches: Vec<CacheView>,
     /// How many accesses were refused since it was opened.
     pub denied: u64,
     /// The last of them, oldest first: what was denied, why, and what to do about it. They name keys, which may be valid for other
@@ -425,6 +430,7 @@ fn inspect(shared: &Shared) -> Inspection {
         endpoint_count,
         object_count: objects.count,
         objects: objects.list,
+        caches: shared.caches.collect(),
         denied: shared.denials.reports().total(),
         denials: shared
             .denials

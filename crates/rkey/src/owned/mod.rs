@@ -26,6 +26,7 @@
 mod borrows;
 mod buffer;
 mod held;
+mod lender;
 mod lent;
 mod registered;
 
@@ -33,5 +34,6 @@ pub use buffer::{Buffer, PrivateBuffer};
 
 pub(crate) use borrows::{Borrows, with_borrows};
 pub(crate) use held::Owned;
+pub(crate) use lender::{BorrowedCache, Lender};
 pub(crate) use lent::{Exposed, Lent, LocalMemory};
 pub(crate) use registered::{Registered, RegistrationRequest};

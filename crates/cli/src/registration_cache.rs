@@ -1,0 +1,80 @@
+//! The registration cache, as `rkey info` shows it: its limits, the monitor in effect, and what each monitor would do here.
+
+use crate::style;
+use rkey_cache::{MonitorName, Settings, variables};
+use serde::Serialize;
+
+/// The cache of this environment, on this machine.
+#[derive(Serialize)]
+pub(crate) struct CacheInfo {
+    /// The monitor in effect for the device's regions, and why it is not another one.
+    monitor: String,
+    /// The maximum number of entries; 0: no cache.
+    max_count: usize,
+    /// The maximum total bytes of the entries.
+    max_size: Option<u64>,
+    /// Variables whose values are not allowed, and so have no effect.
+    ignored: Vec<String>,
+    monitors: Vec<MonitorInfo>,
+}
+
+/// A monitor, which registrars that pin memory need.
+#[derive(Serialize)]
+struct MonitorInfo {
+    name: &'static str,
+    works: bool,
+    /// How it works here, or why it does not.
+    why: String,
+}
+
+/// Reads the environment and tries each monitor.
+pub(crate) fn gather() -> CacheInfo {
+    let settings = Settings::read(|name| std::env::var(name).ok());
+    let options = settings.options();
+    let monitors = MonitorName::ALL.map(|name| {
+        let (works, why) = match name.probe() {
+            Ok(how) => (true, how),
+            Err(why) => (false, why),
+        };
+        MonitorInfo {
+            name: name.as_str(),
+            works,
+            why,
+        }
+    });
+    CacheInfo {
+        monitor: settings.choose_none().to_string(),
+        max_count: options.max_count,
+        max_size: options.max_size,
+        ignored: settings.ignored.iter().map(ToString::to_string).collect(),
+        monitors: monitors.into(),
+    }
+}
+
+/// Prints it.
+pub(crate) fn print(info: &CacheInfo, colour: bool) {
+    let size = info.max_size.map_or_else(
+        || "any total size".to_owned(),
+        |bytes| format!("{} in total", style::bytes(bytes)),
+    );
+    println!(
+        "\nRegistration cache: at most {} entries of {size}; monitor: {}",
+        info.max_count, info.monitor
+    );
+    for ignored in &info.ignored {
+        println!("warning: {ignored}");
+    }
+    println!("Monitors for registrars that pin memory, found by trying:");
+    let mut table = style::table(colour, ["", "monitor", "why"]);
+    for monitor in &info.monitors {
+        let word = if monitor.works { "yes" } else { "no" };
+        table.add_row([word, monitor.name, &monitor.why]);
+    }
+    println!("{table}");
+    println!("Variables:");
+    let mut table = style::table(colour, ["variable", "meaning"]);
+    for (name, meaning) in variables() {
+        table.add_row([name, meaning]);
+    }
+    println!("{table}");
+}
