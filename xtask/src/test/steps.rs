@@ -39,6 +39,10 @@ pub(super) fn counted(command: Command, limit: Duration, note: &str) -> Result<R
         note: note.into(),
         skipped: false,
     };
+    for why in summary::skips(&outcome.output) {
+        report.note.push_str("; skipped: ");
+        report.note.push_str(why);
+    }
     if outcome.timed_out {
         report.note.push_str("; stopped at its time limit");
     }

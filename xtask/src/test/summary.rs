@@ -66,6 +66,20 @@ pub(super) fn passed(output: &str) -> usize {
         .sum()
 }
 
+/// Why tests did not run, each reason once. Such a test prints the reason and returns, so it counts as passed. nextest shows
+/// what passed tests print only for the tests that `.config/nextest.toml` names.
+pub(super) fn skips(output: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for line in output.lines().map(str::trim) {
+        let why = line.strip_prefix("skipped: ");
+        let why = why.or_else(|| line.strip_prefix("SKIP: "));
+        if let Some(why) = why.filter(|why| !found.contains(why)) {
+            found.push(why);
+        }
+    }
+    found
+}
+
 /// The name of a failure, and its panic or error.
 fn in_a_line(failure: &str) -> String {
     let mut lines = failure.lines().map(str::trim);
@@ -98,6 +112,12 @@ fn number_before(text: &str, word: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_of_skipped_tests_are_found_once() {
+        let output = "running 1 test\n    skipped: no driver\ntest a ... ok\nSKIP: not root\n skipped: no driver\n1 skipped";
+        assert_eq!(skips(output), ["no driver", "not root"]);
+    }
 
     #[test]
     fn a_failure_fits_a_line() {
