@@ -357,6 +357,23 @@ fn borrow_grant<'a, 'l>(
     }
 }
 
+/// Lets a denial in the middle of an element name the whole element, which is what the program posted.
+#[cold]
+pub(crate) fn name_element(denial: &mut Denial, sges: &[Sge]) {
+    let NamedKey::Local(key) = denial.key else {
+        return;
+    };
+    let (addr, len) = (denial.addr, denial.len);
+    let is_inside = |sge: &&Sge| {
+        let before = addr.wrapping_sub(sge.addr);
+        let end = before.checked_add(len);
+        sge.key == key && before > 0 && end.is_some_and(|end| end <= u64::from(sge.len))
+    };
+    if let Some(sge) = sges.iter().find(is_inside) {
+        (denial.addr, denial.len) = (sge.addr, sge.len.into());
+    }
+}
+
 /// Turns a fault of local memory into a denial.
 #[cold]
 fn explain(trouble: AccessError, sge: &Sge, addr: u64, len: u64, want: LocalUse) -> AccessError {

@@ -1,6 +1,6 @@
 //! The state that the requester and the responder share: completion queues, events, reports, timers, the time.
 
-use crate::checked_memory::{AccessError, CheckedMemory};
+use crate::checked_memory::{AccessError, CheckedMemory, name_element};
 use crate::cq::{Cq, Pushed};
 use crate::exposure::Exposure;
 use crate::groups::{Destinations, Group};
@@ -249,10 +249,18 @@ impl<M> Context<M> {
         }
     }
 
-    /// Records an error with local memory; returns the report's id, 0 if there is nothing to report.
-    pub(crate) fn report_local(&mut self, qp: &Qp, work_id: u64, trouble: AccessError) -> u32 {
+    /// Records an error with local memory, of a request with these elements; returns the report's id, 0 if there is nothing
+    /// to report.
+    pub(crate) fn report_local(
+        &mut self,
+        qp: &Qp,
+        work_id: u64,
+        sges: &[Sge],
+        trouble: AccessError,
+    ) -> u32 {
         match trouble {
-            AccessError::Denied(denial) => {
+            AccessError::Denied(mut denial) => {
+                name_element(&mut denial, sges);
                 self.report(Side::Local, qp, self.config.node, Some(work_id), *denial)
             }
             AccessError::Fault(_) | AccessError::Pull(_) => 0,

@@ -283,7 +283,7 @@ fn refused_here<M: Memory>(
     };
     let seq = qp.sq.next;
     let trouble = trouble.unwrap_or(AccessError::Fault(fault));
-    let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+    let vendor = x.report_local(qp, qp.sq.wqe(seq).id, qp.sq.sges(seq), trouble);
     fail(x, qp, seq, Status::LocalProtection, vendor);
     Ok(())
 }

@@ -132,7 +132,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
         }
     }
     if let Some(trouble) = trouble {
-        let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+        let vendor = x.report_local(qp, qp.sq.wqe(seq).id, qp.sq.sges(seq), trouble);
         fail(x, qp, seq, Status::LocalProtection, vendor);
         return Copied::Ended;
     }

@@ -183,7 +183,7 @@ fn on_read_data<M: Memory>(
             );
             if let Err(trouble) = stored {
                 qp.req.reads.pop_front();
-                let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+                let vendor = x.report_local(qp, qp.sq.wqe(seq).id, qp.sq.sges(seq), trouble);
                 requester::fail(x, qp, seq, Status::LocalProtection, vendor);
                 return;
             }
@@ -214,7 +214,7 @@ fn on_atomic_result<M: Memory>(x: &mut Context<M>, qp: &mut Qp, msn: u32, old: u
         Ok(()) => answered(x, qp, seq),
         Err(trouble) => {
             qp.req.reads.pop_front();
-            let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+            let vendor = x.report_local(qp, qp.sq.wqe(seq).id, qp.sq.sges(seq), trouble);
             requester::fail(x, qp, seq, Status::LocalProtection, vendor);
         }
     }
@@ -320,7 +320,7 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
         denial => denial,
     };
     let vendor = match (trouble, denial) {
-        (Some(trouble), _) => x.report_local(qp, work, trouble),
+        (Some(trouble), _) => x.report_local(qp, work, qp.sq.sges(seq), trouble),
         (None, Some(denial)) => x.report_answer(qp, refusal.node, work, denial, refusal.here),
         (None, None) => 0,
     };

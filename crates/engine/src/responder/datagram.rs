@@ -51,7 +51,7 @@ pub(super) fn on_datagram<M: Memory>(
             complete_receive(x, qp, header, header.len, flags);
         }
         Err(trouble) => {
-            let vendor = x.report_local(qp, qp.resp.recv.id, trouble);
+            let vendor = x.report_local(qp, qp.resp.recv.id, &qp.resp.recv.sges, trouble);
             x.fail_receive(qp, crate::Status::LocalProtection, vendor);
             x.enter_error(qp);
         }

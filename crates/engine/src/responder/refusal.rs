@@ -4,7 +4,7 @@
 //! `survive_remote_error`.
 
 use super::{Reply, wire_key};
-use crate::checked_memory::AccessError;
+use crate::checked_memory::{AccessError, name_element};
 use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::{MSN_MASK, Qp};
@@ -23,9 +23,10 @@ pub(crate) fn refuse_failed_access<M: Memory>(
     trouble: AccessError,
 ) -> Reply {
     match trouble {
-        AccessError::Denied(denial) if header.op == Op::Send => {
+        AccessError::Denied(mut denial) if header.op == Op::Send => {
             // Our receive named memory that it may not use.
             let work = qp.resp.recv.id;
+            name_element(&mut denial, &qp.resp.recv.sges);
             let vendor = x.report(Side::Local, qp, node, Some(work), *denial);
             x.fail_receive(qp, Status::LocalProtection, vendor);
             refuse(x, qp, node, header, Nak::RemoteOperation, None)

@@ -325,6 +325,42 @@ fn deregistering_stops_a_message_in_its_middle() {
     }
 }
 
+/// A denial of our own memory names the element of the list, which is what the program posted, not the fragment that came too
+/// late.
+#[test]
+fn a_denial_in_the_middle_of_an_element_names_the_element() {
+    const LEN: u32 = 1 << 16;
+    for (read, at) in [(true, 0), (false, 0), (false, 1)] {
+        let mut pair = Pair::new();
+        let qps = pair.connect(|_, _| {});
+        let regions = [0, 1].map(|at| pair.nodes[at].register(0, LEN.into(), ALL));
+        let [mine, theirs] = &regions;
+        let sge = [pair.nodes[0].sge(mine, 0, LEN)];
+        let sink = [pair.nodes[1].sge(theirs, 0, LEN)];
+        let remote = pair.nodes[1].target(theirs, 0);
+        let work = if read {
+            Work::Read { remote }
+        } else {
+            send_work()
+        };
+        pair.recv(1, &qps[1], 9, &sink);
+        pair.send(0, &qps[0], &SendRequest::new(1, work, &sge));
+        // A few fragments get through.
+        pair.carry_requests(0, 4);
+        pair.drive(1, 4);
+        pair.carry_responses(0, 4);
+        pair.drive(0, 4);
+        pair.nodes[at].close(&regions[at]);
+        pair.settle();
+        let reports = pair.nodes[at].engine.reports().all();
+        let report = &reports[0];
+        assert_eq!(report.side, Side::Local, "{read} {at}");
+        let start = [&sge, &sink][at][0].addr;
+        let named = (report.denial.addr, report.denial.len);
+        assert_eq!(named, (start, u64::from(LEN)), "{read} {at}");
+    }
+}
+
 /// Inline data needs no key, and its buffer may be reused at once.
 ///
 /// Proves: VB-I09
