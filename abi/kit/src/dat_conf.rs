@@ -101,6 +101,8 @@ mod tests {
     #[test]
     fn the_file_is_replaced_as_a_whole() {
         let folder = std::env::temp_dir().join(format!("rkey-registry-{}", std::process::id()));
+        // A killed process with the same id may have left one behind.
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(REGISTRY), "old").unwrap();
         put_into(&folder).unwrap();

@@ -174,6 +174,8 @@ mod tests {
     fn a_library_is_found_beside_its_program_and_put_under_its_names() {
         let folder = std::env::temp_dir().join(format!("rkey-delivery-{}", std::process::id()));
         let deps = folder.join("deps");
+        // A killed process with the same id may have left one behind.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&deps).unwrap();
         assert_eq!(VERBS.find(&folder), None);
         std::fs::write(folder.join(VERBS.built), "old").unwrap();

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// The outcome of a program.
@@ -22,6 +23,8 @@ pub struct Outcome {
 
 /// How long to wait for the end of the output of a killed program.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a captured program may take: those here take minutes at most.
+const HANG: Duration = Duration::from_secs(3600);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -132,14 +135,18 @@ fn tee(
 fn watch(pid: u32, finished: &AtomicBool, stays: impl Fn() -> bool) -> bool {
     while !finished.load(Ordering::Acquire) {
         if !stays() {
-            if let Some(group) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
+            kill_group(pid);
             return true;
         }
         std::thread::sleep(PAUSE);
     }
     false
+}
+
+fn kill_group(pid: u32) {
+    if let Some(group) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
 }
 
 /// The command as typed in a shell.
@@ -153,13 +160,37 @@ pub fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Runs `command` silently and returns its standard output if it succeeds.
+/// Runs `command` silently and returns its standard output if it succeeds. Kills it and its children if it hangs.
 pub fn capture(command: &mut Command) -> Result<String> {
+    capture_within(command, HANG)
+}
+
+fn capture_within(command: &mut Command, limit: Duration) -> Result<String> {
     let described = describe(command);
-    let output = command
+    let child = command
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
         .with_context(|| format!("cannot start {described}"))?;
+    let pid = child.id();
+    let (ended, end) = mpsc::channel::<()>();
+    let guard = std::thread::spawn(move || {
+        let hangs = end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+        if hangs {
+            kill_group(pid);
+        }
+        hangs
+    });
+    let output = child.wait_with_output();
+    drop(ended);
+    anyhow::ensure!(
+        !guard.join().unwrap_or(true),
+        "{described} was stopped after {} s",
+        limit.as_secs()
+    );
+    let output = output?;
     anyhow::ensure!(
         output.status.success(),
         "{described} failed:\n{}",
@@ -215,6 +246,17 @@ mod tests {
         let outcome = run_while(command, true, |said| !said.contains("begun")).expect("sh starts");
         assert!(outcome.timed_out && !outcome.ok);
         assert!(outcome.output.contains("begun"));
+    }
+
+    #[test]
+    fn a_captured_program_that_hangs_is_stopped() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 100"]);
+        let error = capture_within(&mut command, Duration::from_millis(1)).unwrap_err();
+        assert!(error.to_string().contains("was stopped"), "{error}");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2"]);
+        assert_eq!(capture(&mut command).expect("it succeeds"), "out\n");
     }
 
     /// A grandchild that left the process group keeps the pipe open, and is not killed with the others.

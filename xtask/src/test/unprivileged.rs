@@ -1,7 +1,8 @@
 //! Runs the process tests again as an unprivileged user, who cannot read the checkout, so the programs are copied to a
 //! directory that every user can read.
 
-use super::{Report, Session, steps};
+use super::steps::{self, MINUTE};
+use super::{Report, Session};
 use crate::{process, testbin};
 use anyhow::{Context, Result};
 use rkey_harness::UID;
@@ -10,7 +11,6 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// Crates whose tests start processes or query the kernel about them.
 const CRATES: &[&str] = &[
@@ -81,7 +81,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         if let Some(rkey) = &rkey {
             command.env("RKEY_BIN", rkey);
         }
-        let report = steps::counted(command, Duration::from_secs(600), "")?;
+        let report = steps::counted(command, 30 * MINUTE, "")?;
         total.passed += report.passed;
         total.failures.extend(report.failures);
     }

@@ -1,5 +1,5 @@
 """Runs modules of mpi4py's own tests on every rank of an MPI program. Each rank appends
-"name<TAB>result<TAB>reason" for each test to a file of its own.
+"name<TAB>result<TAB>reason" for each test to a file of its own, and "ended" after the last one.
 
 usage: suite.py TESTS-FOLDER RESULTS-FILE REGULAR-EXPRESSION LEFT-OUT
 
@@ -22,7 +22,15 @@ class Results(recorder.Recorder):
         return f"{results}.{MPI.COMM_WORLD.Get_rank()}"
 
 
-runner = unittest.TextTestRunner(resultclass=Results)
+class Runner(unittest.TextTestRunner):
+    def run(self, test):
+        result = super().run(test)
+        with open(result.file(), "a", encoding="utf-8") as file:
+            file.write("ended\n")
+        return result
+
+
+runner = Runner(resultclass=Results)
 words = ["main.py", "-q", "--no-numpy", "-i", modules]
 if left_out:
     words += ["-x", left_out]

