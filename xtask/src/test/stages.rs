@@ -61,6 +61,11 @@ pub(super) const ALL: &[Stage] = &[
         conformance,
     ),
     stage("loom", "lock-free parts under every interleaving", loom),
+    stage(
+        "fixed",
+        "hooks in a program that is not position-independent",
+        fixed_addresses,
+    ),
     stage("miri", "base, core, engine and rdm under Miri", miri),
     stage(
         "fuzz",
@@ -228,6 +233,23 @@ fn loom(session: &Session<'_>) -> Result<Report> {
         command,
         30 * MINUTE,
         "rkey-base, rkey-cache and rkey-core with --cfg loom",
+    )
+}
+
+/// In a program at fixed addresses, the address of a function of another object is that of code in the program.
+fn fixed_addresses(session: &Session<'_>) -> Result<Report> {
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut command = process::cargo(session.root);
+    // With a target, the flags apply to the test program and its crates only.
+    command.args(["test", "-p", "rkey-cache", "--test", "memhooks", "--target"]);
+    command.arg(target);
+    command
+        .env("RUSTFLAGS", "-C relocation-model=static")
+        .env("CARGO_TARGET_DIR", in_target(session, "fixed")?);
+    suite(
+        command,
+        10 * MINUTE,
+        "rkey-cache with -C relocation-model=static",
     )
 }
 

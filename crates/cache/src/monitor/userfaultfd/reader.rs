@@ -220,22 +220,27 @@ mod tests {
     use rkey_base::process::page_size;
     use rkey_base::range::VaRange;
 
-    /// Maps one page, away from others: a mapping of its own as long as it is watched.
+    /// Maps one page. Pages without access on both sides keep it apart from other mappings: neighbours become one.
     fn map() -> VaRange {
         let len = page_size();
-        // SAFETY: new memory at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
+        // SAFETY: new memory at an address of the kernel's choice, and a page inside it.
+        unsafe {
+            let start = libc::mmap(
                 std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
+                3 * len,
+                libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
                 0,
-            )
-        };
-        assert_ne!(start, libc::MAP_FAILED);
-        VaRange::new(start.expose_provenance() as u64, len as u64).unwrap()
+            );
+            assert_ne!(start, libc::MAP_FAILED);
+            let page = start.byte_add(len);
+            assert_eq!(
+                0,
+                libc::mprotect(page, len, libc::PROT_READ | libc::PROT_WRITE)
+            );
+            VaRange::new(page.expose_provenance() as u64, len as u64).unwrap()
+        }
     }
 
     /// Only memory that the monitor's own descriptor watches counts as its own. The kernel answers the question "is it
