@@ -152,25 +152,26 @@ impl Shared {
     /// progress. Closing the descriptor instead would not be enough: forked children have copies of it.
     pub(super) fn unwatch_everything(&self) {
         let _blocked = sys::BlockedSignals::new();
+        let kernel_checks = kernel_checks_owner();
         loop {
-            let mut found = 0;
+            let before = self.events.load(Ordering::Relaxed);
+            let mut watched = false;
             self.maps.each(|mapping| {
-                if self.is_own(mapping) {
-                    found += self.unwatch_while_reading(mapping);
+                if self.is_watched(mapping) && (kernel_checks || self.is_own(mapping)) {
+                    watched |= self.unwatch_while_reading(mapping);
                 }
             });
-            found += self.read_and_apply() + self.await_changes();
-            if found == 0 {
+            self.await_changes();
+            if !watched && self.events.load(Ordering::Relaxed) == before {
                 return;
             }
         }
     }
 
     /// Applies events until no change is in progress. A thread that makes a change has counted it before it queues the event.
-    fn await_changes(&self) -> usize {
+    fn await_changes(&self) {
         // The kernel looks at the count before it looks at the range.
         let anywhere = VaRange::new(0, page_size() as u64).expect("the first page is a range");
-        let mut count = 0;
         while sys::is_watched(&self.fd, &anywhere) == Err(Errno::AGAIN) {
             let mut waiting = [PollFd::new(&self.fd, PollFlags::IN)];
             let moment = Timespec {
@@ -178,36 +179,60 @@ impl Shared {
                 tv_nsec: 1_000_000,
             };
             let _ = poll(&mut waiting, Some(&moment));
-            count += self.read_and_apply();
+            self.read_and_apply();
         }
-        count
     }
 
-    /// Whether this descriptor watches a mapping. Before Linux 6.17, the kernel lets one descriptor end what another one
-    /// watches (another library's cache, or a live migration), so this asks by registering the mapping again: that
-    /// fails if it is another one's.
-    fn is_own(&self, mapping: &VaRange) -> bool {
+    /// Whether a descriptor watches a mapping.
+    fn is_watched(&self, mapping: &VaRange) -> bool {
+        let ask = |range: &VaRange| loop {
+            match sys::is_watched(&self.fd, range) {
+                Err(Errno::AGAIN) => self.await_changes(),
+                answer => break answer,
+            }
+        };
         let page = page_size() as u64;
         let first = mapping.slice(0, page.min(mapping.len()));
-        // No descriptor watches most mappings. If a change is in progress, the answer is not known.
-        if first.is_none_or(|first| sys::is_watched(&self.fd, &first) == Err(Errno::NOENT)) {
-            return false;
-        }
+        let watched = match first.map(|first| ask(&first)) {
+            // Huge pages: a range must have whole ones.
+            Some(Err(Errno::INVAL)) => ask(mapping),
+            Some(answer) => answer,
+            None => return false,
+        };
+        watched.is_ok()
+    }
+
+    /// Whether this descriptor watches a mapping that a descriptor watches. Asks by registering it again, which fails if it
+    /// is another one's.
+    fn is_own(&self, mapping: &VaRange) -> bool {
         sys::register(&self.fd, mapping).is_ok()
     }
 
-    /// Stops watching memory that this descriptor watches. Reads waiting events meanwhile, because the kernel refuses
-    /// while one waits. Returns how many events it applied, plus 1 if the memory was watched.
-    fn unwatch_while_reading(&self, range: &VaRange) -> usize {
-        let mut count = 0;
+    /// Stops watching memory. Reads waiting events meanwhile, because the kernel refuses while one waits. `false`: another
+    /// descriptor watches it.
+    fn unwatch_while_reading(&self, range: &VaRange) -> bool {
         let result = loop {
             match sys::unregister(&self.fd, range) {
-                Err(Errno::AGAIN) => count += self.read_and_apply(),
+                Err(Errno::AGAIN) => self.read_and_apply(),
                 result => break result,
-            }
+            };
         };
-        count + self.read_and_apply() + usize::from(result.is_ok())
+        self.read_and_apply();
+        result.is_ok()
     }
+}
+
+/// Whether the kernel refuses to let one descriptor end what another one watches (another library's cache, or a live
+/// migration), as it does since Linux 6.17.
+fn kernel_checks_owner() -> bool {
+    let name = rustix::system::uname();
+    let mut numbers = name
+        .release()
+        .to_bytes()
+        .split(|byte| !byte.is_ascii_digit())
+        .map(|digits| std::str::from_utf8(digits).ok()?.parse::<u32>().ok());
+    let version = (numbers.next().flatten(), numbers.next().flatten());
+    version >= (Some(6), Some(17))
 }
 
 #[cfg(all(test, not(miri)))]
@@ -258,9 +283,10 @@ mod tests {
         second.watch(foreign).unwrap();
         assert!(super::sys::is_watched(&first.shared.fd, &foreign).is_ok());
         let mapping = |range: VaRange| first.shared.maps.mapping(range.start()).unwrap().range;
-        assert!(first.shared.is_own(&mapping(own)));
-        assert!(!first.shared.is_own(&mapping(foreign)));
-        assert!(!first.shared.is_own(&mapping(unwatched)));
+        let shared = &first.shared;
+        assert!(shared.is_watched(&mapping(own)) && shared.is_own(&mapping(own)));
+        assert!(shared.is_watched(&mapping(foreign)) && !shared.is_own(&mapping(foreign)));
+        assert!(!shared.is_watched(&mapping(unwatched)));
         drop(reader);
         assert!(super::sys::is_watched(&first.shared.fd, &own).is_err());
         assert!(super::sys::is_watched(&second.shared.fd, &foreign).is_ok());
