@@ -15,9 +15,10 @@ use rkey_cache::{
     Sees, Why,
 };
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// A registrar that registers nothing, and follows addresses.
 struct Nothing;
@@ -201,6 +202,8 @@ fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
 #[test]
 fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     const TRIES: u64 = 5000;
+    /// Beside programs that spin, each try may cost several time slices.
+    const TIME: Duration = Duration::from_secs(30);
     let _alone = alone();
     let Some(ring) = Ring::new() else {
         return;
@@ -214,11 +217,16 @@ fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     let page = arena.pages(1, 1);
     arena.unmap(&page);
     let sent = AtomicU64::new(0);
+    let over = AtomicBool::new(false);
+    let begun = Instant::now();
     let mut hits = 0;
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 1..TRIES {
                 while sent.load(Ordering::SeqCst) < number {
+                    if over.load(Ordering::SeqCst) {
+                        return;
+                    }
                     thread::yield_now();
                 }
                 arena.unmap(&page);
@@ -235,7 +243,11 @@ fn an_address_that_is_given_out_again_at_once_is_never_stale() {
                 hits += u64::from(guard.why().is_hit());
             }
             sent.store(number, Ordering::SeqCst);
+            if begun.elapsed() > TIME {
+                break;
+            }
         }
+        over.store(true, Ordering::SeqCst);
     });
     assert!(hits > 0);
     println!("{hits} hits of {}", 2 * TRIES);

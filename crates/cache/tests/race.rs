@@ -21,6 +21,7 @@ use rustix::event::Timespec;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// A monitor that leaves out steps of the validation.
 struct LeavesOut {
@@ -93,8 +94,19 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
     })
 }
 
+const RACES: &str = "RKEY_TEST_CACHE_RACES";
+
 fn races() -> u64 {
-    from_environment("RKEY_TEST_CACHE_RACES", 20_000)
+    from_environment(RACES, 20_000)
+}
+
+/// How long the attempts may take, unless their number was requested: beside programs that spin, each may cost several time
+/// slices.
+fn time_for_races() -> Duration {
+    match std::env::var_os(RACES) {
+        Some(_) => Duration::MAX,
+        None => Duration::from_secs(30),
+    }
 }
 
 /// Sends a number from a buffer. `None` if another one arrived.
@@ -146,6 +158,9 @@ fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
     // The number of the send after which the page was last unmapped. Locked while events are read.
     let unmapping = Mutex::new(0);
     let done = AtomicBool::new(false);
+    // Whether there are no more sends.
+    let over = AtomicBool::new(false);
+    let (begun, time) = (Instant::now(), time_for_races());
     let mut tally = Tally::default();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -170,6 +185,9 @@ fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
         let unmapper = scope.spawn(|| {
             for number in 1..tries {
                 while sent.load(Ordering::SeqCst) < number {
+                    if over.load(Ordering::SeqCst) {
+                        return;
+                    }
                     thread::yield_now();
                 }
                 *unmapping.lock().unwrap() = number;
@@ -186,7 +204,11 @@ fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
                 tally.count(send(&cache, &page, number + (1 << 32)));
             }
             sent.store(number, Ordering::SeqCst);
+            if begun.elapsed() > time {
+                break;
+            }
         }
+        over.store(true, Ordering::SeqCst);
         unmapper.join().unwrap();
         done.store(true, Ordering::SeqCst);
     });

@@ -102,7 +102,7 @@ fn addresses() {
     assert!(matches!(error, DeviceError::AddressInUse { .. }), "{error}");
     let address = listener.local_address();
     drop(listener);
-    // Nobody else listens there meanwhile.
+    // So that no other program listens there meanwhile.
     let _reserved = side.device.reserve(address).unwrap();
     let started = Instant::now();
     let short = Duration::from_millis(50);

@@ -477,7 +477,7 @@ fn waiting_ends_in_time() {
         "the address is already in use"
     );
     drop(listener);
-    // Nobody else listens there while the client tries.
+    // So that no other program listens there while the client tries.
     let other = rkey_device::Device::open(rkey_device::Config::default()).unwrap();
     let _reserved = other.reserve(address).unwrap();
     assert!(device.connect(address).is_err(), "the listener is gone");

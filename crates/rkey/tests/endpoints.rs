@@ -361,7 +361,7 @@ fn a_peer_that_closes_its_endpoint_is_reported() {
 #[test]
 fn nobody_at_an_address_is_an_error() {
     let left = endpoint();
-    // Listeners get free ports only from 49152, so nobody gets this one while the endpoint searches.
+    // Listeners get free ports only from 49152, so no other program gets this one while the endpoint searches.
     let to: Address = "127.0.0.1:1".parse().unwrap();
     let error = left.send_tagged(to, 1, "hello?").unwrap_err();
     assert!(

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "RKEY_TEST_ROLE";
 /// Begins a line for the other process.
 const MARK: &str = "rkey: ";
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whether this process is the peer of its test.
 pub(crate) fn is_peer() -> bool {

@@ -1,9 +1,6 @@
 /* dat_rmr_bind does what its manual page says. */
 #include "world.h"
 
-#include <stdatomic.h>
-#include <sys/syscall.h>
-
 #define LOCAL (DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG)
 #define R DAT_MEM_PRIV_REMOTE_READ_FLAG
 #define W DAT_MEM_PRIV_REMOTE_WRITE_FLAG
@@ -90,39 +87,6 @@ static void suppressed_when_it_succeeds(void) {
   EVENT(owner->connect, DAT_CONNECTION_EVENT_DISCONNECTED);
   OK(bind_part(owner, rmr, &memory, 0, 64, W, 2, DAT_COMPLETION_SUPPRESS_FLAG, &context));
   BOUND(owner, rmr, 2, DAT_DTO_ERR_FLUSHED);
-}
-
-struct waiter {
-  atomic_int thread;
-  DAT_EVD_HANDLE evd;
-  DAT_TIMEOUT timeout;
-  DAT_RETURN code;
-  DAT_EVENT event;
-};
-
-static void *wait_for_event(void *at) {
-  struct waiter *waiter = at;
-  DAT_COUNT more;
-  waiter->thread = (int)syscall(SYS_gettid);
-  waiter->code = dat_evd_wait(waiter->evd, waiter->timeout, 1, &waiter->event, &more);
-  return NULL;
-}
-
-/* Whether the thread of a waiter sleeps or has ended. */
-static int rests(struct waiter *waiter) {
-  char path[64], line[512] = "";
-  if (!waiter->thread) return 0;
-  snprintf(path, sizeof path, "/proc/self/task/%d/stat", waiter->thread);
-  FILE *file = fopen(path, "r");
-  if (!file) return 1;
-  char *state = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
-  fclose(file);
-  return !state || !state[1] || state[2] == 'S';
-}
-
-/* Waits until the thread waits for the EVD. A thread that waits for a lock sleeps for a moment. */
-static void until_it_waits(struct waiter *waiter) {
-  for (int looks = 0; looks < 5; usleep(2000)) looks = rests(waiter) ? looks + 1 : 0;
 }
 
 static void wakes_who_waits(void) {
@@ -454,21 +418,6 @@ static void a_rebind_lets_the_first_lmr_go(void) {
   ALLOWED(&world, WRITE, &buffer, 64, second, other.bytes);
   unbind(owner, rmr, &other);
   OK(dat_lmr_free(other.lmr));
-}
-
-/* Resident memory in bytes. For smaps_rollup, the kernel counts the pages. The figure in status leaves out what processors
-   have not yet added to the sum. */
-static long resident(void) {
-  char line[256];
-  long kib = 0;
-  FILE *file = fopen("/proc/self/smaps_rollup", "r");
-  if (!file) file = fopen("/proc/self/status", "r");
-  CHECK(file);
-  while (fgets(line, sizeof line, file) && sscanf(line, "Rss: %ld", &kib) != 1 && sscanf(line, "VmRSS: %ld", &kib) != 1) {
-  }
-  fclose(file);
-  CHECK(kib > 0);
-  return kib * 1024;
 }
 
 /* Many RMRs come and go, too. */

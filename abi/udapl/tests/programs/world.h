@@ -5,10 +5,12 @@
 #include <dat2/udat.h>
 #include <dat2/dat_ib_extensions.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -321,6 +323,55 @@ static DAT_RETURN post_send(struct side *side, const struct memory *memory, DAT_
 static DAT_RETURN post_recv(struct side *side, const struct memory *memory, DAT_COUNT len, DAT_UINT64 number) {
   DAT_LMR_TRIPLET here = part(memory, 0, len);
   return dat_ep_post_recv(side->ep, 1, &here, cookie(number), DAT_COMPLETION_DEFAULT_FLAG);
+}
+
+/* A thread that waits for an EVD. */
+struct waiter {
+  atomic_int thread;
+  DAT_EVD_HANDLE evd;
+  DAT_TIMEOUT timeout;
+  DAT_RETURN code;
+  DAT_EVENT event;
+};
+
+static void *wait_for_event(void *at) {
+  struct waiter *waiter = at;
+  DAT_COUNT more;
+  waiter->thread = (int)syscall(SYS_gettid);
+  waiter->code = dat_evd_wait(waiter->evd, waiter->timeout, 1, &waiter->event, &more);
+  return NULL;
+}
+
+/* Whether the thread of a waiter sleeps or has ended. */
+static int rests(struct waiter *waiter) {
+  char path[64], line[512] = "";
+  if (!waiter->thread) return 0;
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", waiter->thread);
+  FILE *file = fopen(path, "r");
+  if (!file) return 1;
+  char *state = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+  fclose(file);
+  return !state || !state[1] || state[2] == 'S';
+}
+
+/* Waits until the thread waits for the EVD. A thread that waits for a lock sleeps for a moment. */
+static void until_it_waits(struct waiter *waiter) {
+  for (int looks = 0; looks < 5; usleep(2000)) looks = rests(waiter) ? looks + 1 : 0;
+}
+
+/* Resident memory in bytes. For smaps_rollup, the kernel counts the pages. The figure in status leaves out what processors
+   have not yet added to the sum. */
+static long resident(void) {
+  char line[256];
+  long kib = 0;
+  FILE *file = fopen("/proc/self/smaps_rollup", "r");
+  if (!file) file = fopen("/proc/self/status", "r");
+  CHECK(file);
+  while (fgets(line, sizeof line, file) && sscanf(line, "Rss: %ld", &kib) != 1 && sscanf(line, "VmRSS: %ld", &kib) != 1) {
+  }
+  fclose(file);
+  CHECK(kib > 0);
+  return kib * 1024;
 }
 
 struct check {

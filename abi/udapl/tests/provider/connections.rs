@@ -94,7 +94,7 @@ fn a_request_without_a_listener_is_rejected_by_the_provider() {
     let active = one.end();
     let (psp, _, conn_qual) = one.psp();
     ok!(psp_free_func(psp));
-    // Nobody else gets the qualifier while the provider looks for a listener.
+    // No other program gets the qualifier while the provider looks for a listener.
     let device = rkey_device::Device::open(rkey_device::Config::default()).unwrap();
     let address = ([127, 0, 0, 1], conn_qual as u16).into();
     let _reserved = device.reserve(address).unwrap();

@@ -39,7 +39,7 @@ fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
 }
 
 fn next(world: &World) -> (i32, usize) {
-    next_within(world, Duration::from_secs(20)).expect("an event")
+    next_within(world, Duration::from_secs(60)).expect("an event")
 }
 
 fn state(pair: *mut Qp) -> i32 {

@@ -254,7 +254,7 @@ impl Maker {
             assert_eq!(self.world.next().status, WC_LOC_PROT_ERR);
             assert_eq!(ah::destroy_ah(handle), 0);
         }
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while query(pair).qp_state == QPS_RTS {
             assert!(Instant::now() < end, "it stays in RTS");
         }

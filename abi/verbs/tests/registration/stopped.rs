@@ -8,6 +8,7 @@ use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, Qp, QpAttr};
 use ibverbs::{mr, qp};
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -91,20 +92,27 @@ impl Peer {
     /// Stops it, and waits until all of its threads have stopped.
     fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let tasks = format!("/proc/{}/task", self.0.id());
-        let end = Instant::now() + Duration::from_secs(20);
-        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            stat.rsplit(')')
-                .next()
-                .unwrap()
-                .trim_start()
-                .starts_with('T')
-        };
-        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !has_stopped(self.0.id()) {
             assert!(Instant::now() < end, "the peer does not stop");
         }
     }
+}
+
+/// Whether every thread of a process is stopped.
+fn has_stopped(pid: u32) -> bool {
+    let fields = |place: PathBuf| {
+        let stat = std::fs::read_to_string(place.join("stat")).ok()?;
+        let (_, after_name) = stat.rsplit_once(')')?;
+        let fields = after_name.split_ascii_whitespace().map(str::to_owned);
+        Some(fields.collect::<Vec<_>>())
+    };
+    let process = Path::new("/proc").join(pid.to_string());
+    let tasks = std::fs::read_dir(process.join("task")).unwrap();
+    // A thread that ends meanwhile has no state, and ends the list early.
+    let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
+    let threads = fields(process).unwrap()[17].parse();
+    threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
 }
 
 /// Whatever ends a queue pair ends its peer's access: a peer that was stopped before it copied the result of our read

@@ -146,7 +146,7 @@ impl World {
 
     /// The next completion.
     pub(crate) fn next(&self) -> Wc {
-        self.next_within(Duration::from_secs(20))
+        self.next_within(Duration::from_secs(60))
     }
 
     /// The next completion within `patience`.

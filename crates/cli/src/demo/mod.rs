@@ -27,6 +27,9 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
+/// How long the owner may take to connect and to end. It takes milliseconds, but machines are busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Arguments of `rkey demo`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct DemoArgs {
@@ -73,7 +76,7 @@ fn visit(report: &mut Report) -> anyhow::Result<()> {
     ));
     let mut child = OwnerProcess::start(listener.address())?;
     let connection = listener
-        .accept_timeout(Duration::from_secs(10))
+        .accept_timeout(PATIENCE)
         .context("the second process did not connect")?;
     let owner = Owner::greet(connection)?;
     report.say(&format!(
@@ -106,7 +109,7 @@ impl OwnerProcess {
 
     /// Waits until it ends.
     fn finish(&mut self) -> anyhow::Result<String> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.0.try_wait()? {
                 anyhow::ensure!(status.success(), "it ended with {status}");

@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::{Config, Cq, Device, DeviceError, Listener, Qp, QpOptions};
 
 /// Only a hang lasts longer.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 /// Makes the engine thread panic.
 #[derive(Debug, Default)]

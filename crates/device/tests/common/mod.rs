@@ -12,7 +12,7 @@ use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
 use rkey_engine::{Completion, RecvRequest, SendRequest, Sge, Status, Target, Work};
 
 /// The longest time for any step of a test.
-pub const LONG: Duration = Duration::from_secs(20);
+pub const LONG: Duration = Duration::from_secs(60);
 
 const ROLE: &str = "RKEY_TEST_ROLE";
 const ADDRESS: &str = "RKEY_TEST_ADDRESS";
