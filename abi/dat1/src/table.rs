@@ -32,7 +32,7 @@ pub(crate) fn no_handle(subtype: dat_return_subtype) -> Return {
 /// Calls a function of a handle's provider; evaluates to its return code of DAT 2.0.
 macro_rules! call_provider {
     ($slot:ident, $invalid:ident, $handle:expr $(, $argument:expr)*) => {
-        // SAFETY: the program got the handle from us; others are refused.
+        // SAFETY: the program got the handle from us, as it promises, or the handle cannot be an address.
         match unsafe { $crate::table::provider($handle) }.and_then(|table| table.$slot) {
             // SAFETY: the arguments are those of the function; the caller promises what they point to.
             Some(function) => unsafe { function($handle $(, $argument)*) },
@@ -51,7 +51,7 @@ macro_rules! forward {
         /// The arguments must be valid as described in the manual page.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($handle: $type $(, $argument: $of)*) -> Return {
-            // SAFETY: the program got the handle from us; others are refused.
+            // SAFETY: the program got the handle from us, as it promises, or the handle cannot be an address.
             match unsafe { provider($handle) }.and_then(|table| table.$slot) {
                 // SAFETY: the same arguments; the caller promises what they point to.
                 Some(function) => $crate::code::to_dat1_code(unsafe { function($handle $(, $argument)*) }),

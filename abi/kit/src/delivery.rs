@@ -74,9 +74,8 @@ const UNLESS_SET: &[(&str, &str)] = &[
 /// All front ends.
 pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC, UDAPL, DAT1];
 
-/// The directories that may contain the libraries, relative to the `rkey` program's, in search order: cargo's directory
-/// for what it has just built, its directory for requested targets, the program's own directory, and the directory of
-/// an installed package.
+/// The directories that may contain the libraries, relative to the `rkey` program's, in search order: cargo's `deps`
+/// directory, which has what it built last; the program's own directory; and the directory of an installed package.
 pub const PLACES: &[&str] = &["deps", ".", "../lib/rkey"];
 
 impl FrontEnd {

@@ -84,7 +84,7 @@ pub unsafe fn find_or_null<'a, T: Object>(handle: *const T::C) -> Result<Option<
 /// Adds an object to its pool and returns its handle.
 ///
 /// # Errors
-/// `ENOMEM`: the pool is full.
+/// `ENOMEM`: the pool is full, or memory is short.
 pub fn insert<T: Object>(object: T) -> Result<*mut T::C, Errno> {
     let address = T::pool().put(object).ok_or(Errno::NOMEM)?;
     Ok(address.as_ptr().wrapping_byte_add(T::OFFSET).cast())
@@ -105,7 +105,7 @@ pub unsafe fn remove<T: Object>(handle: *const T::C) -> Result<T, Errno> {
 /// A slot for an object that needs its handle before it is created, from this thread's spare slots if it has any.
 ///
 /// # Errors
-/// `ENOMEM`: the pool is full.
+/// `ENOMEM`: the pool is full, or memory is short.
 #[inline]
 pub fn vacant<T: Object>(
     spares: &'static LocalKey<Spares<T>>,

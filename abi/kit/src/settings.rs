@@ -54,7 +54,7 @@ pub struct BadValue {
     allowed: &'static str,
 }
 
-/// The message for the log.
+/// What the front ends log.
 pub const LOG: Setting = Setting {
     name: "RKEY_LOG",
     default: "warn",
@@ -63,7 +63,7 @@ pub const LOG: Setting = Setting {
     accepts: |value| crate::log::filter(value).is_some(),
 };
 
-/// Verbs: address handles need no global route.
+/// Verbs: whether address handles may lack a global route.
 pub const LOCAL_ROUTES: Setting = Setting {
     name: "RKEY_LOCAL_ROUTES",
     default: "0",
@@ -72,7 +72,7 @@ pub const LOCAL_ROUTES: Setting = Setting {
     accepts: |value| matches!(value, "0" | "1"),
 };
 
-/// The names of [`MR_MODE`], without `FI_MR_`.
+/// The names that [`MR_MODE`] accepts, without `FI_MR_`.
 pub const MODE_WORDS: &[&str] = &[
     "LOCAL",
     "RAW",
@@ -107,7 +107,7 @@ pub const MR_MODE: Setting = Setting {
     accepts: |value| mode_words(value).all(|word| MODE_WORDS.contains(&&*word)),
 };
 
-/// The names of [`PROFILE`].
+/// The names that [`PROFILE`] accepts.
 pub const PROFILES: &[&str] = &["rkey", "tcp", "shm", "sockets", "verbs", "efa", "cxi"];
 
 /// Libfabric: the required bits of a known provider.
@@ -119,7 +119,7 @@ pub const PROFILE: Setting = Setting {
     accepts: |value| PROFILES.contains(&&*value.to_lowercase()),
 };
 
-/// Libfabric: strict conformance to the manual pages.
+/// Libfabric: whether calls that a manual page forbids are refused.
 pub const STRICT: Setting = Setting {
     name: "FI_RKEY_STRICT",
     default: "0",
@@ -136,7 +136,7 @@ pub fn is_yes(value: &str) -> bool {
     YES.contains(&&*value.to_lowercase())
 }
 
-/// Libfabric: no peer-to-peer transfers with accelerator memory.
+/// Libfabric: whether peer-to-peer transfers with accelerator memory are forbidden.
 pub const DISABLE_P2P: Setting = Setting {
     name: "FI_HMEM_DISABLE_P2P",
     default: "0",

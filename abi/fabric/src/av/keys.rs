@@ -108,7 +108,7 @@ impl Av {
         self.keys.of_address(address)
     }
 
-    /// Whether an endpoint with this key may use an address: its own key, or none, belongs to the address.
+    /// Whether an endpoint with this key may use an address: the address was inserted with the same key, or without one.
     pub(crate) fn allows(&self, address: u64, key: &[u8]) -> bool {
         self.keys
             .of_address(self.split(address).0)

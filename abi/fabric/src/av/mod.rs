@@ -44,7 +44,7 @@ object!(AvObject, FidAv, 4096);
 /// An address vector.
 pub(crate) struct Av {
     pub(crate) domain: Arc<Domain>,
-    /// The queue for the events of asynchronous insertions.
+    /// Whether insertions report to the event queue instead of returning a count.
     asynchronous: bool,
     /// How many of a number's highest bits name a receive context.
     rx_ctx_bits: u32,
@@ -146,7 +146,8 @@ impl Av {
         true
     }
 
-    /// Inserts addresses, reports each failure, and reports the end of the insertion.
+    /// Inserts addresses, and returns how many were inserted. An asynchronous vector returns 0 instead, and reports each
+    /// failure and the end of the insertion to its event queue.
     ///
     /// # Safety
     /// `numbers` is null or has room for each number; with `FI_SYNC_ERR`, `context` has room for each error.

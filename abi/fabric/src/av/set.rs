@@ -135,7 +135,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Changes a set by another one of the same address vector.
+/// Applies `change` to a set, with the members of another set of the same address vector.
 ///
 /// # Safety
 /// Handles may be invalid; live objects stay alive during the call.
@@ -220,8 +220,7 @@ unsafe extern "C" fn remove_number(set: *mut FidAvSet, number: u64) -> c_int {
 /// `fi_av_set_addr`.
 unsafe extern "C" fn addr(set: *mut FidAvSet, address: *mut u64) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest; room for a
-        // number as the caller promises.
+        // SAFETY: `find` validates the handle; `store` refuses null; the caller promises room for a number.
         unsafe { store(address, find::<AvSetObject, _>(set)?.inner.address) }
     })
 }

@@ -51,7 +51,7 @@ pub(super) struct CollectiveArgs<'a> {
     pub(super) flags: Option<u64>,
 }
 
-/// Our rank in a group, and the root's.
+/// The size of a group, our rank in it, and the root's.
 #[derive(Clone, Copy)]
 struct Seat {
     n: usize,

@@ -149,8 +149,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// `fi_cancel`: cancels a triggered operation that has not started, or a waiting receive, which completes with
-    /// `FI_ECANCELED`.
+    /// `fi_cancel`: completes a triggered operation that has not started, or a waiting receive, with `FI_ECANCELED`.
     pub(super) fn cancel(&self, context: *mut c_void) -> Result<()> {
         let live = self.live()?;
         let context = context as usize;

@@ -56,9 +56,9 @@ pub(crate) struct Dmabuf {
 /// The authorization keys of an address vector.
 pub(crate) struct AvKeys {
     pub(crate) av: Arc<Av>,
-    /// Only this one.
+    /// The one key that the program chose; `None`: all keys of the vector.
     pub(crate) only: Option<Arc<AuthKey>>,
-    /// Only this peer.
+    /// The one peer that may use the region; `None`: all peers.
     pub(crate) peer: Option<Arc<Identity>>,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Interface {
     pub(crate) device: u64,
 }
 
-/// Who copies the segments of a region, and what they keep.
+/// Who copies the segments of a region, and the mapping of the file behind it.
 pub(crate) struct Foreign {
     /// One for each segment; empty if the processor copies all.
     pub(crate) copiers: Vec<Copier>,
@@ -98,7 +98,7 @@ impl Interface {
     }
 }
 
-/// The error and the reason for memory that no kind holds.
+/// Logs why memory was refused, and returns the error.
 #[cold]
 fn refuse(refusal: &Refusal) -> FiError {
     let error = match refusal {
@@ -110,14 +110,14 @@ fn refuse(refusal: &Refusal) -> FiError {
     denied(error, format_args!("{refusal}"))
 }
 
-/// An error whose reason the program needs to see.
+/// Logs the reason for an error, and returns the error.
 #[cold]
 fn denied(error: FiError, why: Arguments<'_>) -> FiError {
     rkey_device::denials::refused(&format!("memory refused: {why}"));
     error
 }
 
-/// Holds one range for a registration with these flags.
+/// The copier of one range for a registration with these flags; `None` is the processor.
 fn hold(
     kind: Kind,
     interface: Interface,
@@ -149,7 +149,7 @@ fn hold(
     }
 }
 
-/// Who copies the ranges of a registration. `interface` is what its attributes say.
+/// Who copies the ranges of a registration; `None` if the processor copies all. `interface` is what its attributes say.
 #[cold]
 pub(super) fn copiers(
     domain: &Domain,

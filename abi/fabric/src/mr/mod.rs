@@ -7,7 +7,7 @@
 //! | [`bind`] | counters and endpoints |
 //! | [`refresh`] | `fi_mr_refresh`: pages that have changed |
 //! | [`keyed`] | authorization keys from address vectors |
-//! | [`hmem`] | memory of accelerators, and DMA-bufs |
+//! | [`hmem`] | accelerator memory, and DMA-bufs |
 //! | [`mappings`] | the mappings of the process |
 //! | [`persistent`] | memory that outlives the process |
 //! | [`exposed`] | rendezvous messages that peers read from regions |

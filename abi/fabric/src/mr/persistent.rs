@@ -29,7 +29,7 @@ fn is_stored(path: &str) -> bool {
     }
 }
 
-/// Refuses memory outside shared mappings of files; `foreign` says that something other than the processor copies it.
+/// Refuses memory outside shared mappings of files, and all memory that a runtime or driver copies (`foreign`).
 pub(crate) fn check<'a>(
     ranges: impl IntoIterator<Item = &'a VaRange>,
     foreign: bool,

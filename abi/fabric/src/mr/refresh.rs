@@ -16,8 +16,8 @@ use crate::sys::*;
 use rkey_device::base::VaRange;
 use rkey_device::core::Change;
 
-/// Whether a region is usable at once. With `FI_MR_ALLOCATED`, unmapped memory is refused (FI-061); with
-/// `FI_MR_MMU_NOTIFY` as well, the region waits for a refresh (FI-069, FI-260).
+/// Whether a region is usable at once. With `FI_MR_ALLOCATED`, unmapped memory is refused (FI-061). With
+/// `FI_MR_MMU_NOTIFY` alone, the region waits for a refresh (FI-069, FI-260).
 pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> {
     let (allocated, notify) = (domain.has(FI_MR_ALLOCATED), domain.has(FI_MR_MMU_NOTIFY));
     if !allocated && !notify || mappings::back(ranges)? {

@@ -181,7 +181,7 @@ pub(super) unsafe fn make(
     if durable {
         persistent::check(&ranges, copied)?;
     }
-    // A runtime or driver that copies memory has said that it exists.
+    // Memory that a runtime or driver copies has no pages of ours to check.
     let backed = match &foreign {
         None => refresh::check_backed(domain, &ranges)?,
         Some(foreign) => refresh::check_backed(domain, &foreign.of_processor(&ranges))?,
@@ -264,7 +264,7 @@ fn withdraw(mr: &Mr) {
 }
 
 impl Mr {
-    /// Registers a new region with the rest of the domain.
+    /// Makes a new region known to the rest of the domain. Unless it must be enabled first, also makes its copies.
     #[inline]
     fn begin(&self, unconfigured: bool) -> Result<()> {
         if self.durable {
@@ -338,8 +338,8 @@ pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Closes one of the regions that a registration has in the protection table. If that fails, a region in the domain's
-/// lists is counted there again.
+/// Closes one of the regions that a registration has in the protection table. If that fails, and the region is `known` in the
+/// domain's lists, its accesses are counted again for endpoints.
 #[inline]
 fn end_region(mr: &Mr, region: Region, known: bool) -> Result<()> {
     if let Err(error) = mr.domain.device.deregister(region) {
