@@ -446,7 +446,7 @@ fn a_child_that_drops_the_monitor_does_not_stop_the_parents() {
     let mut parents = Some((cache, monitor));
     let dropped = in_a_child(|| {
         // SAFETY: sets a timer, so that a child that waits ends.
-        unsafe { libc::alarm(20) };
+        unsafe { libc::alarm(60) };
         drop(parents.take());
         7
     });

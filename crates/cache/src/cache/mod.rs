@@ -442,7 +442,7 @@ mod tests {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: sets a timer.
-            unsafe { libc::alarm(20) };
+            unsafe { libc::alarm(60) };
             let off = look_up() == Why::Off(Off::Forked);
             let right = off && cache.stats().entries == 0 && cache.trace().is_empty();
             cache.reap();
