@@ -295,6 +295,7 @@ fn carry_out_reply<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
     match reply {
         Reply::Done => link_state.link.request_done(),
         Reply::Response(answer) => send_response(link_state, answer),
+        // `resume_front_request` executes its steps.
         Reply::Bulk(bulk) => link_state.meta.bulk = Some(bulk),
         Reply::Hold => link_state.meta.stuck = true,
     }

@@ -48,7 +48,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         self.x.exposure.link_lost();
         // This precedes the first completion, because the program that reads it may reuse the memory.
-        link_state.link.end_remote_iovec();
+        link_state.link.revoke_peer_access();
         for who in &link_state.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
                 qp.req.blocked = false;

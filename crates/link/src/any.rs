@@ -138,8 +138,8 @@ impl Link for AnyLink {
         each!(self, link => link.push(mem, dst_remote, src_local, len))
     }
 
-    fn end_remote_iovec(&mut self) {
-        each!(self, link => link.end_remote_iovec());
+    fn revoke_peer_access(&mut self) {
+        each!(self, link => link.revoke_peer_access());
     }
 
     #[inline]

@@ -206,9 +206,9 @@ pub trait Link {
         len: u64,
     ) -> Result<(), PullError>;
 
-    /// Requester: prevents further copies by the peer to or from our memory; none begins after this has returned. Call
+    /// Requester: revokes the peer's permit to copy to or from our memory; no copy begins after this has returned. Call
     /// it before detaching the link.
-    fn end_remote_iovec(&mut self) {}
+    fn revoke_peer_access(&mut self) {}
 
     /// Whether there is something to take or to publish, including a doorbell to ring, or the link is down. If not, no
     /// other call has anything to do. Takes a few nanoseconds.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LONG, pair};
+use common::{LONG, pair, revoke};
 use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::segment::{Arena, Sharing};
@@ -62,7 +62,7 @@ impl Setup {
         let (grant, mut map) = self.lease(offset as u64, into.len() as u64, false);
         map.read(0, into).unwrap();
         drop(map);
-        self.board.revoke(&[grant.id], LONG).unwrap();
+        revoke(&self.board, &[grant.id], LONG).unwrap();
     }
 }
 
@@ -173,8 +173,8 @@ fn a_revoked_lease_stays_revoked() {
     let s = setup(4096, Sharing::ReadWrite);
     let (grant, mut map) = s.lease(0, 4096, true);
     assert!(map.is_live());
-    s.board.revoke(&[grant.id], LONG).unwrap();
-    s.board.revoke(&[grant.id], LONG).unwrap();
+    revoke(&s.board, &[grant.id], LONG).unwrap();
+    revoke(&s.board, &[grant.id], LONG).unwrap();
     assert!(matches!(map.write(0, &[1]), Err(DirectError::Revoked)));
     assert!(matches!(map.fetch_add(0, 1), Err(DirectError::Revoked)));
     assert!(!map.is_live());
@@ -190,7 +190,7 @@ fn leases_are_many_but_not_endless_and_come_back() {
         .collect();
     assert!(s.board.grant(0, 8, true).is_none());
     let mut old = s.open(&grants[0]).unwrap();
-    s.board.revoke(&[grants[0].id], LONG).unwrap();
+    revoke(&s.board, &[grants[0].id], LONG).unwrap();
     let again = s.board.grant(0, 8, true).unwrap();
     assert_eq!(again.id.index(), grants[0].id.index());
     // The old map might still clear the word that the new one would use.
@@ -262,7 +262,7 @@ fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
             std::thread::yield_now();
         }
         let short = Duration::from_millis(5);
-        assert!(s.board.revoke(&[grant.id], short).is_err());
+        assert!(revoke(&s.board, &[grant.id], short).is_err());
         let touched = s.board.under_way(grant.id).unwrap();
         assert!(touched.start <= at && at + 4096 <= touched.end);
         assert!(touched.end - touched.start <= 512 << 10);
@@ -300,7 +300,7 @@ fn the_end_of_either_side_ends_the_lease() {
     let (grant, mut map) = s.lease(0, 4096, true);
     drop(s.requester);
     assert!(matches!(map.write(0, &[1]), Err(DirectError::Gone)));
-    s.board.revoke(&[grant.id], LONG).unwrap();
+    revoke(&s.board, &[grant.id], LONG).unwrap();
 }
 
 /// Nothing is written after `revoke` has returned, however busy the writer is.
@@ -327,7 +327,7 @@ fn nothing_lands_after_a_revocation() {
                 while !wrote.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }
-                s.board.revoke(&[grant.id], LONG).unwrap();
+                revoke(&s.board, &[grant.id], LONG).unwrap();
                 // The memory is ours again: clear it, wait briefly, and check it.
                 let (mine, mut map) = s.lease(0, 64 << 10, true);
                 map.write(0, &vec![0; size]).unwrap();
@@ -341,7 +341,7 @@ fn nothing_lands_after_a_revocation() {
                     "a late write in round {round}"
                 );
                 drop(map);
-                s.board.revoke(&[mine.id], LONG).unwrap();
+                revoke(&s.board, &[mine.id], LONG).unwrap();
                 writer.join().unwrap();
             });
         }

@@ -417,7 +417,7 @@ fn leases_come_back_from_another_process() {
             view.read(0, &mut seen).unwrap();
             std::thread::yield_now();
         }
-        board.revoke(&[grant.id], LONG).unwrap();
+        common::revoke(&board, &[grant.id], LONG).unwrap();
         view.write(0, &vec![0; 64 << 10]).unwrap();
         for _ in 0..50 {
             std::hint::spin_loop();
@@ -448,10 +448,10 @@ fn a_dead_peer_gives_its_leases_back() {
     // This most likely stops the child in the middle of a copy. If so, revoking reaches its time limit.
     let stop = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(stop, rustix::process::Signal::STOP).unwrap();
-    let stopped = board.revoke(&[grants[1].id], Duration::from_millis(50));
+    let stopped = common::revoke(&board, &[grants[1].id], Duration::from_millis(50));
     eprintln!("while the peer is stopped: {stopped:?}");
     child.kill().unwrap();
     child.wait().unwrap();
-    board.revoke(&[grants[0].id, grants[1].id], LONG).unwrap();
+    common::revoke(&board, &[grants[0].id, grants[1].id], LONG).unwrap();
     assert_eq!(board.out(), 0);
 }

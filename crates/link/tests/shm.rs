@@ -197,7 +197,7 @@ fn a_requester_that_gave_up_is_not_reached_any_more() {
         let access = requester.peer_access().unwrap();
         assert!(responder.peer_access().is_none());
         match how {
-            0 => access.forbid(),
+            0 => access.revoke(),
             1 => requester.go_down(DownReason::Closed),
             _ => drop(requester),
         }

@@ -139,7 +139,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
         kill_process(process, Signal::STOP).unwrap();
         until("the stop", || no_thread_copies(pid).unwrap());
         let access = link.peer_access().unwrap();
-        access.forbid();
+        access.revoke();
         until("the end of all reaching", || {
             access.is_at_rest(Instant::now() + LONG)
         });

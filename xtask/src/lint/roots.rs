@@ -31,10 +31,6 @@ const FILES: &[(&str, &str)] = &[
         "crates/base/src/process/watch.rs",
         "compares with the times at which threads started",
     ),
-    (
-        "crates/link/src/direct/board.rs",
-        "waits for the end of a copy by the peer, below the device",
-    ),
 ];
 
 /// The lints that a crate must turn on, by its directory.

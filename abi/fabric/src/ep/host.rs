@@ -81,7 +81,7 @@ impl Host for EpHost {
     type Caller = ThreadId;
     type Operation = Posted;
     type Receive = PostedReceive;
-    type Landing = Arriving;
+    type Matched = Arriving;
     type Exposed = Exposed;
     type Group = group::Joined;
 
@@ -226,7 +226,7 @@ impl Host for EpHost {
     }
 
     #[inline]
-    fn landing(
+    fn matched(
         &self,
         receive: &mut PostedReceive,
         offset: usize,
@@ -252,8 +252,8 @@ impl Host for EpHost {
     }
 
     #[inline]
-    fn received(&self, landing: Arriving, how: Arrived) {
-        self.report_received(landing, how);
+    fn received(&self, arriving: Arriving, how: Arrived) {
+        self.report_received(arriving, how);
     }
 
     fn canceled(&self, receive: PostedReceive, tagged: bool, stays: bool) {

@@ -168,12 +168,12 @@ impl Endpoint {
 impl EpHost {
     /// Completes a receive.
     #[inline]
-    pub(super) fn report_received(&self, landing: Arriving, how: Arrived) {
+    pub(super) fn report_received(&self, arriving: Arriving, how: Arrived) {
         let Arriving {
             mut entry,
             mut report,
             deferred,
-        } = landing;
+        } = arriving;
         entry.len = how.len;
         if how.last {
             entry.flags |= FI_MULTI_RECV;

@@ -21,7 +21,7 @@ pub enum CmaError {
     },
     /// The permit was revoked.
     #[error("the process revoked its permit")]
-    Withdrawn,
+    Revoked,
     /// The process no longer exists (`ESRCH`).
     #[error("the process is gone")]
     Gone,
@@ -189,12 +189,8 @@ unsafe fn copy_all(
             Err(libc::EFAULT) => {
                 // SAFETY: the next byte of what the caller vouches for.
                 done += unsafe { one_byte(way, ours, theirs) }.map_err(|error| {
-                    let withdrawn = permit.is_some_and(|permit| permit.put(NOWHERE).is_err());
-                    if withdrawn {
-                        CmaError::Withdrawn
-                    } else {
-                        error
-                    }
+                    let revoked = permit.is_some_and(|permit| permit.put(NOWHERE).is_err());
+                    if revoked { CmaError::Revoked } else { error }
                 })?;
             }
             Err(errno) => return Err(other(errno)),

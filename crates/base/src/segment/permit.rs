@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub struct OwnPermit {
     fd: OwnedFd,
-    withdrawn: AtomicBool,
+    revoked: AtomicBool,
 }
 
 impl OwnPermit {
@@ -41,7 +41,7 @@ impl OwnPermit {
         seal(&fd, SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self {
             fd,
-            withdrawn: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
         })
     }
 
@@ -53,12 +53,12 @@ impl OwnPermit {
 
     /// Revokes it. No copy begins after this has returned; one that has begun continues. Returns whether it worked;
     /// only a kernel with unusual rules could prevent that.
-    pub fn withdraw(&self) -> bool {
-        if self.withdrawn.load(Ordering::Acquire) {
+    pub fn revoke(&self) -> bool {
+        if self.revoked.load(Ordering::Acquire) {
             return true;
         }
         let cut = ftruncate(&self.fd, 0).is_ok();
-        self.withdrawn.fetch_or(cut, Ordering::AcqRel);
+        self.revoked.fetch_or(cut, Ordering::AcqRel);
         cut
     }
 }

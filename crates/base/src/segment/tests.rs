@@ -360,7 +360,7 @@ fn windows_outside_an_arena_are_refused() {
 }
 
 #[test]
-fn a_permit_lasts_until_it_is_withdrawn() {
+fn a_permit_lasts_until_it_is_revoked() {
     let own = OwnPermit::create().unwrap();
     let peer = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap();
     let source: Vec<u8> = (0..200).collect();
@@ -377,14 +377,14 @@ fn a_permit_lasts_until_it_is_withdrawn() {
     };
     assert_eq!(read(&mut seen), Ok(()));
     assert_eq!(seen, source);
-    own.withdraw();
-    assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
-    own.withdraw();
+    own.revoke();
+    assert_eq!(read(&mut seen), Err(CmaError::Revoked));
+    own.revoke();
     // It cannot be restored, neither by changing its size nor by a new mapping.
     assert_eq!(ftruncate(own.fd(), 4096), Err(Errno::PERM));
     let late = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::InvalidData);
-    assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
+    assert_eq!(read(&mut seen), Err(CmaError::Revoked));
     // Nothing else is accepted as a permit.
     let segment = OwnSegment::create("rkey-test", 1).unwrap();
     assert!(PeerPermit::map(segment.fd().try_clone_to_owned().unwrap()).is_err());

@@ -78,15 +78,15 @@ impl Reclaim {
     /// check again.
     pub(crate) fn forget_link(&self, driver: &EngineDriver, link: LinkId) -> bool {
         self.leases.outbox.forget(link);
-        let copies = !self
+        let copies = self
             .remote_copies
             .recheck_lost_peers(driver, CopyScope::All);
         self.leases.forget_link(link) || copies
     }
 
-    /// Checks the peers of lost links again. Returns whether any access remains.
+    /// Checks the peers of lost links again: their leases and their system calls. Returns whether any access remains.
     pub(crate) fn recheck_lost_peers(&self, driver: &EngineDriver) -> bool {
-        let copies = !self
+        let copies = self
             .remote_copies
             .recheck_lost_peers(driver, CopyScope::All);
         self.leases.recheck_lost_peers() || copies
@@ -129,7 +129,8 @@ impl Reclaim {
         }
     }
 
-    /// Whether deregistering a region would return at once: no outstanding request of ours names it.
+    /// Whether deregistering a region without leases would return at once: no outstanding request of ours names it, and
+    /// no peer of a lost link can touch it. Leases are not checked: a region that has some may still wait for them.
     pub(crate) fn is_region_quiet(&self, driver: &EngineDriver, key: LocalKey) -> bool {
         let exposed = driver.lock().exposes(key);
         !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
@@ -206,7 +207,7 @@ impl Reclaim {
     /// Whether no peer of a lost link is in a call that touches memory of this scope.
     fn has_no_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
         let lost_peers = self.remote_copies.has_lost_peers(&driver.lock());
-        !lost_peers || self.remote_copies.recheck_lost_peers(driver, scope)
+        !(lost_peers && self.remote_copies.recheck_lost_peers(driver, scope))
     }
 }
 

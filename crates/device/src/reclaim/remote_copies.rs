@@ -153,13 +153,13 @@ impl RemoteCopies {
         // A peer that received no addresses, or has responded to every request that carried addresses, cannot be in a
         // `process_vm_*` call.
         all.lost_peers.retain(|_, lost_peer| {
-            lost_peer.peer_access.forbid();
+            lost_peer.peer_access.revoke();
             lost_peer.touches(CopyScope::All)
         });
         self.update_count(&all);
     }
 
-    /// Forgets lost links whose peers are not in a call. Returns `true` if no remaining peer can touch memory of this
+    /// Forgets lost links whose peers are not in a call. Returns whether any remaining peer can touch memory of this
     /// scope. The checks take `patience` at most; a peer that was not checked by then counts as being in a call.
     fn recheck_within(&self, driver: &EngineDriver, scope: CopyScope, patience: Duration) -> bool {
         self.revoke_permits(driver);
@@ -169,7 +169,7 @@ impl RemoteCopies {
             of_scope.map(|(id, it)| (*id, it.clone())).collect()
         };
         // This runs without the lock: checking a peer with many threads takes long.
-        let (mut over, mut at_rest) = (Vec::new(), true);
+        let (mut over, mut any_left) = (Vec::new(), false);
         let end = Instant::now() + patience;
         for (id, lost_peer) in lost_peers {
             let deadline = lost_peer.until.min(end);
@@ -178,7 +178,7 @@ impl RemoteCopies {
             } else if Instant::now() >= lost_peer.until {
                 over.push((id, Some(lost_peer)));
             } else {
-                at_rest = false;
+                any_left = true;
             }
         }
         if !over.is_empty() {
@@ -191,10 +191,10 @@ impl RemoteCopies {
             }
             self.update_count(&all);
         }
-        at_rest
+        any_left
     }
 
-    /// Forgets lost links whose peers are not in a call. Returns `true` if no remaining peer can touch memory of this
+    /// Forgets lost links whose peers are not in a call. Returns whether any remaining peer can touch memory of this
     /// scope. A link that is not forgotten holds three descriptors and two mappings.
     pub(super) fn recheck_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
         self.recheck_within(driver, scope, GLANCE)
@@ -205,7 +205,7 @@ impl RemoteCopies {
     #[cold]
     pub(super) fn wait(&self, driver: &EngineDriver, scope: CopyScope) {
         let mut backoff = Backoff::new();
-        while !self.recheck_within(driver, scope, LIMIT) {
+        while self.recheck_within(driver, scope, LIMIT) {
             backoff.sleep();
         }
     }

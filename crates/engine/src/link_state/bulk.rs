@@ -17,7 +17,8 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    pub(crate) fn pull(qp: &Qp, header: &Header, list: &RemoteIovec) -> Self {
+    /// A send or write with a remote iovec.
+    pub(crate) fn of_pull(qp: &Qp, header: &Header, list: &RemoteIovec) -> Self {
         let list = Some(Box::new(*list));
         Self {
             qp: qp.id.index,
@@ -29,7 +30,8 @@ impl Bulk {
         }
     }
 
-    pub(crate) fn read(qp: &Qp, header: &Header, payload: &Payload<'_>) -> Self {
+    /// A read.
+    pub(crate) fn of_read(qp: &Qp, header: &Header, payload: &Payload<'_>) -> Self {
         let list = match payload {
             Payload::RemoteIovec(list) => Some(list.clone()),
             Payload::Bytes(_) => None,

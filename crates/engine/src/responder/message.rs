@@ -108,7 +108,7 @@ pub(super) fn store_fragment<M: Memory>(
     }
     let bytes = match &incoming.payload {
         Payload::Bytes(bytes) => *bytes,
-        Payload::RemoteIovec(list) => return Reply::Bulk(Bulk::pull(qp, header, list)),
+        Payload::RemoteIovec(list) => return Reply::Bulk(Bulk::of_pull(qp, header, list)),
     };
     if header.len > 0 {
         let stored = if header.op == Op::Write {

@@ -239,7 +239,7 @@ fn read<M: Memory>(
             return refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial));
         }
     }
-    Reply::Bulk(Bulk::read(qp, header, &incoming.payload))
+    Reply::Bulk(Bulk::of_read(qp, header, &incoming.payload))
 }
 
 fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Header) -> Reply {

@@ -5,25 +5,18 @@ use super::offer::{LeaseId, LeaseOffer};
 use crate::ring::{Half, KeepMapped, LEASES};
 use crate::shm::PeerProcess;
 use parking_lot::{Mutex, MutexGuard};
-use rkey_base::{barrier, hint};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// How long to spin for the end of a peer's copy before sleeping: most copies end sooner.
-const SPIN: Duration = Duration::from_micros(2);
-/// The first sleep, and the longest one.
-const BACKOFF: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
-
-/// The peer is still copying: it has been stopped, or it breaks the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer is still using lease {}", .0.index())]
-pub struct StillInUse(pub LeaseId);
 
 /// The leases that the responder of a link has granted over it. Cheap to clone; all clones are
 /// the same board. Usable from any thread.
+///
+/// Revoking a lease takes three steps: [`withdraw`](Self::withdraw), `rkey_base::barrier::heavy`, and
+/// [`has_no_copy`](Self::has_no_copy) until it is true, which takes 0.2 to 20 microseconds, plus the time of a copy in
+/// progress, if any. If that copy does not end, because the peer has been stopped or breaks the protocol,
+/// [`abandon`](Self::abandon) gives the lease up.
 #[derive(Clone, Debug)]
 pub struct LeaseBoard(Arc<Board>);
 
@@ -132,7 +125,7 @@ impl LeaseBoard {
     }
 
     /// The last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: returns whether no copy is in
-    /// progress. If so, the lease is revoked.
+    /// progress. If so, the lease is revoked. Otherwise it stays withdrawn (no new copy begins): call this again.
     pub fn has_no_copy(&self, lease: LeaseId) -> bool {
         let mut state = self.0.state();
         let index = lease.index();
@@ -170,35 +163,6 @@ impl LeaseBoard {
             state.out[lease.index()] = 0;
             state.abandoned.push(lease.index);
         }
-    }
-
-    /// Revokes leases: withdraws them, issues one barrier, and waits until the peer has finished with them.
-    ///
-    /// This takes 0.2 to 20 microseconds, plus the time of a copy in progress, if any.
-    ///
-    /// # Errors
-    /// A lease was still in use after `patience`. It stays withdrawn (no new copy begins); another call waits again.
-    #[expect(clippy::disallowed_methods, reason = "waits for a copy of the peer")]
-    pub fn revoke(&self, leases: &[LeaseId], patience: Duration) -> Result<(), StillInUse> {
-        self.withdraw(leases);
-        barrier::heavy();
-        let start = Instant::now();
-        let mut pause = BACKOFF.0;
-        for &lease in leases {
-            while !self.has_no_copy(lease) {
-                let waited = start.elapsed();
-                if waited > patience {
-                    return Err(StillInUse(lease));
-                }
-                if waited < SPIN {
-                    hint::pause();
-                } else {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(BACKOFF.1);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The number of granted leases, excluding abandoned ones.

@@ -29,7 +29,7 @@ mod board;
 mod map;
 mod offer;
 
-pub use board::{LeaseBoard, StillInUse};
+pub use board::LeaseBoard;
 pub use map::{DirectError, DirectMap, LeaseClient};
 pub use offer::{LeaseId, LeaseOffer};
 

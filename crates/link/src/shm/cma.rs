@@ -191,7 +191,7 @@ fn for_chunks(
 fn explain(error: CmaError) -> PullError {
     match error {
         CmaError::Refused { .. } => PullError::Refused,
-        CmaError::Gone | CmaError::Withdrawn => PullError::Gone,
+        CmaError::Gone | CmaError::Revoked => PullError::Gone,
         CmaError::LocalFault { address } => PullError::Local(Fault { address }),
         CmaError::RemoteFault { address } => PullError::Remote(address),
     }

@@ -245,7 +245,7 @@ impl ShmLink {
             self.down.set(Some(reason));
         }
         if self.is_requester() {
-            self.peer_access.forbid();
+            self.peer_access.revoke();
         }
         self.end.publish_ack_if_due();
         self.end.stop();
@@ -287,7 +287,7 @@ impl Drop for ShmLink {
         if let Leases::Board(board) = &self.leases {
             board.withdraw_all();
         } else {
-            self.peer_access.forbid();
+            self.peer_access.revoke();
         }
         // Others may still hold the line, but the peer must learn of the end now.
         self.line.close();
@@ -415,9 +415,9 @@ impl Link for ShmLink {
         self.process.push(right, mem, dst_remote, src_local, len)
     }
 
-    fn end_remote_iovec(&mut self) {
+    fn revoke_peer_access(&mut self) {
         if self.is_requester() {
-            self.peer_access.forbid();
+            self.peer_access.revoke();
         }
     }
 

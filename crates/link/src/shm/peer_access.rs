@@ -38,7 +38,7 @@ pub struct PeerAccess {
     process: Arc<PeerProcess>,
     /// The requester's permit, if it allows access to its memory.
     permit: Option<Arc<OwnPermit>>,
-    /// Watches the responder's threads from the withdrawal of the permit on.
+    /// Watches the responder's threads from the moment when the permit was revoked.
     watch: Arc<Mutex<Option<CallWatch>>>,
     _keep: KeepMapped,
 }
@@ -61,20 +61,20 @@ impl PeerAccess {
         }
     }
 
-    /// Requester: prevents further pulls and pushes. Those of remote iovecs that are still in flight fail at the
-    /// responder with [`PullError::Gone`].
-    pub fn forbid(&self) {
+    /// Requester: revokes the peer's access, that is, prevents further pulls and pushes. Those of remote iovecs that are
+    /// still in flight fail at the responder with [`PullError::Gone`].
+    pub fn revoke(&self) {
         self.own.revoked().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.withdraw();
+        self.revoke_permit();
     }
 
-    /// Withdraws the permit; returns whether no further call can begin.
-    fn withdraw(&self) -> bool {
-        self.permit.as_ref().is_none_or(|permit| permit.withdraw())
+    /// Returns whether no further call can begin.
+    fn revoke_permit(&self) -> bool {
+        self.permit.as_ref().is_none_or(|permit| permit.revoke())
     }
 
-    /// Requester, after [`forbid`](Self::forbid): whether no copy is in progress, so that the memory may be reused. A
+    /// Requester, after [`revoke`](Self::revoke): whether no copy is in progress, so that the memory may be reused. A
     /// dead peer does not copy, a stopped one will not, and waiting for a peer whose word holds a value that the
     /// protocol does not allow is pointless.
     ///
@@ -86,7 +86,7 @@ impl PeerAccess {
         if self.peer.busy().load(Ordering::Acquire) != BUSY || self.process.is_dead() {
             return true;
         }
-        if !self.withdraw() {
+        if !self.revoke_permit() {
             return false;
         }
         let Some(mut watch) = self.watch.try_lock() else {

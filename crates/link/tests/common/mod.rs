@@ -1,13 +1,14 @@
 //! Helpers for tests of the shared-memory link: two sides in one process, names, waiting.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+use rkey_link::direct::{LeaseBoard, LeaseId};
 use rkey_link::shm::{
     Connector, Greeting, LinkConfig, LinkRequest, Listener, LocalNode, ShmLink, Step,
 };
 use rkey_link::{NodeId, Payload, ReceivedFragment};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub fn local(number: u32, config: LinkConfig) -> LocalNode {
     let id = NodeId {
@@ -79,4 +80,20 @@ pub fn bytes_of(incoming: &ReceivedFragment<'_>) -> Vec<u8> {
     let mut out = vec![0; bytes.len()];
     bytes.get(0, &mut out);
     out
+}
+
+/// Revokes leases by the three steps of the owner. Returns the first one that was still in use after `patience`.
+pub fn revoke(board: &LeaseBoard, leases: &[LeaseId], patience: Duration) -> Result<(), LeaseId> {
+    board.withdraw(leases);
+    rkey_base::barrier::heavy();
+    let start = Instant::now();
+    for &lease in leases {
+        while !board.has_no_copy(lease) {
+            if start.elapsed() > patience {
+                return Err(lease);
+            }
+            std::thread::yield_now();
+        }
+    }
+    Ok(())
 }

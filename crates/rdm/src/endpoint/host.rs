@@ -24,7 +24,7 @@ pub trait Host: Sized {
     /// The host's data for a receive of the program.
     type Receive;
     /// The host's data for a message that has matched its receive.
-    type Landing;
+    type Matched;
     /// A payload that a peer may read: the sender's side of a rendezvous.
     type Exposed;
     /// The host's data for a collective group of the program.
@@ -115,16 +115,16 @@ pub trait Host: Sized {
     fn least_room(&self) -> usize;
     /// Called when a message with this header from this sender matched a receive, at this offset of its memory. `stays`
     /// says that the receive takes several messages.
-    fn landing(
+    fn matched(
         &self,
         receive: &mut Self::Receive,
         offset: usize,
         stays: bool,
         source: &SocketAddr,
         header: &Header,
-    ) -> Self::Landing;
+    ) -> Self::Matched;
     /// Reports that a receive, or one of its messages, is complete.
-    fn received(&self, landing: Self::Landing, how: Arrived);
+    fn received(&self, matched: Self::Matched, how: Arrived);
     /// Reports that a receive was canceled. `stays` as above.
     fn canceled(&self, receive: Self::Receive, tagged: bool, stays: bool);
     /// Reports that a peer has written `len` bytes with this data.

@@ -49,14 +49,14 @@ impl<H: Host> Receive<H> {
     /// Completes it with a whole message, which is in its memory.
     #[inline]
     pub(super) fn complete_whole(mut self, host: &H, source: &SocketAddr, header: &Header) {
-        let landing = host.landing(&mut self.attached, 0, false, source, header);
+        let matched = host.matched(&mut self.attached, 0, false, source, header);
         let how = Arrived {
             len: header.len as usize,
             overflow: 0,
             error: None,
             last: false,
         };
-        host.received(landing, how);
+        host.received(matched, how);
     }
 
     /// Cancels it and reports that to the program.
@@ -78,7 +78,7 @@ impl<H: Host> Receive<H> {
                 room: self.room,
                 len: 0,
                 overflow: 0,
-                attached: host.landing(attached, 0, false, source, header),
+                matched: host.matched(attached, 0, false, source, header),
                 buffer: None,
                 turn: None,
             };
@@ -92,7 +92,7 @@ impl<H: Host> Receive<H> {
             room: len,
             len: 0,
             overflow: 0,
-            attached: host.landing(attached, *used, true, source, header),
+            matched: host.matched(attached, *used, true, source, header),
             buffer: Some(Arc::clone(buffer)),
             turn: None,
         };
@@ -123,7 +123,7 @@ pub(super) struct Landing<H: Host> {
     pub(super) len: usize,
     /// How many bytes do not fit.
     pub(super) overflow: usize,
-    attached: H::Landing,
+    matched: H::Matched,
     /// Set if other messages share the buffer.
     buffer: Option<Arc<Buffer>>,
     /// Its turn in the order of reports to the program, if they are ordered.
@@ -348,7 +348,7 @@ impl<H: Host> Endpoint<H> {
             error: error.or_else(|| (overflow > 0).then_some(Error::Truncated)),
             last,
         };
-        host.received(landing.attached, how);
+        host.received(landing.matched, how);
     }
 
     /// Cancels the oldest receive for which `wanted` is true and reports that to the program; returns whether there was

@@ -49,7 +49,7 @@ pub(crate) struct Op {
 
 /// A message that has matched its receive.
 #[derive(Clone, Debug)]
-pub(crate) struct Landed {
+pub(crate) struct Matched {
     pub(crate) receive: usize,
     pub(crate) source: SocketAddr,
     pub(crate) data: u64,
@@ -110,7 +110,7 @@ impl Host for SimHost {
     type Caller = u8;
     type Operation = Op;
     type Receive = usize;
-    type Landing = Landed;
+    type Matched = Matched;
     type Exposed = Exposed;
     type Group = u64;
 
@@ -221,28 +221,28 @@ impl Host for SimHost {
     fn least_room(&self) -> usize {
         64
     }
-    fn landing(
+    fn matched(
         &self,
         receive: &mut usize,
         _: usize,
         _: bool,
         source: &SocketAddr,
         header: &Header,
-    ) -> Landed {
+    ) -> Matched {
         let mut matched = self.matched.borrow_mut();
         matched.push((*source, header.tag, header.data));
-        Landed {
+        Matched {
             receive: *receive,
             source: *source,
             data: header.data,
         }
     }
-    fn received(&self, landing: Landed, how: Arrived) {
-        let Landed {
+    fn received(&self, matched: Matched, how: Arrived) {
+        let Matched {
             receive,
             source,
             data,
-        } = landing;
+        } = matched;
         self.tell(Told::Received {
             receive,
             source,

@@ -31,7 +31,7 @@ pub(super) struct EndpointHost {
 pub(super) struct Waiting(pub(super) Arc<Slot>);
 
 /// A message that has matched a receive.
-pub(super) struct Landing {
+pub(super) struct Matched {
     slot: Arc<Slot>,
     from: Address,
     tag: u64,
@@ -52,7 +52,7 @@ impl Host for EndpointHost {
     /// `None` for an operation that no thread waits for.
     type Operation = Option<Arc<Slot>>;
     type Receive = Waiting;
-    type Landing = Landing;
+    type Matched = Matched;
     type Exposed = Exposed;
     type Group = ();
 
@@ -167,23 +167,23 @@ impl Host for EndpointHost {
         0
     }
 
-    fn landing(
+    fn matched(
         &self,
         receive: &mut Waiting,
         _: usize,
         _: bool,
         source: &SocketAddr,
         header: &Header,
-    ) -> Landing {
-        Landing {
+    ) -> Matched {
+        Matched {
             slot: Arc::clone(&receive.0),
             from: Address(*source),
             tag: header.tag,
         }
     }
 
-    fn received(&self, landing: Landing, how: Arrived) {
-        landing.slot.receive(landing.from, landing.tag, &how);
+    fn received(&self, matched: Matched, how: Arrived) {
+        matched.slot.receive(matched.from, matched.tag, &how);
     }
 
     fn canceled(&self, receive: Waiting, _: bool, _: bool) {

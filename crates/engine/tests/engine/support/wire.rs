@@ -244,7 +244,7 @@ impl Link for WireEnd {
             .map_err(|fault| PullError::Remote(fault.address))
     }
 
-    fn end_remote_iovec(&mut self) {
+    fn revoke_peer_access(&mut self) {
         self.ended = true;
     }
 
