@@ -74,7 +74,8 @@ pub struct Progress {
 /// After this many flushes, any link has published a delayed acknowledgement.
 const FLUSHES: u32 = 32;
 
-/// The transport engine of one device.
+/// The transport engine of one device. There `L` is [`rkey_link::AnyLink`]: most calls reach
+/// [`rkey_link::shm::ShmLink`].
 pub struct Engine<L: Link, M: Memory> {
     pub(crate) x: Context<M>,
     pub(crate) qps: Table<Qp>,

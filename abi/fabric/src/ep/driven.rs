@@ -7,7 +7,7 @@ use rkey_device::time;
 impl Driven for Endpoint {
     #[inline]
     fn progress(&self) {
-        // The inherent function.
+        // `Endpoint::progress` in `mod.rs`.
         Self::progress(self);
     }
 

@@ -2,8 +2,9 @@
 //!
 //! Every endpoint uses reliable queue pairs of the device, one or two for each peer. The peer's device executes RMA,
 //! regardless of what its program does. Messages are matched when the program (or a thread, with automatic progress)
-//! reads its completion queue: a short one is copied from the ring to its receive, and others pass through buffers of
-//! the endpoint. For a long one the sender sends only an RTS (rendezvous), and the receiver reads the payload from the
+//! reads its completion queue: a short one that this thread takes from the ring is copied from there to its receive. Others
+//! pass through buffers of the endpoint: those that another thread takes, such as the engine thread, those for a shared
+//! receive context, and those that need an answer. For a long one the sender sends only an RTS (rendezvous), and the receiver reads the payload from the
 //! sender's memory when a receive matches.
 //!
 //! | module | what it is |
@@ -192,6 +193,8 @@ type Rdm = rkey_rdm::endpoint::Endpoint<EpHost>;
 type Connection = rkey_rdm::endpoint::Connection<EpHost>;
 
 /// The state of an enabled endpoint: its driver, and the state that libfabric adds.
+///
+/// Dereferences to [`Driver`] of `rkey-endpoint`, which has `state`, `host`, `cq` and `advance`.
 struct Live {
     driver: Driver<EpHost>,
     /// Its room to transmit, if that is shared.

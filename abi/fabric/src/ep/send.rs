@@ -124,8 +124,11 @@ impl Exposed {
         Ok((exposed, key))
     }
 
-    /// Call it when a peer is about to get the key. If a region of the program no longer allows sends, withdraws the
-    /// key: the peer does not find it and reports that.
+    /// Call it after the RTS with the key has been posted, as [`ExposedMessages::add`] requires: an earlier check could miss
+    /// a region that is closed meanwhile. If a region of the program no longer allows sends, withdraws the key: the peer
+    /// does not find it and reports that.
+    ///
+    /// [`ExposedMessages::add`]: crate::mr::exposed::ExposedMessages::add
     pub(super) fn recheck(&self, domain: &Domain, pd: &ProtectionDomain) {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { domain.device.protection() };

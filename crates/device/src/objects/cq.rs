@@ -147,8 +147,9 @@ impl Cq {
         self.0.notify.peers_gone.load(Ordering::Acquire)
     }
 
-    /// Takes completions, oldest first, into the start of `into`, and returns how many. If there are none, it drives the
-    /// engine, provided that a peer has sent something.
+    /// Takes completions, oldest first, into the start of `into`, and returns how many. If there are none, it first drives the
+    /// engine if a peer has sent something or the engine has other work, and in any case at every 64th empty poll of the
+    /// device, for timeouts.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].

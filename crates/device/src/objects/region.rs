@@ -127,7 +127,9 @@ impl Device {
         Ok(())
     }
 
-    /// Like [`Device::deregister`] if that need not wait for a peer. Otherwise nothing changes, and the result is `false`.
+    /// Like [`Device::deregister`] if no request that names the memory is outstanding, and no peer of a lost link can touch
+    /// it. Otherwise nothing changes, and the result is `false`. Leases are not checked: for a region of shared memory this
+    /// may wait until copies of peers have ended.
     ///
     /// # Errors
     /// Same as [`Device::deregister`].
@@ -193,8 +195,8 @@ impl Device {
     }
 }
 
-/// Waits until the last access has ended. An access lasts as long as one copy of one fragment (its thread may have been
-/// descheduled) and never waits for another thread, so this ends. Callers outside this crate never hold the engine's
+/// Waits until the last access has ended. An access lasts as long as one copy (a step of the engine copies 256 KiB at most;
+/// its thread may have been descheduled) and never waits for another thread, so this ends. Callers outside this crate never hold the engine's
 /// lock, whose guards never leave the crate.
 #[cold]
 fn wait_until_drained<P: Draining>(mut pending: P) -> P::Done {

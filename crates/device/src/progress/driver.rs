@@ -41,9 +41,10 @@ const YIELD_AFTER: u64 = 5_000;
 
 /// The engine, and everything that decides which thread drives it and when.
 pub(crate) struct EngineDriver {
-    /// Locked only during engine calls. The system calls under it are the doorbell and, for a remote iovec, the kernel's
-    /// copy of one fragment between two processes: memory that is backed by a slow file system stalls that copy, and with
-    /// it the device.
+    /// Locked only during engine calls. The system calls under it are short, such as the doorbell, the timer, the check of
+    /// a peer's process around each copy, and the truncation of a lost link's permit. One is longer: for a remote iovec, the
+    /// kernel copies up to 256 KiB (one step of the engine) between two processes. Memory that is backed by a slow file
+    /// system stalls a copy, and with it the device. Foreign memory is copied by its own runtime, also under this lock.
     engine: SectionLock<DeviceEngine>,
     pub(crate) schedule: Schedule,
     /// Counts empty polls. The engine thread only checks whether it changes, so lost updates do no harm.
@@ -247,7 +248,8 @@ impl EngineDriver {
         result
     }
 
-    /// Runs a post, and makes sure that some thread drives it.
+    /// Runs a post, or a change of a queue pair's state (which may send what is queued), and makes sure that some thread
+    /// drives it.
     #[inline]
     pub(crate) fn post<T>(&self, run: impl FnOnce(&mut DeviceEngine) -> T) -> T {
         let mut engine = self.engine.lock();

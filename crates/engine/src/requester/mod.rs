@@ -1,7 +1,8 @@
 //! The requester: starts work requests in order, one send queue at a time.
 //!
-//! [`send_queued`] runs when a request is posted, when the queue pair's link has room again, when a delay ends, and when
-//! a response unblocks a request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
+//! [`send_queued_connected`] runs when a request is posted to a connected queue pair that has a link. [`send_queued`] runs
+//! for all other posts, when the queue pair's link has room again, when a delay ends, and when a response unblocks a
+//! request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
 //! does so for datagrams; `response.rs` handles responses. `cut_through.rs` sends a short request at once if nothing
 //! delays it, and enters it into the queue afterwards.
 

@@ -16,8 +16,9 @@ use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
 /// progress.
 const REMOTE_IOVEC_FRAGMENT: u64 = 16 << 20;
 
-/// The first step of a message that does not fit into a slot: a check of the whole message, and an attempt to send it
-/// as a remote iovec. Returns `None` if a fragment must be sent instead.
+/// Called before each fragment of a message that does not fit into a slot: tries to send the rest of the message, or a
+/// large part of it, as a remote iovec. Returns `None` if a fragment must be sent instead. If the message needs several
+/// fragments, the call before the first one also checks all of its memory.
 pub(super) fn try_remote_iovec<L: Link, M: Memory>(
     checked: &CheckedMemory<M>,
     link_state: &mut LinkState<L>,

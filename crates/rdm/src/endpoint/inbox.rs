@@ -1,6 +1,8 @@
-//! Messages that are copied directly from the ring to their receive. A message that is short and needs no answer
-//! bypasses the intermediate buffer, whether it finds a receive or is kept as unexpected. All others pass through a
-//! buffer.
+//! Messages that are copied directly from the ring to their receive. If the poll of the endpoint's own completion queue
+//! takes a short message from the ring, and the message needs no answer, it bypasses the intermediate buffer, whether it
+//! finds a receive or is kept as unexpected. All others pass through a buffer: also those for a shared receive context,
+//! and those that arrive while another thread drives the engine (the engine thread, or a poll of another queue), which
+//! has no inbox.
 //!
 //! This code runs while the device is locked, so it neither posts to the device nor calls it.
 
