@@ -119,7 +119,7 @@ pub fn of_parameters(parameters: &str) -> IpAddr {
     of_interface(word).unwrap_or_else(|| {
         tracing::warn!(
             "the 7th field of the line in dat.conf begins with {word:?}, which is neither an interface of this host that has an \
-             IPv4 address nor an address of it: the IA gets 127.0.0.1"
+             IPv4 address nor an address of this host: the IA gets 127.0.0.1"
         );
         Ipv4Addr::LOCALHOST.into()
     })

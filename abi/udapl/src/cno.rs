@@ -109,7 +109,7 @@ impl Cno {
         self.agent_returned.notify_all();
     }
 
-    /// Waits until the agent is not running (for this EVD). Returns at once if the agent itself calls this.
+    /// Waits until the agent is not running: for `evd`, or at all (`None`). Returns at once if the agent itself calls this.
     pub fn wait_for_agent(&self, evd: Option<usize>) {
         let own = thread::current().id();
         let mut state = self.state.lock();

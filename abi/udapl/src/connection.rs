@@ -212,7 +212,7 @@ impl Ep {
         }
     }
 
-    /// Handles the peer's acceptance: both queue pairs are connected.
+    /// Handles the peer's acceptance. Unless the EP sends datagrams, both queue pairs are connected.
     pub fn connected(self: &Arc<Self>, attempt: u64, peer: &Peer) {
         if self.is_datagram() {
             return self.resolved(attempt, peer);
@@ -260,7 +260,7 @@ impl Ep {
     /// Accepts a connection request.
     ///
     /// # Errors
-    /// `DAT_INVALID_STATE`. Later failures are events.
+    /// `DAT_INVALID_STATE`, `DAT_INVALID_HANDLE`. Later failures are events.
     pub fn accept(self: &Arc<Self>, cr: &Cr, data: &[u8]) -> Result {
         if self.is_datagram() != (cr.hello.purpose == Purpose::DatagramRequest) {
             return Err(Fail::handle(INVALID_HANDLE_EP));
@@ -430,7 +430,8 @@ impl Ep {
         }
     }
 
-    /// Ends the connection if `step` can be taken: flushes the posted requests, and notifies the peer and the program.
+    /// Ends the connection if `step` can be taken: flushes the posted requests, notifies the peer unless the peer has
+    /// disconnected, and reports `event`, if there is one, to the program.
     pub fn end(self: &Arc<Self>, step: Step, event: Option<dat_event_number>) {
         let mut control = self.control.lock();
         if self.step(&control, step).is_err() {
@@ -468,7 +469,7 @@ impl Ep {
     }
 
     /// Waits until the worker has withdrawn the connection request of an earlier attempt, which still uses the queue pair
-    /// and with it the PZ.
+    /// and with it the PZ. Gives up after [`WITHDRAW_TIME`], and at once in the worker's own thread.
     pub(crate) fn withdraw(&self) {
         let job = {
             let control = self.control.lock();

@@ -96,7 +96,7 @@ impl Cr {
         self.incoming.lock().take()
     }
 
-    /// Refuses it.
+    /// Refuses the request, unless another thread is answering it.
     pub fn reject(&self, data: &[u8]) {
         // If it is taken, another thread is answering it.
         let Some(incoming) = self.take() else { return };

@@ -129,7 +129,7 @@ impl Ep {
             if control.attempt() != attempt {
                 return;
             }
-            // The request to its RSP has failed.
+            // If the EP belongs to an RSP, the request to that RSP has failed.
             let _ = self.step(&control, Step::Reject);
             let mut event = connection(number, self.handle, control.keep(data));
             set_extension(&mut event, &extension(kind, DTO_ERR_TRANSPORT, 0));

@@ -19,7 +19,7 @@ use crate::sys::consts::*;
 use crate::sys::*;
 use std::sync::Arc;
 
-/// Finds an EVD that has this flag; null means none.
+/// Finds an EVD that has at least one of the flags in `flag`; null means none.
 ///
 /// # Safety
 /// No other thread frees the EVD during the call.

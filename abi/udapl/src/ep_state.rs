@@ -66,11 +66,11 @@ pub enum Step {
     Configure,
     /// The program accepts a connection request.
     Accept,
-    /// The program rejects it.
+    /// The program rejects a connection request.
     Reject,
     /// The program disconnects after its requests.
     DisconnectGracefully,
-    /// They are complete.
+    /// The requests that a graceful disconnect waits for are complete.
     Drain,
     /// The program disconnects at once.
     DisconnectAbruptly,

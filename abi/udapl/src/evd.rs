@@ -189,7 +189,7 @@ impl Evd {
         self.cq.len() >= self.cq.depth() / 2
     }
 
-    /// Adds an event, and notifies the program.
+    /// Adds an event, and notifies the program if it is a notification event.
     pub fn push(&self, queued: Queued) {
         let mut state = self.state.lock();
         state.queue.push_back(queued);
@@ -293,7 +293,7 @@ impl Evd {
         taken
     }
 
-    /// Takes one event directly from the completion queue; the event queue is empty.
+    /// Takes one event directly from the completion queue. Call it only while the event queue is empty.
     #[inline]
     fn take_one(&self, state: &mut State, broken: &mut Broken) -> Option<Queued> {
         let mut completion = [Completion::default()];

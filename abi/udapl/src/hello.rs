@@ -39,7 +39,7 @@ pub struct Hello {
     /// The queue pair that the message is about: at the receiver if it says that a connection has ended, otherwise at the
     /// sender.
     pub qpn: u32,
-    /// The first message number of that queue pair. Queue pairs reuse numbers; this tells them apart.
+    /// The first message number of that queue pair. It distinguishes queue pairs that use the same number one after the other.
     pub msn: u32,
     /// The program's private data.
     pub data: Vec<u8>,

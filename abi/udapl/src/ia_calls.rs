@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Opens an IA.
 ///
 /// # Errors
-/// `DAT_PROVIDER_NOT_FOUND`, `DAT_INSUFFICIENT_RESOURCES`, `DAT_INTERNAL_ERROR`.
+/// `DAT_INVALID_PARAMETER`, `DAT_PROVIDER_NOT_FOUND`, `DAT_INSUFFICIENT_RESOURCES`, `DAT_INTERNAL_ERROR`.
 ///
 /// # Safety
 /// `name` is null or a C string.

@@ -120,7 +120,7 @@ impl Job {
         }
     }
 
-    /// The time at which the job ends.
+    /// The time by which the job needs another step, even if its descriptor is not ready.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Connect { until, .. } => *until,

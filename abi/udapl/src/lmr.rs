@@ -98,10 +98,10 @@ impl Lmr {
     }
 }
 
-/// The memory that a description names.
+/// The memory that a description names. If it names an LMR, that is all of the LMR's memory.
 ///
 /// # Safety
-/// The description is of the kind `mem_type`.
+/// The description has the kind `mem_type`.
 unsafe fn memory(ia: &Arc<Ia>, asked: &Asked) -> Result<VaRange> {
     // SAFETY: the caller promises which member is there; all are plain addresses.
     let start = unsafe {

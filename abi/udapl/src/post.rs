@@ -139,7 +139,8 @@ pub unsafe extern "C" fn send(
     })
 }
 
-/// `dat_ep_post_recv`, which is allowed in every state. (If the EP is disconnected, the receive is flushed at once.)
+/// `dat_ep_post_recv`, which is allowed in every state of an EP that has its PZ. (If the EP is disconnected, the receive is
+/// flushed at once.)
 ///
 /// # Safety
 /// The arguments must be valid as described in the manual page.

@@ -281,7 +281,7 @@ impl Service {
     /// Takes over a request from another service point: what `take` returns.
     ///
     /// # Errors
-    /// `DAT_CONN_QUAL_UNAVAILABLE` if it takes requests no longer: `take` is not called. `DAT_INVALID_HANDLE` if `take`
+    /// `DAT_CONN_QUAL_UNAVAILABLE` if it no longer takes requests; `take` is then not called. `DAT_INVALID_HANDLE` if `take`
     /// returns nothing.
     pub fn hand(&self, take: impl FnOnce() -> Option<(Incoming, Hello)>) -> Result {
         // `close` ends the listener first, and then takes this lock.

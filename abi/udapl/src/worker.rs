@@ -143,7 +143,7 @@ impl Worker {
         self.shared.ring();
     }
 
-    /// Stops the worker once its last messages are sent.
+    /// Stops the worker once its last messages are sent, or after [`LAST_WORDS`].
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.ring();
@@ -232,7 +232,8 @@ impl Round {
         self.pause = true;
     }
 
-    /// Waits until a job is ready or new, and takes new jobs. Returns which of the older ones are ready.
+    /// Waits until there is work: a job that is ready or new, a request, or a report. Returns which of the older jobs are
+    /// ready.
     fn wait(&mut self, services: &[Arc<Service>]) -> Vec<bool> {
         let Some(wake) = &self.shared.wake else {
             return Vec::new();

@@ -110,6 +110,7 @@ const DIALECT: &[(&str, &str)] = &[
     ("naps", "backoff"),
     ("behind the end", "past the end"),
     ("bound anew", "rebound"),
+    ("held back", "paused"),
     ("scatter/gather element", "scatter/gather entry"),
     ("scatter/gather elements", "scatter/gather entries"),
     ("in vain", "without success"),
