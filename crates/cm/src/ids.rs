@@ -10,7 +10,7 @@ use core::net::IpAddr;
 use siphasher::sip::SipHasher13;
 
 /// The communication ids that a manager may issue. Processes that share an address divide the ids among them, so that an
-/// id tells whose it is.
+/// id identifies its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdSpace {
     prefix: u32,

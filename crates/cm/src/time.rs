@@ -12,13 +12,13 @@ pub(crate) const LONGEST_SERVICE: u8 = 24;
 /// How far below our own setting a peer can push our repetitions: no peer makes us repeat a message in a burst.
 const HASTE: u8 = 4;
 
-/// How often and how patiently messages are repeated. The defaults are those of `rdma_cm`: with them, a peer that does not
-/// answer is unreachable after 98 s.
+/// How many times, and how patiently, messages are repeated. The defaults are those of `rdma_cm`: with them, a peer that
+/// does not answer is unreachable after 98 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// How long a side may take to answer, as a time code.
     pub response: u8,
-    /// How often a message is repeated, at most 15.
+    /// How many times a message is repeated, at most 15.
     pub retries: u8,
     /// The service timeout in our MRAs, as a time code.
     pub service: u8,

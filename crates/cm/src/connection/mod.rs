@@ -49,9 +49,9 @@ pub(crate) struct Connection {
     pub(crate) remote_qpn: Option<u32>,
     /// The time until a message is repeated.
     pub(crate) period: Nanos,
-    /// How often a message is repeated.
+    /// How many times a message is repeated.
     pub(crate) retries: u8,
-    /// How often the last one may still be repeated.
+    /// How many times the last one may still be repeated.
     pub(crate) left: u8,
     pub(crate) time_wait: Nanos,
     /// When the timer runs out.
@@ -70,12 +70,12 @@ pub(crate) struct Refusal {
 }
 
 impl Connection {
-    /// The passive side has not decided.
+    /// Whether the passive side has not decided.
     pub(crate) fn is_undecided(state: State) -> bool {
         matches!(state, State::ReqReceived | State::SidrReceived)
     }
 
-    /// It is kept only to repeat an answer.
+    /// Whether it is kept only to repeat an answer.
     pub(crate) fn lingers(state: State) -> bool {
         matches!(state, State::Refused | State::SidrAnswered)
     }

@@ -25,9 +25,9 @@ pub struct QueuePair {
     pub responder_resources: u8,
     /// How many reads and atomics it begins at once.
     pub initiator_depth: u8,
-    /// How often it retries without an answer, at most 7. Not in a REP.
+    /// How many times it retries without an answer, at most 7. Not in a REP.
     pub retry_count: u8,
-    /// How often it retries when the receiver is not ready, at most 7.
+    /// How many times it retries when the receiver is not ready, at most 7.
     pub rnr_retry: u8,
     /// Whether it has a shared receive queue.
     pub srq: bool,
@@ -400,7 +400,7 @@ impl Manager {
     }
 
     /// Ends a connection, or agrees that the peer ends it. `Disconnected` follows in the first case, then `TimeWaitExit` in
-    /// both. Again: nothing happens.
+    /// both. A second call has no effect.
     ///
     /// # Errors
     ///

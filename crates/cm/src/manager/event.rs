@@ -156,7 +156,7 @@ pub enum Error {
 pub struct Counters {
     /// Messages that arrived.
     pub received: u64,
-    /// Those that were no message of this protocol, or came from an impossible address.
+    /// Those that were not a message of this protocol, or came from an impossible address.
     pub malformed: u64,
     /// Those that fitted no connection, or not its state: duplicates, late messages, forgeries.
     pub ignored: u64,

@@ -4,7 +4,7 @@ use super::Event;
 use crate::connection::ConnectionId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The queue. The events of one connection can be dropped without a look at the others, so no peer makes that slow.
+/// The queue. The events of one connection are dropped without searching the others, so no peer can slow it.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: BTreeMap<u64, Event>,
@@ -25,7 +25,7 @@ impl Events {
         Some(event)
     }
 
-    /// Drops the events of a connection; whether there were any.
+    /// Drops the events of a connection; returns whether there were any.
     pub(super) fn drop_those_of(&mut self, id: ConnectionId) -> bool {
         let of = self.by_connection.range((id, 0)..=(id, u64::MAX));
         let numbers: Vec<u64> = of.map(|(_, number)| *number).collect();

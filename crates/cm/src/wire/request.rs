@@ -111,7 +111,7 @@ pub struct Req {
     pub mtu: u8,
     /// The RNR retry count, 3 bits.
     pub rnr_retry: u8,
-    /// How often messages are repeated, 4 bits.
+    /// How many times messages are repeated, 4 bits.
     pub max_retries: u8,
     /// Whether its queue pair has a shared receive queue.
     pub srq: bool,
@@ -123,7 +123,7 @@ pub struct Req {
     pub data: PrivateData<92>,
 }
 
-/// The service level and the `subnet local` bit are in one byte; LIDs of RoCE.
+/// The LID in paths on RoCE, where LIDs mean nothing.
 const NO_LID: u16 = 0xffff;
 
 impl Req {
