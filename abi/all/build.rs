@@ -9,10 +9,12 @@ fn main() {
     let mut arguments = vec![
         "-soname,libibverbs.so.1".to_owned(),
         "-z,nodelete".to_owned(),
-        // Nothing refers to the exports of verbs, which are assembly: this pulls their object file out of its archive.
+        // Nothing refers to the exports of verbs and librdmacm, which are assembly: this pulls their object files out of their
+        // archives.
         "--undefined=__rkey_0_ibv_get_sysfs_path".to_owned(),
+        "--undefined=__rkey_cm_rdma_create_id".to_owned(),
     ];
-    for map in ["../verbs/verbs.map", "plugins.map"] {
+    for map in ["../verbs/verbs.map", "../rdmacm/rdmacm.map", "plugins.map"] {
         let map = own.join(map);
         println!("cargo:rerun-if-changed={}", map.display());
         arguments.push(format!("--version-script={}", map.display()));

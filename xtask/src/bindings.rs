@@ -1,5 +1,5 @@
 //! `cargo xtask bindings`: generates the C layouts of the front ends (`tools/bindings`, which needs libclang and the
-//! headers of libibverbs, libfabric and uDAPL). Its output is checked in, so a build needs none of these.
+//! headers of libibverbs, libfabric, uDAPL and librdmacm). Its output is checked in, so a build needs none of these.
 
 use anyhow::{Context, Result};
 use clap::Args as Arguments;

@@ -27,6 +27,11 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
         "perftest",
         "ib_write_bw and related programs, to run on the device",
     ),
+    (
+        "rdmacm-utils",
+        "rping, ucmatose and related programs, to run on the device",
+    ),
+    ("librdmacm-dev", "headers to compare our structures with"),
     ("qperf", "another benchmark to run on the device"),
     ("dapl2-utils", "dtest, dapltest and other uDAPL programs"),
     ("libdapl2", "uDAPL's library, and its provider for verbs"),

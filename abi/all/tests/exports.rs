@@ -1,4 +1,4 @@
-//! The library's symbol table has the names and versions of Debian's libibverbs and of later rdma-core, what libfabric and libdat2
+//! The library's symbol table has the names and versions of Debian's libibverbs and librdmacm, and of later rdma-core, what libfabric and libdat2
 //! look up in a provider, and otherwise only the interposed functions of the C library.
 
 use rkey_kit::delivery::VERBS;
@@ -69,6 +69,7 @@ fn names_and_versions_are_those_of_rdma_core() {
     ours.sort_unstable();
     let debian = include_str!("debian-exports.txt").lines();
     let mut theirs: Vec<&str> = debian
+        .chain(include_str!("debian-rdmacm-exports.txt").lines())
         .chain(include_str!("later-exports.txt").lines())
         .chain(PLUGINS.iter().copied())
         .collect();

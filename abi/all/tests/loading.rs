@@ -1,6 +1,6 @@
 //! The loader identifies the library by its file: a process that uses it under several names loads it once.
 
-use rkey_kit::delivery::{FABRIC, UDAPL, VERBS};
+use rkey_kit::delivery::{FABRIC, RDMACM, UDAPL, VERBS};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,7 +15,7 @@ impl Folder {
         let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a directory for temporary files can be made");
-        for front_end in [VERBS, FABRIC, UDAPL] {
+        for front_end in [VERBS, RDMACM, FABRIC, UDAPL] {
             let library = front_end
                 .find(beside)
                 .expect("cargo builds the library for its tests");
@@ -72,6 +72,7 @@ fn a_process_has_the_library_once() {
     folder.compile("user.so", user, &["-shared", "-fPIC", "-libverbs"]);
     let names = [
         "libibverbs.so.1",
+        "librdmacm.so.1",
         "./librkey-fi.so",
         "./libdaplrkey.so.2",
         "./user.so",

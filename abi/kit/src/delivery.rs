@@ -38,6 +38,14 @@ pub const VERBS: FrontEnd = FrontEnd {
     preload: true,
 };
 
+/// The connection manager.
+pub const RDMACM: FrontEnd = FrontEnd {
+    built: LIBRARY,
+    file: "librdmacm.so.1",
+    links: &["librdmacm.so"],
+    preload: false,
+};
+
 /// Libfabric's provider, under the name that libfabric gives such files.
 pub const FABRIC: FrontEnd = FrontEnd {
     built: LIBRARY,
@@ -72,7 +80,7 @@ const UNLESS_SET: &[(&str, &str)] = &[
 ];
 
 /// All front ends.
-pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC, UDAPL, DAT1];
+pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, RDMACM, FABRIC, UDAPL, DAT1];
 
 /// The directories that may contain the libraries, relative to the `rkey` program's, in search order: cargo's `deps`
 /// directory, which has what it built last; the program's own directory; and the directory of an installed package.

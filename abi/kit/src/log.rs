@@ -19,6 +19,7 @@ pub fn filter(value: &str) -> Option<EnvFilter> {
         word.contains(['=', '[', '{', ']', '}'])
             || word.starts_with("rkey")
             || word.starts_with("ibverbs")
+            || word.starts_with("rdmacm")
             || word.starts_with("daplrkey")
             || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level))
             || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")

@@ -11,6 +11,7 @@
 //! | `process_device` | the device that the front ends of a process share |
 //! | [`config`] | the configuration and the `RKEY_*` variables |
 //! | [`objects`] | completion queues and channels, queue pairs, shared receive queues, regions, windows, shareable memory |
+//! | [`cm`] | the connection manager's messages between the processes of this host, and its thread |
 //! | [`connect`] | listen, accept and connect by address |
 //! | [`peers`] | other devices: how links to and from them are made, and which processes they belong to; [`names`] |
 //! | `reclaim` | how memory is taken back from peers that reach it by themselves; leases |
@@ -27,6 +28,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 
+pub mod cm;
 pub mod config;
 pub mod connect;
 pub mod device;

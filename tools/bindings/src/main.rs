@@ -1,11 +1,12 @@
 //! Generates `src/sys/layouts.rs` and `src/sys/consts.rs` of the C front ends: bindgen reads the installed headers,
 //! [`shape`] gives the result the form that the front ends use, and rustfmt formats it.
 //!
-//! `cargo xtask bindings` runs it. It needs libclang, and the headers of libibverbs, libfabric and uDAPL in the
-//! versions that [`verbs`], [`fabric`] and [`udapl`] name.
+//! `cargo xtask bindings` runs it. It needs libclang, and the headers of libibverbs, libfabric, uDAPL and librdmacm in the
+//! versions that [`verbs`], [`fabric`], [`udapl`] and [`rdmacm`] name.
 
 mod api;
 mod fabric;
+mod rdmacm;
 mod shape;
 mod udapl;
 mod verbs;
@@ -22,7 +23,7 @@ fn main() -> Result<()> {
         .any(|argument| argument == "--check");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut stale = Vec::new();
-    for api in [verbs::api(), fabric::api(), udapl::api()] {
+    for api in [verbs::api(), fabric::api(), udapl::api(), rdmacm::api()] {
         for (path, text) in generate(&api)? {
             let path = root.join(api.folder).join(path);
             let known = std::fs::read_to_string(&path).unwrap_or_default();

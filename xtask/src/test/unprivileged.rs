@@ -23,6 +23,7 @@ const CRATES: &[&str] = &[
     "rkey-conformance",
     "rkey-verbs",
     "rkey-fabric",
+    "rkey-rdmacm",
     "rkey-udapl",
     "rkey-dat1",
     "rkey-all",

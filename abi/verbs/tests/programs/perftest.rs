@@ -4,7 +4,7 @@
 //! (`-a`) have few rounds. Where a program spins on memory instead of a completion queue (`ib_write_lat`), each round
 //! waits until the device's thread gets a processor: milliseconds on a busy machine.
 
-use crate::support::{DEVICE, Port, Stage};
+use crate::support::{DEVICE, Stage};
 
 /// Runs one program with several sets of options; both sides must succeed.
 fn perftest(program: &str, options: &[&str]) {
@@ -136,23 +136,5 @@ fn other_posting_calls() {
     perftest(
         "ib_send_bw",
         &["-n 100 -r 100 --use-srq -q 2", "-n 100 --use_old_post_send"],
-    );
-}
-
-/// The connection manager belongs to another library, which does not support this device: the program reports that and
-/// exits.
-#[test]
-fn a_missing_connection_manager_ends_the_program_cleanly() {
-    let stage = Stage::new("cm");
-    let port = Port::new();
-    let mut command = stage.command("ib_write_bw");
-    command.args(["-R", "-n", "5", "-p", &port.text()]);
-    let mut running = stage.start(command, "server");
-    let status = running.wait().expect("it does not hang");
-    assert_eq!(status.code(), Some(1), "{}", running.text());
-    assert!(
-        running.text().contains("rdma_create_event_channel failed"),
-        "{}",
-        running.text()
     );
 }

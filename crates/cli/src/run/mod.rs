@@ -38,7 +38,7 @@ Examples (put `--` before a program that has options of its own):
   rkey run --explain -- mpiexec -n 4 ./program                               (MPICH with ch4:ofi)
 
 The program and its children get these variables:
-  LD_PRELOAD, LD_LIBRARY_PATH   the library for verbs, libibverbs.so.1
+  LD_PRELOAD, LD_LIBRARY_PATH   the library for verbs and connections, libibverbs.so.1 and librdmacm.so.1
   FI_PROVIDER_PATH              the provider for libfabric, librkey-fi.so
   FI_PROVIDER=rkey,ofi_rxm      unless it is set: libfabric offers only these
   FI_OFI_RXM_SAR_LIMIT=0        unless it is set: ofi_rxm of libfabric 1.17 hangs with matched probes otherwise

@@ -1,5 +1,6 @@
 //! What a manager reports: events for the program, messages for the network, counters for inspection.
 
+use crate::address::ServiceId;
 use crate::connection::{ConnectionId, ListenerId, State};
 use crate::wire::{Ece, MAD, PrivateData, Rej, Rep, Req, SidrRep, SidrReq};
 use core::net::{IpAddr, SocketAddr};
@@ -13,6 +14,9 @@ pub struct Transmit {
     pub to: IpAddr,
     /// The management datagram.
     pub mad: [u8; MAD],
+    /// The connection that sends it and the service that it wants to reach; `None` for an answer that belongs to no
+    /// connection.
+    pub of: Option<(ConnectionId, ServiceId)>,
 }
 
 /// A program on another host, or here, wants a connection.

@@ -4,10 +4,11 @@
 //! agreed on; an answer must also repeat the transaction id. So a stranger who cannot see the messages cannot forge one.
 
 use super::step::Given;
-use super::{Event, Manager, Transmit};
+use super::{Error, Event, Manager, Transmit};
 use crate::address::{is_queue_pair, is_unicast};
 use crate::connection::state::Input;
 use crate::connection::{ConnectionId, State};
+use crate::ids::IdSpace;
 use crate::time::Nanos;
 use crate::wire::{
     About, Drep, Dreq, Ece, Mad, Message, Mra, PrivateData, Rej, RejectReason, Rep, Rtu, SidrRep,
@@ -56,6 +57,7 @@ impl Manager {
             from: at.to,
             to: at.from,
             mad: Mad::new(at.tid, message).encode(),
+            of: None,
         });
     }
 
@@ -223,6 +225,53 @@ impl Manager {
             Some(id) => self.step_message(at.now, id, Input::Drep, Given::Nothing),
             None => self.ignore(),
         }
+    }
+
+    /// The host knows that the peer of a connection is gone: its process has ended. What follows is what a message of the
+    /// peer would cause: the end of an established connection, the refusal of one that is being made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`].
+    pub fn peer_is_gone(&mut self, now: Nanos, id: ConnectionId) -> Result<(), Error> {
+        let it = self.connections.get(&id).ok_or(Error::Unknown)?;
+        let (input, given) = match it.state {
+            State::Established => (Input::Dreq, Given::Nothing),
+            State::DreqSent => (Input::Drep, Given::Nothing),
+            State::SidrSent => (Input::Expire, Given::Nothing),
+            State::ReqSent
+            | State::ReqDelayed
+            | State::RepReceived
+            | State::ReqReceived
+            | State::RepSent
+            | State::RepDelayed => {
+                let about = About::Other;
+                let rej = Rej::bare(
+                    it.remote_id.unwrap_or(0),
+                    it.local_id,
+                    about,
+                    RejectReason::CONSUMER,
+                );
+                let event = Event::Rejected {
+                    connection: id,
+                    rej: Box::new(rej),
+                    options: 0,
+                };
+                (Input::Rej, Given::Event(event))
+            }
+            _ => return Ok(()),
+        };
+        self.step(now, id, input, given)
+    }
+
+    /// The connections whose peers have communication ids of this space: on a host where several managers share an
+    /// address, those of one peer.
+    #[must_use]
+    pub fn connections_to(&self, peers: IdSpace) -> Vec<ConnectionId> {
+        let all = self.connections.iter();
+        all.filter(|(_, it)| it.remote_id.is_some_and(|id| peers.contains(id)))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     fn on_sidr_rep(&mut self, at: &Arrival, rep: &SidrRep) {

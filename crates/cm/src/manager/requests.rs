@@ -6,7 +6,7 @@ use super::step::Given;
 use super::{ConnectRequest, DatagramRequest, Event, Kind, Manager};
 use crate::address::{Gid, Guid};
 use crate::connection::state::Input;
-use crate::connection::{Connection, ConnectionId, ListenerId};
+use crate::connection::{Connection, ConnectionId, ListenerId, State};
 use crate::time::{nanos, time_wait};
 use crate::wire::{
     About, IpHeader, Message, PrivateData, Rej, RejectReason, Req, SidrRep, SidrReq, SidrStatus,
@@ -95,6 +95,8 @@ impl Manager {
     /// peer's GUID and the number of its queue pair can send such a message, so here the earlier connection stays as it is.
     pub(super) fn is_taken(&self, at: &Arrival, guid: Guid, id: u32, qpn: u32) -> bool {
         let by_qpn = self.tables.by_queue_pair(at.from, guid, qpn);
+        // A refused peer may ask again with the same queue pair.
+        let by_qpn = by_qpn.filter(|id| self.state(*id) != Some(State::Refused));
         by_qpn.is_some() || self.tables.by_remote(at.from, guid, id).is_some()
     }
 

@@ -172,11 +172,11 @@ impl Manager {
         if keeps && (!ends || send == Send::Dreq) {
             it.kept = Some(Box::new(bytes));
         }
-        let (from, to) = (it.local, it.peer);
         self.outgoing.push_back(Transmit {
-            from,
-            to,
+            from: it.local,
+            to: it.peer,
             mad: bytes,
+            of: Some((id, it.service)),
         });
     }
 

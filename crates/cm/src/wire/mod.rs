@@ -17,6 +17,7 @@ mod sidr;
 #[cfg(test)]
 mod tests;
 
+use crate::address::ServiceId;
 use bytes::{BODY, Reader, Writer};
 
 pub use data::{PrivateData, TooLong};
@@ -60,7 +61,33 @@ pub enum Message {
     SidrRep(SidrRep),
 }
 
+/// Where a host on which several managers share an address has to bring a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressee {
+    /// To the manager that listens for a service.
+    Service(ServiceId),
+    /// To the manager that issued a communication id: see [`IdSpace`](crate::ids::IdSpace).
+    Communication(u32),
+}
+
 impl Message {
+    /// Which of several managers behind an address it is meant for. A REJ of a side that has had no answer yet names no
+    /// communication id: its addressee is [`Addressee::Communication`] of 0, and it has to follow the REQ.
+    #[must_use]
+    pub const fn addressee(&self) -> Addressee {
+        match self {
+            Self::Req(it) => Addressee::Service(it.service),
+            Self::SidrReq(it) => Addressee::Service(it.service),
+            Self::Mra(it) => Addressee::Communication(it.remote),
+            Self::Rej(it) => Addressee::Communication(it.remote),
+            Self::Rep(it) => Addressee::Communication(it.remote),
+            Self::Rtu(it) => Addressee::Communication(it.remote),
+            Self::Dreq(it) => Addressee::Communication(it.remote),
+            Self::Drep(it) => Addressee::Communication(it.remote),
+            Self::SidrRep(it) => Addressee::Communication(it.request),
+        }
+    }
+
     /// Its attribute id.
     const fn attribute(&self) -> u16 {
         match self {

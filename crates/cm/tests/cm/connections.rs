@@ -104,6 +104,22 @@ fn a_refusal_brings_its_reason_and_data() {
 }
 
 #[test]
+fn a_refused_peer_may_ask_again_with_the_same_queue_pair() {
+    let mut world = World::new();
+    world.listen(B, 1);
+    world.hosts[B].policy = Policy::Reject;
+    let request = world.request(A, b"");
+    for _ in 0..3 {
+        let now = world.now;
+        world.hosts[A].manager.connect(now, &request).unwrap();
+        world.run(0);
+        assert_eq!(reason(last(&world, A)), RejectReason::CONSUMER);
+    }
+    world.run_to_the_end();
+    assert_eq!(world.hosts[B].manager.remembered(), 1, "the listener");
+}
+
+#[test]
 fn a_lost_refusal_is_repeated_and_is_no_second_request() {
     let mut world = World::new();
     world.listen(B, 1);

@@ -4,5 +4,6 @@ mod churn;
 mod connections;
 mod datagrams;
 mod forgeries;
+mod hosts;
 mod loss;
 mod world;

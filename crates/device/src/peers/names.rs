@@ -70,6 +70,18 @@ pub fn listen_name(scope: Scope, address: SocketAddr) -> String {
     format!("rkey/1/{scope}/listen/{address}")
 }
 
+/// The abstract name (without the leading zero byte) of a block of the connection manager's communication ids.
+#[must_use]
+pub fn cm_name(scope: Scope, block: u16) -> String {
+    format!("rkey/1/{scope}/cm/{block:04x}")
+}
+
+/// The abstract name (without the leading zero byte) of a port of the connection manager, by its service id.
+#[must_use]
+pub fn cm_port_name(scope: Scope, service: u64) -> String {
+    format!("rkey/1/{scope}/cm/port/{service:016x}")
+}
+
 /// The abstract name (without the leading zero byte) with which the device that owns a block advertises members of a
 /// group.
 #[must_use]

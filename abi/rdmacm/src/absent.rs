@@ -1,0 +1,18 @@
+//! Calls that this library does not support yet: rsockets, multicast, and those of later versions. They fail with `ENOSYS`,
+//! and the first one says so in the log.
+
+use rkey_kit::Errno;
+use std::sync::Once;
+
+/// Returns -1, with `errno` set to `ENOSYS`, to a call that returns a number of any size.
+pub extern "C" fn call() -> isize {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        rkey_kit::log::start();
+        tracing::warn!(
+            "this librdmacm.so.1 does not support rsockets, multicast groups, and the calls of versions after 44 yet: they fail with ENOSYS"
+        );
+    });
+    Errno::NOSYS.set();
+    -1
+}

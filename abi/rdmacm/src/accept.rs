@@ -1,0 +1,144 @@
+//! The passive side: `rdma_accept` and `rdma_reject`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::address::private_data;
+use crate::connect::{Wish, read_wish, to_field};
+use crate::event::complete;
+use crate::front::{entry, errno, with};
+use crate::hub::{Hub, IdKey, Phase};
+use crate::id::IdObject;
+use crate::qp::make_ready;
+use crate::sys::*;
+use crate::verbs::{self, READS_MAX};
+use rkey_cm::manager::{Accept, DatagramAnswer};
+use rkey_cm::wire::{RejectReason, SidrStatus};
+use rkey_device::cm::Parts;
+use rkey_kit::object::find;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::{c_int, c_void};
+
+/// Notes what the program wishes for its queue pair, before that is made ready.
+fn prepare(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errno> {
+    let own = entry(parts.handler, key)?;
+    if own.phase != Phase::Requested {
+        return Err(Errno::INVAL);
+    }
+    let depth = |told: Option<u8>, asked: u8| match told {
+        Some(count) if count != MAX_RESP_RES => count,
+        _ => asked.min(READS_MAX),
+    };
+    let told = wish.param;
+    own.responder_resources = depth(
+        told.map(|it| it.responder_resources),
+        own.responder_resources,
+    );
+    own.initiator_depth = depth(told.map(|it| it.initiator_depth), own.initiator_depth);
+    Ok(())
+}
+
+fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errno> {
+    let now = parts.now;
+    let own = entry(parts.handler, key)?;
+    let connection = own.connection.ok_or(Errno::INVAL)?;
+    if own.phase != Phase::Requested {
+        return Err(Errno::INVAL);
+    }
+    // From here on, events of the connection are for the program.
+    own.phase = Phase::Connected;
+    let answered = if own.is_datagram() {
+        let answer = DatagramAnswer {
+            qpn: wish.number().0,
+            qkey: UDP_QKEY,
+            data: wish.data()?,
+        };
+        parts.manager.accept_datagram(now, connection, &answer)
+    } else {
+        let with = Accept {
+            queue_pair: wish.queue_pair(own),
+            ece: own.ece,
+            data: wish.data()?,
+        };
+        parts.manager.accept(now, connection, &with)
+    };
+    answered.map_err(errno)
+}
+
+unsafe fn accept_request(object: &IdObject, param: *mut ConnParam) -> Result<(), Errno> {
+    let key = object.key;
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let wish = read_wish(object, param)?;
+        let is_datagram = with(|parts| Ok(entry(parts.handler, key)?.is_datagram()))?;
+        let accepted = with(|parts| prepare(parts, key, &wish))
+            .and_then(|()| match is_datagram || object.qp().is_null() {
+                true => Ok(()),
+                false => make_ready(object),
+            })
+            .and_then(|()| with(|parts| answer(parts, key, &wish)));
+        accepted.inspect_err(|_| verbs::fail_qp(object.qp()))?;
+        match is_datagram {
+            true => Ok(()),
+            false => complete(object),
+        }
+    }
+}
+
+/// `rdma_accept`.
+///
+/// # Safety
+/// `param` is null or valid; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    fence_or_minus_one(|| unsafe { accept_request(find(id)?, param) }.map(|()| 0))
+}
+
+fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result<(), Errno> {
+    with(|parts| {
+        let now = parts.now;
+        let own = entry(parts.handler, key)?;
+        let connection = own.connection.ok_or(Errno::INVAL)?;
+        // The active side may refuse a response that the program has fetched.
+        if !matches!(own.phase, Phase::Requested | Phase::Connecting) {
+            return Err(Errno::INVAL);
+        }
+        let refused = if own.is_datagram() {
+            let (status, data) = (SidrStatus::REJECT, to_field(data)?);
+            parts.manager.reject_datagram(now, connection, status, data)
+        } else {
+            let data = to_field(data)?;
+            parts.manager.reject(now, connection, reason, data, options)
+        };
+        refused.map_err(errno)?;
+        entry(parts.handler, key)?.phase = Phase::Ended;
+        Ok(())
+    })
+}
+
+/// `rdma_reject`.
+///
+/// # Safety
+/// If it is not null, `data` has `len` bytes; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)?) };
+        refuse(object.key, RejectReason::CONSUMER, &data, 0)?;
+        Ok(0)
+    })
+}
+
+/// `rdma_reject_ece`.
+///
+/// # Safety
+/// If it is not null, `data` has `len` bytes; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn reject_ece(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)?) };
+        let ece = with(|parts| Ok(entry(parts.handler, object.key)?.ece))?;
+        refuse(object.key, RejectReason::VENDOR, &data, ece.options)?;
+        Ok(0)
+    })
+}

@@ -1,0 +1,202 @@
+//! `rdma_getaddrinfo` and `rdma_freeaddrinfo`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions, and structures that C code frees.
+
+use crate::address;
+use crate::ids::qp_type_of;
+use crate::sys::*;
+use ibverbs::sys::QPT_UD;
+use parking_lot::Mutex;
+use rkey_kit::{Errno, fence};
+use std::collections::BTreeSet;
+use std::ffi::{c_char, c_int};
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+
+/// A result, with what it points to.
+#[repr(C)]
+struct Found {
+    c: Addrinfo,
+    source: libc::sockaddr_storage,
+    destination: libc::sockaddr_storage,
+}
+
+/// Results that programs have and have not freed.
+static RESULTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+/// An error of `getaddrinfo(3)`, or of the system.
+enum Failed {
+    Lookup(c_int),
+    System(Errno),
+}
+
+impl From<Errno> for Failed {
+    fn from(error: Errno) -> Self {
+        Self::System(error)
+    }
+}
+
+/// What a program asks for.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    flags: c_int,
+    family: c_int,
+    qp_type: c_int,
+    space: c_int,
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+}
+
+unsafe fn wanted(hints: *const Addrinfo) -> Result<Wanted, Errno> {
+    // SAFETY: null or valid, as the caller promises.
+    let Some(hints) = (unsafe { hints.as_ref() }) else {
+        return Ok(Wanted::default());
+    };
+    let address = |at: *mut libc::sockaddr, len: libc::socklen_t| match len {
+        0 => Ok(None),
+        // SAFETY: guaranteed by the caller.
+        _ => unsafe { address::read_or_null(at) },
+    };
+    Ok(Wanted {
+        flags: hints.ai_flags,
+        family: hints.ai_family,
+        qp_type: hints.ai_qp_type,
+        space: hints.ai_port_space,
+        source: address(hints.ai_src_addr, hints.ai_src_len)?,
+        destination: address(hints.ai_dst_addr, hints.ai_dst_len)?,
+    })
+}
+
+/// Looks a name up as `getaddrinfo(3)` does. The first result counts.
+unsafe fn look_up(
+    node: *const c_char,
+    service: *const c_char,
+    wanted: &Wanted,
+) -> Result<(SocketAddr, c_int), Failed> {
+    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
+    let flag = |ours, theirs| if wanted.flags & ours != 0 { theirs } else { 0 };
+    hints.ai_flags =
+        flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
+    hints.ai_family = wanted.family;
+    hints.ai_socktype = match (wanted.qp_type, wanted.space) {
+        (_, PS_UDP | PS_IPOIB) => libc::SOCK_DGRAM,
+        (qp_type, 0) if qp_type == QPT_UD as c_int => libc::SOCK_DGRAM,
+        _ => libc::SOCK_STREAM,
+    };
+    let mut list = null_mut();
+    // SAFETY: strings of the caller, and our own hints and result.
+    let code = unsafe { libc::getaddrinfo(node, service, &raw const hints, &raw mut list) };
+    if code != 0 {
+        return Err(Failed::Lookup(code));
+    }
+    // SAFETY: a list of at least one element, which is freed once and not used afterwards.
+    unsafe {
+        let found = address::read((*list).ai_addr);
+        let family = (*list).ai_family;
+        libc::freeaddrinfo(list);
+        Ok((found?, family))
+    }
+}
+
+/// The port space and the type of queue pair that follow from what a program asks for.
+fn kinds(wanted: &Wanted) -> Result<(c_int, c_int), Errno> {
+    match (wanted.space, wanted.qp_type) {
+        (0, 0) => Ok((PS_TCP as c_int, qp_type_of(PS_TCP)? as c_int)),
+        (0, qp_type) if qp_type == QPT_UD as c_int => Ok((PS_UDP as c_int, qp_type)),
+        (0, qp_type) => Ok((PS_TCP as c_int, qp_type)),
+        (space, 0) => Ok((space, qp_type_of(space as rdma_port_space)? as c_int)),
+        kinds => Ok(kinds),
+    }
+}
+
+unsafe fn find_info(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const Addrinfo,
+) -> Result<*mut Addrinfo, Failed> {
+    if node.is_null() && service.is_null() && hints.is_null() {
+        return Err(Errno::INVAL.into());
+    }
+    // SAFETY: guaranteed by the caller.
+    let wanted = unsafe { wanted(hints) }?;
+    let (mut source, mut destination) = (wanted.source, wanted.destination);
+    let mut family = wanted.family;
+    if !node.is_null() || !service.is_null() {
+        // SAFETY: guaranteed by the caller.
+        let (found, of) = unsafe { look_up(node, service, &wanted) }?;
+        family = of;
+        match wanted.flags & RAI_PASSIVE {
+            0 => destination = Some(found),
+            _ => source = Some(found),
+        }
+    }
+    let (space, qp_type) = kinds(&wanted)?;
+    // SAFETY: all fields are numbers, pointers or addresses, for which zeros are values.
+    let mut result: Box<Found> = Box::new(unsafe { std::mem::zeroed() });
+    result.c.ai_flags = wanted.flags;
+    result.c.ai_family = family;
+    result.c.ai_qp_type = qp_type;
+    result.c.ai_port_space = space;
+    let result = Box::into_raw(result);
+    // SAFETY: just made; the addresses are part of it, so they live as long.
+    unsafe {
+        if let Some(source) = source {
+            (*result).source = address::storage(source);
+            (*result).c.ai_src_addr = (&raw mut (*result).source).cast();
+            (*result).c.ai_src_len = address::length(source) as libc::socklen_t;
+        }
+        if let Some(destination) = destination {
+            (*result).destination = address::storage(destination);
+            (*result).c.ai_dst_addr = (&raw mut (*result).destination).cast();
+            (*result).c.ai_dst_len = address::length(destination) as libc::socklen_t;
+        }
+    }
+    RESULTS.lock().insert(result.expose_provenance());
+    Ok(result.cast())
+}
+
+/// `rdma_getaddrinfo`: the number of `getaddrinfo(3)` if the lookup fails, otherwise -1 and `errno`.
+///
+/// # Safety
+/// The strings and hints are null or valid; `result` is null or room for a pointer.
+pub unsafe extern "C" fn getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const Addrinfo,
+    result: *mut *mut Addrinfo,
+) -> c_int {
+    let found = rkey_kit::caught(|| {
+        if result.is_null() {
+            return Err(Errno::INVAL.into());
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            *result = find_info(node, service, hints)?;
+        }
+        Ok(())
+    });
+    match found.unwrap_or(Err(Failed::System(Errno::IO))) {
+        Ok(()) => 0,
+        Err(Failed::Lookup(code)) => code,
+        Err(Failed::System(error)) => {
+            error.set();
+            -1
+        }
+    }
+}
+
+/// `rdma_freeaddrinfo`.
+///
+/// # Safety
+/// Nothing uses the result afterwards.
+pub unsafe extern "C" fn freeaddrinfo(result: *mut Addrinfo) {
+    fence(|| {
+        if RESULTS.lock().remove(&result.addr()) {
+            // SAFETY: `find_info` made it from a box, and it has left the registry.
+            drop(unsafe { Box::from_raw(result.cast::<Found>()) });
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,152 @@
+//! `rdma_bind_addr` and `rdma_listen`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::address::{self, is_any, is_ours};
+use crate::front::{entry, errno, with};
+use crate::hub::{Entry, Phase};
+use crate::id::IdObject;
+use crate::ports::{self, leaves_device_open};
+use crate::sys::*;
+use crate::verbs;
+use ibverbs::sys::{QPT_RC, QPT_UC};
+use rkey_cm::address::ServiceId;
+use rkey_cm::manager::{Kind, ListenOn};
+use rkey_cm::wire::Transport;
+use rkey_kit::object::find;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The number of the device's only port.
+pub const PORT: u8 = 1;
+/// The longest backlog, and that of programs that name none.
+const BACKLOG_MAX: c_int = 1024;
+
+/// Makes the device known to a program.
+///
+/// # Errors
+/// The device cannot be opened.
+pub fn attach_device(object: &IdObject) -> Result<(), Errno> {
+    let (context, pd) = verbs::device()?;
+    object.set_verbs(context);
+    object.set_port_num(PORT);
+    if object.pd().is_null() {
+        object.set_pd(pd);
+    }
+    Ok(())
+}
+
+/// Gives an identifier an address.
+///
+/// # Errors
+/// `EINVAL`: it has one. `EADDRNOTAVAIL`: it is not one of this host. Those of [`ports::bind`].
+pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
+    if !is_any(address.ip()) && !is_ours(address.ip()) {
+        tracing::info!("{} is not an address of this host", address.ip());
+        return Err(Errno::from_raw(libc::EADDRNOTAVAIL));
+    }
+    let key = object.key;
+    let bound = with(|parts| {
+        let own = entry(parts.handler, key)?;
+        if own.phase != Phase::Idle {
+            return Err(Errno::INVAL);
+        }
+        if own.space == PS_IPOIB {
+            tracing::info!("the port space RDMA_PS_IPOIB exists on InfiniBand only");
+            return Err(Errno::NODEV);
+        }
+        let bound = ports::bind(parts, key, address)?;
+        entry(parts.handler, key)?.phase = Phase::Bound;
+        Ok(bound)
+    })?;
+    object.set_source(bound);
+    if !leaves_device_open(bound.ip()) {
+        attach_device(object)?;
+    }
+    Ok(())
+}
+
+/// The addresses at which an identifier listens.
+fn listen_on(entry: &Entry, local: SocketAddr) -> ListenOn {
+    match local.ip() {
+        ip if !is_any(ip) => ListenOn::Address(ip.to_canonical()),
+        ip if ip.is_ipv4() => ListenOn::AnyV4,
+        _ if entry.options.one_family => ListenOn::AnyV6,
+        _ => ListenOn::Any,
+    }
+}
+
+/// What an identifier's listener offers.
+///
+/// # Errors
+/// `EOPNOTSUPP`: a type of queue pair that this library does not connect.
+fn kind(entry: &Entry) -> Result<Kind, Errno> {
+    match entry.qp_type {
+        _ if entry.is_datagram() => Ok(Kind::Datagram),
+        QPT_RC => Ok(Kind::Connected(Transport::Rc)),
+        QPT_UC => Ok(Kind::Connected(Transport::Uc)),
+        _ => {
+            tracing::warn!("listening for extended reliable connections is not supported yet");
+            Err(Errno::OPNOTSUPP)
+        }
+    }
+}
+
+/// Makes an identifier listen; one without an address gets a free port on all.
+///
+/// # Errors
+/// `EINVAL`: it is in use. `EADDRINUSE`: another one listens there.
+pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
+    let key = object.key;
+    let phase = with(|parts| Ok(entry(parts.handler, key)?.phase))?;
+    if phase == Phase::Idle {
+        bind(object, (Ipv4Addr::UNSPECIFIED, 0).into())?;
+    }
+    let backlog = match backlog {
+        1..=BACKLOG_MAX => backlog,
+        _ => BACKLOG_MAX,
+    };
+    with(|parts| {
+        let own = entry(parts.handler, key)?;
+        let (Phase::Bound, Some(local)) = (own.phase, own.local) else {
+            return Err(Errno::INVAL);
+        };
+        let (on, kind) = (listen_on(own, local), kind(own)?);
+        let service = ServiceId::new(own.port_space(), local.port());
+        let made = parts.manager.listen(on, service, kind, backlog as usize);
+        let listener = made.map_err(errno)?;
+        if let Err(error) = parts.open(service) {
+            let now = parts.now;
+            parts.manager.unlisten(now, listener).map_err(errno)?;
+            tracing::error!("cannot listen at port {}: {error}", local.port());
+            return Err(Errno::from(&error));
+        }
+        entry(parts.handler, key)?.phase = Phase::Listening;
+        parts.handler.set_listener(key, listener);
+        Ok(())
+    })
+}
+
+/// `rdma_bind_addr`.
+///
+/// # Safety
+/// `addr` is null or an address; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn bind_addr(id: *mut CmId, addr: *mut libc::sockaddr) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        let (object, address) = unsafe { (find::<IdObject>(id)?, address::read(addr)?) };
+        bind(object, address)?;
+        Ok(0)
+    })
+}
+
+/// `rdma_listen`.
+///
+/// # Safety
+/// Nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn listen(id: *mut CmId, backlog: c_int) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    fence_or_minus_one(|| listen_at(unsafe { find(id)? }, backlog).map(|()| 0))
+}

@@ -1,0 +1,300 @@
+//! The active side: `rdma_connect`, `rdma_establish`; and `rdma_disconnect`, `rdma_notify` of both.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::address::private_data;
+use crate::event::complete;
+use crate::front::{entry, errno, with};
+use crate::hub::{Entry, Hub, IdKey, Phase};
+use crate::id::IdObject;
+use crate::sys::*;
+use crate::verbs::{self, READS_MAX};
+use ibverbs::sys::QPT_UC;
+use rkey_cm::State;
+use rkey_cm::manager::{self, QueuePair, Resolve};
+use rkey_cm::wire::{PrivateData, Transport};
+use rkey_device::cm::{Parts, random};
+use rkey_kit::object::find;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::c_int;
+
+/// `EISCONN`.
+const ISCONN: Errno = Errno::from_raw(libc::EISCONN);
+/// The retry counts of programs that name none.
+const RETRIES: u8 = 7;
+/// `IBV_EVENT_COMM_EST`.
+const COMM_EST: c_int = ibverbs::sys::EVENT_COMM_EST;
+
+/// What a program passes to `rdma_connect` or `rdma_accept`, and what follows from its queue pair.
+pub struct Wish {
+    /// Its queue pair: the number, and whether it has a shared receive queue.
+    pub qp: Option<(u32, bool)>,
+    /// The parameters, if there are any.
+    pub param: Option<ConnParam>,
+    /// Its private data.
+    pub data: Vec<u8>,
+}
+
+/// Reads what a program passes.
+///
+/// # Errors
+/// `EINVAL`: the identifier has no device; a queue pair that is none; for a connected port space neither a queue pair nor
+/// parameters, or more reads than the device can do.
+///
+/// # Safety
+/// `param` is null or valid; nothing destroys the identifier meanwhile.
+pub unsafe fn read_wish(object: &IdObject, param: *mut ConnParam) -> Result<Wish, Errno> {
+    if object.verbs().is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: guaranteed by the caller.
+    let (param, qp) = unsafe {
+        let param = param.cast_const();
+        let param = (!param.is_null()).then(|| param.read_unaligned());
+        let qp = object.qp();
+        let qp = (!qp.is_null()).then(|| verbs::qp_number(qp)).transpose()?;
+        (param, qp)
+    };
+    let is_datagram = crate::front::with_entry(object.key, |own| Ok(own.is_datagram()))?;
+    if !is_datagram && qp.is_none() && param.is_none() {
+        return Err(Errno::INVAL);
+    }
+    if let Some(param) = param.filter(|_| !is_datagram) {
+        let fits = |count: u8| count == MAX_RESP_RES || count <= READS_MAX;
+        if !fits(param.responder_resources) || !fits(param.initiator_depth) {
+            tracing::info!(
+                "responder_resources {} or initiator_depth {} is more than the {READS_MAX} of the device",
+                param.responder_resources,
+                param.initiator_depth
+            );
+            return Err(Errno::INVAL);
+        }
+    }
+    let data = match param {
+        // SAFETY: guaranteed by the caller.
+        Some(param) => unsafe { private_data(param.private_data, param.private_data_len) }?,
+        None => Vec::new(),
+    };
+    Ok(Wish { qp, param, data })
+}
+
+impl Wish {
+    /// The number of the queue pair, and whether it has a shared receive queue; those of the parameters for one that the
+    /// program made itself.
+    #[must_use]
+    pub fn number(&self) -> (u32, bool) {
+        let told = || self.param.map_or((0, false), |it| (it.qp_num, it.srq != 0));
+        self.qp.unwrap_or_else(told)
+    }
+
+    /// The queue pair for the peer.
+    #[must_use]
+    pub fn queue_pair(&self, own: &Entry) -> QueuePair {
+        let (qpn, srq) = self.number();
+        QueuePair {
+            qpn,
+            starting_psn: own.starting_psn,
+            responder_resources: own.responder_resources,
+            initiator_depth: own.initiator_depth,
+            retry_count: self.param.map_or(RETRIES, |it| it.retry_count.min(7)),
+            rnr_retry: self.param.map_or(RETRIES, |it| it.rnr_retry_count.min(7)),
+            srq,
+            flow_control: self.param.is_some_and(|it| it.flow_control != 0),
+        }
+    }
+
+    /// Private data for a message.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is too long.
+    pub fn data<const N: usize>(&self) -> Result<PrivateData<N>, Errno> {
+        to_field(&self.data)
+    }
+}
+
+/// Private data for a message.
+///
+/// # Errors
+/// `EINVAL`: it is too long.
+pub fn to_field<const N: usize>(data: &[u8]) -> Result<PrivateData<N>, Errno> {
+    PrivateData::new(data).map_err(|error| {
+        tracing::info!("{error}");
+        Errno::INVAL
+    })
+}
+
+/// A PSN to begin with.
+///
+/// # Errors
+/// No random number is available.
+pub fn new_psn() -> Result<u32, Errno> {
+    let psn = random().map_err(|error| Errno::from(&error))?;
+    Ok(psn & 0xff_ffff)
+}
+
+fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errno> {
+    let (now, starting_psn) = (parts.now, new_psn()?);
+    let own = entry(parts.handler, key)?;
+    let (Phase::RouteResolved, Some(from), Some(to)) = (own.phase, own.local, own.peer) else {
+        return Err(Errno::INVAL);
+    };
+    let space = own.port_space();
+    let made = if own.is_datagram() {
+        let data = wish.data()?;
+        let resolve = Resolve {
+            from,
+            to,
+            space,
+            data,
+        };
+        parts.manager.resolve_datagram(now, &resolve)
+    } else {
+        let depth = |told: Option<u8>| match told {
+            Some(count) if count != MAX_RESP_RES => count,
+            _ => READS_MAX,
+        };
+        own.responder_resources = depth(wish.param.map(|it| it.responder_resources));
+        own.initiator_depth = depth(wish.param.map(|it| it.initiator_depth));
+        own.starting_psn = starting_psn;
+        let connect = manager::Connect {
+            from,
+            to,
+            space,
+            transport: match own.qp_type {
+                QPT_UC => Transport::Uc,
+                _ => Transport::Rc,
+            },
+            queue_pair: wish.queue_pair(own),
+            path: own.path,
+            ece: own.ece,
+            data: wish.data()?,
+        };
+        own.rnr_retry = connect.queue_pair.rnr_retry;
+        parts.manager.connect(now, &connect)
+    };
+    let connection = made.map_err(errno)?;
+    entry(parts.handler, key)?.phase = Phase::Connecting;
+    parts.handler.set_connection(key, connection);
+    Ok(())
+}
+
+/// `rdma_connect`.
+///
+/// # Safety
+/// `param` is null or valid; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let object = find::<IdObject>(id)?;
+            let mut wish = read_wish(object, param)?;
+            let prepared = object.connect_data.lock().clone();
+            if !prepared.is_empty() {
+                wish.data = prepared;
+            }
+            with(|parts| begin(parts, object.key, &wish))?;
+            object.connect_data.lock().clear();
+            complete(object)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Tells the peer that our queue pair is ready.
+///
+/// # Errors
+/// `EINVAL`: there is no response, or the connection has ended.
+pub fn establish_now(key: IdKey) -> Result<(), Errno> {
+    with(|parts| {
+        let now = parts.now;
+        let own = entry(parts.handler, key)?;
+        let connection = own.connection.ok_or(Errno::INVAL)?;
+        parts.manager.establish(now, connection).map_err(errno)?;
+        entry(parts.handler, key)?.phase = Phase::Connected;
+        Ok(())
+    })
+}
+
+/// `rdma_establish`.
+///
+/// # Safety
+/// Nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn establish(id: *mut CmId) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        let object = unsafe { find::<IdObject>(id)? };
+        if !object.qp().is_null() {
+            return Err(Errno::INVAL);
+        }
+        establish_now(object.key)?;
+        Ok(0)
+    })
+}
+
+/// Ends a connection. Returns whether an event follows.
+fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
+    let now = parts.now;
+    let own = entry(parts.handler, key)?;
+    let connection = own.connection.ok_or(Errno::INVAL)?;
+    if own.is_datagram() {
+        return Ok(false);
+    }
+    let state = parts.manager.state(connection);
+    let ends = matches!(
+        state,
+        Some(State::Established | State::DreqSent | State::DreqReceived)
+    );
+    // In other states there is nothing to end, or its end is under way.
+    let _ = parts.manager.disconnect(now, connection);
+    Ok(ends)
+}
+
+/// `rdma_disconnect`.
+///
+/// # Safety
+/// Nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let object = find::<IdObject>(id)?;
+            let key = object.key;
+            if object.verbs().is_null() {
+                return Err(Errno::INVAL);
+            }
+            with(|parts| entry(parts.handler, key)?.connection.ok_or(Errno::INVAL))?;
+            verbs::fail_qp(object.qp());
+            let has_event = with(|parts| end(parts, key))?;
+            if has_event {
+                complete(object)?;
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// `rdma_notify`: a queue pair has received data before its connection was established.
+///
+/// # Safety
+/// Nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn notify(id: *mut CmId, event: c_int) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        let object = unsafe { find::<IdObject>(id)? };
+        if event != COMM_EST {
+            return Err(Errno::INVAL);
+        }
+        with(|parts| {
+            let now = parts.now;
+            let connection = entry(parts.handler, object.key)?.connection;
+            let connection = connection.ok_or(Errno::INVAL)?;
+            if parts.manager.state(connection) == Some(State::Established) {
+                return Err(ISCONN);
+            }
+            let told = parts.manager.communication_established(now, connection);
+            told.map_err(errno)
+        })?;
+        Ok(0)
+    })
+}

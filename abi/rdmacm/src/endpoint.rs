@@ -1,0 +1,161 @@
+//! `rdma_create_ep`, `rdma_destroy_ep`, `rdma_get_request`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::address;
+use crate::bind::bind;
+use crate::event::{complete, fetch_from, id_of, kind, release_event};
+use crate::id::{IdObject, QpInit};
+use crate::ids;
+use crate::qp;
+use crate::resolve::{find_route, resolve};
+use crate::sys::*;
+use rkey_kit::argument::{input, store};
+use rkey_kit::object::find;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::c_int;
+
+/// How long an address or a path may take to resolve; more than 0.
+const TIMEOUT_MS: c_int = 2000;
+
+/// Does what the flags of an address ask for with a new identifier.
+unsafe fn prepare(
+    object: &IdObject,
+    info: &Addrinfo,
+    pd: *mut Pd,
+    qp_init: *mut QpInitAttr,
+) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if info.ai_flags & RAI_PASSIVE != 0 {
+            bind(object, address::read(info.ai_src_addr)?)?;
+            if !pd.is_null() {
+                object.set_pd(pd);
+            }
+            if !qp_init.is_null() {
+                let mut attr = *input(qp_init.cast_const())?;
+                attr.qp_type = info.ai_qp_type as ibv_qp_type;
+                *object.qp_init.lock() = Some(QpInit(attr));
+            }
+            return Ok(());
+        }
+        let source = address::read_or_null(info.ai_src_addr)?;
+        resolve(object, source, address::read(info.ai_dst_addr)?)?;
+        complete(object)?;
+        find_route(object, TIMEOUT_MS)?;
+        complete(object)?;
+        if !qp_init.is_null() {
+            let mut attr = *input(qp_init.cast_const())?;
+            attr.qp_type = info.ai_qp_type as ibv_qp_type;
+            qp::create_plain(object, pd, &mut attr)?;
+            store(qp_init, attr)?;
+        }
+        if info.ai_connect_len > 0 {
+            let len = u8::try_from(info.ai_connect_len).map_err(|_| Errno::INVAL)?;
+            *object.connect_data.lock() = address::private_data(info.ai_connect, len)?;
+        }
+    }
+    Ok(())
+}
+
+/// `rdma_create_ep`.
+///
+/// # Safety
+/// `id` is null or room for a pointer; the others are null or valid.
+pub unsafe extern "C" fn create_ep(
+    id: *mut *mut CmId,
+    info: *mut Addrinfo,
+    pd: *mut Pd,
+    qp_init: *mut QpInitAttr,
+) -> c_int {
+    fence_or_minus_one(|| {
+        if id.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let info = input(info.cast_const())?;
+            let space = info.ai_port_space as rdma_port_space;
+            ids::qp_type_of(space)?;
+            let qp_type = info.ai_qp_type as ibv_qp_type;
+            let handle = ids::create(std::ptr::null_mut(), std::ptr::null_mut(), space, qp_type)?;
+            let prepared = prepare(find(handle)?, info, pd, qp_init);
+            prepared.inspect_err(|_| {
+                let _ = ids::destroy(handle);
+            })?;
+            store(id, handle)?;
+        }
+        Ok(0)
+    })
+}
+
+/// `rdma_destroy_ep`.
+///
+/// # Safety
+/// Nothing uses it afterwards.
+pub unsafe extern "C" fn destroy_ep(id: *mut CmId) {
+    rkey_kit::fence(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let object = find::<IdObject>(id)?;
+            if !object.qp().is_null() {
+                qp::destroy(object);
+            }
+            if !object.srq().is_null() {
+                crate::verbs::destroy_srq(object.srq());
+                object.set_srq(std::ptr::null_mut());
+            }
+            ids::destroy(id)
+        }
+    });
+}
+
+unsafe fn next_request(listener: &IdObject) -> Result<*mut CmId, Errno> {
+    if !listener.is_sync() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        release_event(listener);
+        let event = fetch_from(listener.channel())?;
+        let checked = match kind(event)? {
+            (CM_EVENT_CONNECT_REQUEST, 0) => Ok(()),
+            (CM_EVENT_REJECTED, _) => Err(Errno::from_raw(libc::ECONNREFUSED)),
+            (_, 0) => Err(Errno::INVAL),
+            (_, status) => Err(Errno::from_raw(status.abs())),
+        };
+        if let Err(error) = checked {
+            listener.set_event(event);
+            return Err(error);
+        }
+        let handle = id_of(event)?;
+        let child = find::<IdObject>(handle)?;
+        let qp_init = *listener.qp_init.lock();
+        if let Some(QpInit(mut attr)) = qp_init
+            && let Err(error) = qp::create_plain(child, listener.pd(), &mut attr)
+        {
+            listener.set_event(event);
+            release_event(listener);
+            let _ = ids::destroy(handle);
+            return Err(error);
+        }
+        child.set_event(event);
+        Ok(handle)
+    }
+}
+
+/// `rdma_get_request`.
+///
+/// # Safety
+/// `id` is null or room for a pointer; nothing destroys the listener meanwhile.
+pub unsafe extern "C" fn get_request(listen: *mut CmId, id: *mut *mut CmId) -> c_int {
+    fence_or_minus_one(|| {
+        if id.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { store(id, next_request(find(listen)?)?)? };
+        Ok(0)
+    })
+}

@@ -1,0 +1,286 @@
+//! Events (`struct rdma_cm_event`) as programs see them, from the fetch to the acknowledgement.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions, and a structure that points to its own private data.
+
+use crate::channel::find_channel;
+use crate::fetch;
+use crate::front::with;
+use crate::hub::IdKey;
+use crate::id::{IdObject, of_handle};
+use crate::sys::*;
+use rkey_kit::argument::store;
+use rkey_kit::object::{find, insert, remove};
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+/// The maximum number of fetched events at a time.
+pub const MAX: u32 = 1 << 18;
+/// The longest private data: that of a REP.
+pub const DATA_MAX: usize = 196;
+
+/// A fetched event.
+#[repr(C)]
+pub struct EventObject {
+    c: UnsafeCell<CmEvent>,
+    data: UnsafeCell<[u8; DATA_MAX]>,
+    /// The identifier that waits for the acknowledgement.
+    about: IdKey,
+}
+
+// SAFETY: the C structure is written only while the event is made.
+unsafe impl Sync for EventObject {}
+// SAFETY: holds handles, which are validated before use.
+unsafe impl Send for EventObject {}
+
+rkey_kit::object!(EventObject, c: CmEvent, MAX);
+
+/// What an event tells about a connection or a datagram queue pair.
+#[derive(Clone, Copy)]
+pub enum Param {
+    /// Nothing.
+    None,
+    /// A connection.
+    Connection(ConnParam),
+    /// A datagram queue pair.
+    Datagram(UdParam),
+}
+
+/// An event that is not in its pool yet.
+pub struct Draft {
+    /// Its identifier.
+    pub id: *mut CmId,
+    /// The listener of a request.
+    pub listen_id: *mut CmId,
+    /// Its type.
+    pub event: rdma_cm_event_type,
+    /// Its status.
+    pub status: c_int,
+    /// Its parameters. The private data is added.
+    pub param: Param,
+    /// Its private data.
+    pub data: Vec<u8>,
+    /// The identifier that waits for the acknowledgement.
+    pub about: IdKey,
+}
+
+/// Makes an event.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
+    let mut data = [0; DATA_MAX];
+    let len = draft.data.len().min(DATA_MAX);
+    data[..len].copy_from_slice(&draft.data[..len]);
+    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    let mut c: CmEvent = unsafe { std::mem::zeroed() };
+    c.id = draft.id;
+    c.listen_id = draft.listen_id;
+    c.event = draft.event;
+    c.status = draft.status;
+    match draft.param {
+        Param::None => {}
+        Param::Connection(conn) => c.param.conn = conn,
+        Param::Datagram(ud) => c.param.ud = ud,
+    }
+    let handle = insert(EventObject {
+        c: UnsafeCell::new(c),
+        data: UnsafeCell::new(data),
+        about: draft.about,
+    })?;
+    // SAFETY: just made, so it is live, and only this thread knows it.
+    unsafe {
+        let at = find::<EventObject>(handle)?.data.get().cast::<c_void>();
+        let at = if len == 0 { null_mut() } else { at };
+        match draft.param {
+            Param::None => {}
+            Param::Connection(_) => {
+                (*handle).param.conn.private_data = at;
+                (*handle).param.conn.private_data_len = len as u8;
+            }
+            Param::Datagram(_) => {
+                (*handle).param.ud.private_data = at;
+                (*handle).param.ud.private_data_len = len as u8;
+            }
+        }
+    }
+    Ok(handle)
+}
+
+/// Acknowledges an event that has no structure.
+pub(crate) fn acknowledge(about: IdKey) {
+    let _ = with(|parts| {
+        if let Some(entry) = parts.handler.entries.get_mut(&about) {
+            entry.acknowledged += 1;
+        }
+        Ok(())
+    });
+}
+
+/// Acknowledges an event: it ends.
+///
+/// # Errors
+/// `EINVAL`: no such event waits for it.
+///
+/// # Safety
+/// Nothing uses the event afterwards.
+pub unsafe fn ack(event: *mut CmEvent) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    let object = unsafe { remove::<EventObject>(event) }?;
+    acknowledge(object.about);
+    Ok(())
+}
+
+/// The type and the status of an event.
+///
+/// # Errors
+/// `EINVAL`: no live event has this address.
+///
+/// # Safety
+/// Nothing acknowledges it at the same time.
+pub unsafe fn kind(event: *mut CmEvent) -> Result<(rdma_cm_event_type, c_int), Errno> {
+    // SAFETY: guaranteed by the caller; `find` checks that it is live.
+    unsafe {
+        find::<EventObject>(event)?;
+        Ok(((*event).event, (*event).status))
+    }
+}
+
+/// The identifier of an event.
+///
+/// # Errors
+/// `EINVAL`: no live event has this address.
+///
+/// # Safety
+/// Nothing acknowledges it at the same time.
+pub unsafe fn id_of(event: *mut CmEvent) -> Result<*mut CmId, Errno> {
+    // SAFETY: guaranteed by the caller; `find` checks that it is live.
+    unsafe {
+        find::<EventObject>(event)?;
+        Ok((*event).id)
+    }
+}
+
+/// Fetches the next event of a channel.
+///
+/// # Errors
+/// Those of [`crate::channel::ChannelObject::next`]; `ENOMEM`.
+///
+/// # Safety
+/// Nothing destroys the channel meanwhile.
+pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Errno> {
+    // SAFETY: guaranteed by the caller.
+    let object = unsafe { find_channel(channel) }?;
+    loop {
+        let (key, what) = object.next()?;
+        let handle = with(|parts| {
+            let entry = parts.handler.entries.get(&key);
+            Ok(entry.map(|entry| entry.handle))
+        })?;
+        let Some(handle) = handle else {
+            continue;
+        };
+        // SAFETY: `rdma_destroy_id` waits until the event is acknowledged.
+        let id: &IdObject = unsafe { of_handle(handle) }?;
+        let made = fetch::make(id, what).and_then(|draft| draft.map(new).transpose());
+        match made {
+            Ok(Some(event)) => return Ok(event),
+            Ok(None) => acknowledge(key),
+            Err(error) => {
+                acknowledge(key);
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Waits for the event of a synchronous identifier's call, and leaves it in the identifier.
+///
+/// # Errors
+/// The error that the event reports; `ECONNREFUSED` for a refusal.
+///
+/// # Safety
+/// Nothing else uses the identifier.
+pub unsafe fn complete(id: &IdObject) -> Result<(), Errno> {
+    if !id.is_sync() {
+        return Ok(());
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        release_event(id);
+        let event = fetch_from(id.channel())?;
+        id.set_event(event);
+        let (kind, status) = kind(event)?;
+        match (kind, status) {
+            (_, 0) => Ok(()),
+            (CM_EVENT_REJECTED, _) => Err(Errno::from_raw(libc::ECONNREFUSED)),
+            (_, status) => Err(Errno::from_raw(status.abs())),
+        }
+    }
+}
+
+/// Acknowledges the event in a synchronous identifier.
+///
+/// # Safety
+/// Nothing else uses the identifier.
+pub unsafe fn release_event(id: &IdObject) {
+    let event = id.event();
+    id.set_event(null_mut());
+    if !event.is_null() {
+        // SAFETY: guaranteed by the caller. The program may have acknowledged it itself.
+        let _ = unsafe { ack(event) };
+    }
+}
+
+/// `rdma_get_cm_event`.
+///
+/// # Safety
+/// `event` is null or room for a pointer; nothing destroys the channel meanwhile.
+pub unsafe extern "C" fn get_cm_event(
+    channel: *mut EventChannel,
+    event: *mut *mut CmEvent,
+) -> c_int {
+    fence_or_minus_one(|| {
+        if event.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { store(event, fetch_from(channel)?)? };
+        Ok(0)
+    })
+}
+
+/// `rdma_ack_cm_event`.
+///
+/// # Safety
+/// Nothing uses the event afterwards.
+pub unsafe extern "C" fn ack_cm_event(event: *mut CmEvent) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    fence_or_minus_one(|| unsafe { ack(event) }.map(|()| 0))
+}
+
+/// `rdma_event_str`.
+pub extern "C" fn event_str(event: rdma_cm_event_type) -> *const c_char {
+    let text: &CStr = match event {
+        CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
+        CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
+        CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
+        CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
+        CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
+        CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        _ => c"UNKNOWN EVENT",
+    };
+    text.as_ptr()
+}

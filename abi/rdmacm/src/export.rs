@@ -1,0 +1,131 @@
+//! The exported functions, with the symbol versions of rdma-core 44 (Debian 12) and those added up to 61.
+//!
+//! Rust cannot version a function, so each exported symbol is a jump in assembly; `.symver` sets its name and version.
+//! `rdmacm.map` declares the versions to the linker.
+
+use core::arch::global_asm;
+
+/// The instruction for a jump to a function.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {f}"
+    };
+}
+/// The instruction for a jump to a function.
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {f}"
+    };
+}
+
+/// Exports of one version: name => function.
+macro_rules! exports {
+    ($version:literal { $($name:literal => $function:path,)* }) => {
+        $(global_asm!(
+            ".pushsection .text",
+            concat!(".globl __rkey_cm_", $name),
+            concat!(".type __rkey_cm_", $name, ",@function"),
+            ".p2align 4",
+            concat!("__rkey_cm_", $name, ":"),
+            jump!(),
+            concat!(".size __rkey_cm_", $name, ", .-__rkey_cm_", $name),
+            concat!(".symver __rkey_cm_", $name, ", ", $name, "@@", $version),
+            ".popsection",
+            f = sym $function
+        );)*
+    };
+}
+
+exports! { "RDMACM_1.0" {
+    "rdma_accept" => crate::accept::accept,
+    "rdma_ack_cm_event" => crate::event::ack_cm_event,
+    "rdma_bind_addr" => crate::bind::bind_addr,
+    "rdma_connect" => crate::connect::connect,
+    "rdma_create_ep" => crate::endpoint::create_ep,
+    "rdma_create_event_channel" => crate::channel::create_event_channel,
+    "rdma_create_id" => crate::ids::create_id,
+    "rdma_create_qp" => crate::qp::create_qp,
+    "rdma_create_qp_ex" => crate::qp::create_qp_ex,
+    "rdma_create_srq" => crate::qp::create_srq,
+    "rdma_create_srq_ex" => crate::qp::create_srq_ex,
+    "rdma_destroy_ep" => crate::endpoint::destroy_ep,
+    "rdma_destroy_event_channel" => crate::channel::destroy_event_channel,
+    "rdma_destroy_id" => crate::ids::destroy_id,
+    "rdma_destroy_qp" => crate::qp::destroy_qp,
+    "rdma_destroy_srq" => crate::qp::destroy_srq,
+    "rdma_disconnect" => crate::connect::disconnect,
+    "rdma_event_str" => crate::event::event_str,
+    "rdma_free_devices" => crate::devices::free_devices,
+    "rdma_freeaddrinfo" => crate::addrinfo::freeaddrinfo,
+    "rdma_get_cm_event" => crate::event::get_cm_event,
+    "rdma_get_devices" => crate::devices::get_devices,
+    "rdma_get_dst_port" => crate::ids::get_dst_port,
+    "rdma_get_request" => crate::endpoint::get_request,
+    "rdma_get_src_port" => crate::ids::get_src_port,
+    "rdma_getaddrinfo" => crate::addrinfo::getaddrinfo,
+    "rdma_join_multicast" => crate::absent::call,
+    "rdma_leave_multicast" => crate::absent::call,
+    "rdma_listen" => crate::bind::listen,
+    "rdma_migrate_id" => crate::ids::migrate_id,
+    "rdma_notify" => crate::connect::notify,
+    "rdma_reject" => crate::accept::reject,
+    "rdma_resolve_addr" => crate::resolve::resolve_addr,
+    "rdma_resolve_route" => crate::resolve::resolve_route,
+    "rdma_set_option" => crate::options::set_option,
+    "raccept" => crate::absent::call,
+    "rbind" => crate::absent::call,
+    "rclose" => crate::absent::call,
+    "rconnect" => crate::absent::call,
+    "rfcntl" => crate::absent::call,
+    "rgetpeername" => crate::absent::call,
+    "rgetsockname" => crate::absent::call,
+    "rgetsockopt" => crate::absent::call,
+    "riomap" => crate::absent::call,
+    "riounmap" => crate::absent::call,
+    "riowrite" => crate::absent::call,
+    "rlisten" => crate::absent::call,
+    "rpoll" => crate::absent::call,
+    "rread" => crate::absent::call,
+    "rreadv" => crate::absent::call,
+    "rrecv" => crate::absent::call,
+    "rrecvfrom" => crate::absent::call,
+    "rrecvmsg" => crate::absent::call,
+    "rselect" => crate::absent::call,
+    "rsend" => crate::absent::call,
+    "rsendmsg" => crate::absent::call,
+    "rsendto" => crate::absent::call,
+    "rsetsockopt" => crate::absent::call,
+    "rshutdown" => crate::absent::call,
+    "rsocket" => crate::absent::call,
+    "rwrite" => crate::absent::call,
+    "rwritev" => crate::absent::call,
+} }
+
+exports! { "RDMACM_1.1" {
+    "rdma_join_multicast_ex" => crate::absent::call,
+} }
+
+exports! { "RDMACM_1.2" {
+    "rdma_establish" => crate::connect::establish,
+    "rdma_init_qp_attr" => crate::qp::init_qp_attr,
+} }
+
+exports! { "RDMACM_1.3" {
+    "rdma_get_remote_ece" => crate::options::get_remote_ece,
+    "rdma_reject_ece" => crate::accept::reject_ece,
+    "rdma_set_local_ece" => crate::options::set_local_ece,
+} }
+
+exports! { "RDMACM_1.4" {
+    "rdma_query_addrinfo" => crate::absent::call,
+    "rdma_resolve_addrinfo" => crate::absent::call,
+    "rdma_write_cm_event" => crate::absent::call,
+} }
+
+exports! { "RDMACM_1.5" {
+    "repoll_create" => crate::absent::call,
+    "repoll_ctl" => crate::absent::call,
+    "repoll_wait" => crate::absent::call,
+} }

@@ -1,0 +1,279 @@
+//! What happens when a program fetches an event: identifiers get their addresses, requests become identifiers, and queue pairs
+//! become ready. A program that does not fetch its events does not connect.
+
+#![allow(unsafe_code)]
+// UNSAFETY: calls of verbs for the identifier's queue pair.
+
+use crate::bind::attach_device;
+use crate::connect::{establish_now, new_psn};
+use crate::event::{Draft, Param};
+use crate::front::{entry, with, with_entry};
+use crate::hub::{Asked, IdKey, Phase, Remote, What};
+use crate::id::{IdObject, of_handle};
+use crate::qp::make_ready;
+use crate::qp_attr::address_of_peer;
+use crate::resolve::record;
+use crate::sys::*;
+use crate::verbs;
+use rkey_cm::manager::{ConnectRequest, PathOptions};
+use rkey_cm::wire::{Mtu, Rej, Rep, SidrRep, SidrStatus};
+use rkey_kit::Errno;
+use std::ffi::c_int;
+use std::ptr::{null, null_mut};
+
+/// Makes the event for a program; `None` if there is nothing to tell.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn make(id: &IdObject, what: What) -> Result<Option<Draft>, Errno> {
+    match what {
+        What::AddressResolved => address_resolved(id).map(Some),
+        What::AddressError(status) => Ok(Some(plain(id, CM_EVENT_ADDR_ERROR, status))),
+        What::RouteResolved => route_resolved(id).map(Some),
+        What::Request(asked) => request(id, asked).map(Some),
+        What::Response(rep) => response(id, &rep).map(Some),
+        What::Established => Ok(Some(Draft {
+            param: Param::Connection(no_param()),
+            ..plain(id, CM_EVENT_ESTABLISHED, 0)
+        })),
+        What::Datagram(rep) => datagram(id, &rep).map(Some),
+        What::Rejected(rej) => Ok(Some(rejected(id, &rej))),
+        What::Unreachable => Ok(Some(unreachable(id))),
+        What::Disconnected => Ok(Some(plain(id, CM_EVENT_DISCONNECTED, 0))),
+        What::TimeWaitExit => Ok(Some(plain(id, CM_EVENT_TIMEWAIT_EXIT, 0))),
+    }
+}
+
+fn plain(id: &IdObject, event: rdma_cm_event_type, status: c_int) -> Draft {
+    Draft {
+        id: id.handle(),
+        listen_id: null_mut(),
+        event,
+        status,
+        param: Param::None,
+        data: Vec::new(),
+        about: id.key,
+    }
+}
+
+fn no_param() -> ConnParam {
+    ConnParam {
+        private_data: null(),
+        private_data_len: 0,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 0,
+        retry_count: 0,
+        rnr_retry_count: 0,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+fn address_resolved(id: &IdObject) -> Result<Draft, Errno> {
+    let (local, peer) = with_entry(id.key, |own| Ok((own.local, own.peer)))?;
+    if let (Some(local), Some(peer)) = (local, peer) {
+        id.set_source(local);
+        id.set_destination(peer);
+    }
+    attach_device(id)?;
+    Ok(plain(id, CM_EVENT_ADDR_RESOLVED, 0))
+}
+
+fn route_resolved(id: &IdObject) -> Result<Draft, Errno> {
+    id.set_path(with_entry(id.key, |own| Ok(record(own)))?);
+    Ok(plain(id, CM_EVENT_ROUTE_RESOLVED, 0))
+}
+
+/// The path in a request.
+fn path_of(it: &ConnectRequest) -> PathOptions {
+    PathOptions {
+        // The connection manager has checked it.
+        mtu: it.req.path_mtu().unwrap_or(Mtu::B1024),
+        flow_label: it.req.path.flow_label,
+        traffic_class: it.req.path.traffic_class,
+        hop_limit: it.req.path.hop_limit,
+        ack_timeout: it.req.path.ack_timeout,
+    }
+}
+
+/// Makes the identifier of a request.
+fn request(listener: &IdObject, asked: Asked) -> Result<Draft, Errno> {
+    let connection = asked.connection();
+    let made = crate::ids::create_child(listener, &What::Request(asked.clone()));
+    let (handle, key) = made.inspect_err(|_| {
+        let _ = with(|parts| {
+            let now = parts.now;
+            parts
+                .manager
+                .close(now, connection)
+                .map_err(crate::front::errno)
+        });
+    })?;
+    let (from, to, param, data) = match &asked {
+        Asked::Connection(it) => {
+            let param = ConnParam {
+                // What the peer executes at once is what we may begin, and the other way round.
+                responder_resources: it.req.initiator_depth,
+                initiator_depth: it.req.responder_resources,
+                flow_control: it.req.flow_control.into(),
+                retry_count: it.req.retry_count,
+                rnr_retry_count: it.req.rnr_retry,
+                srq: it.req.srq.into(),
+                qp_num: it.req.qpn,
+                ..no_param()
+            };
+            let data = it.data.as_bytes().to_vec();
+            (it.from, it.to, Param::Connection(param), data)
+        }
+        Asked::Datagram(it) => {
+            let data = it.data.as_bytes().to_vec();
+            (it.from, it.to, Param::Datagram(no_ud_param()), data)
+        }
+    };
+    // Now, because a program that makes its own queue pair needs it before it accepts.
+    let starting_psn = new_psn()?;
+    with(|parts| {
+        // It no longer counts against the backlog. It may have ended.
+        let _ = parts.manager.take_request(connection);
+        let own = entry(parts.handler, key)?;
+        own.phase = Phase::Requested;
+        (own.local, own.peer) = (Some(to), Some(from));
+        own.starting_psn = starting_psn;
+        if let Asked::Connection(it) = &asked {
+            own.path = path_of(it);
+            own.responder_resources = it.req.initiator_depth;
+            own.initiator_depth = it.req.responder_resources;
+            own.rnr_retry = it.req.rnr_retry;
+            own.remote_ece = it.ece;
+            own.remote = Some(Remote {
+                qpn: it.req.qpn,
+                starting_psn: it.req.starting_psn,
+            });
+        }
+        own.asked = Some(asked);
+        parts.handler.set_connection(key, connection);
+        Ok(())
+    })?;
+    finish_request(listener, handle, key, param, data)
+}
+
+/// Tells the program's structure what is known of a request, and makes its event.
+fn finish_request(
+    listener: &IdObject,
+    handle: *mut CmId,
+    key: IdKey,
+    param: Param,
+    data: Vec<u8>,
+) -> Result<Draft, Errno> {
+    // SAFETY: just made; only this thread knows it.
+    let child: &IdObject = unsafe { of_handle(handle.expose_provenance()) }?;
+    let (local, peer, path) = with_entry(key, |own| Ok((own.local, own.peer, record(own))))?;
+    if let (Some(local), Some(peer)) = (local, peer) {
+        child.set_source(local);
+        child.set_destination(peer);
+    }
+    child.set_path(path);
+    attach_device(child)?;
+    if listener.is_sync() {
+        // SAFETY: as above.
+        unsafe { crate::ids::migrate(child, null_mut()) }?;
+    }
+    Ok(Draft {
+        id: handle,
+        listen_id: listener.handle(),
+        param,
+        data,
+        ..plain(listener, CM_EVENT_CONNECT_REQUEST, 0)
+    })
+}
+
+/// The peer accepts: the queue pair becomes ready, and the peer learns it. A program with its own queue pair does that
+/// itself.
+fn response(id: &IdObject, rep: &Rep) -> Result<Draft, Errno> {
+    let param = ConnParam {
+        responder_resources: rep.initiator_depth,
+        initiator_depth: rep.responder_resources,
+        flow_control: rep.flow_control.into(),
+        rnr_retry_count: rep.rnr_retry,
+        srq: rep.srq.into(),
+        qp_num: rep.qpn,
+        ..no_param()
+    };
+    with_entry(id.key, |own| {
+        // No more than the peer executes, and no more than we offered it.
+        own.initiator_depth = own.initiator_depth.min(rep.responder_resources);
+        own.responder_resources = own.responder_resources.min(rep.initiator_depth);
+        own.rnr_retry = rep.rnr_retry;
+        Ok(())
+    })?;
+    let (event, status) = if id.qp().is_null() {
+        (CM_EVENT_CONNECT_RESPONSE, 0)
+    } else {
+        // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
+        let ready = unsafe { make_ready(id) }.and_then(|()| establish_now(id.key));
+        match ready {
+            Ok(()) => (CM_EVENT_ESTABLISHED, 0),
+            Err(error) => {
+                let _ = with_entry(id.key, |own| {
+                    own.has_failed = true;
+                    Ok(())
+                });
+                // SAFETY: as above.
+                unsafe { verbs::fail_qp(id.qp()) };
+                (CM_EVENT_CONNECT_ERROR, -error.raw())
+            }
+        }
+    };
+    Ok(Draft {
+        param: Param::Connection(param),
+        data: rep.data.as_bytes().to_vec(),
+        ..plain(id, event, status)
+    })
+}
+
+fn no_ud_param() -> UdParam {
+    UdParam {
+        private_data: null(),
+        private_data_len: 0,
+        ah_attr: AhAttr::default(),
+        qp_num: 0,
+        qkey: 0,
+    }
+}
+
+fn datagram(id: &IdObject, rep: &SidrRep) -> Result<Draft, Errno> {
+    let status = rep.checked_status();
+    if status != SidrStatus::VALID {
+        tracing::info!("the datagram queue pair was not found: {status}");
+        return Ok(plain(id, CM_EVENT_UNREACHABLE, status.0.into()));
+    }
+    let param = UdParam {
+        ah_attr: with_entry(id.key, |own| address_of_peer(own))?,
+        qp_num: rep.qpn,
+        qkey: rep.qkey,
+        ..no_ud_param()
+    };
+    Ok(Draft {
+        param: Param::Datagram(param),
+        data: rep.data.as_bytes().to_vec(),
+        ..plain(id, CM_EVENT_ESTABLISHED, 0)
+    })
+}
+
+fn rejected(id: &IdObject, rej: &Rej) -> Draft {
+    tracing::info!("the connection was refused: {}", rej.reason);
+    // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
+    unsafe { verbs::fail_qp(id.qp()) };
+    Draft {
+        param: Param::Connection(no_param()),
+        data: rej.data.as_bytes().to_vec(),
+        ..plain(id, CM_EVENT_REJECTED, rej.reason.0.into())
+    }
+}
+
+fn unreachable(id: &IdObject) -> Draft {
+    // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
+    unsafe { verbs::fail_qp(id.qp()) };
+    plain(id, CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT)
+}

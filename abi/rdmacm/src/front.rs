@@ -1,0 +1,96 @@
+//! The connection manager of this process, started when the program first needs it.
+
+use crate::hub::{Entry, Hub, IdKey};
+use parking_lot::Mutex;
+use rkey_cm::manager::Error;
+use rkey_device::Config;
+use rkey_device::cm::{Parts, Service, Settings};
+use rkey_kit::Errno;
+use std::sync::OnceLock;
+
+static SERVICE: OnceLock<Service<Hub>> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The connection manager.
+///
+/// # Errors
+/// It cannot be started, or (`ENODEV`) this process was forked from the one that started it.
+pub fn service() -> Result<&'static Service<Hub>, Errno> {
+    let service = match SERVICE.get() {
+        Some(service) => service,
+        None => start()?,
+    };
+    if service.is_forked() {
+        tracing::error!(
+            "a child cannot use its parent's connection manager: fork before the first call of librdmacm"
+        );
+        return Err(Errno::NODEV);
+    }
+    Ok(service)
+}
+
+#[cold]
+fn start() -> Result<&'static Service<Hub>, Errno> {
+    let _one = STARTING.lock();
+    if let Some(service) = SERVICE.get() {
+        return Ok(service);
+    }
+    rkey_kit::log::start();
+    let config = Config::from_env().map_err(|error| {
+        tracing::error!("cannot start the connection manager: {error}");
+        Errno::INVAL
+    })?;
+    let settings = Settings {
+        share: config.share,
+        ..Settings::default()
+    };
+    let started = Service::start(settings, Hub::default());
+    let service = started.map_err(|error| {
+        tracing::error!("cannot start the connection manager: {error}");
+        Errno::from(&error)
+    })?;
+    Ok(SERVICE.get_or_init(|| service))
+}
+
+/// Runs a call under the connection manager's lock.
+///
+/// # Errors
+/// Those of [`service`] and of the call.
+pub fn with<R>(call: impl FnOnce(&mut Parts<'_, Hub>) -> Result<R, Errno>) -> Result<R, Errno> {
+    service()?.with(call)
+}
+
+/// Runs a call on an identifier, under the connection manager's lock.
+///
+/// # Errors
+/// Those of [`service`] and of the call; `EINVAL` if the identifier has ended.
+pub fn with_entry<R>(
+    key: IdKey,
+    call: impl FnOnce(&mut Entry) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    with(|parts| call(entry(parts.handler, key)?))
+}
+
+/// An identifier.
+///
+/// # Errors
+/// `EINVAL`: it has ended.
+pub fn entry(hub: &mut Hub, key: IdKey) -> Result<&mut Entry, Errno> {
+    hub.entries.get_mut(&key).ok_or(Errno::INVAL)
+}
+
+/// The error number for an error of the connection manager.
+#[must_use]
+pub fn errno(error: Error) -> Errno {
+    tracing::info!("the connection manager refuses the call: {error}");
+    match error {
+        Error::InUse => Errno::from_raw(libc::EADDRINUSE),
+        Error::Full(_) => Errno::NOMEM,
+        Error::Unknown
+        | Error::WrongState(_)
+        | Error::WrongKind
+        | Error::NoBacklog
+        | Error::Addresses(..)
+        | Error::QueuePair(_) => Errno::INVAL,
+    }
+}

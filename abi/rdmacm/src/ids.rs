@@ -1,0 +1,242 @@
+//! Making, destroying and moving identifiers.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::channel;
+use crate::event::release_event;
+use crate::front::{entry, service, with};
+use crate::hub::{Entry, IdKey, What};
+use crate::id::{self, IdObject};
+use crate::ports;
+use crate::sys::*;
+use ibverbs::sys::{QPT_RC, QPT_UD};
+use rkey_kit::argument::store;
+use rkey_kit::object::find;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+/// The type of queue pair of a port space.
+///
+/// # Errors
+/// `EINVAL`: no such port space.
+pub fn qp_type_of(space: rdma_port_space) -> Result<ibv_qp_type, Errno> {
+    match space {
+        PS_IPOIB | PS_UDP => Ok(QPT_UD),
+        PS_TCP | PS_IB => Ok(QPT_RC),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Makes an identifier; without a channel it gets one of its own.
+///
+/// # Errors
+/// `EINVAL`: a channel or port space that does not exist. `ENOMEM`, or no descriptor is available.
+///
+/// # Safety
+/// Nothing destroys the channel meanwhile.
+pub unsafe fn create(
+    channel: *mut EventChannel,
+    context: *mut c_void,
+    space: rdma_port_space,
+    qp_type: ibv_qp_type,
+) -> Result<*mut CmId, Errno> {
+    let is_sync = channel.is_null();
+    let channel = if is_sync { channel::new()? } else { channel };
+    // SAFETY: guaranteed by the caller, or made above.
+    let made = unsafe { create_on(channel, context, space, qp_type, is_sync) };
+    made.inspect_err(|_| {
+        if is_sync {
+            // SAFETY: the program does not know it.
+            let _ = unsafe { channel::destroy(channel) };
+        }
+    })
+}
+
+unsafe fn create_on(
+    channel: *mut EventChannel,
+    context: *mut c_void,
+    space: rdma_port_space,
+    qp_type: ibv_qp_type,
+    is_sync: bool,
+) -> Result<*mut CmId, Errno> {
+    // SAFETY: guaranteed by the caller.
+    let channel_key = unsafe { channel::find_channel(channel) }?.key;
+    let key = with(|parts| Ok(parts.handler.add(Entry::new(channel_key, space, qp_type))))?;
+    let made = id::new(key, channel, context, space, qp_type);
+    with(|parts| {
+        match made {
+            Ok(handle) => entry(parts.handler, key)?.handle = handle.expose_provenance(),
+            Err(_) => drop(parts.handler.remove(key)),
+        }
+        Ok(())
+    })?;
+    let handle = made?;
+    // SAFETY: just made.
+    unsafe { find::<IdObject>(handle) }?
+        .sync
+        .store(is_sync, Ordering::Relaxed);
+    Ok(handle)
+}
+
+/// Destroys an identifier.
+///
+/// # Errors
+/// `EINVAL`: no live identifier has this address.
+///
+/// # Safety
+/// Nothing uses it afterwards.
+pub unsafe fn destroy(handle: *mut CmId) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    let object = unsafe { find::<IdObject>(handle) }?;
+    let key = object.key;
+    // SAFETY: guaranteed by the caller.
+    unsafe { release_event(object) };
+    end_connection(key)?;
+    service()?.wait_until(|hub| {
+        let entry = hub.entries.get(&key);
+        entry.is_none_or(|entry| entry.fetched == entry.acknowledged)
+    });
+    with(|parts| {
+        ports::release(parts, key);
+        parts.handler.remove(key);
+        Ok(())
+    })?;
+    let (is_sync, channel) = (object.is_sync(), object.channel());
+    // SAFETY: guaranteed by the caller; the channel belongs to the identifier.
+    unsafe {
+        id::free(handle);
+        if is_sync {
+            let _ = channel::destroy(channel);
+        }
+    }
+    Ok(())
+}
+
+/// Ends the listener or connection of an identifier, and drops its waiting events.
+fn end_connection(key: IdKey) -> Result<(), Errno> {
+    with(|parts| {
+        let now = parts.now;
+        parts.handler.drop_events(key);
+        let entry = entry(parts.handler, key)?;
+        // It has ended already, or ends now.
+        if let Some(listener) = entry.listener {
+            let _ = parts.manager.unlisten(now, listener);
+        }
+        if let Some(connection) = entry.connection {
+            let _ = parts.manager.close(now, connection);
+        }
+        Ok(())
+    })
+}
+
+/// Moves an identifier to another channel.
+///
+/// # Errors
+/// `EINVAL`: from one channel of its own to another.
+///
+/// # Safety
+/// Nothing destroys the identifier or the channel meanwhile.
+pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Errno> {
+    let was_sync = object.is_sync();
+    let is_sync = to.is_null();
+    if was_sync && is_sync {
+        return Err(Errno::INVAL);
+    }
+    let to = if is_sync { channel::new()? } else { to };
+    let key = object.key;
+    // SAFETY: guaranteed by the caller, or made above.
+    let to_key = unsafe { channel::find_channel(to) }?.key;
+    // SAFETY: guaranteed by the caller.
+    unsafe { release_event(object) };
+    with(|parts| {
+        parts.handler.migrate(key, to_key);
+        Ok(())
+    })?;
+    // The program may be about to handle events of the old channel.
+    service()?.wait_until(|hub| {
+        let entry = hub.entries.get(&key);
+        entry.is_none_or(|entry| entry.fetched == entry.acknowledged)
+    });
+    if was_sync {
+        // SAFETY: it belonged to the identifier.
+        let _ = unsafe { channel::destroy(object.channel()) };
+    }
+    object.set_channel(to);
+    object.sync.store(is_sync, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Makes the identifier of a request, on the channel of its listener. It belongs to the listener's context and channel
+/// until the program changes them.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn create_child(listener: &IdObject, what: &What) -> Result<(*mut CmId, IdKey), Errno> {
+    let space = with(|parts| Ok(entry(parts.handler, listener.key)?.space))?;
+    let (channel, context) = (listener.channel(), listener.context());
+    debug_assert!(matches!(what, What::Request(_)));
+    // SAFETY: the listener keeps its channel.
+    let handle = unsafe { create_on(channel, context, space, listener.qp_type(), false) }?;
+    // SAFETY: just made.
+    let key = unsafe { find::<IdObject>(handle) }?.key;
+    Ok((handle, key))
+}
+
+/// `rdma_create_id`.
+///
+/// # Safety
+/// `id` is null or room for a pointer; nothing destroys the channel meanwhile.
+pub unsafe extern "C" fn create_id(
+    channel: *mut EventChannel,
+    id: *mut *mut CmId,
+    context: *mut c_void,
+    space: rdma_port_space,
+) -> c_int {
+    fence_or_minus_one(|| {
+        if id.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let qp_type = qp_type_of(space)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { store(id, create(channel, context, space, qp_type)?)? };
+        Ok(0)
+    })
+}
+
+/// `rdma_destroy_id`.
+///
+/// # Safety
+/// Nothing uses it afterwards.
+pub unsafe extern "C" fn destroy_id(id: *mut CmId) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    fence_or_minus_one(|| unsafe { destroy(id) }.map(|()| 0))
+}
+
+/// `rdma_migrate_id`.
+///
+/// # Safety
+/// Nothing destroys the identifier or the channel meanwhile.
+pub unsafe extern "C" fn migrate_id(id: *mut CmId, channel: *mut EventChannel) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    fence_or_minus_one(|| unsafe { migrate(find(id)?, channel) }.map(|()| 0))
+}
+
+/// `rdma_get_src_port`: in network byte order; 0 if it has none.
+///
+/// # Safety
+/// Nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn get_src_port(id: *mut CmId) -> u16 {
+    // SAFETY: guaranteed by the caller.
+    unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().0)
+}
+
+/// `rdma_get_dst_port`: in network byte order; 0 if it has none.
+///
+/// # Safety
+/// Nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn get_dst_port(id: *mut CmId) -> u16 {
+    // SAFETY: guaranteed by the caller.
+    unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().1)
+}

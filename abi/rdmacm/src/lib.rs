@@ -1,0 +1,50 @@
+//! A drop-in `librdmacm.so.1` on the rkey software device: connections by address and port.
+//!
+//! The connection manager of `rkey-cm`, which `rkey_device::cm` runs, does the work. This library translates: identifiers,
+//! event channels and events on one side, connections, messages and states on the other. Queue pairs are those of the
+//! verbs front end, through the same functions that programs call.
+//!
+//! All state that threads share is in one place, [`hub`], under the lock of the connection manager. The structures that programs
+//! see are in pools, like those of verbs.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`sys`] | structures and constants of `rdma/rdma_cma.h` |
+//! | `export`, [`absent`] | the exported symbols; those that this library does not support yet |
+//! | [`hub`], [`front`] | identifiers and channels under the connection manager's lock; the connection manager |
+//! | [`id`], [`channel`], [`event`] | identifiers, event channels and events, as programs see them |
+//! | [`fetch`] | what happens when a program fetches an event |
+//! | [`ids`], [`address`], [`ports`], [`bind`], [`resolve`], [`options`] | identifiers and their addresses, ports and paths |
+//! | [`connect`], [`accept`] | the calls of the active and the passive side |
+//! | [`endpoint`], [`addrinfo`], [`devices`] | the calls that combine others, and look things up |
+//! | [`verbs`], [`qp`], [`qp_attr`] | the calls of verbs; queue pairs and their attributes |
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+pub mod absent;
+pub mod accept;
+pub mod address;
+pub mod addrinfo;
+pub mod bind;
+pub mod channel;
+pub mod connect;
+pub mod devices;
+pub mod endpoint;
+pub mod event;
+pub mod fetch;
+pub mod front;
+pub mod hub;
+pub mod id;
+pub mod ids;
+pub mod options;
+pub mod ports;
+pub mod qp;
+pub mod qp_attr;
+pub mod resolve;
+pub mod sys;
+pub mod verbs;
+
+#[allow(unsafe_code)]
+// UNSAFETY: assembly that makes the exported symbols.
+mod export;

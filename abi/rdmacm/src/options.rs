@@ -1,0 +1,148 @@
+//! `rdma_set_option`, and the vendor's options (ECE).
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::front::with_entry;
+use crate::hub::Phase;
+use crate::id::IdObject;
+use crate::sys::*;
+use rkey_kit::argument::{input, store};
+use rkey_kit::object::find;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::{c_int, c_void};
+
+/// The largest time code.
+const TIME_CODE_MAX: u8 = 31;
+
+/// A value of a program's option, of exactly the size of its type.
+///
+/// # Safety
+/// If it is not null, there are `len` bytes at it.
+unsafe fn value<T: Copy>(at: *const c_void, len: usize) -> Result<T, Errno> {
+    if at.is_null() || len != size_of::<T>() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: not null and long enough; it may be unaligned. `T` is an integer.
+    Ok(unsafe { at.cast::<T>().read_unaligned() })
+}
+
+unsafe fn set_id_option(
+    object: &IdObject,
+    name: c_int,
+    at: *const c_void,
+    len: usize,
+) -> Result<(), Errno> {
+    match name {
+        OPTION_ID_TOS => {
+            // SAFETY: guaranteed by the caller.
+            let tos = unsafe { value::<u8>(at, len) }?;
+            with_entry(object.key, |own| {
+                own.options.tos = tos;
+                Ok(())
+            })
+        }
+        OPTION_ID_REUSEADDR | OPTION_ID_AFONLY => {
+            // SAFETY: guaranteed by the caller.
+            let on = unsafe { value::<c_int>(at, len) }? != 0;
+            with_entry(object.key, |own| {
+                if own.phase == Phase::Listening {
+                    return Err(Errno::INVAL);
+                }
+                match name {
+                    OPTION_ID_REUSEADDR => own.options.reuse_address = on,
+                    _ => own.options.one_family = on,
+                }
+                Ok(())
+            })
+        }
+        OPTION_ID_ACK_TIMEOUT => {
+            // SAFETY: guaranteed by the caller.
+            let code = unsafe { value::<u8>(at, len) }?;
+            with_entry(object.key, |own| {
+                if own.is_datagram() || code > TIME_CODE_MAX {
+                    return Err(Errno::INVAL);
+                }
+                own.options.ack_timeout = Some(code);
+                Ok(())
+            })
+        }
+        _ => Err(Errno::NOSYS),
+    }
+}
+
+/// Takes a program's own path records: on this device every path is the same, so they only replace `rdma_resolve_route`.
+fn set_path(object: &IdObject, len: usize) -> Result<(), Errno> {
+    const PATH_DATA: usize = 72;
+    if len == 0 || !len.is_multiple_of(PATH_DATA) {
+        return Err(Errno::INVAL);
+    }
+    crate::resolve::find_route(object, 1)
+}
+
+/// `rdma_set_option`.
+///
+/// # Safety
+/// If it is not null, `value` has `len` bytes; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn set_option(
+    id: *mut CmId,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let object = find::<IdObject>(id)?;
+            match (level, name) {
+                (OPTION_ID, _) => set_id_option(object, name, value, len)?,
+                (OPTION_IB, OPTION_IB_PATH) => set_path(object, len)?,
+                _ => return Err(Errno::NOSYS),
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// `rdma_set_local_ece`.
+///
+/// # Safety
+/// `ece` is null or a structure; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        let (object, ece) = unsafe { (find::<IdObject>(id)?, input(ece)?) };
+        if !object.qp().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
+            return Err(Errno::INVAL);
+        }
+        with_entry(object.key, |own| {
+            own.ece.vendor = ece.vendor_id & 0xff_ffff;
+            own.ece.options = ece.options;
+            Ok(0)
+        })
+    })
+}
+
+/// `rdma_get_remote_ece`.
+///
+/// # Safety
+/// `ece` is null or room for a structure; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        let object = unsafe { find::<IdObject>(id)? };
+        if !object.qp().is_null() || ece.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let remote = with_entry(object.key, |own| Ok(own.remote_ece))?;
+        let told = Ece {
+            vendor_id: remote.vendor,
+            options: remote.options,
+            comp_mask: 0,
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { store(ece, told)? };
+        Ok(0)
+    })
+}

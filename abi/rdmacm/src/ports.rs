@@ -1,0 +1,149 @@
+//! Ports: which identifier has which, within this process and among all processes of the user.
+//!
+//! A process claims a port for all addresses (`rkey_device::cm`); within the process, identifiers may share a port on
+//! different addresses, or if both allow it.
+
+use crate::address::is_any;
+use crate::front::entry;
+use crate::hub::{Entry, Hub, IdKey};
+use rkey_cm::address::ServiceId;
+use rkey_device::cm::{Parts, random};
+use rkey_kit::Errno;
+use std::net::{IpAddr, SocketAddr};
+
+const EADDRINUSE: Errno = Errno::from_raw(libc::EADDRINUSE);
+const EADDRNOTAVAIL: Errno = Errno::from_raw(libc::EADDRNOTAVAIL);
+/// `CAP_NET_BIND_SERVICE`.
+const BIND_SERVICE: u32 = 10;
+/// The first port that every user may have.
+const UNPRIVILEGED: u16 = 1024;
+
+/// Gives an identifier an address and a port; port 0 stands for any free one.
+///
+/// # Errors
+/// `EADDRINUSE`, `EADDRNOTAVAIL`: another identifier or process has the port. `EACCES`: a port below 1024, without the privilege.
+pub fn bind(
+    parts: &mut Parts<'_, Hub>,
+    key: IdKey,
+    address: SocketAddr,
+) -> Result<SocketAddr, Errno> {
+    let port = address.port();
+    if port == 0 {
+        return bind_free(parts, key, address);
+    }
+    if port < UNPRIVILEGED && !is_privileged() {
+        tracing::info!("port {port} is below 1024, which needs CAP_NET_BIND_SERVICE");
+        return Err(Errno::ACCES);
+    }
+    try_bind(parts, key, address)?;
+    Ok(address)
+}
+
+fn bind_free(
+    parts: &mut Parts<'_, Hub>,
+    key: IdKey,
+    address: SocketAddr,
+) -> Result<SocketAddr, Errno> {
+    let (first, count) = ephemeral();
+    let start = random().map_err(|error| Errno::from(&error))?;
+    for step in 0..count {
+        let port = first + (start.wrapping_add(step) % count) as u16;
+        let address = SocketAddr::new(address.ip(), port);
+        match try_bind(parts, key, address) {
+            Ok(()) => return Ok(address),
+            Err(error) if error == EADDRINUSE || error == EADDRNOTAVAIL => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(EADDRNOTAVAIL)
+}
+
+/// A port for an identifier that only connects. Others of this process do not have it; it is not claimed.
+///
+/// # Errors
+/// No random number is available, or no port.
+pub fn unclaimed(hub: &Hub, space: i32) -> Result<u16, Errno> {
+    let (first, count) = ephemeral();
+    let start = random().map_err(|error| Errno::from(&error))?;
+    let ports = (0..count).map(|step| first + (start.wrapping_add(step) % count) as u16);
+    let is_free = |port: &u16| {
+        let mut all = hub.entries.values();
+        !all.any(|it| it.space == space && it.local.is_some_and(|local| local.port() == *port))
+    };
+    // A flat search would be long if most ports were in use; the first is nearly always free.
+    ports.take(1024).find(is_free).ok_or(EADDRNOTAVAIL)
+}
+
+fn try_bind(parts: &mut Parts<'_, Hub>, key: IdKey, address: SocketAddr) -> Result<(), Errno> {
+    let own = entry(parts.handler, key)?;
+    let (space, options) = (own.space, own.options);
+    let service = ServiceId::new(own.port_space(), address.port());
+    let others = parts.handler.entries.iter();
+    let others = others.filter(|(it, other)| **it != key && other.space == space);
+    for (_, other) in others.filter(|(_, other)| other.claims) {
+        let Some(taken) = other.local.filter(|local| local.port() == address.port()) else {
+            continue;
+        };
+        if options.reuse_address && other.options.reuse_address {
+            continue;
+        }
+        if is_any(taken.ip()) || is_any(address.ip()) {
+            return Err(EADDRNOTAVAIL);
+        }
+        if taken.ip() == address.ip() {
+            return Err(EADDRINUSE);
+        }
+    }
+    match parts.claim(service) {
+        Ok(true) => {}
+        Ok(false) => return Err(EADDRINUSE),
+        Err(error) => {
+            tracing::error!("cannot claim port {}: {error}", address.port());
+            return Err(Errno::from(&error));
+        }
+    }
+    let own = entry(parts.handler, key)?;
+    own.local = Some(address);
+    own.claims = true;
+    Ok(())
+}
+
+/// Gives up the port of an identifier.
+pub fn release(parts: &mut Parts<'_, Hub>, key: IdKey) {
+    let claimed = |entry: &Entry| {
+        let port = entry.local.filter(|_| entry.claims)?.port();
+        Some(ServiceId::new(entry.port_space(), port))
+    };
+    let service = parts.handler.entries.get(&key).and_then(claimed);
+    if let Some(service) = service {
+        parts.release(service);
+    }
+}
+
+/// The first port that the kernel gives to programs that ask for any, and how many there are.
+fn ephemeral() -> (u16, u32) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let text = text.unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(str::parse::<u16>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(first)), Some(Ok(last))) if first != 0 && first <= last => {
+            (first, u32::from(last - first) + 1)
+        }
+        _ => (32768, 28232),
+    }
+}
+
+fn is_privileged() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:\t"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << BIND_SERVICE != 0)
+}
+
+/// Whether a listener at this address leaves the device open, as the stock library's do.
+#[must_use]
+pub fn leaves_device_open(ip: IpAddr) -> bool {
+    is_any(ip) || ip.is_loopback()
+}

@@ -1,0 +1,112 @@
+//! The attributes with which queue pairs change their state, from what the two sides have agreed on.
+
+use crate::address;
+use crate::bind::PORT;
+use crate::hub::Entry;
+use crate::sys::*;
+use crate::verbs::{READS_MAX, gid_index};
+use ibverbs::sys::*;
+use rkey_kit::Errno;
+
+/// The retry count of every connection.
+const RETRY_COUNT: u8 = 7;
+
+/// The address of the peer's queue pair.
+///
+/// # Errors
+/// `EINVAL`: the peer is not known.
+pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
+    let (Some(local), Some(peer)) = (own.local, own.peer) else {
+        return Err(Errno::INVAL);
+    };
+    Ok(AhAttr {
+        grh: GlobalRoute {
+            dgid: address::gid(peer),
+            flow_label: own.path.flow_label,
+            sgid_index: gid_index(local),
+            hop_limit: own.path.hop_limit,
+            traffic_class: own.path.traffic_class,
+        },
+        is_global: 1,
+        port_num: PORT,
+        ..AhAttr::default()
+    })
+}
+
+/// The attributes for a state, and their mask.
+///
+/// # Errors
+/// `EINVAL`: the peer is not known yet, or no other states have attributes.
+pub fn attributes(own: &Entry, state: ibv_qp_state) -> Result<(QpAttr, u32), Errno> {
+    let (attr, mask) = match (state, own.is_datagram()) {
+        (QPS_INIT, true) => (of_datagrams(), QP_PKEY_INDEX | QP_PORT | QP_QKEY),
+        (QPS_RTR, true) => (QpAttr::default(), 0),
+        (QPS_RTS, true) => (QpAttr::default(), QP_SQ_PSN),
+        (QPS_INIT, false) => (initial(own), QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS),
+        (QPS_RTR, false) => ready_to_receive(own)?,
+        (QPS_RTS, false) => ready_to_send(own)?,
+        _ => return Err(Errno::INVAL),
+    };
+    let attr = QpAttr {
+        qp_state: state,
+        ..attr
+    };
+    Ok((attr, mask | QP_STATE))
+}
+
+fn of_datagrams() -> QpAttr {
+    QpAttr {
+        port_num: PORT,
+        qkey: UDP_QKEY,
+        ..QpAttr::default()
+    }
+}
+
+fn initial(own: &Entry) -> QpAttr {
+    let access = match (own.connection.is_some(), own.responder_resources) {
+        (false, _) => 0,
+        (true, 0) => ACCESS_REMOTE_WRITE,
+        (true, _) => ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC,
+    };
+    QpAttr {
+        port_num: PORT,
+        qp_access_flags: access,
+        ..QpAttr::default()
+    }
+}
+
+fn ready_to_receive(own: &Entry) -> Result<(QpAttr, u32), Errno> {
+    let remote = own.remote.ok_or(Errno::INVAL)?;
+    let attr = QpAttr {
+        path_mtu: own.path.mtu as ibv_mtu,
+        rq_psn: own.starting_psn,
+        dest_qp_num: remote.qpn,
+        ah_attr: address_of_peer(own)?,
+        max_dest_rd_atomic: own.responder_resources.min(READS_MAX),
+        min_rnr_timer: 0,
+        ..QpAttr::default()
+    };
+    let mask = QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
+    let reliable = match own.qp_type {
+        QPT_UC => 0,
+        _ => QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER,
+    };
+    Ok((attr, mask | reliable))
+}
+
+fn ready_to_send(own: &Entry) -> Result<(QpAttr, u32), Errno> {
+    let remote = own.remote.ok_or(Errno::INVAL)?;
+    let attr = QpAttr {
+        sq_psn: remote.starting_psn,
+        timeout: own.path.ack_timeout,
+        retry_cnt: RETRY_COUNT,
+        rnr_retry: own.rnr_retry,
+        max_rd_atomic: own.initiator_depth.min(READS_MAX),
+        ..QpAttr::default()
+    };
+    let reliable = match own.qp_type {
+        QPT_UC => 0,
+        _ => QP_TIMEOUT | QP_RETRY_CNT | QP_RNR_RETRY | QP_MAX_QP_RD_ATOMIC,
+    };
+    Ok((attr, QP_SQ_PSN | reliable))
+}

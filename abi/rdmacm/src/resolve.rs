@@ -1,0 +1,180 @@
+//! `rdma_resolve_addr` and `rdma_resolve_route`. All addresses and paths are known at once: peers are on this host.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::address::{self, is_any, is_ours, loopback};
+use crate::bind::bind;
+use crate::event::complete;
+use crate::front::{entry, with};
+use crate::hub::{Entry, Phase, What};
+use crate::id::IdObject;
+use crate::ports;
+use crate::sys::*;
+use rkey_cm::manager::PathOptions;
+use rkey_cm::wire::Mtu;
+use rkey_kit::object::find;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+/// The packet lifetime of a path without the option `RDMA_OPTION_ID_ACK_TIMEOUT`.
+const LIFE_TIME: u8 = 18;
+/// `IBV_MTU_4096`, the MTU of the device's port.
+const MTU: Mtu = Mtu::B4096;
+/// The default partition.
+const PKEY: u16 = 0xffff;
+/// "Exactly": how the fields of a path are meant.
+const EXACTLY: u8 = 2;
+
+/// Resolves an address. The result is an event.
+///
+/// # Errors
+/// `EINVAL`: the identifier is in use, or the addresses are of different families. Those of [`bind`].
+pub fn resolve(
+    object: &IdObject,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<(), Errno> {
+    let key = object.key;
+    let phase = with(|parts| Ok(entry(parts.handler, key)?.phase))?;
+    if !matches!(phase, Phase::Idle | Phase::Bound) {
+        return Err(Errno::INVAL);
+    }
+    if source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4()) {
+        return Err(Errno::INVAL);
+    }
+    if let (Some(source), Phase::Idle) = (source, phase) {
+        bind(object, source)?;
+    }
+    let peer = match is_any(destination.ip()) {
+        true => SocketAddr::new(loopback(destination), destination.port()),
+        false => destination,
+    };
+    object.set_destination(peer);
+    let is_reachable = is_ours(peer.ip());
+    if !is_reachable {
+        tracing::warn!(
+            "{} is not an address of this host: only programs on this host can be reached",
+            peer.ip()
+        );
+    }
+    with(|parts| {
+        let own = entry(parts.handler, key)?;
+        let (space, bound) = (own.space, own.local);
+        if bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+            return Err(Errno::INVAL);
+        }
+        let port = match bound {
+            Some(bound) => bound.port(),
+            None => ports::unclaimed(parts.handler, space)?,
+        };
+        let ip = bound.map(|bound| bound.ip()).filter(|ip| !is_any(*ip));
+        let own = entry(parts.handler, key)?;
+        let what = match is_reachable {
+            true => {
+                own.local = Some(SocketAddr::new(ip.unwrap_or(peer.ip()), port));
+                own.peer = Some(peer);
+                own.phase = Phase::AddressResolved;
+                What::AddressResolved
+            }
+            false => What::AddressError(-libc::ETIMEDOUT),
+        };
+        parts.handler.push(key, what);
+        Ok(())
+    })
+}
+
+/// The path of an identifier.
+fn path(own: &Entry) -> PathOptions {
+    let port = |address: Option<SocketAddr>| address.map_or(0, |it| u32::from(it.port()));
+    let flow_label = port(own.local)
+        .wrapping_mul(31)
+        .wrapping_add(port(own.peer))
+        & 0xf_ffff;
+    PathOptions {
+        mtu: MTU,
+        flow_label,
+        traffic_class: own.options.tos,
+        ack_timeout: own.options.ack_timeout.unwrap_or(LIFE_TIME + 1),
+        ..PathOptions::default()
+    }
+}
+
+/// A path as programs see it.
+#[must_use]
+pub fn record(own: &Entry) -> SaPathRec {
+    let gid = |address: Option<SocketAddr>| address.map_or(Gid::default(), address::gid);
+    SaPathRec {
+        dgid: gid(own.peer),
+        sgid: gid(own.local),
+        flow_label: own.path.flow_label.to_be(),
+        hop_limit: own.path.hop_limit,
+        traffic_class: own.path.traffic_class,
+        reversible: 1,
+        numb_path: 1,
+        pkey: PKEY.to_be(),
+        mtu_selector: EXACTLY,
+        mtu: own.path.mtu as u8,
+        rate_selector: EXACTLY,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: own.path.ack_timeout.saturating_sub(1),
+        ..SaPathRec::default()
+    }
+}
+
+/// Resolves the path. The result is an event.
+///
+/// # Errors
+/// `EINVAL`: the address is not resolved, or there is no time for it.
+pub fn find_route(object: &IdObject, timeout_ms: c_int) -> Result<(), Errno> {
+    let key = object.key;
+    with(|parts| {
+        let own = entry(parts.handler, key)?;
+        if own.phase != Phase::AddressResolved || timeout_ms == 0 {
+            return Err(Errno::INVAL);
+        }
+        own.path = path(own);
+        own.phase = Phase::RouteResolved;
+        parts.handler.push(key, What::RouteResolved);
+        Ok(())
+    })
+}
+
+/// `rdma_resolve_addr`.
+///
+/// # Safety
+/// The addresses are null or addresses; nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn resolve_addr(
+    id: *mut CmId,
+    source: *mut libc::sockaddr,
+    destination: *mut libc::sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let object = find::<IdObject>(id)?;
+            let destination = address::read(destination)?;
+            resolve(object, address::read_or_null(source)?, destination)?;
+            complete(object)?;
+        }
+        Ok(0)
+    })
+}
+
+/// `rdma_resolve_route`.
+///
+/// # Safety
+/// Nothing destroys the identifier meanwhile.
+pub unsafe extern "C" fn resolve_route(id: *mut CmId, timeout_ms: c_int) -> c_int {
+    fence_or_minus_one(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let object = find::<IdObject>(id)?;
+            find_route(object, timeout_ms)?;
+            complete(object)?;
+        }
+        Ok(0)
+    })
+}

@@ -1,0 +1,223 @@
+//! The calls of verbs that this library makes, as a program would make them: the verbs front end's C functions.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions of the verbs front end, with their rules for handles.
+
+use crate::sys::*;
+use ibverbs::sys::{QP_STATE, QPS_ERR};
+use parking_lot::Mutex;
+use rkey_kit::Errno;
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+
+/// How many reads and atomics a queue pair begins or executes at once.
+pub const READS_MAX: u8 = ibverbs::context::MAX_READS as u8;
+const _: () = assert!(READS_MAX as i32 == ibverbs::context::MAX_READS);
+
+/// The context and the protection domain of all identifiers, as addresses.
+#[derive(Clone, Copy)]
+struct Opened {
+    context: usize,
+    pd: usize,
+}
+
+static OPENED: Mutex<Option<Opened>> = Mutex::new(None);
+
+fn not_null<T>(pointer: *mut T) -> Result<*mut T, Errno> {
+    match pointer.is_null() {
+        true => Err(Errno::last()),
+        false => Ok(pointer),
+    }
+}
+
+fn code(number: c_int) -> Result<(), Errno> {
+    match number {
+        0 => Ok(()),
+        number => Err(Errno::from_raw(number)),
+    }
+}
+
+/// Opens the device at the first call. It stays open until the process ends.
+///
+/// # Errors
+/// The device cannot be opened.
+pub fn device() -> Result<(*mut Context, *mut Pd), Errno> {
+    let mut opened = OPENED.lock();
+    if opened.is_none() {
+        let device = ibverbs::device::the_device();
+        // SAFETY: the verbs front end's own device, and the context that it has just opened.
+        unsafe {
+            let context = not_null(ibverbs::tables::context::open_device(device))?;
+            let pd = not_null(ibverbs::pd::alloc_pd(context))?;
+            *opened = Some(Opened {
+                context: context.expose_provenance(),
+                pd: pd.expose_provenance(),
+            });
+        }
+    }
+    let opened = opened.ok_or(Errno::NODEV)?;
+    Ok((
+        std::ptr::with_exposed_provenance_mut(opened.context),
+        std::ptr::with_exposed_provenance_mut(opened.pd),
+    ))
+}
+
+/// The index of an address in the device's table of GIDs; that of its first IP address if it is a loopback address.
+#[must_use]
+pub fn gid_index(address: SocketAddr) -> u8 {
+    let (table, gid) = (ibverbs::gid::table(), crate::address::gid(address));
+    let found = table.iter().position(|entry| entry.gid == gid);
+    let fallback = usize::from(table.len() > 1);
+    found.unwrap_or(fallback) as u8
+}
+
+/// A completion queue with a channel.
+///
+/// # Errors
+/// Those of `ibv_create_comp_channel` and `ibv_create_cq`.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn create_cq(
+    context: *mut Context,
+    depth: u32,
+    cq_context: *mut c_void,
+) -> Result<(*mut CompChannel, *mut Cq), Errno> {
+    // SAFETY: guaranteed by the caller; the channel is new.
+    unsafe {
+        let channel = not_null(ibverbs::channel::create_comp_channel(context))?;
+        let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
+        let cq = not_null(ibverbs::cq::create_cq(
+            context, depth, cq_context, channel, 0,
+        ));
+        let cq = cq.inspect_err(|_| {
+            ibverbs::channel::destroy_comp_channel(channel);
+        })?;
+        Ok((channel, cq))
+    }
+}
+
+/// Destroys what [`create_cq`] made. What the program has destroyed already is left alone.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn destroy_cq(channel: *mut CompChannel, cq: *mut Cq) {
+    // SAFETY: guaranteed by the caller; both calls refuse what is no live object.
+    unsafe {
+        if !cq.is_null() {
+            ibverbs::cq::destroy_cq(cq);
+        }
+        if !channel.is_null() {
+            ibverbs::channel::destroy_comp_channel(channel);
+        }
+    }
+}
+
+/// `ibv_create_qp_ex`.
+///
+/// # Errors
+/// Those of the call.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles and attributes.
+pub unsafe fn create_qp(context: *mut Context, attr: &mut QpInitAttrEx) -> Result<*mut Qp, Errno> {
+    // SAFETY: guaranteed by the caller.
+    not_null(unsafe { ibverbs::qp::create_qp_ex(context, attr) })
+}
+
+/// `ibv_destroy_qp`.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn destroy_qp(qp: *mut Qp) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { ibverbs::qp::destroy_qp(qp) };
+}
+
+/// `ibv_modify_qp`.
+///
+/// # Errors
+/// Those of the call.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn modify_qp(qp: *mut Qp, attr: &mut QpAttr, mask: u32) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    code(unsafe { ibverbs::qp::modify_qp(qp, attr, mask as c_int) })
+}
+
+/// Moves a queue pair to the error state.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn fail_qp(qp: *mut Qp) {
+    if qp.is_null() {
+        return;
+    }
+    let mut attr = QpAttr {
+        qp_state: QPS_ERR,
+        ..QpAttr::default()
+    };
+    // SAFETY: guaranteed by the caller. It fails only if the queue pair is gone or in that state.
+    let _ = unsafe { modify_qp(qp, &mut attr, QP_STATE) };
+}
+
+/// The number of a queue pair, and whether it has a shared receive queue.
+///
+/// # Errors
+/// `EINVAL`: no live queue pair has this address.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn qp_number(qp: *mut Qp) -> Result<(u32, bool), Errno> {
+    // SAFETY: guaranteed by the caller; `find` checks that it is live.
+    unsafe {
+        ibverbs::object::find::<ibverbs::qp::QpObject>(qp)?;
+        Ok(((*qp).qp_num, !(*qp).srq.is_null()))
+    }
+}
+
+/// The protection domain of a queue pair.
+///
+/// # Safety
+/// It is a live queue pair.
+#[must_use]
+pub unsafe fn pd_of_qp(qp: *mut Qp) -> *mut Pd {
+    // SAFETY: guaranteed by the caller.
+    unsafe { (*qp).pd }
+}
+
+/// The context of a protection domain; null if it is none.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+#[must_use]
+pub unsafe fn context_of_pd(pd: *mut Pd) -> *mut Context {
+    // SAFETY: guaranteed by the caller; `find` checks that it is live.
+    match unsafe { ibverbs::object::find::<ibverbs::pd::PdObject>(pd) } {
+        Ok(object) => object.context,
+        Err(_) => null_mut(),
+    }
+}
+
+/// `ibv_create_srq`.
+///
+/// # Errors
+/// Those of the call.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles and attributes.
+pub unsafe fn create_srq(pd: *mut Pd, attr: &mut SrqInitAttr) -> Result<*mut Srq, Errno> {
+    // SAFETY: guaranteed by the caller.
+    not_null(unsafe { ibverbs::srq::create_srq(pd, attr) })
+}
+
+/// `ibv_destroy_srq`.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn destroy_srq(srq: *mut Srq) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { ibverbs::srq::destroy_srq(srq) };
+}

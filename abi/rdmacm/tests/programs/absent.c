@@ -1,0 +1,40 @@
+/* Calls that the library does not support yet: they fail with ENOSYS. The arguments are names and versions of symbols. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <rdma/rsocket.h>
+
+static void fails(const char *what, long result)
+{
+	if (result != -1 || errno != ENOSYS) {
+		printf("%s: %ld, errno %d\n", what, result, errno);
+		exit(1);
+	}
+	errno = 0;
+}
+
+int main(void)
+{
+	static const char *const later[][2] = {
+		{ "rdma_query_addrinfo", "RDMACM_1.4" }, { "rdma_resolve_addrinfo", "RDMACM_1.4" },
+		{ "rdma_write_cm_event", "RDMACM_1.4" }, { "repoll_create", "RDMACM_1.5" },
+		{ "repoll_ctl", "RDMACM_1.5" },		 { "repoll_wait", "RDMACM_1.5" },
+	};
+	unsigned i;
+	fails("rsocket", rsocket(AF_INET, SOCK_STREAM, 0));
+	fails("rsend", rsend(7, "", 1, 0));
+	fails("rpoll", rpoll(NULL, 0, 0));
+	for (i = 0; i < sizeof later / sizeof *later; i++) {
+		int (*call)(void) = (int (*)(void))dlvsym(RTLD_DEFAULT, later[i][0], later[i][1]);
+		if (!call) {
+			printf("%s of %s is missing\n", later[i][0], later[i][1]);
+			return 1;
+		}
+		fails(later[i][0], call());
+	}
+	printf("done\n");
+	return 0;
+}

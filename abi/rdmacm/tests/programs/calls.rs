@@ -1,0 +1,32 @@
+//! Every call: what it returns, and the events that follow.
+
+use crate::support::Stage;
+
+/// Runs one of our programs.
+fn succeeds(name: &str, source: &str) {
+    let stage = Stage::new(name);
+    stage.write("common.h", include_str!("common.h"));
+    let program = stage.compile(name, source, &["-lpthread"]);
+    let said = stage.start(stage.command(&program), name).succeed();
+    assert!(said.ends_with("done\n"), "{said}");
+}
+
+#[test]
+fn calls_return_what_the_manual_pages_say() {
+    succeeds("calls", include_str!("calls.c"));
+}
+
+#[test]
+fn connections_begin_and_end_with_the_events_of_the_manual_pages() {
+    succeeds("connections", include_str!("connections.c"));
+}
+
+/// Every symbol of Debian's library and of later versions can be found by its version, as the loader does for a program.
+#[test]
+fn calls_of_later_versions_and_rsockets_say_that_they_are_missing() {
+    let stage = Stage::new("absent");
+    let program = stage.compile("absent", include_str!("absent.c"), &[]);
+    let said = stage.start(stage.command(&program), "absent").succeed();
+    assert!(said.contains("does not support rsockets"), "{said}");
+    assert!(said.ends_with("done\n"), "{said}");
+}

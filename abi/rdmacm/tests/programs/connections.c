@@ -1,0 +1,300 @@
+/* Connections from their beginning to their end, with both sides in this process. */
+#include "common.h"
+
+/* Connects, exchanges a message, disconnects. */
+static void connect_both(int external)
+{
+	struct rdma_event_channel *here = new_channel(), *there = new_channel();
+	struct rdma_cm_id *listener = new_listener(there, RDMA_PS_TCP);
+	struct rdma_cm_id *client = new_client(here, RDMA_PS_TCP, rdma_get_src_port(listener)), *server;
+	struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 5, .responder_resources = 3,
+					 .initiator_depth = 2, .retry_count = 5, .rnr_retry_count = 6 };
+	struct rdma_cm_event *event;
+	struct ibv_qp *own = NULL;
+	struct ibv_wc wc;
+	struct ibv_mr *from, *into;
+	char text[16] = "a message", room[16] = "";
+
+	add_qp(client, IBV_QPT_RC);
+	TRUE(state_of(client->qp) == IBV_QPS_INIT);
+	if (external) {
+		own = client->qp;
+		client->qp = NULL;
+		param.qp_num = own->qp_num;
+	}
+	GOOD(rdma_connect(client, &param));
+	FAILS(EINVAL, rdma_connect(client, &param));
+
+	event = NEXT(there, CONNECT_REQUEST, 0);
+	server = event->id;
+	TRUE(event->listen_id == listener && server != listener && server->channel == there && server->context == &bad);
+	TRUE(server->verbs == client->verbs && server->pd && server->port_num == 1);
+	TRUE(event->param.conn.private_data_len == 56 && !memcmp(event->param.conn.private_data, "hello\0\0", 7));
+	TRUE(event->param.conn.responder_resources == 2 && event->param.conn.initiator_depth == 3);
+	TRUE(event->param.conn.retry_count == 5 && event->param.conn.rnr_retry_count == 6);
+	TRUE(event->param.conn.qp_num == (own ? own : client->qp)->qp_num);
+	TRUE(rdma_get_dst_port(server) == rdma_get_src_port(client));
+	GOOD(rdma_ack_cm_event(event));
+
+	add_qp(server, IBV_QPT_RC);
+	MUST((into = rdma_reg_msgs(server, room, sizeof room)) && (from = rdma_reg_msgs(client, text, sizeof text)));
+	GOOD(rdma_post_recv(server, NULL, room, sizeof room, into));
+	param.private_data = "welcome";
+	param.private_data_len = 7;
+	param.responder_resources = param.initiator_depth = RDMA_MAX_RESP_RES;
+	GOOD(rdma_accept(server, &param));
+	TRUE(state_of(server->qp) == IBV_QPS_RTS);
+	FAILS(EINVAL, rdma_reject(server, NULL, 0));
+
+	if (external) {
+		struct ibv_qp_attr attr;
+		int mask, state;
+		event = NEXT(here, CONNECT_RESPONSE, 0);
+		for (state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
+			attr.qp_state = state;
+			GOOD(rdma_init_qp_attr(client, &attr, &mask));
+			GOOD(ibv_modify_qp(own, &attr, mask));
+		}
+		GOOD(rdma_establish(client));
+		FAILS(EINVAL, rdma_establish(client));
+		client->qp = own;
+	} else {
+		event = NEXT(here, ESTABLISHED, 0);
+		FAILS(EINVAL, rdma_establish(client));
+	}
+	TRUE(event->param.conn.private_data_len == 196 && !memcmp(event->param.conn.private_data, "welcome\0\0", 9));
+	TRUE(event->param.conn.qp_num == server->qp->qp_num);
+	GOOD(rdma_ack_cm_event(event));
+	TRUE(state_of(client->qp) == IBV_QPS_RTS);
+	ACK_NEXT(there, ESTABLISHED, 0);
+
+	GOOD(rdma_post_send(client, NULL, text, sizeof text, from, IBV_SEND_SIGNALED));
+	TRUE(rdma_get_send_comp(client, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	TRUE(rdma_get_recv_comp(server, &wc) == 1 && wc.status == IBV_WC_SUCCESS && !strcmp(room, "a message"));
+	FAILS(EISCONN, rdma_notify(server, IBV_EVENT_COMM_EST));
+
+	GOOD(rdma_disconnect(client));
+	TRUE(state_of(client->qp) == IBV_QPS_ERR);
+	ACK_NEXT(there, DISCONNECTED, 0);
+	GOOD(rdma_disconnect(server));
+	ACK_NEXT(here, DISCONNECTED, 0);
+	GOOD(rdma_disconnect(client));
+	ACK_NEXT(here, TIMEWAIT_EXIT, 0);
+	ACK_NEXT(there, TIMEWAIT_EXIT, 0);
+	FAILS(EINVAL, rdma_connect(client, &param));
+	GOOD(rdma_dereg_mr(from));
+	GOOD(rdma_dereg_mr(into));
+	rdma_destroy_qp(client);
+	rdma_destroy_qp(server);
+	TRUE(!client->qp && !client->send_cq && !client->recv_cq_channel);
+	GOOD(rdma_destroy_id(client));
+	GOOD(rdma_destroy_id(server));
+	GOOD(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
+/* Refusals: by the program, by its end, for want of a listener. */
+static void refusals(void)
+{
+	struct rdma_event_channel *here = new_channel(), *there = new_channel();
+	struct rdma_cm_id *listener = new_listener(there, RDMA_PS_TCP), *client, *server;
+	struct rdma_cm_event *event;
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .qp_num = 0x77 };
+	uint16_t port = rdma_get_src_port(listener);
+	char data[256] = "not today";
+	int way;
+
+	for (way = 0; way < 3; way++) {
+		client = new_client(here, RDMA_PS_TCP, port);
+		add_qp(client, IBV_QPT_RC);
+		GOOD(rdma_connect(client, &param));
+		event = NEXT(there, CONNECT_REQUEST, 0);
+		server = event->id;
+		GOOD(rdma_ack_cm_event(event));
+		switch (way) {
+		case 0:
+			FAILS(EINVAL, rdma_reject(server, data, 149));
+			FAILS(EINVAL, rdma_reject(server, NULL, 1));
+			GOOD(rdma_reject(server, data, 148));
+			FAILS(EINVAL, rdma_reject(server, NULL, 0));
+			FAILS(EINVAL, rdma_accept(server, &param));
+			GOOD(rdma_destroy_id(server));
+			break;
+		case 1:
+			GOOD(rdma_destroy_id(server));
+			break;
+		case 2:
+			GOOD(rdma_reject_ece(server, NULL, 0));
+			GOOD(rdma_destroy_id(server));
+			break;
+		}
+		event = NEXT(here, REJECTED, way == 2 ? 35 : 28);
+		TRUE(event->id == client && event->param.conn.private_data_len == 148);
+		TRUE(way != 0 || !memcmp(event->param.conn.private_data, "not today", 10));
+		GOOD(rdma_ack_cm_event(event));
+		TRUE(state_of(client->qp) == IBV_QPS_ERR);
+		FAILS(EINVAL, rdma_connect(client, &param));
+		GOOD(rdma_disconnect(client));
+		rdma_destroy_qp(client);
+		GOOD(rdma_destroy_id(client));
+	}
+	/* A listener that ends refuses what it has not fetched. */
+	client = new_client(here, RDMA_PS_TCP, port);
+	param.qp_num++;
+	GOOD(rdma_connect(client, &param));
+	GOOD(rdma_destroy_id(listener));
+	ACK_NEXT(here, REJECTED, 28);
+	GOOD(rdma_destroy_id(client));
+	/* Now there is no listener. */
+	client = new_client(here, RDMA_PS_TCP, port);
+	param.qp_num++;
+	GOOD(rdma_connect(client, &param));
+	ACK_NEXT(here, REJECTED, 8);
+	GOOD(rdma_destroy_id(client));
+	/* A request that is taken back before it is answered. */
+	listener = new_listener(there, RDMA_PS_TCP);
+	client = new_client(here, RDMA_PS_TCP, rdma_get_src_port(listener));
+	param.qp_num++;
+	GOOD(rdma_connect(client, &param));
+	event = NEXT(there, CONNECT_REQUEST, 0);
+	server = event->id;
+	GOOD(rdma_ack_cm_event(event));
+	GOOD(rdma_destroy_id(client));
+	add_qp(server, IBV_QPT_RC);
+	FAILS(EINVAL, rdma_accept(server, &param));
+	TRUE(state_of(server->qp) == IBV_QPS_ERR);
+	rdma_destroy_qp(server);
+	GOOD(rdma_destroy_id(server));
+	GOOD(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
+/* Datagrams: the answer has all that a sender needs. */
+static void datagrams(void)
+{
+	struct rdma_event_channel *here = new_channel(), *there = new_channel();
+	struct rdma_cm_id *listener = new_listener(there, RDMA_PS_UDP);
+	uint16_t port = rdma_get_src_port(listener);
+	struct rdma_cm_id *client = new_client(here, RDMA_PS_UDP, port), *server, *refused;
+	struct rdma_conn_param param = { .private_data = "who", .private_data_len = 3 };
+	struct rdma_cm_event *event;
+	struct ibv_ah *ah;
+	struct ibv_mr *from, *into;
+	struct ibv_wc wc;
+	char text[8] = "to you", room[64] = "";
+
+	add_qp(client, IBV_QPT_UD);
+	TRUE(state_of(client->qp) == IBV_QPS_RTS);
+	GOOD(rdma_connect(client, &param));
+	event = NEXT(there, CONNECT_REQUEST, 0);
+	server = event->id;
+	TRUE(event->param.ud.private_data_len == 180 && !memcmp(event->param.ud.private_data, "who\0", 4));
+	GOOD(rdma_ack_cm_event(event));
+	add_qp(server, IBV_QPT_UD);
+	MUST((into = rdma_reg_msgs(server, room, sizeof room)) && (from = rdma_reg_msgs(client, text, sizeof text)));
+	GOOD(rdma_post_recv(server, NULL, room, sizeof room, into));
+	GOOD(rdma_accept(server, &param));
+	event = NEXT(here, ESTABLISHED, 0);
+	TRUE(event->param.ud.private_data_len == 136 && event->param.ud.qp_num == server->qp->qp_num);
+	TRUE(event->param.ud.qkey == RDMA_UDP_QKEY);
+	MUST((ah = ibv_create_ah(client->pd, &event->param.ud.ah_attr)));
+	GOOD(rdma_post_ud_send(client, NULL, text, sizeof text, from, IBV_SEND_SIGNALED, ah, event->param.ud.qp_num));
+	GOOD(rdma_ack_cm_event(event));
+	TRUE(rdma_get_send_comp(client, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	TRUE(rdma_get_recv_comp(server, &wc) == 1 && !strcmp(room + 40, "to you"));
+	GOOD(rdma_disconnect(client));
+	GOOD(ibv_destroy_ah(ah));
+	GOOD(rdma_dereg_mr(from));
+	GOOD(rdma_dereg_mr(into));
+	rdma_destroy_ep(client);
+	client = new_client(here, RDMA_PS_UDP, port);
+	GOOD(rdma_connect(client, &param));
+	event = NEXT(there, CONNECT_REQUEST, 0);
+	refused = event->id;
+	GOOD(rdma_ack_cm_event(event));
+	GOOD(rdma_reject(refused, NULL, 0));
+	GOOD(rdma_destroy_id(refused));
+	ACK_NEXT(here, UNREACHABLE, 2);
+	rdma_destroy_ep(client);
+	GOOD(rdma_destroy_id(listener));
+	client = new_client(here, RDMA_PS_UDP, port);
+	GOOD(rdma_connect(client, &param));
+	ACK_NEXT(here, UNREACHABLE, 1);
+	rdma_destroy_ep(client);
+	rdma_destroy_ep(server);
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
+/* Synchronous identifiers: a server in a thread. */
+static struct rdma_cm_id *sync_listener;
+
+static void *serve(void *unused)
+{
+	struct rdma_cm_id *id = NULL;
+	struct rdma_conn_param param = { .private_data = "yes", .private_data_len = 3 };
+	(void)unused;
+	GOOD(rdma_get_request(sync_listener, &id));
+	MUST(id && id->event && id->qp && id->channel != sync_listener->channel);
+	TRUE(id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	GOOD(rdma_accept(id, &param));
+	TRUE(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	GOOD(rdma_disconnect(id));
+	rdma_destroy_ep(id);
+	GOOD(rdma_get_request(sync_listener, &id));
+	GOOD(rdma_reject(id, "no", 2));
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+static struct rdma_cm_id *new_endpoint(const char *port)
+{
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_flags = port ? 0 : RAI_PASSIVE }, *info = NULL;
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 2, 2, 1, 1, 0 } };
+	struct rdma_cm_id *id = NULL;
+	GOOD(rdma_getaddrinfo("127.0.0.1", port, &hints, &info));
+	MUST(info && info->ai_qp_type == IBV_QPT_RC && info->ai_port_space == RDMA_PS_TCP && info->ai_family == AF_INET);
+	TRUE(port ? info->ai_dst_len == sizeof(struct sockaddr_in) : info->ai_src_len == sizeof(struct sockaddr_in));
+	GOOD(rdma_create_ep(&id, info, NULL, &init));
+	MUST(id && id->channel);
+	rdma_freeaddrinfo(info);
+	return id;
+}
+
+static void synchronous(void)
+{
+	struct rdma_cm_id *id;
+	char port[8];
+	pthread_t thread;
+
+	sync_listener = new_endpoint(NULL);
+	GOOD(rdma_listen(sync_listener, 0));
+	snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(sync_listener)));
+	GOOD(pthread_create(&thread, NULL, serve, NULL));
+	id = new_endpoint(port);
+	TRUE(id->qp && id->verbs);
+	GOOD(rdma_connect(id, NULL));
+	TRUE(id->event->event == RDMA_CM_EVENT_ESTABLISHED && !memcmp(id->event->param.conn.private_data, "yes", 4));
+	GOOD(rdma_disconnect(id));
+	TRUE(id->event->event == RDMA_CM_EVENT_DISCONNECTED);
+	rdma_destroy_ep(id);
+	id = new_endpoint(port);
+	FAILS(ECONNREFUSED, rdma_connect(id, NULL));
+	TRUE(id->event->event == RDMA_CM_EVENT_REJECTED && !memcmp(id->event->param.conn.private_data, "no", 3));
+	rdma_destroy_ep(id);
+	GOOD(pthread_join(thread, NULL));
+	rdma_destroy_ep(sync_listener);
+}
+
+int main(void)
+{
+	begin();
+	connect_both(0);
+	connect_both(1);
+	refusals();
+	datagrams();
+	synchronous();
+	return finish();
+}

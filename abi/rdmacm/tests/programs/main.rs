@@ -1,0 +1,9 @@
+//! Programs on the library, each in its own processes: one of ours that makes every call, and unmodified ones of rdma-core and
+//! perftest as Debian ships them.
+//!
+//! A missing program fails its test: `cargo xtask test` installs all of them.
+
+mod calls;
+mod layout;
+mod stock;
+mod support;

@@ -1,0 +1,76 @@
+//! What a host of several managers needs: where a message has to go, and what becomes of connections to a process that is gone.
+
+use crate::world::{A, B, PORT, Policy, World};
+use rkey_cm::State;
+use rkey_cm::address::{PortSpace, ServiceId};
+use rkey_cm::ids::IdSpace;
+use rkey_cm::manager::{Error, Event};
+use rkey_cm::wire::{Addressee, Mad, Message, RejectReason};
+
+/// The host knows that the peer's process is gone: the connection ends as if the peer had said so.
+#[test]
+fn a_peer_that_is_gone_ends_the_connection() {
+    let mut world = World::new();
+    let (a, b) = world.pair();
+    let now = world.now;
+    assert_eq!(world.hosts[B].manager.connections_to(IdSpace::ALL), [b]);
+    let manager = &mut world.hosts[B].manager;
+    assert!(manager.peer_is_gone(now, b).is_ok());
+    let told = manager.next_event();
+    assert!(matches!(told, Some(Event::Disconnected { .. })), "{told:?}");
+    assert_eq!(manager.state(b), Some(State::DreqReceived));
+    assert!(manager.disconnect(now, b).is_ok());
+    // The program that ends the connection itself waits for no answer.
+    assert!(world.hosts[A].manager.disconnect(now, a).is_ok());
+    assert!(world.hosts[A].manager.peer_is_gone(now, a).is_ok());
+    assert_eq!(world.state(A, a), Some(State::TimeWait));
+    assert!(world.hosts[A].manager.peer_is_gone(now, a).is_ok());
+    world.run_to_the_end();
+    let gone = world.hosts[A].manager.peer_is_gone(now, a);
+    assert_eq!(gone, Err(Error::Unknown));
+}
+
+#[test]
+fn a_peer_that_is_gone_before_it_answers_counts_as_a_refusal() {
+    let mut world = World::new();
+    world.listen(B, 1);
+    world.hosts[B].policy = Policy::Keep;
+    let a = world.connect(A, b"");
+    world.run(0);
+    let now = world.now;
+    assert_eq!(world.hosts[A].manager.connections_to(IdSpace::ALL), []);
+    assert!(world.hosts[A].manager.peer_is_gone(now, a).is_ok());
+    world.run(0);
+    let told = world.hosts[A].events.last();
+    let Some(Event::Rejected { rej, .. }) = told else {
+        panic!("{told:?}")
+    };
+    assert_eq!(rej.reason, RejectReason::CONSUMER);
+    let b = world.requested(B);
+    assert!(world.hosts[B].manager.peer_is_gone(now, b).is_ok());
+    assert_eq!(world.state(B, b), None);
+}
+
+/// On a host with several managers, a message finds its own by what it names.
+#[test]
+fn messages_name_their_addressee_and_their_connection() {
+    let mut world = World::new();
+    let listener = Addressee::Service(ServiceId::new(PortSpace::Tcp, PORT));
+    let request = world.request(A, b"");
+    let id = world.hosts[A].manager.connect(0, &request).unwrap();
+    let sent = world.hosts[A].manager.next_transmit().unwrap();
+    assert_eq!(sent.of.map(|(id, _)| id), Some(id));
+    let mad = Mad::decode(&sent.mad).unwrap();
+    assert_eq!(mad.message.addressee(), listener);
+    let Message::Req(req) = mad.message else {
+        panic!("{mad:?}")
+    };
+    // Without a listener, the answer belongs to no connection, and names the one that asks.
+    world.hosts[B]
+        .manager
+        .receive(0, sent.from, sent.to, &sent.mad);
+    let answer = world.hosts[B].manager.next_transmit().unwrap();
+    assert_eq!(answer.of, None);
+    let mad = Mad::decode(&answer.mad).unwrap();
+    assert_eq!(mad.message.addressee(), Addressee::Communication(req.local));
+}

@@ -1,0 +1,122 @@
+//! The sockets of the connection manager, by their names. All are sequenced-packet sockets that never block.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rkey_link::peer::{Credentials, peer_credentials};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use super::packet::{LEN, Packet};
+use crate::peers::names::{self, Scope};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A socket that has a name; `None` if the name is taken. No process can connect to it before [`listen`].
+pub(super) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
+    let socket = new_socket()?;
+    match rustix::net::bind(&socket, &names::abstract_address(name)?) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::ADDRINUSE) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Lets others connect to a socket's name.
+pub(super) fn listen(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::listen(socket, BACKLOG)?)
+}
+
+/// What an attempt to reach a name found.
+pub(super) enum Reached {
+    /// A connection to the process that owns it.
+    Process(OwnedFd, Credentials),
+    /// Its owner is too busy to accept.
+    Busy,
+    /// No process listens there, or one of another user.
+    NoOwner,
+}
+
+/// Connects to a name.
+pub(super) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
+    let socket = new_socket()?;
+    match rustix::net::connect(&socket, &names::abstract_address(name)?) {
+        Ok(()) => {}
+        Err(Errno::CONNREFUSED) => return Ok(Reached::NoOwner),
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(Reached::Busy),
+        Err(error) => return Err(error.into()),
+    }
+    let who = peer_credentials(&socket)?;
+    if !scope.admits(who.uid) {
+        tracing::warn!(
+            "{name} belongs to user {}, not to ours: connections through it are refused; if you trust that user, set RKEY_SHARE=all for both",
+            who.uid
+        );
+        return Ok(Reached::NoOwner);
+    }
+    Ok(Reached::Process(socket, who))
+}
+
+/// The next process that has connected to a listening socket; `None` if none waits.
+pub(super) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Credentials)>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match rustix::net::accept_with(listening, flags) {
+        Ok(socket) => {
+            let who = peer_credentials(&socket)?;
+            Ok(Some((socket, who)))
+        }
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    Yes,
+    /// The receiver has not read the earlier ones.
+    Busy,
+    /// The receiver has closed the connection.
+    Gone,
+}
+
+pub(super) fn send(socket: impl AsFd, packet: &Packet) -> Sent {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::send(socket, &packet.encode(), flags) {
+        Ok(_) => Sent::Yes,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Sent::Busy,
+        Err(_) => Sent::Gone,
+    }
+}
+
+/// What a connection brings.
+pub(super) enum Received {
+    Packet(Box<Packet>),
+    /// Bytes that are no packet.
+    Violation,
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more.
+    End,
+}
+
+pub(super) fn receive(socket: impl AsFd) -> Received {
+    // One byte more, so that a longer packet is seen to be one.
+    let mut bytes = [0; LEN + 1];
+    match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+        Ok((0, _)) => Received::End,
+        Ok((len, _)) => match Packet::decode(&bytes[..len]) {
+            Some(packet) => Received::Packet(Box::new(packet)),
+            None => Received::Violation,
+        },
+        Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+        Err(_) => Received::End,
+    }
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(rustix::net::socket_with(family, kind, flags, None)?)
+}

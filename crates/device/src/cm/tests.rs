@@ -1,0 +1,393 @@
+//! Connection managers that reach each other through their sockets, and peers that break the protocol.
+
+use super::packet::{LEN, Packet};
+use super::*;
+use crate::peers::names;
+use rkey_cm::address::PortSpace;
+use rkey_cm::manager::{Accept, Connect, Kind, ListenOn, PathOptions, QueuePair};
+use rkey_cm::wire::{Ece, MAD, Mad, Message, PrivateData, RejectReason, Transport};
+use rustix::net::{AddressFamily, SendFlags, SocketType};
+
+/// How long an event may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Messages are repeated so late that no test waits for it.
+const PATIENT: Timing = Timing {
+    response: 26,
+    retries: 15,
+    service: 24,
+};
+const HERE: &str = "127.0.0.1";
+
+/// A program that keeps its events.
+#[derive(Default)]
+struct Program {
+    events: Vec<Event>,
+}
+
+impl Handler for Program {
+    fn event(&mut self, _: &mut Manager, _: Nanos, event: Event) {
+        self.events.push(event);
+    }
+}
+
+fn start() -> Service<Program> {
+    start_with(Duration::from_millis(20))
+}
+
+fn start_with(listener_wait: Duration) -> Service<Program> {
+    let settings = Settings {
+        timing: PATIENT,
+        listener_wait,
+        ..Settings::default()
+    };
+    Service::start(settings, Program::default()).unwrap()
+}
+
+/// Waits for the first event for which `find` returns something.
+fn wait_for<R>(service: &Service<Program>, find: impl Fn(&Event) -> Option<R>) -> R {
+    let begun = crate::time::now();
+    loop {
+        let found = service.with(|parts| parts.handler.events.iter().find_map(&find));
+        if let Some(found) = found {
+            return found;
+        }
+        let events = || service.with(|parts| format!("{:?}", parts.handler.events));
+        assert!(crate::time::since(begun) < PATIENCE, "only {}", events());
+        crate::time::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Claims a free port, and listens there.
+fn listen(service: &Service<Program>, backlog: usize) -> ServiceId {
+    loop {
+        let port = random().unwrap() as u16;
+        let at = ServiceId::new(PortSpace::Tcp, port.max(1));
+        if service.with(|parts| parts.claim(at)).unwrap() {
+            let kind = Kind::Connected(Transport::Rc);
+            service
+                .with(|parts| parts.manager.listen(ListenOn::Any, at, kind, backlog))
+                .unwrap();
+            service.with(|parts| parts.open(at)).unwrap();
+            return at;
+        }
+    }
+}
+
+fn queue_pair(qpn: u32) -> QueuePair {
+    QueuePair {
+        qpn,
+        starting_psn: 7,
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry: 7,
+        srq: false,
+        flow_control: false,
+    }
+}
+
+fn connect(service: &Service<Program>, to: ServiceId) -> ConnectionId {
+    let request = Connect {
+        from: format!("{HERE}:40000").parse().unwrap(),
+        to: format!("{HERE}:{}", to.port()).parse().unwrap(),
+        space: PortSpace::Tcp,
+        transport: Transport::Rc,
+        queue_pair: queue_pair(0x11),
+        path: PathOptions::default(),
+        ece: Ece::default(),
+        data: PrivateData::default(),
+    };
+    service
+        .with(|parts| parts.manager.connect(parts.now, &request))
+        .unwrap()
+}
+
+/// The next request of a server. It counts as taken.
+fn request(server: &Service<Program>) -> ConnectionId {
+    let id = wait_for(server, |event| match event {
+        Event::ConnectRequest(it) => Some(it.connection),
+        _ => None,
+    });
+    server.with(|parts| parts.manager.take_request(id)).unwrap();
+    id
+}
+
+/// Connects two programs; returns the connection on each side.
+fn establish(client: &Service<Program>, server: &Service<Program>) -> [ConnectionId; 2] {
+    let at = listen(server, 16);
+    let active = connect(client, at);
+    let passive = request(server);
+    let accept = Accept {
+        queue_pair: queue_pair(0x22),
+        ece: Ece::default(),
+        data: PrivateData::default(),
+    };
+    server
+        .with(|parts| parts.manager.accept(parts.now, passive, &accept))
+        .unwrap();
+    wait_for(client, |event| {
+        matches!(event, Event::ConnectResponse { .. }).then_some(())
+    });
+    client
+        .with(|parts| parts.manager.establish(parts.now, active))
+        .unwrap();
+    wait_for(server, |event| {
+        matches!(event, Event::Established { .. }).then_some(())
+    });
+    [active, passive]
+}
+
+fn disconnected(event: &Event) -> Option<()> {
+    matches!(event, Event::Disconnected { .. }).then_some(())
+}
+
+/// A connection of a stranger to a name.
+fn stranger(name: &str) -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::connect(&socket, &names::abstract_address(name).unwrap()).unwrap();
+    socket
+}
+
+fn scope() -> Scope {
+    Scope::of(Share::User)
+}
+
+fn block_name(service: &Service<Program>) -> String {
+    let block = service.with(|parts| parts.carrier.block());
+    names::cm_name(scope(), block)
+}
+
+/// Whether the other side has closed a connection, after what was sent on it.
+fn is_closed(socket: &OwnedFd) -> bool {
+    let begun = crate::time::now();
+    while crate::time::since(begun) < PATIENCE {
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        match rustix::net::recv(socket, &mut [0u8; 1][..], flags) {
+            Err(rustix::io::Errno::AGAIN) => crate::time::sleep(Duration::from_millis(1)),
+            _ => return true,
+        }
+    }
+    false
+}
+
+#[test]
+fn two_processes_connect_and_disconnect() {
+    let (client, server) = (start(), start());
+    let [active, passive] = establish(&client, &server);
+    client
+        .with(|parts| parts.manager.disconnect(parts.now, active))
+        .unwrap();
+    wait_for(&server, disconnected);
+    server
+        .with(|parts| parts.manager.disconnect(parts.now, passive))
+        .unwrap();
+    wait_for(&client, disconnected);
+}
+
+#[test]
+fn the_end_of_a_process_ends_its_connections() {
+    for client_ends in [true, false] {
+        let (client, server) = (start(), start());
+        establish(&client, &server);
+        let (ends, stays) = match client_ends {
+            true => (client, server),
+            false => (server, client),
+        };
+        drop(ends);
+        wait_for(&stays, disconnected);
+    }
+}
+
+#[test]
+fn a_request_to_a_process_that_ends_is_refused() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 16);
+    connect(&client, at);
+    // It has the request and has not answered.
+    request(&server);
+    drop(server);
+    let reason = wait_for(&client, |event| match event {
+        Event::Rejected { rej, .. } => Some(rej.reason),
+        _ => None,
+    });
+    assert_eq!(reason, RejectReason::CONSUMER);
+}
+
+#[test]
+fn a_port_without_a_listener_refuses() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 16);
+    drop(server);
+    connect(&client, at);
+    let reason = wait_for(&client, |event| match event {
+        Event::Rejected { rej, .. } => Some(rej.reason),
+        _ => None,
+    });
+    assert_eq!(reason, RejectReason::SERVICE_ID);
+}
+
+/// perftest exchanges addresses, and then both sides go on at the same time.
+#[test]
+fn a_request_waits_for_its_listener() {
+    for is_claimed in [false, true] {
+        let (client, server) = (start_with(PATIENCE), start());
+        let at = listen(&server, 16);
+        drop(server);
+        let server = start();
+        if is_claimed {
+            assert!(server.with(|parts| parts.claim(at)).unwrap());
+        }
+        connect(&client, at);
+        if !is_claimed {
+            assert!(server.with(|parts| parts.claim(at)).unwrap());
+        }
+        let kind = Kind::Connected(Transport::Rc);
+        server
+            .with(|parts| parts.manager.listen(ListenOn::Any, at, kind, 1))
+            .unwrap();
+        server.with(|parts| parts.open(at)).unwrap();
+        request(&server);
+    }
+}
+
+#[test]
+fn a_port_belongs_to_one_process_until_it_ends() {
+    let (one, other) = (start(), start());
+    let at = listen(&one, 16);
+    assert!(!other.with(|parts| parts.claim(at)).unwrap());
+    assert!(one.with(|parts| parts.claim(at)).unwrap());
+    one.with(|parts| parts.release(at));
+    assert!(!other.with(|parts| parts.claim(at)).unwrap());
+    drop(one);
+    assert!(other.with(|parts| parts.claim(at)).unwrap());
+    other.with(|parts| parts.release(at));
+    assert!(other.with(|parts| parts.claim(at)).unwrap());
+}
+
+#[test]
+fn both_sides_may_be_in_one_process() {
+    let service = start();
+    let [active, passive] = establish(&service, &service);
+    service
+        .with(|parts| parts.manager.disconnect(parts.now, active))
+        .unwrap();
+    wait_for(&service, disconnected);
+    service
+        .with(|parts| parts.manager.disconnect(parts.now, passive))
+        .unwrap();
+    let state = |id| service.with(|parts| parts.manager.state(id));
+    assert_eq!([active, passive].map(state), [Some(State::TimeWait); 2]);
+}
+
+#[test]
+fn strangers_who_send_garbage_lose_their_connection_and_nothing_else() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 16);
+    let port_name = names::cm_port_name(scope(), at.0);
+    for name in [block_name(&server), port_name] {
+        for garbage in [
+            &[0xff; 1][..],
+            &[0xff; LEN],
+            &[0xff; LEN + 1],
+            &[0xff; 4096],
+        ] {
+            let socket = stranger(&name);
+            rustix::net::send(&socket, garbage, SendFlags::empty()).unwrap();
+            assert!(is_closed(&socket), "{} B to {name}", garbage.len());
+        }
+    }
+    establish(&client, &server);
+}
+
+#[test]
+fn messages_of_strangers_change_no_connection() {
+    let (client, server) = (start(), start());
+    let [active, passive] = establish(&client, &server);
+    let here = HERE.parse().unwrap();
+    let socket = stranger(&block_name(&server));
+    for attribute in 0..=0x20u8 {
+        for fill in [0, 0x55, 0xff] {
+            let mut mad = [fill; MAD];
+            mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+            mad[16..18].copy_from_slice(&[0, attribute]);
+            let packet = Packet {
+                from: here,
+                to: here,
+                mad,
+            };
+            rustix::net::send(&socket, &packet.encode(), SendFlags::empty()).unwrap();
+        }
+    }
+    // An address that this host does not have.
+    let elsewhere = Packet {
+        from: "192.0.2.1".parse().unwrap(),
+        to: here,
+        mad: [0; MAD],
+    };
+    rustix::net::send(&socket, &elsewhere.encode(), SendFlags::empty()).unwrap();
+    // It has read all of this when it closes the connection because of what follows.
+    rustix::net::send(&socket, b"end", SendFlags::empty()).unwrap();
+    assert!(is_closed(&socket));
+    let state = |service: &Service<Program>, id| service.with(|parts| parts.manager.state(id));
+    assert_eq!(state(&server, passive), Some(State::Established));
+    assert_eq!(state(&client, active), Some(State::Established));
+}
+
+/// The REQs of a flood: each from a side that does not exist.
+fn flood(socket: &OwnedFd, at: ServiceId, count: u32) {
+    let here = HERE.parse().unwrap();
+    let mut manager = Manager::new(Config::new(Guid([9; 8]), 9));
+    for number in 0..count {
+        let request = Connect {
+            from: format!("{HERE}:40000").parse().unwrap(),
+            to: format!("{HERE}:{}", at.port()).parse().unwrap(),
+            space: PortSpace::Tcp,
+            transport: Transport::Rc,
+            queue_pair: queue_pair(0x100 + number),
+            path: PathOptions::default(),
+            ece: Ece::default(),
+            data: PrivateData::default(),
+        };
+        manager.connect(0, &request).unwrap();
+        let mad = manager.next_transmit().unwrap().mad;
+        assert!(matches!(
+            Mad::decode(&mad).unwrap().message,
+            Message::Req(_)
+        ));
+        let packet = Packet {
+            from: here,
+            to: here,
+            mad,
+        };
+        rustix::net::send(socket, &packet.encode(), SendFlags::empty()).unwrap();
+    }
+}
+
+#[test]
+fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
+    const BACKLOG: usize = 8;
+    let (client, server) = (start(), start());
+    let at = listen(&server, BACKLOG);
+    let socket = stranger(&names::cm_port_name(scope(), at.0));
+    flood(&socket, at, 2000);
+    rustix::net::send(&socket, b"end", SendFlags::empty()).unwrap();
+    assert!(is_closed(&socket));
+    let known = server.with(|parts| parts.manager.connections().count());
+    assert_eq!(known, BACKLOG);
+    server.with(|parts| parts.handler.events.clear());
+    // Another port of the process is not affected.
+    establish(&client, &server);
+}
+
+#[test]
+fn connections_without_messages_make_room_for_others() {
+    let (client, server) = (start(), start());
+    let name = block_name(&server);
+    const EVICTED: usize = 100;
+    let idle = (0..carrier::INCOMING_MAX + EVICTED).map(|_| stranger(&name));
+    let idle: Vec<OwnedFd> = idle.collect();
+    // All are of one process, like the client: the oldest ones go. When this one goes, all have been accepted.
+    assert!(is_closed(&idle[EVICTED - 1]));
+    establish(&client, &server);
+    drop(idle);
+}
