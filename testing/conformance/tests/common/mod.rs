@@ -42,13 +42,13 @@ pub fn setting(name: &str, default: u64) -> u64 {
 pub struct Random(mutate::Random);
 
 impl Random {
-    /// From `RKEY_SEED`, or from the clock.
+    /// From `RKEY_TEST_SEED`, or from the clock.
     pub fn seeded(test: &str) -> Self {
         let clock = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .unwrap();
-        let seed = setting("RKEY_SEED", clock.as_nanos() as u64);
-        eprintln!("{test}: RKEY_SEED={seed}");
+        let seed = setting("RKEY_TEST_SEED", clock.as_nanos() as u64);
+        eprintln!("{test}: RKEY_TEST_SEED={seed}");
         Self::from(seed)
     }
 
