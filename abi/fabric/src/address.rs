@@ -65,7 +65,7 @@ impl Format {
         }
     }
 
-    /// The address that these bytes contain, and its length in them.
+    /// Decodes the address at the start of the bytes; also returns its length.
     pub(crate) fn decode(self, bytes: &[u8]) -> Option<(SocketAddr, usize)> {
         if self == Self::Text {
             let len = bytes.iter().position(|&byte| byte == 0)?;
@@ -114,7 +114,7 @@ impl Format {
 /// Resolves a node and a service as for `fi_getinfo` and `fi_av_insertsvc`.
 ///
 /// # Errors
-/// `FI_ENODATA`: no address of this format.
+/// `FI_ENODATA`: the service is not a port number, or the node has no address of this format.
 pub(crate) fn resolve(
     node: Option<&str>,
     service: Option<&str>,

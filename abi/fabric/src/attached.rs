@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// What queues and counters ask of an endpoint; `ep/driven.rs` implements it.
 pub(crate) trait Driven: Send + Sync {
-    /// Handles completions of the device and messages that arrived.
+    /// Handles completions of the device and arrived messages.
     fn progress(&self);
 
     /// Sends the responses that waited for room in the endpoint's completion queue.
@@ -38,22 +38,22 @@ pub(crate) struct Armed {
     pub(crate) needs_looks: bool,
 }
 
-/// Endpoints without duplicates.
+/// A list of endpoints without duplicates.
 #[derive(Default)]
 pub(crate) struct Attached(RwLock<Vec<Arc<dyn Driven>>>);
 
-/// Whether both are the same endpoint. Compares addresses only: one type can have several tables of methods.
+/// Whether both are the same endpoint. Compares only addresses, because one type can have several vtables.
 fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
 impl Attached {
-    /// All of them; the guard keeps the list unchanged.
+    /// All endpoints of the list, which stays unchanged while the guard exists.
     pub(crate) fn all(&self) -> RwLockReadGuard<'_, Vec<Arc<dyn Driven>>> {
         self.0.read()
     }
 
-    /// Whether an endpoint is among them.
+    /// Whether an endpoint is in the list.
     pub(crate) fn has(&self, endpoint: &Arc<dyn Driven>) -> bool {
         self.0.read().iter().any(|known| is_same(known, endpoint))
     }
@@ -83,7 +83,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Removes both.
+    /// Undoes [`Attached::join`].
     pub(crate) fn leave(&self, endpoint: &Arc<impl Driven>, set: Option<&Set>, fd: Option<RawFd>) {
         if let (Some(set), Some(fd)) = (set, fd) {
             set.remove(fd);

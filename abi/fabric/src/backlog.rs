@@ -5,7 +5,7 @@ use crate::connect_request::{Pending, Request};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// The maximum number of requests that wait.
+/// The maximum number of waiting requests of a passive endpoint.
 const REQUESTS_MAX: usize = 128;
 
 /// The waiting requests of a passive endpoint.

@@ -27,7 +27,7 @@ pub(crate) struct Request {
     pub(crate) hello: Hello,
 }
 
-/// A request that the program has not answered; empty once it is answered or the peer has ended.
+/// A connection request, until the program answers it or [`Pending::is_waiting`] finds that the peer has ended.
 pub(crate) struct Pending(Mutex<Option<Request>>);
 
 impl Pending {
@@ -67,7 +67,8 @@ impl RequestObject {
     }
 }
 
-/// Reads the hello of a peer that requests a connection.
+/// Reads the hello of a peer that requests a connection; also returns the peer's address and data. Refuses the peer if the
+/// hello is invalid.
 pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, Vec<u8>)> {
     let Some(mut hello) = Hello::decode(&incoming.peer().private_data) else {
         let why = why_not(&incoming.peer().private_data);
@@ -79,7 +80,7 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
         incoming.reject("");
         return None;
     };
-    // A client need not listen anywhere, but then its address is unconfirmed.
+    // A client need not listen anywhere. Its port is then unconfirmed, and dropped.
     if !incoming.listens_at(hello.name) {
         hello.name = SocketAddr::new(hello.name.ip(), 0);
     }
@@ -87,7 +88,7 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
     Some((Request { incoming, hello }, name, data))
 }
 
-/// Takes a request from its handle; returns `FI_ECONNABORTED` if the peer has ended.
+/// Removes a request's handle and takes the request; returns `FI_ECONNABORTED` if it was dropped because the peer has ended.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -98,7 +99,7 @@ pub(crate) unsafe fn take_request(handle: *mut Fid) -> Result<Request> {
     request.ok_or(GONE)
 }
 
-/// Takes a request from its handle to refuse it.
+/// Removes a request's handle and refuses the peer, unless the peer has ended.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -115,10 +116,10 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the peer that sent a request has ended.
+/// Whether a request was dropped because its peer has ended.
 ///
 /// # Safety
-/// The `fi_info` of a request that the program has not seen.
+/// `info` is the `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
     // SAFETY: the caller promises that we made it and that its handle is that of a request.
     let object = unsafe {
@@ -128,10 +129,10 @@ pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
     object.is_some_and(|it| it.request.0.lock().is_none())
 }
 
-/// Drops a request that the program will not see, which refuses the peer.
+/// Refuses a request that the program will not see, and frees its information.
 ///
 /// # Safety
-/// The `fi_info` of a request that the program has not seen.
+/// `info` is the `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn forget_request(info: *mut Info) {
     // SAFETY: the caller promises that we made it and that its handle is that of a request.
     unsafe {
@@ -145,7 +146,7 @@ pub(crate) unsafe fn forget_request(info: *mut Info) {
 /// The program's connection data.
 ///
 /// # Safety
-/// Null or `len` bytes.
+/// `param` is null or has `len` bytes.
 pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<&'a [u8]> {
     if len > CM_DATA_SIZE {
         return Err(FiError::INVAL);

@@ -1,7 +1,7 @@
 //! `fi_domain`: the parent of endpoints, regions, queues and counters.
 //!
-//! A domain has one protection domain of the device for each authorization key in use: endpoints reach only
-//! regions with their own key, because those are in the same one (FI-119).
+//! A domain has one protection domain of the device for each authorization key in use. An endpoint reaches only
+//! regions with its own key, because only they are in its protection domain (FI-119).
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads attributes of the program; registers all memory of the process for local use.
@@ -82,7 +82,7 @@ pub(crate) struct Domain {
     pub(crate) plain_keys: Mutex<HashMap<u64, usize>>,
     /// The domain's event queue, and whether registrations are reported there.
     pub(crate) eq: OnceLock<(Arc<Eq>, bool)>,
-    /// Counters that are bound to regions, by the device's number.
+    /// Counters that can be bound to regions, by the numbers under which the device counts for them.
     pub(crate) counters: Mutex<HashMap<u32, Weak<dyn Counting>>>,
     /// Messages that peers may read from regions.
     pub(crate) exposed: ExposedMessages,
@@ -96,7 +96,7 @@ pub(crate) struct Domain {
     pub(crate) remote_counted: OnceLock<u32>,
     /// Work that waits for counters.
     pub(crate) work: Arc<Queue>,
-    /// Its children, except for regions, which the device counts.
+    /// The domain's children, except for regions, which the device counts.
     pub(crate) users: Users,
 }
 
@@ -113,7 +113,7 @@ impl DomainRef {
     ///
     /// # Safety
     /// Used only while a region of the program is registered in a protection domain of the domain, or during a call about
-    /// one: until then the domain cannot be closed.
+    /// one: in that time the domain cannot be closed.
     pub(crate) unsafe fn new(domain: &Domain) -> Self {
         Self(NonNull::from(domain))
     }
@@ -238,7 +238,7 @@ impl Domain {
         Ok(self.default_pd.get_or_init(|| pd))
     }
 
-    /// The number of the program's open regions in it.
+    /// The number of the program's open regions in the domain.
     pub(crate) fn regions(&self) -> usize {
         // SAFETY: registers and deregisters nothing.
         let table = unsafe { self.device.protection() };
@@ -338,7 +338,7 @@ impl ProtectionDomain {
         self.foreign.get().map(|it| it.local_key).ok_or(FiError::IO)
     }
 
-    /// Whether this is the key of one of these two regions.
+    /// Whether this is the key of `everything` or `foreign`.
     pub(crate) fn is_unregistered(&self, key: LocalKey) -> bool {
         key == self.everything() || self.foreign.get().is_some_and(|it| it.local_key == key)
     }

@@ -169,8 +169,8 @@ pub(crate) fn of_core(error: &CoreError) -> FiError {
     }
 }
 
-/// The `err` of a completion (FI-I36). If the reason for a refused access is known, an unknown key becomes `FI_ENOKEY`,
-/// and any other reason `FI_EACCES`.
+/// The `err` of a completion (FI-I36). A fault is `FI_EFAULT`. A refused remote access is `FI_ENOKEY` if the
+/// key is known to be unknown, stale or of another domain, and otherwise `FI_EACCES`.
 pub(crate) fn of_status(status: Status, denial: Option<&Denial>) -> FiError {
     if let Some(Reason::Fault { .. }) = denial.map(|denial| denial.reason) {
         return FiError::FAULT;

@@ -33,7 +33,7 @@ const NEEDED_INLINE: u32 = INLINE_MAX as u32;
 pub(crate) const NEEDED_SGE: u32 = IOV_LIMIT as u32 + 1;
 const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS };
 
-/// A fabric. The fabric's first object opens the device.
+/// A fabric. The first object that needs the device opens it.
 #[derive(Default)]
 pub(crate) struct Fabric {
     device: Mutex<Option<Device>>,

@@ -30,7 +30,7 @@ pub fn reads(key: u64, count: u32) -> Vec<u8> {
     foreign::reads(key, count)
 }
 
-/// The hellos of endpoints that connect.
+/// Valid hellos of endpoints that connect.
 #[must_use]
 pub fn hellos() -> Vec<Vec<u8>> {
     foreign::hellos()
@@ -54,7 +54,7 @@ pub fn answers(name: SocketAddr, device: NodeId, asked: &[u8]) -> Option<Vec<u8>
     foreign::answers(name, device, asked)
 }
 
-/// The name that the members of a collective group derive for it.
+/// The name that a collective group derives from its members.
 #[must_use]
 pub fn group_name(members: &[SocketAddr]) -> u64 {
     names::members(members.iter().copied())

@@ -1,4 +1,4 @@
-//! Numbers of peers by address. A region that serves only one peer names it by such a number (FI-212), and so
+//! Gives each peer address a number. A region that serves only one peer names the peer by this number (FI-212), and so
 //! do the queue pairs that are connected to it.
 
 use crate::domain::number;
@@ -12,12 +12,12 @@ pub(crate) struct Identity {
     pub(crate) number: u32,
 }
 
-/// The peers of a domain.
+/// The peers of a domain, by address.
 #[derive(Default)]
 pub(crate) struct Identities(Mutex<HashMap<SocketAddr, Weak<Identity>>>);
 
 impl Identities {
-    /// The peer with an address: the same one for all callers while any of them holds it.
+    /// The peer with an address. All callers get the same peer while any of them holds it; later ones get a new number.
     pub(crate) fn of(&self, address: SocketAddr) -> Arc<Identity> {
         let mut all = self.0.lock();
         if let Some(known) = all.get(&address).and_then(Weak::upgrade) {

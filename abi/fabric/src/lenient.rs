@@ -26,7 +26,7 @@ pub(crate) static OFFSET: Leniency = Leniency::new(
     "a provider that follows the page returns -FI_EINVAL",
 );
 
-/// A registration that names another device than its memory's.
+/// A registration that names a device other than its memory's.
 pub(crate) static OTHER_DEVICE: Leniency = Leniency::new(
     "a memory region was registered with the number of another device in fi_mr_attr.device; it is ignored",
     "fi_mr(3) says that device names the device of the memory",
@@ -47,7 +47,7 @@ pub(crate) static BOUND_COUNTER: Leniency = Leniency::new(
     "a provider that follows the page keeps the region open",
 );
 
-/// A region closed before its endpoint, by a program from before 2.0.
+/// A region closed before its endpoint, by a program that requested a version before 2.0.
 pub(crate) static BOUND_ENDPOINT: Leniency = Leniency::new(
     "a memory region was closed while an endpoint was bound to it",
     "fi_mr(3) before version 2.0 says that fi_close returns -FI_EBUSY until the endpoint is closed",
@@ -75,7 +75,7 @@ pub(crate) static MAPPED_KEYS: Leniency = Leniency::new(
     "a provider that follows the page returns -FI_EBUSY",
 );
 
-/// Continues, or returns the error in strict mode.
+/// Returns the error in strict mode; otherwise the call continues.
 #[cold]
 pub(crate) fn unless_strict(rule: &Leniency, error: FiError) -> Result<()> {
     static STRICTNESS: Strictness = Strictness::new(STRICT);

@@ -25,7 +25,7 @@ impl LocalAddress {
         self.reserved.is_some()
     }
 
-    /// The address for peers on this host. Final once it is reserved.
+    /// The address under which peers on this host find the endpoint; final once it is reserved.
     pub(crate) fn name(&self) -> SocketAddr {
         let reserved = self.reserved.as_ref().map(Reservation::local_address);
         reachable(reserved.unwrap_or(self.wish))
@@ -42,8 +42,8 @@ impl LocalAddress {
         Ok(())
     }
 
-    /// Like [`LocalAddress::reserve`], for an endpoint that only connects from there: sockets may share such an
-    /// address.
+    /// Like [`LocalAddress::reserve`], for an endpoint that only connects from the address: if another endpoint has it, warns
+    /// once per process and reserves nothing, because sockets may share such an address.
     pub(crate) fn reserve_if_free(&mut self, device: &Device) -> Result<()> {
         static WARNED: Once = Once::new();
         match self.reserve(device) {
@@ -60,7 +60,7 @@ impl LocalAddress {
         }
     }
 
-    /// Reserves another address (`fi_setname`). The endpoint keeps its current port unless another one is requested
+    /// Reserves another address (`fi_setname`). With the current IP address and port 0, the endpoint keeps its port
     /// (fi_cm(3)).
     ///
     /// # Errors

@@ -31,7 +31,7 @@ const NAMES: &[(&str, c_int)] = &[
 pub(crate) const BASIC: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 /// The one combination with `FI_MR_BASIC` that the 1.6.2 page allows (FI-252).
 const BASIC_AND_LOCAL: c_int = FI_MR_BASIC | FI_MR_LOCAL;
-/// Bits for targets: dropped when the hints ask for no remote access (FI-I16).
+/// Bits that concern only RMA and atomics: dropped when the hints ask for neither (FI-I16).
 const TARGET: c_int = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
 /// Every bit since 1.5.
 const ALL: c_int = FI_MR_LOCAL
@@ -113,7 +113,7 @@ pub(crate) struct Granted {
 pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
     let needed = needed(required, asked);
     let local = needed & FI_MR_LOCAL != 0;
-    // The mode bit of versions before 1.5, where it counts (FI-I19).
+    // `FI_LOCAL_MR`, the mode bit that stands for FI_MR_LOCAL before 1.5 (FI-I19).
     let legacy_local = || match (local, asked.mode & FI_LOCAL_MR != 0) {
         (false, _) => Some(0),
         (true, true) => Some(FI_LOCAL_MR),
@@ -135,7 +135,7 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
         })
     };
     let Some(offered) = asked.mr_mode else {
-        // No hints: everything is offered.
+        // No domain attributes: every mode is acceptable.
         return Some(Granted {
             mr_mode: needed,
             mode: 0,

@@ -332,7 +332,7 @@ impl Passive {
             return Ok(());
         };
         let added = self.backlog.add(request);
-        // Removing some may have made room.
+        // If the backlog was full, it dropped requests whose clients have ended; this removes their events.
         eq.forget_gone_requests();
         let request = match added {
             Ok(request) => request,
@@ -360,7 +360,7 @@ impl Passive {
     }
 }
 
-/// The provider name from `fi_getinfo`, which libfabric's core wrote with the layers on top.
+/// The provider name in the program's `fi_info`, in which libfabric's core includes the layers above this provider.
 ///
 /// # Safety
 /// The name is null or a C string.

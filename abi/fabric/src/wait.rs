@@ -29,7 +29,7 @@ impl Timer {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Makes it unreadable for this time, or for good (`None`).
+    /// Makes the timer readable after this time, or not at all (`None`).
     pub(crate) fn set(&self, after: Option<Duration>) {
         let after = after.unwrap_or_default();
         let zero = libc::timespec {
@@ -162,7 +162,7 @@ impl Deadline {
     }
 }
 
-/// Whether we support a wait object; `true` if it has a descriptor.
+/// Returns whether a wait object has a descriptor, or `FI_ENOSYS` if the provider does not support it.
 pub(crate) fn check_object(wait_obj: c_int) -> Result<bool> {
     match wait_obj {
         FI_WAIT_NONE => Ok(false),

@@ -25,25 +25,25 @@ pub(crate) trait Counting: Send + Sync {
     /// The value that triggers deferred work: successes plus errors (fi_trigger(3)).
     fn reached(&self) -> u64;
 
-    /// Drives the endpoints that count here.
+    /// Drives the endpoints that count in this counter.
     fn progress_endpoints(&self);
 
-    /// Whether endpoints other than `than` can move it.
+    /// Whether the counter depends on the progress of endpoints that are not in `than`.
     fn depends_on_others(&self, than: &Attached) -> bool;
 
-    /// A reference that keeps it open.
+    /// The counter's users: while there is one, the program cannot close the counter.
     fn users(&self) -> &Users;
 }
 
 /// What to do when the threshold is reached.
 pub(crate) trait Action: Send + Sync {
-    /// Does it. `FI_EAGAIN`: try again. Other errors go to [`Action::failed`].
+    /// Starts the work. `FI_EAGAIN`: try again. Other errors go to [`Action::failed`].
     fn run(&self) -> Result<()>;
 
     /// Reports to the program that the work will not be started.
     fn failed(&self, error: FiError);
 
-    /// The number of its endpoint.
+    /// The number of the work's endpoint, if it has one.
     fn endpoint(&self) -> Option<u32>;
 
     /// Whether it comes from the deferred work queue.
@@ -73,16 +73,16 @@ pub(crate) struct Queue {
     items: Mutex<Vec<Item>>,
     /// The number of items: most domains have none, and check no further.
     len: AtomicUsize,
-    /// Locked while a thread starts due work: one at a time, to preserve the order. Such work is not among the
-    /// items.
+    /// Locked while a thread starts due work: one at a time, to preserve the order. Work that is being started
+    /// is not in `items`.
     running: Mutex<()>,
     /// Signals that wake threads waiting for the domain's completion queues. They are not the queues themselves: the
     /// device's thread also raises these signals, and a reference to a queue could be the last one to that thread's own
     /// device.
     waiters: Mutex<Vec<Weak<Signal>>>,
-    /// Set when the waiting threads were notified that work is due and none has checked since then.
+    /// Set when the waiting threads were notified of due work and no thread has looked for due work since.
     told: AtomicBool,
-    /// Whether the device reports its counts.
+    /// Completed when the device reports its counts here.
     listens: Once,
 }
 
@@ -132,7 +132,7 @@ impl Queue {
         waiters.push(Arc::downgrade(signal));
     }
 
-    /// Lets all waiting threads prepare again, if there is work.
+    /// Wakes all waiting threads, if any work is queued: each prepares to wait again.
     pub(crate) fn rouse(&self) {
         if self.len.load(Ordering::SeqCst) == 0 {
             return;
@@ -184,7 +184,7 @@ impl Queue {
         due
     }
 
-    /// Puts back work that could not be started, before all other.
+    /// Puts back work that could not be started, at the front.
     fn put_back(&self, due: Vec<Item>) {
         let mut items = self.items.lock();
         let later = std::mem::replace(&mut *items, due);
@@ -287,7 +287,7 @@ impl Item {
         std::ptr::addr_eq(counter, Arc::as_ptr(&self.counter))
     }
 
-    /// Starts it. `FI_EAGAIN`: try again. No other error is possible.
+    /// Starts the work; reports any failure except `FI_EAGAIN` (try again), which it returns.
     fn start(&self) -> Result<()> {
         match self.action.run() {
             Err(error) if error == FiError::AGAIN => return Err(error),

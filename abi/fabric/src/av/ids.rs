@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn set_user_id(
         }
         match flags {
             0 => av.identify(number, id),
-            // No identifiers for authorization keys: they need FI_SOURCE_ERR, which endpoints do not have.
+            // Checked but not stored: identifiers of authorization keys need FI_SOURCE_ERR, which endpoints do not have.
             FI_AUTH_KEY => av.auth_key(number).map(drop).ok_or(FiError::INVAL),
             _ => Err(FiError::BADFLAGS),
         }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// The longest key, in bytes.
+/// The maximum length of a key, in bytes.
 const MAX_LEN: usize = 256;
 /// Numbers of keys begin here, far above those of addresses.
 const FIRST: u64 = 1 << 48;
@@ -31,7 +31,7 @@ pub(super) struct AuthKeys(RwLock<Keys>);
 
 #[derive(Default)]
 struct Keys {
-    /// By number, which is never reused.
+    /// By number minus [`FIRST`]; numbers are never reused.
     keys: Vec<Option<Arc<AuthKey>>>,
     of_address: HashMap<u64, Arc<AuthKey>>,
 }

@@ -53,7 +53,7 @@ pub(crate) struct Av {
     eq: Mutex<Option<Arc<Eq>>>,
     book: RwLock<Book>,
     keys: keys::AuthKeys,
-    /// The number of removals.
+    /// The number of removals so far.
     removals: AtomicU64,
     pub(crate) users: Users,
 }
@@ -358,10 +358,10 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-/// The address at a pointer, and the pointer just past it.
+/// Reads the address at a pointer; also returns the pointer just past the address.
 ///
 /// # Safety
-/// It points to an address of this format, or to at least two bytes of an address of another family.
+/// `at` points to an address of this format, or to at least two bytes of an address of another family.
 pub(crate) unsafe fn address_at(format: Format, at: *const u8) -> (Option<SocketAddr>, *const u8) {
     let len = match format {
         // SAFETY: the caller promises a C string.

@@ -69,8 +69,7 @@ pub(super) unsafe extern "C" fn av_set(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest; attributes
-        // as the caller promises, or null.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises valid attributes.
         let (av, attr) = unsafe {
             let av = &find::<AvObject, _>(av)?.inner;
             (av, input(attr.cast_const())?)

@@ -254,8 +254,8 @@ pub(crate) unsafe extern "C" fn cntr_open(
     })
 }
 
-/// `fi_close` of a counter: detaches its regions, which could not be closed before it (FI-267, FI-I06); returns
-/// `-FI_EBUSY` while endpoints use it.
+/// `fi_close` of a counter: unbinds its regions, which fi_mr(3) does not allow to be closed first (FI-267, FI-I06); returns
+/// `-FI_EBUSY` while endpoints or deferred work use the counter.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

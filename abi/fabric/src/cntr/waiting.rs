@@ -1,7 +1,7 @@
 //! Waiting for a counter by its descriptor, and `fi_control` of counters (fi_cntr(3)).
 //!
 //! Most events that a counter counts wake no thread: the device counts remote accesses, and messages progress only when
-//! the program polls. So the descriptor works like a clock: within a millisecond after `fi_trywait` it becomes
+//! the program polls. So the descriptor works like a clock: a millisecond after `fi_trywait` it becomes
 //! readable, and the program reads the counter again.
 
 #![allow(unsafe_code)]
@@ -34,12 +34,12 @@ impl Wait {
         })
     }
 
-    /// The program reads the number of successes.
+    /// Records that the program read the number of successes.
     pub(super) fn tell(&self, value: u64) {
         self.told.lock().0 = value;
     }
 
-    /// The program reads the number of errors.
+    /// Records that the program read the number of errors.
     pub(super) fn tell_errors(&self, errors: u64) {
         self.told.lock().1 = errors;
     }
@@ -60,7 +60,8 @@ impl Counter {
     }
 }
 
-/// Whether a program may wait on the descriptor of a counter.
+/// Prepares for a wait on the descriptor of a counter; returns `FI_EAGAIN` if the counter has moved since the program last
+/// read it.
 ///
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.

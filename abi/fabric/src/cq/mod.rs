@@ -294,7 +294,8 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// Whether a program may wait on the descriptor of a completion queue.
+/// Prepares for a wait on the descriptor of a completion queue; returns `FI_EAGAIN` if there is something to read or to do
+/// first.
 ///
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.

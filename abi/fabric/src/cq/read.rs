@@ -65,7 +65,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     }
 }
 
-/// Takes entries like [`take`], but makes progress and tries again if there are none.
+/// Like [`take`], but first makes progress if the queue is empty or no entries are requested.
 ///
 /// # Safety
 /// Same as for [`take`].
@@ -203,7 +203,7 @@ pub(super) unsafe extern "C" fn readerr(
             detail,
         } = *entry.failure.unwrap_or_default();
         queue.error_data = detail;
-        // SAFETY: the program's entry; before 1.5 its last two fields did not exist, and 1.20 added another.
+        // SAFETY: the program's entry; `err_data_size` exists since 1.5, and `src_addr` since 1.20.
         unsafe {
             (*into).op_context = tagged.op_context;
             (*into).flags = tagged.flags;

@@ -39,7 +39,7 @@ impl Wait {
         Ok(wait)
     }
 
-    /// Wakes a thread that waits in a call, or the next one to do so.
+    /// Wakes a thread that waits in a call, or the next thread that would wait.
     pub(super) fn wake(&self) {
         self.woken.store(true, Ordering::Release);
         self.signal.raise();
@@ -125,7 +125,7 @@ impl Cq {
         }
         self.domain.work.run();
         if !self.is_empty() {
-            // Other threads may wait for it as well.
+            // Other threads may wait for the same entry.
             wait.signal.raise();
             return Err(FiError::AGAIN);
         }

@@ -99,12 +99,13 @@ impl Eq {
         self.signal.raise();
     }
 
-    /// Whether a program may wait for it.
+    /// Whether a program may wait for the queue.
     pub(crate) fn is_waitable(&self) -> bool {
         self.set.is_some()
     }
 
-    /// Reports the end of an endpoint's connection here from now on. `fd` is readable when it may have ended.
+    /// Reports the end of an endpoint's connection here from now on. `fd` is readable when the
+    /// connection may have ended.
     pub(crate) fn attach(
         &self,
         endpoint: &Arc<impl Driven + 'static>,
@@ -186,8 +187,8 @@ impl Eq {
         self.take_out(about);
     }
 
-    /// Removes connection requests whose clients have ended, except one that the program has peeked at: it may
-    /// be using that request.
+    /// Removes connection requests that were dropped because their clients have ended, except one that the program has
+    /// peeked at: it may be using that request.
     pub(crate) fn forget_gone_requests(&self) {
         self.take_out(|event| {
             let unseen = matches!(event, Event::Plain { seen: false, .. });
@@ -322,7 +323,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// Whether a program may wait on the descriptor of an event queue.
+/// Prepares for a wait on the descriptor of an event queue; returns `FI_EAGAIN` if there is something to read.
 ///
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.
@@ -334,7 +335,7 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
 /// Takes or peeks at an event.
 ///
 /// # Safety
-/// `into` has `len` bytes; `event` is null or writable.
+/// `buf` is null or has `len` bytes; `event` is null or writable.
 unsafe fn take(
     eq: &Eq,
     event: *mut u32,
@@ -376,7 +377,7 @@ unsafe fn take(
     Ok(len)
 }
 
-/// Like [`take`], but checks the connections if there is no event.
+/// Like [`take`], but if there is no event, checks whether connections have ended and tries again.
 ///
 /// # Safety
 /// Same as for [`take`].

@@ -10,7 +10,7 @@ use crate::object::list;
 use crate::sys::*;
 use std::ffi::{CStr, c_char, c_int};
 
-/// The hints of a program that are evaluated.
+/// The parts of a program's hints that are evaluated.
 #[derive(Default)]
 pub(crate) struct Hints<'a> {
     pub(crate) caps: u64,
@@ -31,7 +31,7 @@ impl Hints<'_> {
     /// Reads hints; null means none.
     ///
     /// # Safety
-    /// Null, or a complete `fi_info` from libfabric's core, which does not change while the result is used.
+    /// `info` is null, or a complete `fi_info` from libfabric's core, which does not change while the result is used.
     pub(crate) unsafe fn read<'a>(info: *const Info) -> Hints<'a> {
         // SAFETY: the caller promises null or a valid structure.
         let Some(info) = (unsafe { info.as_ref() }) else {
@@ -67,7 +67,7 @@ fn at_most(what: &'static str, wanted: usize, offered: usize) -> Result<(), &'st
     if wanted <= offered { Ok(()) } else { Err(what) }
 }
 
-/// The program's choice among the values on offer; 0 takes the first.
+/// The program's choice among the values on offer; 0 takes the default.
 fn choice(
     what: &'static str,
     wanted: c_int,
@@ -180,7 +180,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
         return Err("capabilities");
     }
     let mut caps = asked | COMM;
-    // These modify RMA, so they imply it if no kind of transfer is named.
+    // These modify RMA, so they imply it if neither a kind of transfer nor a side is named.
     if asked & primary == 0 && asked & (FI_RMA_EVENT | FI_RMA_PMEM) != 0 {
         caps |= FI_RMA;
     }
@@ -196,7 +196,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
     Ok(caps)
 }
 
-/// The capabilities, with both sides added for each kind of transfer that names neither (fi_getinfo(3)).
+/// The capabilities, with all sides added for messages, and for RMA and atomics, if they name none (fi_getinfo(3)).
 pub(crate) fn with_sides(mut caps: u64) -> u64 {
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & SIDES_MSG == 0 {
         caps |= SIDES_MSG;
@@ -284,7 +284,6 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
             offer.tx_caps |= FI_NAMED_RX_CTX;
         }
     }
-    // SAFETY: null, or as long as the hints say.
     if offer.version >= version(1, 5) {
         // SAFETY: null, or as long as the hints say.
         offer.auth_key = unsafe { list(ep.auth_key, ep.auth_key_size) }

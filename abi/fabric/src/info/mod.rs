@@ -93,7 +93,7 @@ fn find(
                 continue;
             }
         };
-        // Without an address in the hints, an endpoint gets a free one when it is used.
+        // Without a source address, an endpoint gets a free loopback port when it is used.
         let source = source.unwrap_or_else(|| format.loopback(0));
         list.add(&offer, format, source, dest, hints.handle)?;
     }

@@ -100,13 +100,13 @@ pub(crate) const fn contexts(ep_type: c_int) -> usize {
 
 /// Capabilities of every kind of endpoint.
 const ANYWHERE: u64 = FI_MULTI_RECV | FI_TRIGGER | COMM;
-/// Where peers are: both kinds are on this host.
+/// Local and remote communication: all peers are on this host.
 pub(crate) const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) const SIDES_MSG: u64 = FI_SEND | FI_RECV;
 pub(crate) const SIDES_RMA: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// The order between two endpoints: messages match in the order in which they were sent, even after RMA; RMA writes and
-/// reads execute in order, and so do atomics among themselves.
+/// The order between two endpoints: messages match in the order in which they were sent, and after earlier RMA writes; RMA
+/// writes and reads execute after earlier RMA writes; atomics execute in order among themselves.
 pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_SAW
     | FI_ORDER_RMA_WAW

@@ -221,7 +221,7 @@ fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
 /// The authorization keys of a registration in an `FI_AV_AUTH_KEY` domain (FI-121, FI-122, FI-207 to FI-212).
 ///
 /// # Safety
-/// `auth_key` is null, or a `fi_mr_auth_key` if its size says so.
+/// `attr.auth_key` is null, or a `fi_mr_auth_key` if its size says so.
 unsafe fn av_keys(
     domain: &Arc<Domain>,
     attr: &MrAttr,
@@ -295,7 +295,7 @@ fn no_range(segment: &iovec) -> FiError {
 /// The description of a DMA-buf.
 ///
 /// # Safety
-/// `mr_iov` is null or points to one.
+/// If `iov_count` is 1, `mr_iov` is null or points to a description.
 unsafe fn dmabuf(attr: &MrAttr) -> Result<Dmabuf> {
     if attr.iov_count != 1 {
         return Err(FiError::INVAL);

@@ -144,7 +144,7 @@ fn stop_counting(mr: &Mr, state: &mut State) {
 }
 
 /// Unbinds a region that is being closed from its counter and its endpoint, if it may be closed before them;
-/// otherwise changes nothing.
+/// otherwise returns `FI_EBUSY` and changes nothing.
 pub(super) fn release(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.counter.is_some() {

@@ -1,5 +1,5 @@
 //! Rendezvous messages in registered memory. The peer reads such a message under a separate key; closing the region
-//! that the program named also withdraws that key.
+//! that the program named also ends that key.
 
 use parking_lot::Mutex;
 use rkey_device::Device;
@@ -44,7 +44,7 @@ impl ExposedMessages {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Ends the messages of a closed region: once this returns, no peer is reading one.
+    /// Ends the messages of a closed region: once this returns, no peer reads any of them.
     #[inline]
     pub(crate) fn end(&self, owner: LocalKey, device: &Device) {
         if self.count.load(Ordering::Relaxed) > 0 {

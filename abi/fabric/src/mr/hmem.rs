@@ -57,7 +57,7 @@ impl Foreign {
         !self.copiers.is_empty()
     }
 
-    /// Those of the region's ranges that the processor copies.
+    /// The ranges of the region that the processor copies.
     pub(super) fn of_processor(&self, ranges: &Ranges) -> Ranges {
         if !self.has_copiers() {
             return ranges.clone();
@@ -70,7 +70,7 @@ impl Foreign {
 }
 
 impl Interface {
-    /// The kind of its memory; `None` is system memory.
+    /// The kind of memory that the interface names; `None` is system memory.
     fn kind(self) -> Result<Option<Kind>> {
         Ok(Some(match self.iface {
             FI_HMEM_SYSTEM => return Ok(None),
@@ -149,7 +149,8 @@ fn hold(
     }
 }
 
-/// Who copies the ranges of a registration; `None` if the processor copies all. `interface` is what its attributes say.
+/// Who copies the ranges of a registration; `None` if the processor copies all. `interface` is from the registration's
+/// attributes.
 #[cold]
 pub(super) fn copiers(
     domain: &Domain,
@@ -202,8 +203,8 @@ fn found(domain: &Domain, ranges: &Ranges) -> Result<Option<Box<Foreign>>> {
     Ok(Foreign::new(copiers, None))
 }
 
-/// The memory of a DMA-buf: its range here, and who copies it. If the program names the interface of its device and the
-/// address at which the buffer begins there, that runtime copies; otherwise the file is mapped.
+/// The memory of a DMA-buf: its range here, and who copies it. If the program names the interface of the buffer's device
+/// and the address at which the buffer begins there, the device's runtime copies; otherwise the file is mapped.
 pub(super) fn dma_buf(
     buf: &Dmabuf,
     interface: Interface,
@@ -235,7 +236,7 @@ pub(super) fn dma_buf(
     Ok((memory.range, foreign))
 }
 
-/// Registers a region whose segments are copied by these.
+/// Registers a region; `foreign` says who copies its segments.
 ///
 /// # Safety
 /// As for [`Device::register`].

@@ -51,14 +51,15 @@ impl Mr {
         first.map_or(self.region, |keyed| keyed.region)
     }
 
-    /// All of its regions in the protection table, its own last.
+    /// All regions of the registration in the protection table: the copies, then the one with the domain's own key.
     pub(super) fn everywhere(&self) -> impl Iterator<Item = Region> {
         let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
         let keyed = copies.into_iter().flatten();
         keyed.map(|keyed| keyed.region).chain([self.region])
     }
 
-    /// Makes copies for the keys that the address vector has now (FI-211, FI-I21), with the region's bindings.
+    /// Makes copies for the chosen key, or for all keys that the address vector has now (FI-211, FI-I21), with the region's
+    /// bindings.
     pub(super) fn take_keys(&self, state: &State) -> Result<()> {
         let Some(copies) = &self.copies else {
             return Ok(());

@@ -62,7 +62,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
         }
     }
     if let Some(foreign) = &mr.foreign {
-        // A runtime that copies memory notices itself when it ends.
+        // A runtime that copies memory notices by itself when the memory ends.
         let own = foreign.of_processor(&mr.ranges);
         asked.retain(|range| own.iter().any(|own| own.contains(range)));
     }

@@ -254,7 +254,7 @@ pub(super) unsafe fn make(
     Ok(())
 }
 
-/// Closes a region that the program does not get.
+/// Deregisters a region that the program does not get, and its copies.
 fn withdraw(mr: &Mr) {
     bind::unwatch(mr);
     for region in mr.everywhere() {
@@ -292,7 +292,7 @@ impl Mr {
         std::ptr::eq(&raw const *self.domain, domain)
     }
 
-    /// Forgets a closed region.
+    /// Removes a closed region from the domain's persistent regions.
     pub(super) fn forget_persistent(&self, region: Region) {
         if self.durable {
             self.domain.persistent.lock().remove(&region.id);

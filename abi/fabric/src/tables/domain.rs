@@ -138,7 +138,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// `fi_domain_bind`: binds an event queue for insertions, and with `FI_REG_MR` also for registrations.
+/// `fi_domain_bind`: binds an event queue; with `FI_REG_MR`, registrations are reported there.
 unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handles.

@@ -81,7 +81,7 @@ unsafe extern "C" fn regv(
     })
 }
 
-/// The attributes of a call that has only these.
+/// The attributes of a registration with `fi_mr_reg` or `fi_mr_regv`.
 #[inline(always)]
 fn attributes(
     (mr_iov, iov_count): (*const iovec, usize),
@@ -129,7 +129,7 @@ unsafe extern "C" fn regattr(
     })
 }
 
-/// Whether a region may be bound to an endpoint of this domain with this address vector.
+/// Checks that a region may be bound to an endpoint of this domain with this address vector.
 fn check_endpoint(mr: &Mr, domain: &Arc<Domain>, av: Option<Arc<Av>>) -> Result<()> {
     if !mr.is_of(domain) {
         return Err(FiError::INVAL);
