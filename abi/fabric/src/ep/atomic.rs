@@ -1,6 +1,6 @@
 //! `fi_atomic`: operations on numbers in a peer's memory.
 //!
-//! An atomic is sent as a message. The peer's endpoint checks its key in the protection table and executes it. A
+//! An atomic is sent as a message. The peer's endpoint checks the key in the protection table and executes the atomic. A
 //! process executes one atomic at a time, so the atomics of all endpoints are atomic with respect to each other
 //! (fi_atomic(3)).
 
@@ -34,7 +34,7 @@ pub(super) struct AtomicArgs<'a> {
     pub(super) peer: u64,
     pub(super) addr: u64,
     pub(super) key: u64,
-    /// How many elements the remote side has.
+    /// The number of elements in the peer's memory.
     pub(super) count: usize,
     pub(super) datatype: c_int,
     pub(super) op: c_int,

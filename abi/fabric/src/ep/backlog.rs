@@ -1,5 +1,5 @@
-//! Answers to peers that found no room on their connection. A thread posts them when there is room, even if the program
-//! does not poll: the program may have read everything that it waits for while the peers still wait for the answers.
+//! Answers for which a peer's connection had no room. A thread posts them when there is room, even if the program does
+//! not poll: the program may have read everything that it waits for while the peers still wait for the answers.
 
 use super::host::EpHost;
 

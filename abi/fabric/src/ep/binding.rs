@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
     })
 }
 
-/// Binds an object of which an endpoint has only one, unless it has one already.
+/// Binds an object of a kind of which an endpoint has at most one; returns `FI_EBUSY` if it has one already.
 fn place<T>(
     place: &mut Option<Arc<T>>,
     object: &Arc<T>,

@@ -22,7 +22,7 @@ fn names(caps: u64) -> String {
     names.join(", ")
 }
 
-/// Whether all needed capabilities are present.
+/// Returns `FI_EOPNOTSUPP` if a needed capability is absent.
 #[inline]
 pub(super) fn check_caps(there: u64, needed: u64) -> Result<()> {
     if there & needed == needed {

@@ -1,5 +1,5 @@
-//! The start of a collective operation: its memory, by blocks. The program may reuse the source when the call returns;
-//! the result is written when the operation completes.
+//! Starts collective operations: checks their arguments, and divides their memory into blocks. The program may reuse the
+//! source when the call returns; the result is valid once the operation has completed.
 
 use super::atomic::elements_of;
 use super::datatype::{self, data_type, operation};
@@ -20,7 +20,7 @@ use rkey_rdm::endpoint::Call;
 use rkey_rdm::error::Error;
 use std::ffi::c_void;
 
-/// Flags that a call may have.
+/// The flags that the program may pass.
 const FLAGS: u64 = FI_COMPLETION
     | FI_MORE
     | FI_INJECT
@@ -40,7 +40,7 @@ pub(super) struct CollectiveArgs<'a> {
     pub(super) kind: Kind,
     pub(super) source: Memory<'a>,
     pub(super) result: Memory<'a>,
-    /// How many elements a member has for each other member, or for all; `None` means the length of the lists.
+    /// Elements per block, as the program passed it; if `None`, the lists decide (see [`Self::elements_per_block`]).
     pub(super) count: Option<usize>,
     pub(super) group: u64,
     pub(super) root: u64,
@@ -107,8 +107,8 @@ impl Memory<'_> {
 }
 
 impl CollectiveArgs<'_> {
-    /// The elements of a block: the program's count, or the length of its list of `from` blocks of source or `to` blocks of
-    /// result.
+    /// The number of elements of a block: the program's count, or else the length of the source list divided by its `from`
+    /// blocks, or of the result list divided by its `to` blocks.
     fn elements_per_block(&self, from: usize, to: usize) -> usize {
         self.count.unwrap_or_else(|| {
             let of = |memory: Memory<'_>, blocks: usize| {

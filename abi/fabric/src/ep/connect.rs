@@ -29,7 +29,7 @@ fn rejected_with(reason: &str) -> Vec<u8> {
 }
 
 impl Endpoint {
-    /// A new queue pair as the connection of this endpoint.
+    /// Makes the endpoint's only connection, and returns its queue pair; `FI_EISCONN` if there is one already.
     fn only_connection(&self, live: &Live, peer: SocketAddr) -> Result<rkey_device::Qp> {
         let mut state = live.state.lock();
         if state.rdm.connections().slots() > 0 {
@@ -46,7 +46,7 @@ impl Endpoint {
         state.rdm.forget_connections();
     }
 
-    /// Connects in a separate thread, and reports the result to the program.
+    /// Connects with `make` in a separate thread, and reports the result to the program.
     fn make_connection(
         self: &Arc<Self>,
         live: &Live,
@@ -160,7 +160,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Sends the request to the listener at an address.
+    /// Requests a connection from the listener at an address, and waits for the answer.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
         match live.ask_at(address.into(), qp, data, PATIENCE, PATIENCE) {
             Ok(there) => {
@@ -223,7 +223,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
     })
 }
 
-/// `fi_shutdown`: notifies the peer, after all earlier messages.
+/// `fi_shutdown`: ends the connection; the peer is notified after all earlier messages.
 pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

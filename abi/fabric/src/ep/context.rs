@@ -126,7 +126,7 @@ fn capabilities(has: u64, others: u64, asked: u64) -> Result<u64> {
     })
 }
 
-/// The error that the attributes request more than the endpoint has.
+/// The error for attributes that request more than the scalable endpoint has.
 #[cold]
 fn too_much(what: &str) -> FiError {
     FiError::INVAL.because(format_args!(

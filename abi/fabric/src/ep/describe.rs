@@ -121,7 +121,7 @@ impl Live {
         Some(traffic)
     }
 
-    /// The first peers: those with operations in flight before the others.
+    /// The peers to list, at most [`PEERS`]: those with operations in flight before the others.
     fn list(&self, peers: Tallies) -> Vec<PeerView> {
         let number = |address: &_| self.host.av.as_ref().and_then(|av| av.number_now(address));
         let mut all: Vec<_> = peers

@@ -34,7 +34,7 @@ impl OpFlags {
         self.receive.load(Ordering::Relaxed)
     }
 
-    /// The flags of the side (transmit or receive) that `sides` names.
+    /// The flags of the side (transmit or receive) that `sides` names, and those that the program may set.
     fn of(&self, sides: u64) -> Result<(&AtomicU64, u64)> {
         match sides & (FI_SEND | FI_RECV) {
             FI_SEND => Ok((&self.transmit, TX_OP_FLAGS)),
@@ -43,7 +43,7 @@ impl OpFlags {
         }
     }
 
-    /// Sets the flags of the side that they name.
+    /// Sets the flags of the side that `flags` names.
     pub(super) fn set(&self, flags: u64) -> Result<()> {
         let (place, known) = self.of(flags)?;
         let flags = flags & !(FI_SEND | FI_RECV);
@@ -58,7 +58,7 @@ impl OpFlags {
 /// `FI_GETOPSFLAG`: the argument names the side, and is replaced by its flags.
 ///
 /// # Safety
-/// Null, or flags of the program that may be written.
+/// `arg` is null, or points to flags of the program that may be written.
 pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
     let arg = arg.cast::<u64>();
     // SAFETY: guaranteed by the caller.
@@ -70,7 +70,7 @@ pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
 /// `FI_SETOPSFLAG`.
 ///
 /// # Safety
-/// Null, or flags of the program.
+/// `arg` is null, or points to flags of the program.
 pub(super) unsafe fn set(object: &EpObject, arg: *mut c_void) -> Result<()> {
     // SAFETY: guaranteed by the caller.
     object.flags.set(*unsafe { input(arg.cast::<u64>())? })

@@ -9,7 +9,7 @@ use rkey_rdm::header::{Atomic, Header, Kind, MAX_LEN};
 use rkey_rdm::hello::Hello;
 use std::net::SocketAddr;
 
-/// Whether a peer's hello is valid. A valid hello encodes to the same bytes.
+/// Whether a peer's hello is valid, and keeps its name and data when it is encoded and decoded again.
 pub(crate) fn hello(bytes: &[u8]) -> bool {
     let Some(hello) = Hello::decode(bytes) else {
         return false;
@@ -134,7 +134,7 @@ pub(crate) fn reads(key: u64, count: u32) -> Vec<u8> {
     head[..len].to_vec()
 }
 
-/// The hello of an endpoint.
+/// Valid hellos of endpoints that connect.
 pub(crate) fn hellos() -> Vec<Vec<u8>> {
     let hello = Hello {
         data: vec![1, 2, 3],

@@ -1,4 +1,4 @@
-//! Groups: joining, leaving and ending.
+//! Collective groups: how an endpoint joins and leaves them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -137,7 +137,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Whether an endpoint of this type, with these capabilities, has collective operations.
+/// Checks that an endpoint of this type, with these capabilities, has collective operations.
 pub(super) fn check(ep_type: c_int, caps: u64) -> Result<()> {
     if ep_type != FI_EP_RDM {
         return Err(FiError::OPNOTSUPP);
@@ -201,7 +201,7 @@ impl Endpoint {
         }
     }
 
-    /// The thread of a group that is being joined.
+    /// Drives the endpoint until the group is joined or has failed; runs in a separate thread.
     fn attend(&self, address: u64) {
         let time = Duration::from_millis(50);
         while !self.closing.load(Ordering::Acquire) {

@@ -20,7 +20,7 @@ use send::Exposed;
 
 /// What an enabled endpoint runs on.
 pub(crate) struct EpHost {
-    /// For its own threads.
+    /// The endpoint that runs on this host.
     pub(super) this: std::sync::Weak<Endpoint>,
     pub(super) domain: Arc<Domain>,
     pub(super) pd: Arc<ProtectionDomain>,
@@ -58,7 +58,7 @@ fn advice(denial: &Denial) -> String {
 }
 
 impl EpHost {
-    /// The program's number for the sender of a message, if it requested that.
+    /// The sender of a message, as completions name it, if the endpoint has `FI_SOURCE`.
     pub(super) fn number_of(&self, source: &SocketAddr) -> u64 {
         match &self.av {
             Some(av) if self.caps & FI_SOURCE != 0 => av.reported(source),

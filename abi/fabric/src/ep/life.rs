@@ -30,7 +30,7 @@ fn service(ep_type: c_int) -> Service {
 }
 
 impl Endpoint {
-    /// The peers that this endpoint talks to.
+    /// What decides whether a peer may connect to this endpoint.
     fn admission(&self) -> Admission {
         Admission {
             ep_type: self.ep_type as u8,
@@ -41,7 +41,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether everything is bound that the endpoint needs.
+    /// Checks that everything that the endpoint needs is bound.
     fn check_bindings(&self, setup: &Setup) -> Result<()> {
         let transmits = self.caps & (FI_SEND | FI_READ | FI_WRITE | FI_COLLECTIVE) != 0;
         let counted =
@@ -163,7 +163,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Registers the endpoint with everything that drives it or that it drives.
+    /// Registers the endpoint with its shared receive context, its completion queues and the event queue `hears`.
     fn register(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fds: Fds) -> Result<()> {
         if let Some(srx) = &setup.srx {
             srx.attach(self, setup.av.as_ref())?;
@@ -187,7 +187,7 @@ impl Endpoint {
         }
     }
 
-    /// Starts the thread for automatic progress, if the domain has it. The thread begins when the caller sends a
+    /// Starts a thread, if the domain has automatic progress. The thread begins to work when the caller sends it a
     /// signal.
     fn progress_by_itself(self: &Arc<Self>) -> Result<Option<Sender<()>>> {
         if !self.domain.auto_progress {

@@ -144,7 +144,7 @@ impl std::ops::Deref for CurrentPd {
     }
 }
 
-/// The objects that are bound before the endpoint is enabled.
+/// The objects that are bound to the endpoint, and what else enabling it needs.
 #[derive(Default)]
 struct Setup {
     tx: Option<BoundCq>,
@@ -161,12 +161,12 @@ struct Setup {
     completed_work: Vec<Arc<Counter>>,
     /// The key that it got from its address vector.
     auth_key: Option<Arc<AuthKey>>,
-    /// The peer's request that it was made for.
+    /// The connection request that the endpoint was made to answer.
     request: Option<Request>,
     enabled: bool,
 }
 
-/// The number of counters. Their indexes follow: FI_SEND, FI_RECV, FI_READ, FI_WRITE.
+/// The number of counters of an endpoint's own operations. Their indexes follow: FI_SEND, FI_RECV, FI_READ, FI_WRITE.
 const COUNTERS: usize = 4;
 const SENT: usize = 0;
 const RECEIVED: usize = 1;
@@ -189,7 +189,7 @@ struct BoundCq {
 
 /// The state machine of an endpoint.
 type Rdm = rkey_rdm::endpoint::Endpoint<EpHost>;
-/// A connection of it.
+/// A connection of the state machine.
 type Connection = rkey_rdm::endpoint::Connection<EpHost>;
 
 /// The state of an enabled endpoint: its driver, and the state that libfabric adds.
@@ -197,10 +197,11 @@ type Connection = rkey_rdm::endpoint::Connection<EpHost>;
 /// Dereferences to [`Driver`] of `rkey-endpoint`, which has `state`, `host`, `cq` and `advance`.
 struct Live {
     driver: Driver<EpHost>,
-    /// Its room to transmit, if that is shared.
+    /// Its slots in a shared transmit context, if it uses one.
     stx: Option<SharedSlots>,
-    /// What wakes a program that waits for completions, and one that waits only for the end of the connection.
+    /// Wakes a program that waits for completions.
     channel: Option<Channel>,
+    /// Wakes a program that waits for the end of the connection.
     ends: Option<Channel>,
     /// Its description in inspections, until it is closed.
     description: Mutex<Option<rkey_device::Description>>,
@@ -265,12 +266,12 @@ impl Endpoint {
         })
     }
 
-    /// Whether it has every one of these capabilities; an endpoint whose `fi_info` named none has all.
+    /// Checks that it has all of these capabilities; an endpoint whose `fi_info` named none has every one.
     fn check_caps(&self, caps: u64) -> Result<()> {
         check_caps(self.caps, caps)
     }
 
-    /// Handles completions of the device and messages that arrived.
+    /// Handles completions of the device and arrived messages.
     pub(crate) fn progress(&self) {
         let Some(live) = self.live.get() else { return };
         // The thread that holds the lock makes progress, or is about to.

@@ -103,7 +103,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The minimum room for another message.
+    /// The minimum room for another message in a multi-receive buffer.
     fn min_multi_recv(&self) -> &'a AtomicUsize {
         match self {
             Self::Endpoint(ep) => &ep.min_multi_recv,
@@ -185,7 +185,7 @@ unsafe fn give<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
 /// The value of an option; fails with `FI_EINVAL` if its length is not that of `T`.
 ///
 /// # Safety
-/// `len` bytes, or null.
+/// `value` is null or has `len` bytes.
 unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(FiError::INVAL);

@@ -103,7 +103,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Completes a call that peeked at a message or discarded one.
+    /// Completes a call that peeked at, claimed or discarded a message.
     fn tell(live: &Live, context: usize, source: &SocketAddr, header: &Header) {
         let source = live.host.number_of(source);
         if let Some(rx) = &live.host.rx {

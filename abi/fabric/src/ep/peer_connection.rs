@@ -16,8 +16,8 @@ pub(super) fn no_peer(number: u64) -> FiError {
 }
 
 impl Endpoint {
-    /// The connection to a peer, by the number that the program passed, and the state of the endpoint; `flags` are the
-    /// operation's.
+    /// Locks the endpoint's state and finds the connection to a peer, by the number that the program passed; `flags` are
+    /// the operation's.
     #[inline]
     pub(super) fn connection_to<'a>(
         &self,

@@ -79,7 +79,7 @@ impl Wanted<'_> {
             FI_ADDR_UNSPEC => None,
             _ if caps & FI_DIRECTED_RECV == 0 => None,
             number if self.flags & FI_AUTH_KEY != 0 => {
-                // Every peer of an endpoint has its key because the endpoint refuses others.
+                // Every peer of an endpoint has the endpoint's key, because the endpoint refuses other peers.
                 let key = av.and_then(|av| av.auth_key(number));
                 key.filter(|key| key.bytes == pd.key)
                     .ok_or(FiError::INVAL)?;

@@ -64,7 +64,7 @@ fn counter_of(form: Form) -> usize {
 }
 
 impl Posted {
-    /// An operation on remote memory: `kind` is `FI_RMA` or `FI_ATOMIC`, and `reads` says whether it returns a result.
+    /// An operation on remote memory: `kind` is `FI_RMA` or `FI_ATOMIC`, and `reads` says whether it returns data.
     pub(super) fn one_sided(
         kind: u64,
         reads: bool,
@@ -109,7 +109,6 @@ impl Posted {
         }
     }
 
-    /// Its completion entry.
     fn entry(&self) -> Entry {
         Entry {
             context: self.context,

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Endpoint {
-    /// Reserves room for this many requests and for their completions, if reported, then calls `post`. Returns
+    /// Checks for room for this many requests and, if reported, for their completion, then calls `post`. Returns
     /// `FI_EAGAIN` if there is no room. If `post` fails, the slot of a shared transmit context is released.
     #[inline]
     pub(super) fn with_room(

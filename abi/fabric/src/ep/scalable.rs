@@ -32,9 +32,9 @@ pub(crate) struct Sep {
     pub(crate) number: u32,
     pub(super) ep_type: c_int,
     pub(super) pd: Arc<ProtectionDomain>,
-    /// The most that its transmit contexts may have.
+    /// The capabilities that its transmit contexts can have, and their default flags.
     pub(super) transmit: Choice,
-    /// The most that its receive contexts may have.
+    /// The capabilities that its receive contexts can have, and their default flags.
     pub(super) receive: Choice,
     transmitters: Mutex<Slots>,
     receivers: Mutex<Slots>,
@@ -199,7 +199,7 @@ impl Sep {
         Ok(())
     }
 
-    /// Binds an event queue. Contexts of reliable datagrams cause no events.
+    /// Binds an event queue. The contexts report no events to it.
     pub(super) fn bind_eq(&self, eq: &Arc<Eq>) -> Result<()> {
         if !Arc::ptr_eq(&eq.fabric, &self.domain.fabric) {
             return Err(FiError::INVAL);
@@ -215,8 +215,7 @@ impl Sep {
 
     /// Ends the endpoint after its contexts have ended. The address is free when this returns.
     pub(super) fn end(&self) {
-        // Take everything out of `shared` first: dropping `serving` waits for the listeners' thread, which must not
-        // happen under a lock.
+        // Dropping `serving` waits for the listeners' thread: not with `shared` locked.
         let Shared {
             av, eq, serving, ..
         } = std::mem::take(&mut *self.shared.lock());

@@ -32,7 +32,7 @@ pub(crate) struct Srx {
     caps: u64,
     pub(super) flags: u64,
     pub(super) min_multi_recv: AtomicUsize,
-    /// The address vector of its unconnected endpoints, which all have the same one.
+    /// The address vector of its endpoints, set by the first one that has one; all must use the same.
     av: OnceLock<Arc<Av>>,
     endpoints: RwLock<Vec<Arc<Endpoint>>>,
     /// How many receives were ever posted; changes under the lock of the pool.
@@ -151,7 +151,7 @@ impl Srx {
         Ok(())
     }
 
-    /// Peeks at a message, at one endpoint after the other.
+    /// Looks for a message at one endpoint after the other.
     fn peek(&self, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
         let endpoints = self.endpoints.read();
         let live = endpoints

@@ -23,7 +23,7 @@ object!(StxObject, FidStx, 4096);
 /// A shared transmit context.
 pub(crate) struct Stx {
     pub(crate) domain: Arc<Domain>,
-    /// The capabilities that endpoints may have.
+    /// The transmit capabilities that bound endpoints may have.
     caps: u64,
     size: usize,
     taken: AtomicUsize,

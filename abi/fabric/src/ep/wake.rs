@@ -1,6 +1,6 @@
 //! What wakes a program that waits for a completion queue or an event queue, and how it prepares to wait.
 //!
-//! The device has two channels for an endpoint. The descriptor of the first, for all completions, is in the sets of the
+//! An endpoint has up to two channels of the device. The descriptor of the first, for all completions, is in the sets of the
 //! completion queues that a program can wait for. The descriptor of the second is in the set of the event queue; it
 //! signals a peer's last message and the device's report that a peer has ended. So messages do not wake threads that wait
 //! for events.

@@ -51,7 +51,7 @@ impl Mr {
         first.map_or(self.region, |keyed| keyed.region)
     }
 
-    /// All regions of the registration in the protection table: the copies, then the one with the domain's own key.
+    /// All regions of the registration in the protection table: the copies, then the region itself.
     pub(super) fn everywhere(&self) -> impl Iterator<Item = Region> {
         let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
         let keyed = copies.into_iter().flatten();

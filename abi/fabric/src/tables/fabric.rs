@@ -86,8 +86,8 @@ unsafe extern "C" fn domain2(
     unsafe { domain_open(fabric, info, domain, context) }
 }
 
-/// `fi_trywait`: prepares for a wait on the descriptors of these objects; returns `-FI_EAGAIN` if one of them has something
-/// to do.
+/// `fi_trywait`: prepares for a wait on the descriptors of these objects; returns `-FI_EAGAIN` if the program should
+/// read one of them first.
 unsafe extern "C" fn trywait(fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -66,7 +66,7 @@ impl List {
     }
 
     /// # Safety
-    /// `count` buffers, and null or `count` descriptors.
+    /// The list has `count` buffers, and its descriptors are null or as many.
     unsafe fn read<'a>(self) -> Result<(&'a [Ioc], Descriptors<'a>)> {
         // SAFETY: guaranteed by the caller.
         unsafe {
@@ -80,7 +80,7 @@ impl List {
 
 impl List {
     /// # Safety
-    /// `count` buffers, and null or `count` descriptors.
+    /// The list has `count` buffers, and its descriptors are null or as many.
     unsafe fn copy(self) -> Result<Buffers<Ioc>> {
         // SAFETY: guaranteed by the caller.
         let (buffers, desc) = unsafe { self.read()? };
@@ -388,7 +388,7 @@ unsafe extern "C" fn compwritev(
 /// The calls with a message.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; a message and lists as fi_atomic(3) requires.
+/// See [`crate::object`] for the rules of handles; the message and the lists are valid as described in fi_atomic(3).
 unsafe fn message(
     ep: *mut FidEp,
     kind: Kind,
@@ -509,7 +509,7 @@ unsafe extern "C" fn compwritemsg(
 }
 
 /// # Safety
-/// See [`crate::object`] for the rules of handles; null, or room for a number.
+/// See [`crate::object`] for the rules of handles; `count` is null or has room for a number.
 unsafe fn valid(
     ep: *mut FidEp,
     kind: Kind,

@@ -29,7 +29,7 @@ const SEND_FLAGS: u64 = FI_REMOTE_CQ_DATA
 /// A list of descriptors: as many as there are buffers, or null.
 ///
 /// # Safety
-/// Null, or `count` descriptors.
+/// `desc` is null or has `count` descriptors.
 pub(super) unsafe fn descriptors<'a>(
     desc: *mut *mut c_void,
     count: usize,
@@ -58,7 +58,7 @@ pub(super) struct Envelope {
     tag: Option<u64>,
     data: Option<u64>,
     context: *mut c_void,
-    /// The default flags are the endpoint's.
+    /// `None`: the endpoint's default flags.
     flags: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Envelope {
 }
 
 impl Envelope {
-    /// The message; `usual` is what a call without flags uses.
+    /// The message to send; `usual` are the flags if the call passed none.
     pub(super) fn message<'a>(
         &self,
         iov: &'a [iovec],
@@ -156,7 +156,7 @@ pub(super) unsafe fn send_one(
 /// Sends a list of buffers.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; `count` buffers, and null or `count` descriptors.
+/// See [`crate::object`] for the rules of handles; `iov` has `count` buffers, and `desc` is null or has `count` descriptors.
 pub(super) unsafe fn send_list(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -190,7 +190,7 @@ pub(super) struct Filter {
     /// The tag and its ignore mask.
     tag: Option<(u64, u64)>,
     context: *mut c_void,
-    /// The default flags are the endpoint's.
+    /// `None`: the default flags of the endpoint or shared receive context.
     flags: Option<u64>,
 }
 
@@ -215,7 +215,7 @@ impl Filter {
         })
     }
 
-    /// The receive; `usual` is what a call without flags uses.
+    /// The receive to post; `usual` are the flags if the call passed none.
     pub(super) fn wanted<'a>(
         &self,
         iov: &'a [iovec],
@@ -272,7 +272,7 @@ pub(super) unsafe fn receive_one(
 /// Posts a list of buffers.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; `count` buffers, and null or `count` descriptors.
+/// See [`crate::object`] for the rules of handles; `iov` has `count` buffers, and `desc` is null or has `count` descriptors.
 pub(super) unsafe fn receive_list(
     ep: *mut FidEp,
     iov: *const iovec,

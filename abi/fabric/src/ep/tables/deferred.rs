@@ -41,7 +41,7 @@ impl<T: Copy> Buffers<T> {
     }
 
     /// # Safety
-    /// `count` buffers, and null or `count` descriptors.
+    /// `start` has `count` buffers, and `desc` is null or has `count` descriptors.
     unsafe fn read(start: *const T, desc: *mut *mut c_void, count: usize) -> Result<Self> {
         // SAFETY: guaranteed by the caller.
         unsafe { Ok(Self::copy(list(start, count)?, descriptors(desc, count)?)) }
@@ -72,7 +72,7 @@ pub(super) enum DeferredCall {
         operands: Buffers<Ioc>,
         compare: Buffers<Ioc>,
         result: Buffers<Ioc>,
-        /// Without its lists.
+        /// The arguments without the lists.
         args: Box<AtomicArgs<'static>>,
     },
 }
@@ -106,7 +106,7 @@ impl Job {
     /// An operation of the deferred work queue.
     ///
     /// # Safety
-    /// The structure of the operation, with everything that it points to.
+    /// `work.op` points to the structure of the operation, which is valid with everything that it points to.
     pub(super) unsafe fn of_work(
         domain: &Arc<Domain>,
         work: &DeferredWork,
@@ -205,7 +205,7 @@ impl Action for Job {
     fn run(&self) -> Result<()> {
         let deferred = self.deferred.as_ref();
         match &self.what {
-            // Deferred work has its own flags.
+            // Jobs always have flags of their own: the default is not used.
             DeferredCall::Send(buffers, it) => self.ep.send(&Message {
                 deferred,
                 ..it.message(&buffers.list, buffers.desc(), 0)
@@ -332,7 +332,7 @@ impl DeferredCall {
 }
 
 /// # Safety
-/// A message and its lists.
+/// The message and the lists are valid as described in fi_atomic(3).
 unsafe fn atomic_of(
     kind: Kind,
     msg: &MsgAtomic,

@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C" fn endpoint(
 /// The protection domain of a new endpoint with these attributes.
 ///
 /// # Safety
-/// Attributes of an endpoint as fi_endpoint(3) requires.
+/// The attributes are valid as described in fi_endpoint(3).
 pub(super) unsafe fn own_pd(domain: &Domain, attr: &EpAttr) -> Result<Arc<ProtectionDomain>> {
     let auth_key = match domain.version >= version(1, 5) {
         // SAFETY: null or `len` bytes, as the program says.
@@ -255,7 +255,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 /// `FI_ALIAS`: another handle of the endpoint. It has this handle's flags, except on the side whose flags the program passes.
 ///
 /// # Safety
-/// Null, or the argument of `fi_alias`.
+/// `arg` is null, or the argument of `fi_alias`.
 unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
     // SAFETY: guaranteed by the caller.
     let asked = unsafe { input(arg.cast::<Alias>())? };

@@ -44,7 +44,7 @@ struct RmaTarget {
     key: u64,
     data: Option<u64>,
     context: *mut c_void,
-    /// The default flags are the endpoint's.
+    /// `None`: the endpoint's default flags.
     flags: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ unsafe fn one(
 /// A transfer of a list of buffers.
 ///
 /// # Safety
-/// See [`crate::object`] for the rules of handles; `count` buffers, and null or `count` descriptors.
+/// See [`crate::object`] for the rules of handles; `iov` has `count` buffers, and `desc` is null or has `count` descriptors.
 unsafe fn several(
     ep: *mut FidEp,
     direction: Direction,

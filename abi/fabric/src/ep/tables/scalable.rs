@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn scalable_ep(
     })
 }
 
-/// How many transmit and receive contexts a scalable endpoint has, if there can be one with this information.
+/// The numbers of transmit and receive contexts of a scalable endpoint; fails if there can be none with this `fi_info`.
 fn counts(attr: &EpAttr, info: &Hints<'_>) -> Result<(usize, usize)> {
     if !matches!(attr.ep_type, FI_EP_RDM | FI_EP_DGRAM) {
         return Err(FiError::OPNOTSUPP.because(format_args!(
@@ -111,7 +111,7 @@ fn counts(attr: &EpAttr, info: &Hints<'_>) -> Result<(usize, usize)> {
     Ok((count(attr.tx_ctx_cnt)?, count(attr.rx_ctx_cnt)?))
 }
 
-/// The capabilities of an endpoint with this information.
+/// The capabilities of an endpoint with this `fi_info`.
 fn all_caps(ep_type: c_int, info: &Hints<'_>) -> u64 {
     match info.caps {
         0 => offer::primary(ep_type) | offer::secondary(ep_type) | FI_NAMED_RX_CTX,
@@ -274,7 +274,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
     })
 }
 
-/// `fi_close`: `-FI_EBUSY` while the endpoint has open contexts.
+/// `fi_close`: returns `-FI_EBUSY` while the endpoint has open contexts.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

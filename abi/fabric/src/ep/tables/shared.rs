@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn srx_context(
     })
 }
 
-/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to it. Receives that still wait are dropped without a
+/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to the context. Receives that still wait are dropped without a
 /// completion.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
@@ -80,7 +80,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
         // SAFETY: `find` validates the handle.
         unsafe { find::<SrxObject, _>(fid)? };
         match command {
-            // It is usable from the start.
+            // The context is usable from the start.
             FI_ENABLE => Ok(()),
             _ => Err(FiError::NOSYS),
         }

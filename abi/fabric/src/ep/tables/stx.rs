@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn stx_context(
     })
 }
 
-/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to it.
+/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to the context.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -13,7 +13,7 @@ use crate::work::Action;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// A counter of this domain.
+/// The counter behind a handle; `FI_EINVAL` if it belongs to another domain.
 ///
 /// # Safety
 /// The handle may be invalid; a live object stays alive during the call.
@@ -141,7 +141,7 @@ pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
     }
 }
 
-/// `FI_FLUSH_WORK`: cancels all work, or all that waits for one counter.
+/// `FI_FLUSH_WORK`: cancels all deferred work, or all that waits for one counter.
 ///
 /// # Safety
 /// The counter may be null or invalid; a live one stays open during the call.
