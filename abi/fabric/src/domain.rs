@@ -72,7 +72,7 @@ pub(crate) struct Domain {
     pub(crate) auto_progress: bool,
     pub(crate) default_av: c_int,
     pub(crate) format: Format,
-    /// The authorization key of endpoints and regions without their own.
+    /// The authorization key of endpoints and regions that have none of their own.
     auth_key: Vec<u8>,
     pds: Mutex<HashMap<Vec<u8>, Weak<ProtectionDomain>>>,
     default_pd: OnceLock<Arc<ProtectionDomain>>,

@@ -33,7 +33,7 @@ pub(crate) const BASIC: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_K
 const BASIC_AND_LOCAL: c_int = FI_MR_BASIC | FI_MR_LOCAL;
 /// Bits that concern only RMA and atomics: dropped when the hints ask for neither (FI-I16).
 const TARGET: c_int = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
-/// Every bit since 1.5.
+/// Every single bit that the provider knows.
 const ALL: c_int = FI_MR_LOCAL
     | BASIC
     | FI_MR_RAW
@@ -92,11 +92,11 @@ pub(crate) fn required() -> Result<c_int, FiError> {
 pub(crate) struct Request {
     /// The version that the program requested.
     pub(crate) version: u32,
-    /// `mr_mode` of its hints; `None` without domain attributes.
+    /// `mr_mode` of the hints; `None` without domain attributes.
     pub(crate) mr_mode: Option<c_int>,
-    /// `mode` of its hints.
+    /// `mode` of the hints.
     pub(crate) mode: u64,
-    /// The capabilities of its hints (0: any).
+    /// The capabilities of the hints (0: any).
     pub(crate) caps: u64,
 }
 
@@ -213,8 +213,8 @@ pub(crate) fn explain(required: c_int, asked: &Request) {
     }
 }
 
-/// Logs that a program whose hints lacked required bits offers them now: some copy the bits that the provider
-/// reports (`fi_getinfo` without hints) without following them.
+/// Logs that a program whose hints lacked required bits offers them now: some programs copy the bits that the
+/// provider reports (`fi_getinfo` without hints) without following them.
 pub(crate) fn explain_match(asked: &Request, granted: Granted) {
     if asked.mr_mode.is_none() {
         return;

@@ -1,5 +1,5 @@
-//! Authorization keys in address vectors (`FI_AV_AUTH_KEY`): endpoints and regions take the keys that the
-//! vector has when they are enabled.
+//! Authorization keys in address vectors (`FI_AV_AUTH_KEY`): endpoints and regions take the vector's
+//! keys when they are enabled.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read and write the program's memory.
@@ -25,7 +25,7 @@ pub(crate) struct AuthKey {
     pub(crate) users: Users,
 }
 
-/// The keys of an address vector, and the addresses inserted with one.
+/// The keys of an address vector, and the addresses that were inserted with a key.
 #[derive(Default)]
 pub(super) struct AuthKeys(RwLock<Keys>);
 
@@ -44,7 +44,7 @@ impl Keys {
 }
 
 impl AuthKeys {
-    /// Adds a key; a known one keeps its number.
+    /// Adds a key and returns its number; a known key keeps its number.
     fn insert(&self, bytes: &[u8]) -> u64 {
         let mut table = self.0.write();
         let known = |key: &Option<Arc<AuthKey>>| key.as_ref().is_some_and(|it| it.bytes == bytes);
@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn insert_auth_key(
     })
 }
 
-/// `fi_av_lookup_auth_key`: of a key, or of an address.
+/// `fi_av_lookup_auth_key`: returns a key, by its number or by the number of an address that was inserted with it.
 pub(super) unsafe extern "C" fn lookup_auth_key(
     av: *mut FidAv,
     number: u64,

@@ -60,7 +60,7 @@ struct Queue {
     owes: bool,
     /// Data of the last error, valid until the next read.
     error_data: Vec<u8>,
-    /// The program's buffer for this data, and its length.
+    /// The address and length of this data as the program last got them.
     given: (usize, usize),
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// How long a waiting read polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long a call for zero entries pauses while the queue has some.
+/// How long a call for zero entries pauses between checks while the queue has entries.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Takes up to `max` entries. Returns `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long a program sleeps when it waits for something that wakes no thread.
+/// How long a program sleeps before it checks again for events that wake no thread.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What a program waits on: readable when the queue has entries or an endpoint has work.

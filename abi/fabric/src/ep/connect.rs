@@ -40,7 +40,7 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Removes the queue pair of [`Endpoint::only_connection`], if no request has been sent to the peer.
+    /// Undoes [`Endpoint::only_connection`]. Call it only if no request has been sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
         state.rdm.forget_connections();

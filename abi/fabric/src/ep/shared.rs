@@ -107,7 +107,7 @@ impl Srx {
         Ok(())
     }
 
-    /// Adds its receives to `traffic`, and calls `wanted` with the sender that each names, if any. `None` if the receives
+    /// Sets the receives in `traffic`, and calls `wanted` with the sender that each names, if any. `None` if the receives
     /// stay locked until `until`.
     pub(super) fn count(
         &self,

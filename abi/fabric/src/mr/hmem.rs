@@ -1,7 +1,7 @@
 //! Accelerator memory and DMA-bufs (`FI_HMEM`): who copies the bytes of a registration, and of a buffer that the program
 //! passes without one.
 //!
-//! In a domain without `FI_HMEM`, all memory counts as system memory (FI-123), and none of this is used.
+//! In a domain without `FI_HMEM`, all memory counts as system memory (FI-123), which the processor copies.
 
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory for which the caller is responsible.

@@ -21,7 +21,6 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// No copies yet.
     pub(super) fn new(keys: AvKeys, shape: Shape) -> Box<Self> {
         Box::new(Self {
             keys,
@@ -34,7 +33,7 @@ impl Copies {
 /// A copy for the peers of one authorization key.
 pub(super) struct Keyed {
     region: Region,
-    /// Dropped after the copy.
+    /// Keeps the copy's protection domain open.
     _pd: Arc<ProtectionDomain>,
 }
 

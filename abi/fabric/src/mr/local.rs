@@ -162,7 +162,7 @@ fn described(
     // SAFETY: registers and deregisters nothing.
     let table = unsafe { domain.device.protection() };
     match table.allows(mr.pd, mr.region.id, inside, u64::from(len), usage) {
-        // The endpoint's key is not that of the region's own entry in the table.
+        // The region's own entry in the table is not in the endpoint's protection domain.
         Ok(_) if domain.av_keys && foreign && pd.everything() == anywhere.key => {
             refuse("its kind of memory is not supported in FI_AV_AUTH_KEY domains")
         }
@@ -180,7 +180,7 @@ fn described(
     }
 }
 
-/// The address by which a request names a buffer in a region.
+/// The address by which a request names a buffer in a region; `None` if no segment contains the buffer.
 fn place_in(mr: &Mr, addr: u64, len: u32) -> Option<u64> {
     let asked = VaRange::new(addr, u64::from(len))?;
     if mr.domain.has(FI_MR_VIRT_ADDR) && mr.ranges.len() > 1 {

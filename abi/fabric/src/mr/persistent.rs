@@ -15,8 +15,8 @@ fn persistent(it: &Mapping<'_>) -> bool {
     it.rights.ends_with('s') && it.inode != "0" && named
 }
 
-/// Whether a file is on storage: on a disk, or in persistent memory under a DAX file system. Files of file systems in memory,
-/// and devices, cannot be made durable.
+/// Whether a file is on storage: on a disk, or in persistent memory under a DAX file system. Device files,
+/// and files on file systems in memory, cannot be made durable.
 fn is_stored(path: &str) -> bool {
     const IN_MEMORY: [i64; 3] = [libc::TMPFS_MAGIC, 0x8584_58f6, 0x9584_58f6]; // tmpfs, ramfs, hugetlbfs
     let Ok(path) = std::ffi::CString::new(path) else {
@@ -29,7 +29,7 @@ fn is_stored(path: &str) -> bool {
     }
 }
 
-/// Refuses memory outside shared mappings of files, and all memory that a runtime or driver copies (`foreign`).
+/// Refuses memory outside shared mappings of files on storage, and all memory that a runtime or driver copies (`foreign`).
 pub(crate) fn check<'a>(
     ranges: impl IntoIterator<Item = &'a VaRange>,
     foreign: bool,

@@ -310,7 +310,7 @@ impl Mr {
 }
 
 /// `fi_close` of a region. In strict mode it returns `-FI_EBUSY` while an endpoint or a counter is bound to the region
-/// (FI-161); since 2.0, programs close a region before its endpoint (FI-I07). When the call returns, no access to the
+/// (FI-161); since 2.0, programs may close a region before its endpoint (FI-I07). When the call returns, no access to the
 /// memory is in progress.
 pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
