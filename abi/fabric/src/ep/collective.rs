@@ -1,5 +1,5 @@
-//! Starts collective operations: checks their arguments, and divides their memory into blocks. The program may reuse the
-//! source when the call returns; the result is valid once the operation has completed.
+//! Starts collective operations: checks the arguments, and copies the source, which the program may then reuse when the
+//! call returns. The result is valid once the operation has completed.
 
 use super::atomic::elements_of;
 use super::datatype::{self, data_type, operation};

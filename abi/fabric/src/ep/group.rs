@@ -21,7 +21,7 @@ use std::time::Duration;
 struct McObject {
     fid: UnsafeCell<FidMc>,
     ep: Weak<Endpoint>,
-    /// The queue for its events.
+    /// The queue for the group's events.
     eq: Arc<Eq>,
     address: u64,
 }
@@ -191,7 +191,7 @@ impl Endpoint {
         let now = time::now();
         let rdm = &mut live.state.lock().rdm;
         rdm.join(&live.host, members, address, joined, by_itself, now);
-        // Joining progresses even if the program makes no calls (FI_PROGRESS_AUTO of control).
+        // Joining must progress even if the program makes no calls (control progress FI_PROGRESS_AUTO).
         if !by_itself && !self.domain.auto_progress {
             let ep = Arc::clone(self);
             let spawned = rkey_device::threads::spawn("rkey-fi-join", move || ep.attend(address));

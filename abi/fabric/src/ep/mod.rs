@@ -2,15 +2,15 @@
 //!
 //! Every endpoint uses reliable queue pairs of the device, one or two for each peer. The peer's device executes RMA,
 //! regardless of what its program does. Messages are matched when the program (or a thread, with automatic progress)
-//! reads its completion queue: a short one that this thread takes from the ring is copied from there to its receive. Others
-//! pass through buffers of the endpoint: those that another thread takes, such as the engine thread, those for a shared
-//! receive context, and those that need an answer. For a long one the sender sends only an RTS (rendezvous), and the receiver reads the payload from the
-//! sender's memory when a receive matches.
+//! reads its completion queue. A short message that this thread takes from the ring is copied from there to its receive.
+//! Other messages pass through buffers of the endpoint: those that another thread takes, such as the engine thread, those
+//! for a shared receive context, and those that need an answer. For a long message the sender sends only an RTS
+//! (rendezvous), and the receiver reads the payload from the sender's memory when a receive matches.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and what is set through it |
-//! | [`life`] | enabling, and the end |
+//! | [`life`] | enabling and closing |
 //! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
 //! | [`backlog`] | progress for peers while the program does not poll |
 //! | [`peer_connection`] | the connection to a peer of the address vector |
@@ -25,7 +25,7 @@
 //! | [`collective`], [`group`] | operations of groups of endpoints |
 //! | [`caps`] | the capabilities that calls need |
 //! | [`commit`] | durable writes |
-//! | [`describe`] | what is in flight, for people |
+//! | [`describe`] | what is in flight, for inspection |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 //! | [`foreign`] | messages of other processes, for fuzz targets and tests |
 //! | [`tables`] | on top of these: the function tables, and the calls of transfers |
@@ -97,7 +97,7 @@ const MIN_MULTI_RECV: usize = 64;
 pub(crate) struct Endpoint {
     pub(crate) domain: Arc<Domain>,
     pub(crate) pd: CurrentPd,
-    /// Its number, for counters and messages.
+    /// The endpoint's number, for counters and log messages.
     pub(crate) number: u32,
     pub(crate) ep_type: c_int,
     /// Whether its receives are in a shared context.

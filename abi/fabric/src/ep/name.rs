@@ -64,7 +64,7 @@ impl Endpoint {
         if let Some(context) = &self.context {
             return context.sep.name();
         }
-        // The address of an endpoint that accepts is that of the listener.
+        // The address of an endpoint that accepts a request is that of the listener.
         let accepts = setup.request.is_some();
         if self.ep_type == FI_EP_MSG && !accepts {
             setup.local_address.reserve_if_free(&self.domain.device)?;

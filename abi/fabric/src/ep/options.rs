@@ -18,7 +18,7 @@ const LEVEL: c_int = 0;
 /// The error for an option that is unknown, that this kind of endpoint does not have, or that cannot be set.
 const NO_SUCH: FiError = FiError(libc::ENOPROTOOPT);
 
-/// The longest transfers of an endpoint, in bytes, in the order of the options: messages, tagged messages, RMA, atomics,
+/// The maximum lengths of an endpoint's transfers, in bytes, in the order of the options: messages, tagged messages, RMA, atomics,
 /// then the injected form of each.
 pub(super) struct Limits {
     now: [AtomicUsize; 8],

@@ -7,7 +7,7 @@ use rkey_rdm::header::Header;
 use rkey_rdm::matching::Pattern;
 
 impl Endpoint {
-    /// `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
+    /// Peeks at, claims, discards or receives a message, as the flags request; reports it if there is none.
     pub(super) fn peek(
         &self,
         live: &Live,

@@ -25,7 +25,7 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
-/// Programs cancel receives and set options on the contexts.
+/// Calls that cancel receives or concern options are for the contexts.
 static OPS: OpsEp = OpsEp {
     cancel: nosys!(isize, *mut Fid, *mut c_void),
     getopt: nosys!(c_int, *mut Fid, c_int, c_int, *mut c_void, *mut usize),
