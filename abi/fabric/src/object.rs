@@ -62,7 +62,7 @@ pub(crate) unsafe fn remove<T: Object, H>(handle: *const H) -> Result<T> {
     unsafe { rkey_kit::object::remove(handle.cast()) }.map_err(FiError::from)
 }
 
-/// Ends an object of a kind that [`vacant`] is used for.
+/// Destroys an object of a kind that uses [`vacant`].
 ///
 /// # Safety
 /// Same as [`rkey_kit::object::end`].

@@ -13,7 +13,7 @@ pub(crate) struct Entry {
     pub(crate) buf: usize,
     pub(crate) data: u64,
     pub(crate) tag: u64,
-    /// The sender's number in the endpoint's address vector.
+    /// The sender, as `fi_cq_readfrom` names it: its number in the endpoint's address vector, or the program's identifier.
     pub(crate) source: u64,
     /// The failure, if any: boxed, so that successes fit into a cache line.
     pub(crate) failure: Option<Box<Failure>>,

@@ -163,7 +163,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Registers the endpoint with its shared receive context, its completion queues and the event queue `hears`.
+    /// Registers the endpoint with its shared receive context, its completion queues and the event queue `hears`; each is
+    /// optional.
     fn register(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fds: Fds) -> Result<()> {
         if let Some(srx) = &setup.srx {
             srx.attach(self, setup.av.as_ref())?;

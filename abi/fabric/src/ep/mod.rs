@@ -18,7 +18,7 @@
 //! | [`room`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
 //! | [`payload`] | copies from and to the program's memory |
-//! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
+//! | [`shared`], [`stx`] | receives and room to transmit that several endpoints share |
 //! | [`scalable`], [`context`] | several contexts with one address |
 //! | [`driven`], [`wake`] | what queues make an endpoint do; what wakes a program that waits |
 //! | [`rma`], [`atomic`], [`datatype`] | one-sided operations, and the types of atomics |

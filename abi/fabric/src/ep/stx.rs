@@ -1,4 +1,4 @@
-//! Shared transmit contexts: one transmit queue for several endpoints.
+//! Shared transmit contexts: one limit for the operations of several endpoints.
 //!
 //! Operations are posted to the endpoints, and complete in their queues. Together they have at most
 //! as many operations in flight as the context has slots; a post beyond that gets `-FI_EAGAIN`. A slot is free

@@ -84,7 +84,7 @@ impl Event {
     }
 }
 
-/// An entry of the error queue.
+/// A failed operation, as `fi_eq_readerr` reports it.
 pub(crate) struct Failure {
     pub(crate) fid: usize,
     pub(crate) context: usize,
