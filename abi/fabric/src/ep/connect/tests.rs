@@ -115,7 +115,7 @@ fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
     let incoming = listener.accept(Some(PATIENCE)).unwrap();
     server.setup.lock().request = read_request(incoming).map(|(request, ..)| request);
     let live = server.live().unwrap();
-    // Another connection has its slot.
+    // The endpoint's only connection is taken.
     let _qp = server.only_connection(live, STRANGER).unwrap();
     assert_eq!(server.accept(live, &[]), Err(FiError::ISCONN));
     none(events);
