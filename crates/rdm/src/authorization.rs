@@ -1,12 +1,13 @@
 //! Proves to a peer that we have an authorization key (FI-119), without disclosing the key.
 //!
-//! The side that requests a connection sends a code that can only be computed with the key, over its device and its
-//! port; the other side answers with a code over its own device and the first code. The kernel confirms which device
-//! each side is. So a code cannot be reused by another device or at another port, and an answer computed without the
-//! key is refused. A code does not disclose the key, but lets an attacker test guesses: keys should not be words.
+//! The side that requests a connection sends a code that can only be computed with the key, over its own device and the
+//! port that it connects to; the other side answers with a code over its own device and the first code. The kernel
+//! confirms which device each side is, so a code cannot be reused by another device or at another port, and an answer
+//! computed without the key is refused. A code does not disclose the key, but lets an attacker test guesses: keys
+//! should not be words.
 //!
-//! The code is HMAC-SHA-256. Its key is the hash of the authorization key: HMAC itself would pad short keys with
-//! zeros, so that two of them could be the same key.
+//! The code is HMAC-SHA-256. Its key is the hash of the authorization key: HMAC itself would pad short keys with zeros,
+//! so two different keys could be equivalent.
 
 use hmac_sha256::{HMAC, Hash};
 use rkey_link::NodeId;
@@ -18,13 +19,13 @@ pub type Proof = [u8; 32];
 const ASKS: &[u8] = b"rkey fabric asks";
 const ANSWERS: &[u8] = b"rkey fabric answers";
 
-/// The proof of a device that requests a connection from a port.
+/// The proof of a device that requests a connection at a port.
 #[must_use]
 pub fn ask(key: &[u8], device: NodeId, port: u16) -> Proof {
     asking(key, device, port).finalize()
 }
 
-/// Whether a device that requests a connection has the key.
+/// Whether a device that requests a connection at our port has the key.
 #[must_use]
 pub fn may_ask(key: &[u8], device: NodeId, port: u16, proof: &Proof) -> bool {
     asking(key, device, port).finalize_verify(proof)

@@ -5,9 +5,9 @@ use crate::limits::OPERATIONS_MAX;
 use crate::{atomic, header};
 use std::collections::VecDeque;
 
-/// How many answers may wait for room on one connection, and their total bytes: more than any peer that follows the
-/// protocol needs.
+/// How many requests may wait for room on one connection: more than any peer that follows the protocol needs.
 const ANSWERS_MAX: usize = 4 * OPERATIONS_MAX;
+/// How many bytes these requests may have in total: more than any peer that follows the protocol needs.
 const ANSWERS_BYTES: usize = ANSWERS_MAX * header::MAX_LEN + OPERATIONS_MAX * atomic::BYTES_MAX;
 
 /// A request to post when the connection has room.

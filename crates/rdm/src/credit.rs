@@ -8,7 +8,7 @@ use crate::limits::EAGER_MAX;
 
 /// How many messages of one peer the receiver keeps.
 pub const MESSAGES: u32 = 4096;
-/// The maximum total size of these messages, in bytes.
+/// The maximum total size of the messages of one peer that the receiver keeps, in bytes.
 pub const BYTES: u32 = 4 << 20;
 
 /// How much we may send to a peer.
@@ -70,7 +70,7 @@ impl Credit {
 pub struct Window {
     /// Messages and bytes that the program has not taken.
     held: (u32, u32),
-    /// Messages and bytes that it has taken and whose credit has not been returned.
+    /// Messages and bytes that the program has taken, but whose credit has not been returned.
     returnable: (u32, u32),
 }
 
@@ -102,8 +102,8 @@ impl Window {
         self.returnable = (self.returnable.0 + 1, self.returnable.1 + len);
     }
 
-    /// Whether returning credit is worth a message: the credit to return is at least half of what the peer could have
-    /// then.
+    /// Whether returning credit is worth a message: the messages or the bytes to return are at least half of what the
+    /// peer could have then.
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {

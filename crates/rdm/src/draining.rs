@@ -34,7 +34,7 @@ impl<T, Q> Ended<T, Q> {
     }
 }
 
-/// The operations.
+/// The ended operations.
 #[derive(Debug)]
 pub struct Draining<T, Q> {
     list: Vec<Ended<T, Q>>,
@@ -72,8 +72,8 @@ impl<T, Q> Draining<T, Q> {
         });
     }
 
-    /// Takes all of them if a check is due, and none otherwise. The caller returns those that are not free yet with
-    /// [`Self::put_back`].
+    /// Takes all operations if a check is due, and none otherwise. The caller puts back those whose memory a peer may
+    /// still touch, with [`Self::put_back`].
     pub fn take_due(&mut self, now: Instant) -> Vec<Ended<T, Q>> {
         if self.next_check.is_some_and(|at| now < at) {
             return Vec::new();
@@ -87,7 +87,7 @@ impl<T, Q> Draining<T, Q> {
         self.list.push(ended);
     }
 
-    /// Takes all of them, for the teardown of their endpoint.
+    /// Takes all operations, for the teardown of their endpoint.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.list.drain(..).map(|ended| ended.operation)
     }

@@ -1,4 +1,4 @@
-//! The header that endpoints put before every message: 32 bytes, and up to 40 more for some kinds. A peer's bytes are
+//! The header that endpoints put before every message: 32 bytes, and up to 40 more for some kinds. Headers of peers are
 //! parsed here and nowhere else; invalid ones are rejected.
 
 /// The length of a header, in bytes.

@@ -77,7 +77,7 @@ impl Hello {
         bytes
     }
 
-    /// Parses what a peer sent; `None` if that is impossible, and [`HelloError::of`] says why.
+    /// Parses a peer's hello. If that fails, [`HelloError::of`] returns the reason.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(&HELLO)?;

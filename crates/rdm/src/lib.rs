@@ -1,9 +1,9 @@
 //! Reliable datagrams over queue pairs: the protocol between two endpoints, and its state machines.
 //!
 //! An endpoint exchanges messages with any number of peers, over one connection (a reliable queue pair) for each.
-//! Messages are matched with receives by sender and tag. Short ones carry their payload as long as the sender has
-//! credit; long ones use rendezvous: the receiver reads them from the sender's memory once they have a receive.
-//! Atomics, durable writes and collective operations have their own kinds of messages.
+//! Messages are matched with receives by sender and tag. Short messages carry their payload while the sender has
+//! credit. Long ones use rendezvous: the receiver reads them from the sender's memory once a receive matches. Atomics,
+//! durable writes and collective operations have their own kinds of messages.
 //!
 //! Like the engine, this crate has no thread, clock, socket or log. Time is an argument, and the host that drives it
 //! owns the queue pairs and the threads ([`endpoint::Host`]).

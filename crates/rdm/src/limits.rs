@@ -10,14 +10,13 @@ pub const BUFFERS: u32 = 256;
 pub const BUFFER_LEN: usize = EAGER_MAX + header::MAX_LEN;
 /// How many requests one connection can have in flight.
 pub const SENDS: u32 = 256;
-/// How many of them are reserved for answers.
+/// How many of these [`SENDS`] are reserved for answers.
 pub const RESERVE: u32 = 32;
 /// Header and payload up to this total length are copied into the request, in bytes.
 pub const INLINE_MAX: usize = 512;
 /// How many operations an endpoint may have in flight.
 pub const OPERATIONS_MAX: usize = 4096;
-/// How many unexpected datagrams an endpoint keeps, for tagged and for untagged ones each; more are
-/// dropped.
+/// How many unexpected tagged datagrams an endpoint keeps, and how many untagged ones; more are dropped.
 pub const DATAGRAMS_MAX: usize = 1024;
 /// How many unexpected rendezvous messages one peer may have; no correct sender has that many in
 /// flight.

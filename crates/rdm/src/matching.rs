@@ -39,8 +39,8 @@ impl<P, R, M> Default for Matching<P, R, M> {
 }
 
 impl<P: PartialEq, R, M> Matching<P, R, M> {
-    /// Takes the oldest receive that accepts a message, unless `take` returns [`AfterMatch::Keep`]:
-    /// then the receive stays for the next message.
+    /// Calls `take` with the oldest receive that accepts a message, and returns its result. The receive leaves the
+    /// queue unless `take` also returns [`AfterMatch::Keep`].
     #[inline]
     pub fn match_receive<T>(
         &mut self,
@@ -102,8 +102,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         taken
     }
 
-    /// Takes the oldest unexpected message that a receive accepts: its sender, its tag, and the
-    /// message.
+    /// Takes the oldest unexpected message that `pattern` accepts; returns its sender, its tag, and the message.
     pub fn match_message(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
         if self.unexpected.is_empty() {
             return None;

@@ -31,7 +31,7 @@ impl<T> Default for InOrder<T> {
 }
 
 impl<T> InOrder<T> {
-    /// Whether no turn is open, so that a result needs none.
+    /// Whether there are no turns, so that a result can be reported without one.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -61,7 +61,7 @@ impl<T> InOrder<T> {
         }
     }
 
-    /// The next result in order; `None` while its turn is open.
+    /// Takes the next result in order; `None` while its turn is open, or if there is none.
     pub fn pop(&mut self) -> Option<T> {
         loop {
             if matches!(self.turns.front()?, Turn::Open) {

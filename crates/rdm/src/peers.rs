@@ -144,7 +144,7 @@ impl<E, C> Peers<E, C> {
         self.by_number[index] = peer as u32 + 1;
     }
 
-    /// Forgets a peer without a route or a failure to report.
+    /// Forgets a peer, unless it has a route or a failure to report.
     pub fn forget(&mut self, destination: impl Into<Destination>) {
         let destination = destination.into();
         let Some(peer) = self.find(destination) else {
@@ -199,8 +199,7 @@ impl<E, C> IndexMut<usize> for Peers<E, C> {
 pub struct Callers<C> {
     /// For each: the peer, the caller, and when the result became known.
     list: Vec<(usize, C, Instant)>,
-    /// No caller has been woken for the last result. The caller that waits may be a different one from the caller that must
-    /// retry.
+    /// Whether no waiting caller has learned of the last result. The caller that waits need not be the one that must retry.
     untold: bool,
 }
 
@@ -229,7 +228,7 @@ impl<C: Copy + PartialEq> Callers<C> {
         std::mem::take(&mut self.untold) || self.list.len() < before
     }
 
-    /// Records that this caller retried for a peer, so that it need not be woken for it.
+    /// Records that this caller retried for a peer, so it need not be woken for this peer.
     pub fn retried(&mut self, peer: usize, caller: C) {
         self.list.retain(|it| (it.0, it.1) != (peer, caller));
         self.untold &= !self.is_empty();

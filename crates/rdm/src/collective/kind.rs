@@ -7,7 +7,7 @@ pub enum Kind {
     Barrier,
     /// All members get the root's data.
     Broadcast,
-    /// Each member has a block for each other member.
+    /// Each member has a block for every member, itself included.
     AllToAll,
     /// The reduction of all members' values, for every member.
     AllReduce,
@@ -52,8 +52,8 @@ impl Kind {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// How many blocks the source and the result have; a block has as many elements as the call's
-    /// count.
+    /// How many blocks are in the source and in the result of a member. The call's count is the number of elements in a
+    /// block.
     #[must_use]
     pub fn blocks(self, n: usize, at_root: bool) -> (usize, usize) {
         let only = |yes: bool, blocks: usize| if yes { blocks } else { 0 };

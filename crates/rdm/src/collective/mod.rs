@@ -15,9 +15,9 @@ pub mod names;
 pub mod plan;
 mod tree;
 
-/// How many operations an endpoint may have in flight.
+/// How many collective operations an endpoint may have in flight.
 pub const RUNS_MAX: usize = 64;
-/// How many chunks of one operation may be unanswered.
+/// How many unanswered chunks a member may have in one operation.
 pub const WINDOW: u32 = 8;
 /// The maximum number of members of a group.
 pub const MEMBERS_MAX: usize = 65_536;

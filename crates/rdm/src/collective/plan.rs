@@ -22,25 +22,25 @@ pub struct Send {
     pub blocks: Range<usize>,
 }
 
-/// What it receives in a round, after it has sent everything.
+/// What a member receives in a round, after it has sent everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receive {
     /// The source member.
     pub from: usize,
-    /// The blocks that it goes to.
+    /// The blocks that receive the data.
     pub blocks: Range<usize>,
-    /// How it is stored.
+    /// How the data is stored.
     pub how: How,
 }
 
 /// How received data is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It replaces the blocks.
+    /// The data replaces the blocks.
     Put,
-    /// It is the second operand of a reduction with the blocks.
+    /// The data is the second operand of a reduction with the blocks.
     Reduce,
-    /// It is the first operand, so that two members that exchange values get the same result, bit for bit.
+    /// The data is the first operand, so that two members that exchange values get the same result, bit for bit.
     ReduceBehind,
 }
 
@@ -49,7 +49,7 @@ pub enum How {
 pub struct Round {
     /// The blocks to send, in this order.
     pub sends: Vec<Send>,
-    /// What it receives after that.
+    /// What the member receives after that.
     pub receive: Option<Receive>,
 }
 
@@ -78,7 +78,7 @@ impl Round {
 /// The plan of one member.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// How many blocks of working memory it needs.
+    /// How many blocks of working memory the member needs.
     pub blocks: usize,
     /// The working block for each block of the source.
     pub load: Vec<usize>,
@@ -163,7 +163,7 @@ fn dissemination(n: usize, me: usize) -> Vec<Round> {
         .collect()
 }
 
-/// Each block goes to its member; `place` returns the working block for a member's data, and how it is stored.
+/// Sends each member its block; `place` returns the working block for a member's data, and how the data is stored.
 fn pairwise(n: usize, me: usize, place: impl Fn(usize) -> (Range<usize>, How)) -> Vec<Round> {
     (1..n)
         .map(|distance| {
@@ -350,8 +350,8 @@ mod tests {
         }
     }
 
-    /// No member leaves a barrier before all have arrived: messages reach each member, directly or through others, from
-    /// all.
+    /// No member leaves a barrier before all have arrived: each member has heard from all others, directly or through
+    /// other members.
     #[test]
     fn a_barrier_waits_for_everybody() {
         for n in 1..=19usize {

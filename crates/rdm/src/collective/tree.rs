@@ -4,7 +4,7 @@
 use super::plan::{How, Round, Send};
 use std::ops::Range;
 
-/// A binomial tree: the parent of a number is that number without its lowest bit.
+/// A binomial tree: the parent of a number is that number with its lowest set bit cleared.
 pub(super) struct Tree {
     n: usize,
     root: usize,
@@ -32,7 +32,7 @@ impl Tree {
             .collect()
     }
 
-    /// The maximum size of a subtree.
+    /// The size of a subtree if it is complete.
     fn span(&self, of: usize) -> usize {
         match of {
             0 => self.n.next_power_of_two(),

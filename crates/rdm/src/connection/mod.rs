@@ -23,9 +23,9 @@ pub struct Connection<Q, I> {
     /// What the host keeps for the peer.
     pub identity: I,
     state: State,
-    /// How many messages from the peer no receive has taken yet, plus the FINs that are owed to it.
+    /// How many of the peer's messages no receive has taken yet, plus the FINs that we owe the peer.
     pub pending: u32,
-    /// How many of those messages are rendezvous, of which only the RTS has arrived.
+    /// How many of the messages in `pending` are rendezvous messages, of which only the RTS has arrived.
     pub rendezvous: u32,
     /// Our credit: how much we may send.
     pub credit: Credit,
@@ -33,7 +33,7 @@ pub struct Connection<Q, I> {
     pub window: Window,
     /// How many posted requests have not completed.
     pub outstanding: u32,
-    /// Answers that wait for room.
+    /// Answers and reads of payloads that wait for room.
     pub backlog: Backlog,
     /// Whether the peer's device chooses the keys of its regions.
     pub device_keys: bool,
@@ -90,7 +90,7 @@ impl<Q, I> Connection<Q, I> {
         self.outstanding < SENDS && self.backlog.is_empty()
     }
 
-    /// Whether there is a posted request or a waiting answer that has not arrived yet.
+    /// Whether a posted request has not completed or an answer still waits; `false` once the connection is lost.
     pub fn is_busy(&self) -> bool {
         !self.state.is_lost() && (self.outstanding > 0 || !self.backlog.is_empty())
     }

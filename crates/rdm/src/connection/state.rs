@@ -123,21 +123,21 @@ pub struct Change {
 }
 
 impl Change {
-    /// The event lost the connection.
+    /// Whether the event lost the connection.
     #[inline]
     #[must_use]
     pub fn lost(self) -> bool {
         self.to.is_lost() && !self.from.is_lost()
     }
 
-    /// From now on the peer's messages are ignored.
+    /// Whether the peer's messages are ignored from now on, and were not before.
     #[inline]
     #[must_use]
     pub fn cut(self) -> bool {
         self.from.hears() && !self.to.hears()
     }
 
-    /// Operations could use the connection before the event.
+    /// Whether operations could use the connection before the event.
     #[inline]
     #[must_use]
     pub fn was_open(self) -> bool {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// The pause between two scans for ended connections.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How many unread messages of departed peers, and how many bytes of them, an endpoint keeps. Above either limit it
-/// admits no new peer.
+/// An endpoint that keeps this many unread messages of departed peers admits no new peer.
 const LEFT_MESSAGES: u64 = 16 * 1024;
+/// An endpoint that keeps this many unread bytes of departed peers admits no new peer.
 const LEFT_BYTES: u64 = 64 << 20;
 
 /// The connections of an endpoint, by slot and by queue pair number.
@@ -138,8 +138,8 @@ impl<Q, I> Connections<Q, I> {
         self.list[index].qp.take()
     }
 
-    /// Frees the slot of an ended connection, unless some of its messages are unread. Returns the connection's
-    /// destination, if it had one.
+    /// Frees the slot of an ended connection, unless some of its messages are unread. Returns the destination of the
+    /// freed connection, if it had one.
     pub fn release(&mut self, index: usize) -> Option<Destination> {
         let it = &mut self.list[index];
         if it.pending > 0 || !it.state.awaits_teardown() {

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::header::{Header, Kind};
 
 impl<H: Host> Endpoint<H> {
-    /// Charges a peer's message to its credit; without credit, ends the connection.
+    /// Charges a peer's message to its credit. If there is not enough, ends the connection and returns `false`.
     #[inline]
     pub(super) fn admit(&mut self, host: &H, connection: usize, len: u32) -> bool {
         let admitted = self.connections[connection].window.charge(len);
@@ -50,7 +50,7 @@ impl<H: Host> Endpoint<H> {
         self.send_control(host, connection, &header, &[]);
     }
 
-    /// Releases an unexpected message that has matched its receive.
+    /// Releases a message that has matched a receive, or was discarded.
     pub(super) fn release_unexpected(&mut self, host: &H, message: &Unexpected) {
         let connection = message.connection();
         let limited = self.is_limited();

@@ -125,7 +125,7 @@ pub trait Host: Sized {
     ) -> Self::Matched;
     /// Reports that a receive, or one of its messages, is complete.
     fn received(&self, matched: Self::Matched, how: Arrived);
-    /// Reports that a receive was canceled. `stays` as above.
+    /// Reports that a receive was canceled. `stays` says that the receive takes several messages.
     fn canceled(&self, receive: Self::Receive, tagged: bool, stays: bool);
     /// Reports that a peer has written `len` bytes with this data.
     fn written(&self, len: u32, data: u64);

@@ -1,8 +1,8 @@
 //! Messages that are copied directly from the ring to their receive. If the poll of the endpoint's own completion queue
 //! takes a short message from the ring, and the message needs no answer, it bypasses the intermediate buffer, whether it
-//! finds a receive or is kept as unexpected. All others pass through a buffer: also those for a shared receive context,
-//! and those that arrive while another thread drives the engine (the engine thread, or a poll of another queue), which
-//! has no inbox.
+//! finds a receive or is kept as unexpected. All other messages pass through a buffer, including those for a shared
+//! receive context, and those that arrive while the engine is driven without this inbox (by the engine thread, or by a
+//! poll of another queue).
 //!
 //! This code runs while the device is locked, so it neither posts to the device nor calls it.
 
@@ -19,7 +19,7 @@ use rkey_engine::{Inbox, Message, Sge};
 pub struct EndpointInbox<'a, H: Host> {
     endpoint: &'a mut Endpoint<H>,
     host: &'a H,
-    /// Denials of receives into memory that must not be written, reported when the device is unlocked.
+    /// Denials of access to the memory of receives, reported when the device is unlocked.
     refused: Vec<Denial>,
 }
 
@@ -96,7 +96,7 @@ impl<H: Host> Endpoint<H> {
         if !it.state().hears() {
             return None;
         }
-        // An answer would have to be posted, and a peer without credit would lose its connection.
+        // The inbox can neither post an answer nor end the connection of a peer that exceeds its credit.
         let mut window = it.window;
         if header.confirm || limited && !window.charge(header.len) {
             return None;

@@ -1,5 +1,5 @@
-//! Connections that fail, and their teardown, which starts when no request, no operation and no waiting message refers to
-//! them.
+//! Connections that fail, and their teardown, which starts when no posted request, no waiting answer and no operation
+//! refers to them.
 
 use super::operation::{Operation, Retained};
 use super::{Endpoint, Host, Note, Service};
@@ -10,7 +10,7 @@ use crate::header::{Header, Kind};
 use crate::peers::Route;
 use std::time::Instant;
 
-/// What a closed endpoint leaves behind. Its memory may be in use until the queue pairs are quiet.
+/// What a closed endpoint leaves behind. Peers may use the memory of its operations until the queue pairs are quiet.
 #[must_use]
 pub struct Remains<H: Host> {
     /// Its queue pairs.
@@ -38,7 +38,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Handles a failed connection: the peer will no longer answer its operations.
+    /// Handles the loss of a connection: its operations that wait for the peer's answer fail.
     pub fn lose(&mut self, host: &H, connection: usize) {
         self.happened(host, connection, Event::Lost);
     }
@@ -60,7 +60,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// After a failure on a connection: the connection is lost if its queue pair has failed.
+    /// Checks a connection after a failure: it is lost if its queue pair has failed.
     #[cold]
     pub fn check(&mut self, host: &H, connection: usize) {
         if self.is_broken(host, connection) {
@@ -86,7 +86,7 @@ impl<H: Host> Endpoint<H> {
         (0..self.connections.slots()).filter(is_over).collect()
     }
 
-    /// Handles the consequences of a loss. `was_open` says whether the connection was in use.
+    /// Handles the consequences of a loss. `was_open` says whether operations could use the connection.
     #[cold]
     fn after_loss(&mut self, host: &H, connection: usize, was_open: bool) {
         let address = self.connections[connection].peer;
@@ -126,7 +126,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The remaining route to a peer when our own connection could not be made or has ended. Both sides may connect at
-    /// the same time, so the peer may have made one too.
+    /// the same time, so the peer may have made a connection too.
     #[cold]
     fn remaining_route(&self, host: &H, to: Destination) -> Route {
         let index = self.connections.iter().position(|it| {
@@ -239,8 +239,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Notifies one peer, if its connection can send. The peer may be about to use a connection that is still being made: it gets
-    /// the message as soon as it is ready.
+    /// Notifies one peer, if its connection can send. The message is also sent while the connection is still being made, if our
+    /// queue pair can send: the peer gets it once its own side is ready.
     pub fn say_bye(&mut self, host: &H, connection: usize) {
         let it = &self.connections[connection];
         let can_send = it.qp.as_ref().is_some_and(|qp| host.is_ready(qp));

@@ -96,8 +96,9 @@ pub struct Endpoint<H: Host> {
     /// Whether the host watches the requests that wait for room on connections.
     backlog_watched: bool,
     operations: Operations<Operation<H>>,
-    /// Results of a connected endpoint that wait for their turn: those of its transfers, and received messages.
+    /// Results of a connected endpoint's operations that wait for their turn.
     sends: InOrder<Outcome<H>>,
+    /// A connected endpoint's received messages, and data of peers' writes, that wait for their turn.
     arrivals: InOrder<Arrival<H>>,
     draining: Draining<Operation<H>, H::Qp>,
     /// Present once there is a group, or a peer has named one.
@@ -149,7 +150,7 @@ impl<H: Host> Endpoint<H> {
         self.service == Service::Connected
     }
 
-    /// The tagged receives and messages, or the others.
+    /// The queue of tagged or of untagged receives and messages.
     #[inline]
     fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, Unexpected> {
         match tagged {
@@ -158,7 +159,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// The tagged receives and messages, or the others, for inspection.
+    /// The queue of tagged or of untagged receives and messages, for inspection.
     #[must_use]
     pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, Unexpected> {
         match tagged {

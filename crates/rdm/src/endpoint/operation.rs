@@ -37,7 +37,7 @@ pub(super) enum OperationKind<H: Host> {
     },
     /// A write of `len` bytes. When it is complete, a message carries `data` to the peer.
     Write { data: u64, len: u32 },
-    /// A write that carries its data.
+    /// A write whose immediate data is its completion data.
     WriteWithImmediate,
     /// An atomic with a result.
     AtomicFetch { result: Sges },
@@ -146,7 +146,8 @@ impl<H: Host> Endpoint<H> {
             .all(|operation| operation.connection == connection)
     }
 
-    /// One of the parts that an operation waits for is done; after the last one the operation ends.
+    /// Records that one of the completions and answers that an operation waits for has come. After the last one, the
+    /// operation ends.
     #[inline]
     pub(super) fn part_done(&mut self, host: &H, id: u64) {
         let Some(operation) = self.operations.get(id) else {
@@ -181,7 +182,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Handles the peer's answer to our operation. Any other answer is ignored.
+    /// Handles the peer's answer to our operation; ignores an answer that no operation of this connection waits for.
     pub(super) fn answer_arrived(
         &mut self,
         host: &H,

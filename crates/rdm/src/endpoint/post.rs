@@ -146,7 +146,7 @@ impl<H: Host> Endpoint<H> {
         self.backlog_watched
     }
 
-    /// Operations and other requests in flight.
+    /// How many operations and other requests are in flight.
     #[must_use]
     pub fn under_way(&self) -> usize {
         // Operations wait for completions of requests that are posted or will be.
@@ -163,7 +163,7 @@ impl<H: Host> Endpoint<H> {
         self.operations.len() + requests.saturating_sub(awaited)
     }
 
-    /// Whether there is a posted request that has not arrived yet.
+    /// Whether a connection that is not lost has a posted request that has not completed, or a waiting answer.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.connections.iter().any(|it| it.is_busy())

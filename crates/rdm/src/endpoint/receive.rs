@@ -124,13 +124,13 @@ pub(super) struct Landing<H: Host> {
     /// How many bytes do not fit.
     pub(super) overflow: usize,
     matched: H::Matched,
-    /// Set if other messages share the buffer.
+    /// Set if other messages may share the buffer.
     buffer: Option<Arc<Buffer>>,
     /// Its turn in the order of reports to the program, if they are ordered.
     pub(super) turn: Option<u64>,
 }
 
-/// A message that is not in its receive yet: it has none, or is about to be delivered to it.
+/// A message that has no receive yet, or is about to be delivered to one.
 pub enum Unexpected {
     /// With its payload.
     Eager {
@@ -185,7 +185,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Posts a receive that unexpected messages may match.
+    /// Offers a receive the unexpected messages, and posts it if it can take more. If the connection has ended, cancels
+    /// it.
     fn receive_waiting(
         &mut self,
         host: &H,
@@ -351,8 +352,8 @@ impl<H: Host> Endpoint<H> {
         host.received(landing.matched, how);
     }
 
-    /// Cancels the oldest receive for which `wanted` is true and reports that to the program; returns whether there was
-    /// one.
+    /// Cancels the oldest untagged receive for which `wanted` is true, or else the oldest tagged one, and reports that
+    /// to the program. Returns whether there was one.
     pub fn cancel(&mut self, host: &H, wanted: impl Fn(&H::Receive) -> bool) -> bool {
         for tagged in [false, true] {
             let queue = self.queue(tagged);

@@ -22,8 +22,8 @@ impl<H: Host> Endpoint<H> {
         &self.peers
     }
 
-    /// Adds a connection that is being made, and returns its slot. Nothing is sent over the connection until it is made,
-    /// and then only messages for this destination.
+    /// Adds a connection that is being made, and returns its slot. No operation uses the connection until it is made,
+    /// and then only operations for this destination.
     pub fn add_connection(
         &mut self,
         host: &H,
@@ -67,8 +67,8 @@ impl<H: Host> Endpoint<H> {
         self.peers.at(destination)
     }
 
-    /// The index of the peer with this number in the address vector, from which so far this many addresses have been removed;
-    /// `None` if it is not known.
+    /// The index of the peer with this number in the address vector; `None` if it is not known. `removals` counts the
+    /// addresses removed from the address vector so far.
     #[inline]
     pub fn numbered_peer(&mut self, number: u64, removals: u64) -> Option<usize> {
         self.peers.see_removals(removals);

@@ -94,7 +94,7 @@ impl<H: Host> Endpoint<H> {
         sent.inspect_err(|_| self.connections[it.connection].credit.add(1, it.header.len))
     }
 
-    /// Sends a message with its payload, for an operation that has a number.
+    /// Begins an operation, and sends its message with the payload.
     pub(super) fn send_with_payload(
         &mut self,
         host: &H,

@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 pub struct Pool<H: Host> {
     messages: Matching<SocketAddr, Receive<H>, ()>,
     tagged: Matching<SocketAddr, Receive<H>, ()>,
-    /// How many messages at all endpoints have no receive.
+    /// How many messages have no receive, over all endpoints.
     unexpected: usize,
 }
 
@@ -33,7 +33,7 @@ impl<H: Host> Pool<H> {
         }
     }
 
-    /// The tagged receives, or the others, for inspection.
+    /// The tagged or the untagged receives, for inspection.
     #[must_use]
     pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, ()> {
         match tagged {
@@ -48,7 +48,8 @@ impl<H: Host> Pool<H> {
         self.unexpected > 0
     }
 
-    /// Takes the oldest receive for which `wanted` is true; also returns whether it is tagged.
+    /// Takes the oldest untagged receive for which `wanted` is true, or else the oldest tagged one; also returns
+    /// whether it is tagged.
     pub fn cancel(&mut self, wanted: impl Fn(&H::Receive) -> bool) -> Option<(Receive<H>, bool)> {
         [false, true].into_iter().find_map(|tagged| {
             let receive = self.queue(tagged).cancel(|it| wanted(&it.attached));
@@ -63,8 +64,8 @@ impl<H: Host> Pool<H> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Offers waiting messages to receives that were posted since then. `newcomer`, a message that arrived just now, comes
-    /// last; returns its destination.
+    /// Offers waiting messages to receives if any were posted since the last offer. `newcomer`, a message that arrived
+    /// just now, comes last; returns its destination if a receive matches.
     fn offer_with(
         &mut self,
         host: &H,
@@ -111,7 +112,7 @@ impl<H: Host> Endpoint<H> {
         self.offer_with(host, Some((source, header)))
     }
 
-    /// Offers waiting messages to shared receives that were posted since then.
+    /// Offers waiting messages to shared receives, if any were posted since the last offer.
     #[inline]
     pub fn offer_to_shared_receives(&mut self, host: &H) {
         if host

@@ -20,7 +20,7 @@ use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 pub enum Memory {
     /// Memory of the program, without empty entries.
     InPlace(Sges),
-    /// A copy of it, for a write.
+    /// A copy of the program's bytes, for a write.
     Copy(Box<[u8]>),
 }
 

@@ -55,7 +55,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<()> {
         let address = self.member(host, run.group, send.to)?;
         let connection = match self.way_to_member(host, address, now) {
-            // The member's process may be stopped for now: keep trying.
+            // The member's process may only be stopped: keep trying.
             Err(Error::TimedOut) => return Err(Error::Again),
             way => way?,
         };
@@ -200,7 +200,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Handles the end of a chunk: ours was answered, or the read of a peer's is complete.
+    /// Handles the end of a chunk: our chunk was answered, or the read of a peer's chunk has ended.
     #[cold]
     pub(in crate::endpoint) fn chunk_over(&mut self, host: &H, operation: Operation<H>) {
         let OperationKind::Chunk { run, taken } = operation.what else {
@@ -222,7 +222,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Handles a chunk that arrived.
+    /// Handles a chunk, or the message that a member has left a group.
     #[cold]
     pub(in crate::endpoint) fn chunk_arrived(
         &mut self,
@@ -287,9 +287,9 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Sends the queued messages to members that have a connection, keeps those whose connection is being made, and drops
-    /// the rest. A member that waits for our chunk has a connection; the others learn that we have left from the answer to
-    /// their own chunk.
+    /// Sends the queued messages to members that have a connection, keeps the messages to members whose connection is
+    /// being made, and drops the rest. A member that waits for our chunk has a connection; the others learn that we have
+    /// left from the answer to their own chunk.
     pub(super) fn tell_members(&mut self, host: &H) {
         let telling = match &mut self.collective {
             Some(it) if !it.telling.is_empty() => std::mem::take(&mut it.telling),

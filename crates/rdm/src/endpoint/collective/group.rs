@@ -114,9 +114,8 @@ impl<H: Host> Endpoint<H> {
         self.collective.as_mut()?.group(group)?.rank_of(address)
     }
 
-    /// Joins a group, and starts a barrier that completes when the other members have joined too.
-    /// With `by_itself` there is no barrier, and the group counts as joined at once: the program
-    /// makes sure that the others join.
+    /// Joins a group, and starts a barrier that completes when the other members have joined too. With `by_itself`
+    /// there is no barrier, and the group counts as joined at once: the program must make sure that the others join.
     pub fn join(
         &mut self,
         host: &H,
@@ -137,7 +136,7 @@ impl<H: Host> Endpoint<H> {
         };
         *instance += 1;
         let mut group = Group::new(address, name, addresses, rank, attached);
-        // Members that joined before us and have since failed.
+        // Members that have already left the group or failed in it.
         let mut early = None;
         for member in &mut group.members {
             let key = Key {
@@ -168,7 +167,7 @@ impl<H: Host> Endpoint<H> {
         self.carry_on(host, now);
     }
 
-    /// Whether a group is being joined, or has members that have not learned of its end.
+    /// Whether a group is still being joined, or could not be joined and has members that must still be notified.
     #[must_use]
     pub fn is_joining(&mut self, address: u64) -> bool {
         let Some(it) = &mut self.collective else {
@@ -235,7 +234,7 @@ impl<H: Host> Endpoint<H> {
         it.telling.extend(others);
     }
 
-    /// Handles a member that has left a group, or failed in it.
+    /// Handles the message that a member has left a group or failed in it.
     pub(super) fn heard_leave(&mut self, host: &H, connection: usize, header: &Header) {
         let from = self.connections[connection].peer;
         let (name, error) = named(header);

@@ -119,7 +119,7 @@ impl<G, O> Groups<G, O> {
         self.groups.iter_mut().find(|group| group.name == name)
     }
 
-    /// Whether a group existed here and has ended.
+    /// Whether this endpoint has ever joined a group with this name.
     fn was(&self, name: Name) -> bool {
         let joined = self.instances.get(&name.members);
         joined.is_some_and(|&joined| name.instance < joined)

@@ -15,7 +15,7 @@ use rkey_engine::Sge;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How often peers are checked while an operation waits for them.
+/// The pause between two checks of the peers that an operation waits for.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A collective operation, as the program requests it.
@@ -46,7 +46,7 @@ pub struct Loaded {
 }
 
 impl Call {
-    /// Copies the source with `gather`. This may take long, and does not need the endpoint.
+    /// Copies the source with `gather`. This can take a long time, and does not need the endpoint.
     ///
     /// # Errors
     /// Errors of `gather`; [`Error::NoMemory`].
@@ -80,14 +80,14 @@ pub(super) struct Run<O> {
     sent: usize,
     /// How many chunks are unanswered.
     open: u32,
-    /// Whether a chunk is being read, or has been.
+    /// Whether a chunk is being read.
     pub(super) fetching: bool,
     pub(super) fetched: Option<Box<[u8]>>,
     error: Option<Error>,
     end: End<O>,
 }
 
-/// The result and the report at its end.
+/// What happens at the end of an operation: a group is joined, or a result is stored and reported.
 pub(super) enum End<O> {
     Join,
     Completion { attached: O, result: Vec<Sge> },
@@ -150,7 +150,7 @@ impl<O> Run<O> {
         blocks.start * self.block..blocks.end * self.block
     }
 
-    /// Records that one of its chunks has ended.
+    /// Records that one of its chunks has been answered or read.
     fn hear(&mut self, finished: Finished) {
         self.error = self.error.or(finished.error);
         match finished.fetched {
@@ -189,7 +189,7 @@ impl<O> Run<O> {
 }
 
 impl<G, O> Groups<G, O> {
-    /// Numbers an operation.
+    /// Adds an operation and numbers it.
     pub(super) fn add(&mut self, mut run: Run<O>) {
         self.started += 1;
         run.number = self.started;
@@ -289,7 +289,7 @@ impl<H: Host> Endpoint<H> {
         self.tell_members(host);
     }
 
-    /// Whether it is time to check for peers that ended without a message.
+    /// Whether it is time to check for peers that ended without a message; if so, schedules the next check.
     pub(in crate::endpoint) fn is_look_due(&mut self, now: Instant) -> bool {
         let Some(it) = &mut self.collective else {
             return false;
@@ -370,7 +370,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Removes all waits for answers to the chunks of a run.
+    /// Stops waiting for answers to the chunks of a run.
     fn give_up_chunks(&mut self, host: &H, run: u64) {
         let of_run = self
             .operations
