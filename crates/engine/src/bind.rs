@@ -1,7 +1,7 @@
 //! Local work requests, executed in send queue order: binding and invalidating windows.
 //!
-//! A later request of the same queue pair starts only after one of these has executed, so it can rely on the result
-//! (DA-033).
+//! Later requests of the same queue pair start only after the bind or invalidation has executed, so they can rely on
+//! its result (DA-033).
 
 use crate::context::Context;
 use crate::qp::pair::Qp;

@@ -340,7 +340,7 @@ impl<M: Memory> CheckedMemory<M> {
         before: u64,
     ) -> Result<(), AccessError> {
         let part = bytes.slice(before as usize, span.len() as usize);
-        // The spans of a grant add up to its length, which is that of `bytes`.
+        // The spans of a grant add up to its length, which is the length of `bytes`.
         let part = part.ok_or(Fault::at(span.start()))?;
         Ok(span.store(&self.memory, part)?)
     }
@@ -357,7 +357,7 @@ fn borrow_grant<'a, 'l>(
     }
 }
 
-/// Lets a denial in the middle of an element name the whole element, which is what the program posted.
+/// Makes a denial of a part of a scatter/gather entry name the whole entry, which is what the program posted.
 #[cold]
 pub(crate) fn name_element(denial: &mut Denial, sges: &[Sge]) {
     let NamedKey::Local(key) = denial.key else {

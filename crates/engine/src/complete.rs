@@ -140,7 +140,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Flushes the receive that is being filled and all posted receives.
+    /// Flushes the receive that is being filled, and all receives in the queue pair's own receive queue.
     fn flush_receives(&mut self, qp: &mut Qp) {
         qp.resp.current = None;
         if qp.resp.recv.taken {

@@ -66,8 +66,9 @@ pub(crate) struct Context<M> {
     pub(crate) ready: Vec<u32>,
     /// Completion queues that overran and whose queue pairs have not failed yet.
     pub(crate) overrun_cqs: Vec<CqId>,
-    /// Local members of multicast groups, and the other destinations of datagrams to a group.
+    /// The local members of each multicast group.
     pub(crate) members: HashMap<Group, Vec<QpId>>,
+    /// The links to the devices that have other members of each group.
     pub(crate) destinations: HashMap<Group, Destinations>,
     /// The link to each datagram queue pair, by queue pair number.
     pub(crate) routes: HashMap<u32, LinkId>,
@@ -113,7 +114,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// A new value for [`Qp::life`]; they repeat after 2^32.
+    /// A new value for [`Qp::life`]; values repeat after 2^32.
     pub(crate) fn life(&mut self) -> u32 {
         self.next_life = self.next_life.wrapping_add(1);
         self.next_life
@@ -249,8 +250,8 @@ impl<M> Context<M> {
         }
     }
 
-    /// Records an error with local memory, of a request with these elements; returns the report's id, 0 if there is nothing
-    /// to report.
+    /// Records an error in the local memory of a request with these scatter/gather entries; returns the report's id, or 0
+    /// if there is nothing to report.
     pub(crate) fn report_local(
         &mut self,
         qp: &Qp,

@@ -1,8 +1,8 @@
 //! Completion queues.
 //!
-//! The engine produces, under its owner's lock; programs consume through [`CqShared`] without that lock. A queue never
-//! has more entries than its depth: adding one to a full queue is an *overrun*. That completion is lost, so the queue
-//! and its queue pairs break, as in the InfiniBand specification (11.6.3.2).
+//! The engine adds completions under its owner's lock; programs take them through [`CqShared`] without that lock. A
+//! queue never has more entries than its depth: adding one to a full queue is an *overrun*. That completion is lost, so
+//! the queue and its queue pairs break, as in the InfiniBand specification (11.6.3.2).
 
 use crate::{Completion, CqId};
 use rkey_base::fifo::{Fifo, Full, Producer};
@@ -166,7 +166,7 @@ pub(crate) struct Cq {
     watched: bool,
     /// An entry was lost; no more are added.
     broken: bool,
-    /// Queue pairs that complete here, counted once for sends and once for receives.
+    /// Queue pairs and receive queues that complete here. A queue pair counts once for sends and once for receives.
     pub(crate) users: u32,
 }
 

@@ -61,7 +61,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         progress
     }
 
-    /// The first link with work, from this index on.
+    /// The index of the first link with work, at or after this index.
     #[inline(never)]
     fn link_with_work(&self, from: u32) -> Option<u32> {
         let has_work = |&index: &u32| self.links.at(index).is_some_and(LinkState::has_work);
@@ -233,7 +233,7 @@ fn take_responses<L: Link, M: Memory>(
     Ok(fragments)
 }
 
-/// Takes requests until `fragments`, which starts with the responses taken, reaches `budget`; returns the new count.
+/// Takes requests until `fragments`, initially the number of responses taken, reaches `budget`; returns the new count.
 #[inline]
 fn take_requests<L: Link, M: Memory>(
     x: &mut Context<M>,

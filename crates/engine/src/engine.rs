@@ -74,7 +74,7 @@ pub struct Progress {
 /// After this many flushes, any link has published a delayed acknowledgement.
 const FLUSHES: u32 = 32;
 
-/// The transport engine of one device. There `L` is [`rkey_link::AnyLink`]: most calls reach
+/// The transport engine of one device. A device uses [`rkey_link::AnyLink`] as `L`; most calls reach
 /// [`rkey_link::shm::ShmLink`].
 pub struct Engine<L: Link, M: Memory> {
     pub(crate) x: Context<M>,
@@ -122,7 +122,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Records that this engine is not accessing any region: no access outlives a call. A device that shares the engine
-    /// takes and releases its lock instead ([`rkey_core::SectionLock`]).
+    /// takes and releases the engine's lock instead ([`rkey_core::SectionLock`]).
     pub fn drain_section(&mut self, draining: &mut impl Draining) {
         self.x.checked.section.drain_section(draining);
     }

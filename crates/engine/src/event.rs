@@ -6,7 +6,7 @@ use rkey_core::BindError;
 use rkey_link::DownReason;
 use std::sync::Arc;
 
-/// Something happened. Taken with [`crate::Engine::poll_event`], in order.
+/// Something that happened. [`crate::Engine::poll_event`] returns the events in order.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -74,7 +74,7 @@ pub enum Event {
         endpoint: u32,
         /// How many bytes were moved.
         bytes: u32,
-        /// Whether the peer wrote (write, atomic) or read.
+        /// True for a write or an atomic, false for a read.
         write: bool,
     },
 }
@@ -130,8 +130,8 @@ pub enum AsyncEvent {
         /// Its number.
         qpn: u32,
     },
-    /// The link of a connected queue pair has ended. It had nothing outstanding and stays in its state; to flush its
-    /// receives, move it to the error state.
+    /// The link of a connected queue pair has ended. The queue pair stays in its state, because it is unreliable or had
+    /// no send outstanding. To flush its receives, move it to the error state.
     PeerGone {
         /// Which.
         qp: QpId,

@@ -61,9 +61,9 @@ pub(crate) struct Copies {
     pub(crate) life: u32,
     /// Links that have no copy yet.
     pub(crate) links: Vec<LinkId>,
-    /// When to retry the first of them, unless it has room before that.
+    /// When to retry the first of `links`, unless it has room before that.
     pub(crate) until: u64,
-    /// How many more times it may wait for that link.
+    /// How many more times the datagram may wait for room on that link.
     pub(crate) waits: u8,
 }
 

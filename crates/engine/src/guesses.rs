@@ -13,7 +13,7 @@
 //! guessed before or have connected recently wait; others are not affected (unless the table of processes is full).
 //!
 //! Delayed requests stay in the peer's ring. The state here is two tables of bounded size; a process is forgotten when
-//! it has made no guess for [`MEMORY`], or when another one needs the room and its allowance is full again.
+//! it has made no guess for [`MEMORY`], or when its allowance is full again and another process needs the room.
 
 use crate::{Engine, LinkId, Origin, Process, QpId};
 use rkey_base::memory::Memory;
@@ -25,11 +25,11 @@ use std::hash::Hash;
 
 /// How many wrong keys a process may name in a burst.
 pub const ALLOWANCE: u32 = 64;
-/// How many wrong keys all processes of a user may name in a burst.
+/// How many wrong keys the processes of a user may together name in a burst.
 pub const USER_ALLOWANCE: u32 = 256;
-/// Time until a process may name one more, in nanoseconds.
+/// Time until a process may name one more wrong key, in nanoseconds.
 pub const REFILL: u64 = 800_000_000;
-/// Time until all processes of a user may name one more, in nanoseconds.
+/// Time until the processes of a user may together name one more wrong key, in nanoseconds.
 pub const USER_REFILL: u64 = 200_000_000;
 /// The first pause, in nanoseconds.
 pub const PAUSE_FIRST: u64 = 10_000_000;
@@ -57,7 +57,7 @@ pub struct Guesser {
     pub process: Process,
     /// How many keys it named that gave it no access; recent repetitions do not count.
     pub tried: u64,
-    /// How many of those were never issued.
+    /// How many of the `tried` keys were never issued.
     pub never_issued: u64,
     /// How many times its requests were paused.
     pub pauses: u64,

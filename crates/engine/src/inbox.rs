@@ -39,8 +39,7 @@ impl<'a, M: Memory> Message<'a, M> {
 
     /// Copies `bytes`, a part of the message, to local memory, as a receive into that memory would.
     ///
-    /// # Errors
-    /// The denial, also for a memory fault; some bytes may have been copied.
+    /// # Errors The denial, which may also report a memory fault; some bytes may have been copied.
     #[inline]
     pub fn scatter(
         &self,
@@ -79,7 +78,7 @@ pub(crate) struct OpenInbox<'a, M> {
     inbox: &'a mut dyn Inbox<M>,
     /// How many receives had completed when it was opened.
     received: u64,
-    /// Every message that was offered has been taken.
+    /// Whether every message that was offered has been taken.
     accepting: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct QpSnapshot {
     pub state: QpState,
     /// Its protection domain.
     pub domain: DomainId,
-    /// The rights that it grants its peer.
+    /// The remote rights that it allows its peer.
     pub access: Access,
     /// The number of the connected queue pair.
     pub peer_qpn: Option<u32>,
@@ -40,7 +40,7 @@ pub struct QpSnapshot {
     pub link: Option<u32>,
     /// Sends that are posted and not complete.
     pub sends: u32,
-    /// How many of those have been started.
+    /// How many of the `sends` have been started.
     pub sends_started: u32,
     /// Receives that are posted and not complete (0 with a shared receive queue).
     pub receives: u32,
@@ -72,7 +72,7 @@ pub struct CqSnapshot {
     pub depth: u32,
     /// Entries in it.
     pub used: u32,
-    /// Queue pair halves (send, receive) that complete here.
+    /// Queue pair halves (send, receive) and receive queues that complete here.
     pub users: u32,
     /// It was full when an entry was added.
     pub overrun: bool,

@@ -6,7 +6,7 @@
 //!
 //! 1. the commands (`create_…`, `modify_…`, `post_…`), at any time;
 //! 2. [`Engine::drive`] whenever a link has something to take or a deadline has passed;
-//! 3. [`Engine::poll_event`] until it returns `None`, after either of the two.
+//! 3. [`Engine::poll_event`] until it returns `None`, after each of these calls.
 //!
 //! [`rkey_core::Protection`] decides what may be touched, accesses go through a
 //! [`rkey_base::memory::Memory`], and the link moves the bytes.

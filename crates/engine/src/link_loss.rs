@@ -8,8 +8,9 @@ use crate::{AsyncEvent, Engine, Event, LinkId, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link};
 
-/// Fragments per call, and calls. Their product exceeds what any ring holds unacknowledged.
+/// The maximum number of fragments to take in one call.
 const LAST_BUDGET: u32 = 256;
+/// The maximum number of calls. Together they take more fragments than any ring can hold unacknowledged.
 const LAST_ROUNDS: u32 = 64;
 
 impl<L: Link, M: Memory> Engine<L, M> {
@@ -42,7 +43,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Detaches a broken link and notifies its users.
+    /// Detaches a broken link and raises `Event::LinkDown`.
     pub(crate) fn link_down(&mut self, id: LinkId, reason: DownReason) {
         if let Some(link) = self.detach(id, reason) {
             self.detached.push((id, link));

@@ -161,7 +161,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.fail_users_of_overrun_cqs();
     }
 
-    /// Rings the doorbell of a link after a send outside `drive`.
+    /// Flushes a link after a send outside `drive`, and fails the queue pairs of completion queues that overran.
     pub(crate) fn after_post(&mut self, link: LinkId) {
         if let Some(link_state) = self.links.get_mut(link) {
             link_state.link.flush();

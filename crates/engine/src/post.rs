@@ -38,7 +38,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.post_queued(id, request)
     }
 
-    /// Like [`Self::post_send`], for any request.
+    /// Posts a request through the send queue.
     #[inline(never)]
     fn post_queued(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;

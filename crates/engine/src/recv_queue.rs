@@ -73,7 +73,7 @@ impl RecvQueue {
         self.tail - self.head >= u64::from(self.limit)
     }
 
-    /// Appends a receive. The caller has checked room and the number of elements.
+    /// Appends a receive. The caller has checked that there is room, and the number of scatter/gather entries.
     #[inline]
     pub(crate) fn push(&mut self, request: &RecvRequest<'_>) {
         let slot = (self.tail & self.mask) as usize;

@@ -29,7 +29,7 @@ pub struct DenialReport {
     /// message about the denial names it.
     pub id: u32,
     /// The target is in this process as well and has recorded the same denial under the same id. This report is for the
-    /// completion that names it; the other one is counted and logged.
+    /// completion that names it; the target's report is counted and logged.
     pub echo: bool,
     /// The side of the access that this engine was on.
     pub side: Side,

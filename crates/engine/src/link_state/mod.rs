@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 pub(crate) use bulk::Bulk;
 
-/// A request fragment on the link that is not acknowledged. Tickets are consecutive, so a ticket gives the index in the
-/// list.
+/// A request fragment on the link that is not acknowledged. Tickets are consecutive, so a fragment's ticket determines
+/// its index in the list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) qp: u32,
@@ -116,8 +116,8 @@ pub(crate) struct Meta {
     /// Set while the request at the front waits: for room for responses, for the end of a search for the peer, or for
     /// the end of a guesser's pause.
     pub(crate) stuck: bool,
-    /// Set once a datagram to a group has run out of waits for room here. Until the link accepts one, later ones skip
-    /// the link while it is full.
+    /// Set once a datagram to a group has run out of waits for room here. Until the link accepts such a datagram, later
+    /// ones skip the link while it is full.
     pub(crate) no_room: bool,
     /// Why the link will be detached, once it has been found broken.
     pub(crate) down: Option<DownReason>,

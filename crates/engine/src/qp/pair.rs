@@ -78,7 +78,7 @@ pub(crate) struct Requester {
     pub(crate) not_ready_delay: u64,
     /// Whether the queue pair is in the list of those that have a timeout running.
     pub(crate) watched: bool,
-    /// The link's progress count when it was last seen to change, and the time of that (in the timers' time).
+    /// The link's progress count, and when it was last seen to change (in the timers' time).
     pub(crate) seen: Option<(u64, u64)>,
     /// What is known about a peer that has been silent for too long.
     pub(crate) silence: Silence,
@@ -156,7 +156,7 @@ pub(crate) struct Qp {
     pub(crate) resp: Responder,
     /// Frames that a raw queue pair takes.
     pub(crate) flows: Vec<(u32, Flow)>,
-    /// The receive queues over which a raw queue pair distributes them.
+    /// The receive queues over which a raw queue pair distributes its frames.
     pub(crate) rss: Option<Box<Rss>>,
 }
 

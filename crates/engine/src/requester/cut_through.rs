@@ -2,8 +2,8 @@
 //!
 //! Usually no earlier request waits in the send queue, and the link has room. The slot is then filled from the request
 //! itself, and the entry that `post.rs` and `fragment.rs` would have written is added to the send queue afterwards.
-//! Every other request goes through the send queue; only there are requests refused, delayed or failed. A request that
-//! cannot cut through has changed nothing.
+//! Every other request goes through the send queue; only there are requests refused, delayed or failed. If a request
+//! cannot cut through, nothing has changed.
 
 use super::SHORT_MAX;
 use super::fragment::{put_prefix, record};
@@ -61,8 +61,8 @@ fn is_clear(qp: &Qp) -> bool {
         && !qp.sq.is_full()
 }
 
-/// The length of a short message that is inline or has one element, perhaps after a prefix; `None` for others, and
-/// if the queue pair does not accept it.
+/// The length of a short message that is inline or has one scatter/gather entry, perhaps after a prefix; `None` for
+/// others, and if the queue pair does not accept it.
 #[inline(always)]
 fn length(qp: &Qp, request: &SendRequest<'_>, op: CompletionOp) -> Option<usize> {
     let (len, copied) = match (request.inline, request.sges) {
@@ -123,7 +123,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
         LocalUse::Send
     };
     let domain = qp.config.domain;
-    // A full link, or memory that may not be read, is found again on the way through the send queue.
+    // The path through the send queue finds a full link or unreadable memory again, and handles it.
     let sent = link_state.link.send_request(&header, |mut place| {
         if let Some(bytes) = request.inline {
             place.put(0, bytes);

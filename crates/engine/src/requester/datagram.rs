@@ -55,7 +55,7 @@ pub(super) fn send_queued_datagrams<L: Link, M: Memory>(
 
 enum Path<'a, L> {
     Link(&'a mut LinkState<L>),
-    /// It ended on this side.
+    /// The datagram has ended on this side.
     Ended,
     /// There is no link yet.
     Wait,
