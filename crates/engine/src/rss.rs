@@ -11,28 +11,28 @@ use rkey_link::Link;
 
 /// The length of a Toeplitz key, in bytes.
 pub const KEY_LEN: usize = 40;
-/// How many bytes of a frame can contain hashed fields (IPv6 and ports).
+/// How many bytes at the start of a frame can contain hashed fields (IPv6 and ports).
 pub(crate) const START_LEN: usize = 14 + 40 + 4;
 
 bitflags! {
     /// The fields of a frame that are hashed, if the frame has them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct HashFields: u32 {
-        /// Source address.
+        /// IPv4 source address.
         const SRC_IPV4 = 1;
-        /// Destination address.
+        /// IPv4 destination address.
         const DST_IPV4 = 1 << 1;
-        /// Source address.
+        /// IPv6 source address.
         const SRC_IPV6 = 1 << 2;
-        /// Destination address.
+        /// IPv6 destination address.
         const DST_IPV6 = 1 << 3;
-        /// Source port.
+        /// TCP source port.
         const SRC_PORT_TCP = 1 << 4;
-        /// Destination port.
+        /// TCP destination port.
         const DST_PORT_TCP = 1 << 5;
-        /// Source port.
+        /// UDP source port.
         const SRC_PORT_UDP = 1 << 6;
-        /// Destination port.
+        /// UDP destination port.
         const DST_PORT_UDP = 1 << 7;
     }
 }

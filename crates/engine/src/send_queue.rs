@@ -22,7 +22,7 @@ bitflags! {
         const INLINE = 1 << 3;
         const IMMEDIATE = 1 << 4;
         const INVALIDATE = 1 << 5;
-        /// `key` is a requested one.
+        /// `key` is a requested key.
         const REQUESTED_KEY = 1 << 6;
         /// It was sent as a remote iovec: the peer may touch the memory.
         const REMOTE_IOVEC = 1 << 7;
@@ -128,7 +128,7 @@ impl Wqe {
         )
     }
 
-    /// How it uses the memory of its elements.
+    /// How it uses the memory of its scatter/gather entries.
     #[inline]
     pub(crate) const fn local_use(&self) -> LocalUse {
         match self.op {

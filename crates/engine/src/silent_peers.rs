@@ -10,8 +10,7 @@ use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link};
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Fails the queue pairs whose peers have been silent for too long. The time is that of `scan`, from
-    /// [`Timers::scan_due`].
+    /// Fails the queue pairs whose peers have been silent for too long. `scan` is the result of [`Timers::scan_due`].
     ///
     /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
     pub(crate) fn look_for_silence(&mut self, scan: Scan, progress: &mut Progress) {

@@ -32,7 +32,7 @@ pub(crate) struct Timers {
     scan_every: u64,
     next_scan: Option<u64>,
     last_scan: u64,
-    /// The time until which a request must wait.
+    /// The earliest time at which a request that waits may be executed.
     request_waits_until: Option<u64>,
     /// The time that measures silence: only scans of the list advance it.
     watching: u64,

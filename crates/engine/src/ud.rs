@@ -4,7 +4,7 @@ use crate::Route;
 
 /// The length of the global route header before a datagram, in bytes.
 pub const GRH_LEN: u32 = 40;
-/// The next header of a GRH that a base transport header follows (IBA 8.3.3).
+/// The value of a GRH's next-header field if a base transport header follows (IBA 8.3.3).
 const NEXT_IS_BTH: u8 = 0x1b;
 
 impl Route {

@@ -44,7 +44,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.place_serving(domain, depth, max_sge, Some(xrcd), cq)
     }
 
-    /// Creates a queue with its own completion queue.
+    /// Creates a shared receive queue whose receives complete in `cq`.
     pub(crate) fn place_serving(
         &mut self,
         domain: DomainId,

@@ -47,7 +47,7 @@ pub(crate) fn send_queued<L: Link, M: Memory>(
     }
 }
 
-/// Sends what is in the send queue of a connected queue pair, as far as possible, over its link, if it has one yet.
+/// Sends what is in the send queue of a connected queue pair, as far as possible. Without a link, requests one.
 #[inline(always)]
 pub(crate) fn send_queued_connected<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -92,11 +92,11 @@ pub(crate) fn wait_for_room<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp,
 }
 
 enum Start {
-    /// It may be sent.
+    /// The request may be sent.
     Send,
-    /// It ended on this side.
+    /// The request has ended on this side.
     Ended,
-    /// It must wait.
+    /// The request must wait.
     Wait,
 }
 
@@ -196,7 +196,8 @@ pub(crate) fn fail<M: Memory>(
         }
         qp.req.offset = 0;
     }
-    // Earlier requests complete first, then this one; no later one is started.
+    // Earlier requests complete first, then this one. Unless the queue pair has `survive_remote_error`, no later one is
+    // started.
     qp.req.stopped = !qp.config.survive_remote_error;
     x.complete_ended_sends(qp);
 }

@@ -36,7 +36,7 @@ pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
 /// The result of sending a datagram to a group.
 pub(super) enum Copied {
     Ended,
-    /// Its destinations are not known yet, or one has no room.
+    /// The links are not known yet, or one of them has no room.
     Wait,
 }
 
@@ -58,7 +58,7 @@ fn next_wait<M: Memory>(
     Some((until, left))
 }
 
-/// Why the datagram may not be read from our memory, if so. Checked even if the group has no members.
+/// Why the datagram's memory may not be read; `None` if it may. Checked even if the group has no members.
 fn why_not_readable<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::INLINE.union(WqeFlags::KEPT)) {

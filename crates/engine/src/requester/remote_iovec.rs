@@ -40,8 +40,8 @@ pub(super) fn try_remote_iovec<L: Link, M: Memory>(
             }
         }
     }
-    // Names the rest of the payload as well, even if the ring will have room later, so that the peer does not wait for
-    // us.
+    // Send the rest as a remote iovec too, even if the ring will have room for fragments later, so that the peer does
+    // not wait for us.
     if !checked.no_remote_iovecs
         && may_use_remote_iovec(link_state, qp, u64::from(header.total))
         && !link_state.link.prefers_fragments()

@@ -25,8 +25,9 @@ use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, LocalUse};
 use rkey_link::{HeaderFlags, NodeId, Op, Payload, ReceivedFragment, Ticket};
 
-/// The shortest and the longest delay before a retry to a peer that is not ready.
+/// The first delay before a retry to a peer that is not ready.
 const NOT_READY_FIRST_NS: u64 = 20_000;
+/// The longest delay before a retry to a peer that is not ready.
 const NOT_READY_LAST_NS: u64 = 2_000_000;
 
 /// Handles an acknowledgement of every fragment with a smaller ticket.
@@ -61,7 +62,7 @@ pub(crate) fn on_acked<M: Memory>(
     complete_acknowledged(x, qps, last);
 }
 
-/// Completes the requests that an acknowledgement finishes, and resumes those that waited for it.
+/// Completes a queue pair's requests that an acknowledgement finishes, and schedules its next sends.
 #[inline]
 fn complete_acknowledged<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
     let Some(qp) = qps.at_mut(index) else { return };
@@ -245,7 +246,7 @@ struct Refusal {
     /// The address in our memory that faulted.
     address: u64,
     denial: Option<Denial>,
-    /// Who sent it.
+    /// The device that sent it.
     node: NodeId,
     /// The id under which a device of this process has recorded the denial.
     here: Option<u32>,
@@ -366,7 +367,7 @@ fn patience_is_over(qp: &mut Qp) -> bool {
     }
 }
 
-/// Resends the message at `seq` and all later ones.
+/// Moves the send queue back to the message at `seq`, so that it and all later ones are resent.
 fn rewind(qp: &mut Qp, seq: u64) {
     qp.req.msn = qp.sq.wqe(seq).msn & MSN_MASK;
     qp.sq.next = seq;

@@ -1,5 +1,5 @@
 //! Datagrams at the receiver: checks the queue key, and silently drops every datagram that is not acceptable (IBA
-//! 9.8.3). Raw frames arrive the same way, without a GRH and a queue key.
+//! 9.8.3). Raw frames arrive the same way, without a GRH or a queue key.
 
 use super::multicast::takes_frame;
 use super::rss::choose;

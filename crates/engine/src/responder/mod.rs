@@ -2,7 +2,7 @@
 //!
 //! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
 //! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, and
-//! `bulk.rs` handles requests that take more than a step. The possible outcomes are in `reply.rs`, final refusals in
+//! `bulk.rs` handles requests that take several steps. The possible outcomes are in `reply.rs`, final refusals in
 //! `refusal.rs`.
 //!
 //! For reliable connections, every message that is not executed gets a response, so that the requester knows what

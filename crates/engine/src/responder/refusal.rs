@@ -32,7 +32,7 @@ pub(crate) fn refuse_failed_access<M: Memory>(
             refuse(x, qp, node, header, Nak::RemoteOperation, None)
         }
         AccessError::Denied(mut denial) => {
-            // What the program asked for, not the part of it at which the rights ended.
+            // Report what the peer requested, not the part where the rights ended.
             (denial.addr, denial.len) = whole(qp, header);
             let code = if matches!(denial.reason, Reason::Misaligned) {
                 Nak::InvalidRequest
@@ -57,7 +57,7 @@ pub(crate) fn refuse_failed_access<M: Memory>(
     }
 }
 
-/// The address and the length of the operation that a request is, or is a fragment of.
+/// The address and the length of the operation that a request belongs to.
 fn whole(qp: &Qp, header: &Header) -> (u64, u64) {
     match header.op {
         Op::CompareSwap | Op::FetchAdd => (header.addr, 8),

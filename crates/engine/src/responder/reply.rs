@@ -34,7 +34,7 @@ impl Reply {
         Self::Response(answer)
     }
 
-    /// Like [`Self::nak`], with more bits in the code.
+    /// Like [`Self::nak`], but `imm` may contain more than the code.
     pub(crate) fn nak_with(header: &Header, imm: u32) -> Self {
         let mut answer = Response {
             header: response_header(header, Op::Nak),
