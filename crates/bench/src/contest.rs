@@ -1,8 +1,8 @@
 //! The contest: all contestants take turns, repetition by repetition, so that all run under the same conditions.
 //!
-//! The distance between the cores is measured between repetitions. A repetition during which it changed is repeated,
-//! at most as often as there are repetitions; one that is still unsteady is kept and marked. The order rotates from
-//! round to round, because a contestant leaves the caches changed for the next one.
+//! The distance between the cores is measured between repetitions. A repetition during which the distance changed is
+//! repeated, at most [`Effort::repeats`] times for each contestant and step. After that, an unsteady repetition is kept
+//! and marked. The order rotates from round to round, because a contestant leaves the caches changed for the next one.
 
 use super::contestant::{Contestant, Sample};
 use super::plan::{Effort, Step};
@@ -155,7 +155,7 @@ impl Contest<'_> {
         entries
     }
 
-    /// One repetition, repeated if the machine changed meanwhile. Returns the distance after it.
+    /// One repetition, repeated if the distance between the cores changed meanwhile. Returns the distance after it.
     fn turn(
         &mut self,
         step: &Step,

@@ -29,8 +29,9 @@ const FUNCTIONS: [&str; 2] = [
     "rkey_bench::count::paths::target",
 ];
 
-/// The paths through libfabric, each with the program's word for it, and the program's functions that callgrind counts.
+/// The paths through libfabric, each with the program's word for it.
 const FABRIC: [(&str, &str); 2] = [("fi_tsend-8", "tagged"), ("fi_write-8", "write")];
+/// The functions of the program for libfabric that callgrind counts, by side.
 const FABRIC_FUNCTIONS: [&str; 2] = ["count_initiator", "count_target"];
 const FABRIC_PROGRAM: &str = include_str!("../../../benches/peers/count.c");
 
@@ -136,7 +137,7 @@ fn through_fabric(folder: &Folder, front_ends: fn() -> Result<PathBuf>) -> Resul
     Ok(subjects.into())
 }
 
-/// The file that callgrind writes; removed when dropped.
+/// A directory for callgrind's output and the compiled program; removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -154,8 +155,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a path under callgrind, which writes to `file`. Returns what it wrote about the first thread; the others are those of
-/// the devices.
+/// Runs a path under callgrind, which writes to `file`. Returns what it wrote about the first thread; the other threads
+/// belong to the devices.
 fn profile(subject: &Subject, file: &std::path::Path) -> Result<String> {
     let mut run = one_run(subject, file);
     for _ in 1..ATTEMPTS {
@@ -230,7 +231,7 @@ fn each(text: &str, function: &str) -> Result<[f64; 3]> {
     Ok(result)
 }
 
-/// The sum of all cost lines of a function, which has a line for its own costs and one for those of each call.
+/// The sum of all cost lines of a function: its own costs, and those of its calls.
 ///
 /// The names of functions are numbered, and written out where a number first occurs.
 fn costs_in(text: &str, function: &str) -> Result<Vec<u64>> {

@@ -38,7 +38,7 @@ pub(super) fn single(
         if touched {
             let reading = kind == Kind::Read;
             if reading {
-                // One word of each line, as in the other measurements.
+                // Touch each cache line, as in the other measurements.
                 std::hint::black_box(
                     buffer
                         .iter()

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How much longer than requested a repetition may take on a busy machine.
+/// How long the program may take to answer, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How often a wait checks whether the benchmark should stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,8 +28,9 @@ pub(crate) struct Offer {
     pub(crate) memory: &'static str,
 }
 
-/// The maximum number of live regions besides the registered one, and the only size, as in `common.h`.
+/// The maximum number of live regions besides the registered one, as in `common.h`.
 const LIVE_MAX: u64 = 100_000;
+/// The only size of a region that is registered, as in `common.h`.
 const REGISTERED: u64 = 4096;
 
 impl Offer {

@@ -218,7 +218,7 @@ fn answer_pings(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<()>
     rig.drain(base + count)
 }
 
-/// How many operations take about `seconds`.
+/// How many operations take about `seconds`, but at least `least`.
 pub(crate) fn enough(ns: f64, seconds: f64, least: u64) -> u64 {
     ((seconds * 1e9 / ns.max(1.0)) as u64).max(least)
 }

@@ -1,5 +1,5 @@
-//! The peers: libfabric and UCX on the same operations, in the same run. Their programs are small C files
-//! embedded in this one and compiled when needed. Each configuration that might be a peer's fastest is a
+//! The peers: libfabric and UCX on the same operations, in the same run. Their programs are small C files that are
+//! embedded in this program and compiled when needed. Each configuration that might be a peer's fastest is a
 //! contestant.
 
 use super::contestant::Contestant;

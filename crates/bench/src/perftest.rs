@@ -19,7 +19,7 @@ const TESTS: &[(&str, &str, &str, &str)] = &[
     ("ucp_get", "read", "stream", "own"),
     ("tag_lat", "send", "oneway", "ordinary"),
 ];
-/// Starting both sides takes about a second.
+/// Few, because starting both sides takes about a second.
 const REPETITIONS: u32 = 3;
 
 /// The program, if it is installed.

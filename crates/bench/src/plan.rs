@@ -37,16 +37,16 @@ pub(crate) struct Effort {
     pub(crate) repetitions: u32,
     /// Approximate seconds of one repetition.
     pub(crate) seconds: f64,
-    /// How many repetitions may be repeated because the machine changed meanwhile.
+    /// How many times a contestant may repeat a repetition of a step because the distance between the cores changed.
     pub(crate) repeats: u32,
-    /// Divisor of the least number of operations.
+    /// Divides [`Pace::first`] and [`Pace::least`].
     pub(crate) fewer: u64,
 }
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// Rotating over several buffers or not.
+    /// The kind, the size in bytes, and whether the operations rotate over several buffers.
     Stream(Kind, u64, bool),
     OneWay(u64),
     Single(Kind, u64, bool),
@@ -302,8 +302,9 @@ impl Step {
 pub(crate) struct Pace {
     /// The operations that are timed first.
     pub(crate) first: u64,
-    /// The minimum and the maximum number of operations of a repetition.
+    /// The minimum number of operations of a repetition.
     pub(crate) least: u64,
+    /// The maximum number of operations of a repetition.
     pub(crate) most: u64,
     /// The duration of an operation, as a multiple of its figure.
     pub(crate) weight: f64,

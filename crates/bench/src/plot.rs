@@ -7,7 +7,7 @@ use super::svg::{Anchor, Stroke, Svg, width, wrap};
 use super::table;
 use std::collections::BTreeMap;
 
-/// A panel, with its margins.
+/// The size of a panel, and its margins.
 const PANEL: (f64, f64) = (640.0, 400.0);
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 40.0;
@@ -86,7 +86,7 @@ struct Panel {
     lines: BTreeMap<(bool, u64, String), Vec<Point>>,
 }
 
-/// Panels by title.
+/// The panels of these figures, by title.
 fn panels(figures: &[Measurement]) -> BTreeMap<String, Panel> {
     let mut panels: BTreeMap<String, Panel> = BTreeMap::new();
     for (subject, row) in table::rows(figures) {
@@ -290,7 +290,7 @@ impl Panel {
     }
 }
 
-/// A value of the x axis on its logarithmic scale, which has no zero live regions.
+/// A value of the x axis. Its logarithmic scale has no zero, so zero live regions are drawn as one.
 fn x_value(x: u64) -> f64 {
     x.max(1) as f64
 }

@@ -14,15 +14,17 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How many round trips are timed together, and the number of such batches.
+/// How many round trips are timed together.
 const BATCH: u64 = 100;
+/// How many batches are timed.
 const BATCHES: usize = 20;
-/// How many bytes cross from cache to cache, and how many times.
+/// How many bytes cross from cache to cache at a time.
 const BYTES: usize = 256 << 10;
+/// How many times they cross.
 const CROSSINGS: usize = 8;
-/// A core that is busy with other programs must not hold up the benchmark.
+/// How long a measurement may take: a core that is busy with other programs must not hold up the benchmark.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Two distances that differ by more than this part of the smaller one are different.
+/// Two distances that differ by more than this fraction of the smaller one are different.
 const STEADY: f64 = 0.15;
 
 /// The distance at one moment.
@@ -61,9 +63,9 @@ struct Shared {
 
 /// A task of the second thread.
 enum Job {
-    /// Responds to this many pings, starting with this one.
+    /// Responds to pings: the number of the first one, and how many.
     Answer(u64, u64),
-    /// Read the payload after this ping.
+    /// Reads the payload after this ping.
     Read(u64),
 }
 

@@ -22,11 +22,11 @@ pub(crate) struct Measurement {
     pub(crate) completion: String,
     /// `write`, `read`, `send`, `atomic`, `register`, `check`, `sleep`.
     pub(crate) op: String,
-    /// `stream`, `oneway`, `single`, `pair`.
+    /// `stream`, `oneway`, `single`, `pair`; for `check` and `sleep`, what was measured, in words.
     pub(crate) mode: String,
     /// The size of one operation, in bytes.
     pub(crate) size: u64,
-    /// `static` or `touched`.
+    /// `static`, `rotating` or `touched`.
     pub(crate) condition: String,
     /// Live regions besides the one in use.
     pub(crate) live: u64,

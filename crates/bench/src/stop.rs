@@ -64,7 +64,7 @@ impl Stop {
         })
     }
 
-    /// Stops when the flag is set.
+    /// Stops when `mark` is set.
     #[cfg(test)]
     pub(crate) fn at(mark: Arc<AtomicBool>) -> Self {
         Self {

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How many operations are counted. A multiple of the periods in which a poller reads the clock and an endpoint returns credit.
 pub(crate) const ROUNDS: u32 = 1024;
-/// How many operations precede them, while the connection is made and everything grows to its size.
+/// How many operations run before those that are counted. Meanwhile the connection is made, and buffers grow to their
+/// final size.
 pub(crate) const WARM_UP: u32 = 300;
 /// The operation of the warm-up before which the program pauses for [`SETTLE`].
 const PAUSE_AT: u32 = WARM_UP / 2;
@@ -21,7 +22,8 @@ const PAUSE_AT: u32 = WARM_UP / 2;
 const SETTLE: Duration = Duration::from_millis(300);
 /// How long an operation may take, so that a lost one is an error.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the device's thread checks whether the program still polls: never during a run, which valgrind makes slow.
+/// The interval at which a device's thread checks whether the program still polls: longer than a run, even under
+/// valgrind.
 const TICK: Duration = Duration::from_secs(3600);
 /// The tag of messages.
 const TAG: u64 = 7;

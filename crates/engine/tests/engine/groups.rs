@@ -169,7 +169,7 @@ fn a_copy_does_not_wait_for_ever() {
     while ended.len() < 40 {
         let next = pair.drive(0, 64).next_deadline;
         ended.extend(a.poll());
-        // The group's list of links has expired when the first one has waited.
+        // When the first datagram has waited, the group's list of links has expired.
         if pair.nodes[0].events().is_empty() {
             pair.now = next.unwrap_or(pair.now);
         } else {

@@ -310,7 +310,7 @@ fn deregistering_stops_a_message_in_its_middle() {
         assert!(over, "no grant outlives a step");
         pair.settle();
         assert_eq!(statuses(&qps[0].poll()), [(1, Status::RemoteAccess)]);
-        // Both sides read of the whole write, not of the fragment that came too late.
+        // Both reports name the whole write, not the fragment that came too late.
         for at in 0..2 {
             let reports = pair.nodes[at].engine.reports().all();
             let denial = &reports[0].denial;
@@ -325,8 +325,8 @@ fn deregistering_stops_a_message_in_its_middle() {
     }
 }
 
-/// A denial of our own memory names the element of the list, which is what the program posted, not the fragment that came too
-/// late.
+/// A denial of our own memory names the whole scatter/gather entry, which is what the program posted, not the fragment that
+/// came too late.
 #[test]
 fn a_denial_in_the_middle_of_an_element_names_the_element() {
     const LEN: u32 = 1 << 16;

@@ -79,8 +79,7 @@ impl Bound {
     }
 }
 
-/// A bind is work of the send queue; the window then grants exactly its part with exactly its
-/// rights.
+/// A bind is executed in send queue order; the window then gives access to exactly its part with exactly its rights.
 ///
 /// Proves: DA-003
 #[test]

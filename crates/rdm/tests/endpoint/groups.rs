@@ -35,7 +35,7 @@ fn group(n: usize) -> World {
     world
 }
 
-/// Every member has `count` numbers; their sums go to `results`.
+/// Starts a member's part in adding up `count` numbers of each member; the sums go to `result`.
 fn start_sum(world: &mut World, node: usize, count: usize, result: &mut [u64]) {
     let call = Call {
         group: GROUP,

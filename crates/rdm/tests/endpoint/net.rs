@@ -10,9 +10,9 @@ use rkey_rdm::error::{Error, Result};
 use rkey_rdm::limits::{BUFFERS, SENDS};
 use std::collections::{HashMap, VecDeque};
 
-/// Copies bytes out of the elements.
+/// Copies the bytes out of scatter/gather entries.
 pub(crate) fn gather(sges: &[Sge]) -> Vec<u8> {
-    // SAFETY: endpoints and tests keep memory alive that they have passed to the network.
+    // SAFETY: endpoints and tests keep the memory that they have passed to the network alive.
     let memory = unsafe { ProcessMemory::new() };
     let mut all = Vec::new();
     for sge in sges {
@@ -23,9 +23,9 @@ pub(crate) fn gather(sges: &[Sge]) -> Vec<u8> {
     all
 }
 
-/// Copies bytes into the elements; bytes that do not fit are dropped.
+/// Copies bytes into scatter/gather entries; bytes that do not fit are dropped.
 pub(crate) fn scatter(sges: &[Sge], mut bytes: &[u8]) {
-    // SAFETY: endpoints and tests keep memory alive that they have passed to the network.
+    // SAFETY: endpoints and tests keep the memory that they have passed to the network alive.
     let memory = unsafe { ProcessMemory::new() };
     for sge in sges {
         let (now, rest) = bytes.split_at(bytes.len().min(sge.len as usize));
@@ -61,7 +61,7 @@ pub(crate) struct Device {
     pub(crate) arrivals: VecDeque<Arrival>,
     pub(crate) buffers: u32,
     pub(crate) alive: bool,
-    /// Peers that have ended.
+    /// How many of its queue pairs have lost a peer that ended.
     pub(crate) gone: u32,
 }
 

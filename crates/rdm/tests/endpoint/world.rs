@@ -28,7 +28,7 @@ pub(crate) struct Node {
     /// Connections from peers that are not ready yet.
     accepting: Vec<usize>,
     gone: u32,
-    /// Its connections are one-way.
+    /// Whether its connections are one-way.
     pub(crate) only_sends: bool,
 }
 
@@ -208,7 +208,7 @@ impl World {
         self.sent
     }
 
-    /// A receive into `room` bytes of new memory.
+    /// A receive into `len` bytes of new memory, and its number.
     pub(crate) fn receive_of(&mut self, len: usize, several: bool) -> (usize, Receive<SimHost>) {
         let id = self.buffers.len();
         self.buffers.push((self.memory.len(), len));

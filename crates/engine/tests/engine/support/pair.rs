@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// Two nodes and the wires between them.
 pub(crate) struct Pair {
     pub(crate) nodes: [Node; 2],
-    /// Requester ends: `[0]` is at node 0.
+    /// The requester ends, by node.
     pub(crate) ends: [LinkId; 2],
-    /// Responder ends.
+    /// The responder ends, by node.
     pub(crate) tails: [LinkId; 2],
     /// Additional wires from node 0 to node 1: the ends at both.
     wires: Vec<[LinkId; 2]>,
@@ -97,7 +97,7 @@ impl Pair {
         count
     }
 
-    /// The wire end of a node.
+    /// The requester end at a node.
     pub(crate) fn end(&mut self, at: usize) -> &mut WireEnd {
         self.nodes[at].engine.link_mut(self.ends[at]).unwrap()
     }
