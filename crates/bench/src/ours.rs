@@ -24,7 +24,7 @@ pub(crate) struct Ours {
     pair: Pair,
     shared: Shared,
     notes: Vec<String>,
-    /// The target has exited: nothing more can be measured.
+    /// Whether the target has exited, so that nothing more can be measured.
     over: bool,
 }
 

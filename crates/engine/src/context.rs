@@ -68,7 +68,7 @@ pub(crate) struct Context<M> {
     pub(crate) overrun_cqs: Vec<CqId>,
     /// The local members of each multicast group.
     pub(crate) members: HashMap<Group, Vec<QpId>>,
-    /// The links to the devices that have other members of each group.
+    /// The links to the devices that have members of each group.
     pub(crate) destinations: HashMap<Group, Destinations>,
     /// The link to each datagram queue pair, by queue pair number.
     pub(crate) routes: HashMap<u32, LinkId>,
@@ -160,7 +160,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Raises the event for a new entry, if it needs one.
+    /// Raises the events that a new entry causes.
     #[cold]
     fn push_cq_event(&mut self, cq: CqId, pushed: Pushed) {
         match pushed {

@@ -162,9 +162,9 @@ pub(crate) struct Cq {
     pub(crate) shared: std::sync::Arc<CqShared>,
     lane: Lane,
     armed: Armed,
-    /// A solicited entry, or one with an error, raises a separate event.
+    /// Whether the next solicited entry, or the next one with an error, raises a separate event.
     watched: bool,
-    /// An entry was lost; no more are added.
+    /// Whether an entry was lost; if so, no more are added.
     broken: bool,
     /// Queue pairs and receive queues that complete here. A queue pair counts once for sends and once for receives.
     pub(crate) users: u32,

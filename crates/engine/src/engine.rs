@@ -63,9 +63,9 @@ impl Default for EngineConfig {
 /// What a call of [`Engine::drive`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Something was done.
+    /// Whether something was done.
     pub did: bool,
-    /// There is more to do now: call again.
+    /// Whether there is more to do now: if so, call again.
     pub more: bool,
     /// Call again by this time (in the clock of `now_ns`), even if no link has work.
     pub next_deadline: Option<u64>,

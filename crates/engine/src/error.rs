@@ -21,7 +21,7 @@ pub enum EngineError {
     /// A number exceeds this engine's limits.
     #[error("{what} is {given}, but the limit is {limit}")]
     Limit {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// The requested value.
         given: u64,
@@ -69,7 +69,7 @@ pub enum ModifyError {
     /// A value is out of range.
     #[error("{what} is {given}, but the limit is {limit}")]
     Value {
-        /// Which.
+        /// The name of the value.
         what: &'static str,
         /// The given value.
         given: u64,

@@ -20,7 +20,7 @@ pub enum Event {
     /// [`crate::Engine::connect_qp`] (connected types), [`crate::Engine::connect_qpn`] (datagrams), or
     /// [`crate::Engine::unreachable`].
     LinkNeeded {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// The number to find.
         peer: u32,
@@ -28,7 +28,7 @@ pub enum Event {
     /// A queue pair's peer has been silent for the queue pair's whole timeout. Raised only if
     /// [`crate::EngineConfig::asks_about_silence`] is set; the device calls [`crate::Engine::judge_silence`].
     PeerSilent {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// The link to the peer, if there is one.
         link: Option<LinkId>,
@@ -38,7 +38,7 @@ pub enum Event {
     /// A datagram to a group waits for the links to the devices that have members. The device calls
     /// [`crate::Engine::connect_group`].
     GroupNeeded {
-        /// Whose datagram.
+        /// The queue pair that sends the datagram.
         qp: QpId,
         /// The group.
         group: Group,
@@ -87,14 +87,14 @@ pub enum AsyncEvent {
     CqOverrun(CqId),
     /// A queue pair went to the error state for a reason that no completion reports.
     QpFatal {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// Its number.
         qpn: u32,
     },
     /// The peer requested something that it is not allowed to do, and this target queue pair went to the error state.
     AccessError {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// Its number.
         qpn: u32,
@@ -102,21 +102,21 @@ pub enum AsyncEvent {
     /// The peer sent an invalid request (too long for the receive, unaligned atomic),
     /// and this target queue pair went to the error state.
     RequestError {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// Its number.
         qpn: u32,
     },
     /// All sends that were started before the queue pair was put into Sqd are complete.
     SqDrained {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// Its number.
         qpn: u32,
     },
     /// A queue pair in the error state takes no more receives from its shared receive queue.
     LastWqeReached {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// Its number.
         qpn: u32,
@@ -125,7 +125,7 @@ pub enum AsyncEvent {
     SrqLimit(SrqId),
     /// The peer's first request arrived while the queue pair was in Rtr.
     CommEstablished {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// Its number.
         qpn: u32,
@@ -133,7 +133,7 @@ pub enum AsyncEvent {
     /// The link of a connected queue pair has ended. The queue pair stays in its state, because it is unreliable or had
     /// no send outstanding. To flush its receives, move it to the error state.
     PeerGone {
-        /// Which.
+        /// The queue pair.
         qp: QpId,
         /// Its number.
         qpn: u32,

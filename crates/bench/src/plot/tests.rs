@@ -123,7 +123,7 @@ fn texts_neither_overlap_nor_leave_the_plot() {
     assert_eq!(clashes(&draw(&[], HEADING)), Vec::<String>::new());
 }
 
-/// The test above can fail.
+/// Overlapping texts, and texts that leave the plot, are found: the test above can fail.
 #[test]
 fn clashes_are_found() {
     let mut svg = Svg::new(100.0, 50.0);

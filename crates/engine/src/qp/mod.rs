@@ -41,7 +41,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// A refused request fails alone and leaves both queue pairs in service (like libfabric's reliable datagrams,
     /// Both ends must agree on it.
     pub survive_remote_error: bool,
-    /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
+    /// For the receiving half of an extended reliable connection: the XRC domain whose shared receive queues it serves.
     pub xrcd: Option<XrcdId>,
     /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one endpoint
     /// have the same value. `None` means the queue pair's own number.

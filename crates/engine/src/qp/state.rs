@@ -18,7 +18,8 @@ pub enum QpType {
     Uc,
     /// The sending half of an extended reliable connection: each request names a shared receive queue at the peer.
     XrcSend,
-    /// The receiving half: executes each request for the shared receive queue that it names.
+    /// The receiving half of an extended reliable connection: executes each request for the shared receive queue that
+    /// it names.
     XrcRecv,
     /// Unreliable datagram: sends to any queue pair, up to one MTU.
     Ud,

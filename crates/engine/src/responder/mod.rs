@@ -41,7 +41,7 @@ pub(crate) use receive::{complete_receive, take_receive};
 pub(crate) use refusal::{refuse, refuse_failed_access};
 pub(crate) use reply::{Reply, response_header};
 
-/// Takes a request.
+/// Handles a request that has arrived on a link.
 #[inline(always)]
 pub(crate) fn on_request<M: Memory>(
     x: &mut Context<M>,

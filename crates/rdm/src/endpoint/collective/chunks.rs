@@ -55,7 +55,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<()> {
         let address = self.member(host, run.group, send.to)?;
         let connection = match self.way_to_member(host, address, now) {
-            // The member's process may only be stopped: keep trying.
+            // The member's process may merely be stopped: keep trying.
             Err(Error::TimedOut) => return Err(Error::Again),
             way => way?,
         };
