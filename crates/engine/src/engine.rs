@@ -26,11 +26,11 @@ use std::sync::atomic::AtomicU32;
 pub struct EngineConfig {
     /// This device.
     pub node: NodeId,
-    /// Queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qps: u32,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cqs: u32,
-    /// Shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srqs: u32,
     /// Maximum entries of a completion queue.
     pub max_cq_depth: u32,

@@ -42,7 +42,7 @@ pub struct QpSnapshot {
     pub sends: u32,
     /// How many of the `sends` have been started.
     pub sends_started: u32,
-    /// Receives that are posted and not complete (0 with a shared receive queue).
+    /// Receives that are posted and not complete (with a shared receive queue: at most the one that is being filled).
     pub receives: u32,
     /// Why nothing is sent although requests are posted.
     pub waits_for: Option<WaitReason>,

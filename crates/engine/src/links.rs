@@ -37,8 +37,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.links.insert(|id| LinkState::new(id, link, origin))
     }
 
-    /// Detaches a link. Its outstanding requests fail with [`Status::RetryExceeded`]. No [`crate::Event::LinkDown`] is
-    /// raised.
+    /// Detaches a link. The oldest send of each reliable queue pair that uses it fails with [`Status::RetryExceeded`],
+    /// and the later ones are flushed. No [`crate::Event::LinkDown`] is raised.
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
         let exposed = self.exposed_over(link);
@@ -119,8 +119,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.after_post(link);
     }
 
-    /// Reports that no device has queue pair number `peer` now. A connected queue pair fails the sends that wait for it
-    /// ([`Status::RetryExceeded`]); datagrams to it are dropped silently.
+    /// Reports that no device has queue pair number `peer` now. If sends of a connected queue pair wait for it, the
+    /// oldest fails with [`Status::RetryExceeded`] and the later ones are flushed; datagrams to it are dropped
+    /// silently.
     pub fn unreachable(&mut self, qp: QpId, peer: u32) {
         let Some(qp) = self.qps.get_mut(qp) else {
             return;

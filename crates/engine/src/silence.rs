@@ -86,8 +86,9 @@ impl Silence {
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// The reply to [`Event::PeerSilent`](crate::Event::PeerSilent): whether a queue pair's peer had a chance to
-    /// respond. If it had, its outstanding requests fail soon unless it responds first; if not, it gets its whole
-    /// timeout again, until it has been silent for a minute in total (or for its timeout, if that is longer).
+    /// respond. If it had, the queue pair's outstanding requests fail soon unless the peer responds first; if not, it
+    /// gets its whole timeout again, until it has been silent for a minute in total (or for its timeout, if that is
+    /// longer).
     pub fn judge_silence(&mut self, qp: QpId, had_its_chance: bool) {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.req.silence.answer(had_its_chance);

@@ -10,7 +10,8 @@ use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link};
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Fails the queue pairs whose peers have been silent for too long. `scan` is the result of [`Timers::scan_due`].
+    /// Acts on the peers that have been silent for too long: asks about them, or fails their queue pairs. `scan` is the
+    /// result of [`Timers::scan_due`].
     ///
     /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
     pub(crate) fn look_for_silence(&mut self, scan: Scan, progress: &mut Progress) {

@@ -226,6 +226,6 @@ pub struct QpInfo {
     pub attributes: QpAttributes,
     /// Sends that are posted and not complete.
     pub sends: u32,
-    /// Receives that are posted and not complete (0 with a shared receive queue).
+    /// Receives that are posted and not complete (with a shared receive queue: at most the one that is being filled).
     pub receives: u32,
 }

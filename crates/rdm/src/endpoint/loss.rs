@@ -136,7 +136,7 @@ impl<H: Host> Endpoint<H> {
         index.map_or(Route::None, Route::Open)
     }
 
-    /// Starts to use a connection that the host has made to a peer.
+    /// Starts to use a connection that has been made, by either side.
     ///
     /// # Errors
     /// [`Error::ConnectionReset`]: the connection has been lost since then.
