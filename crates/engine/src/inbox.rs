@@ -39,7 +39,8 @@ impl<'a, M: Memory> Message<'a, M> {
 
     /// Copies `bytes`, a part of the message, to local memory, as a receive into that memory would.
     ///
-    /// # Errors The denial, which may also report a memory fault; some bytes may have been copied.
+    /// # Errors
+    /// The denial, which may also report a memory fault; some bytes may have been copied.
     #[inline]
     pub fn scatter(
         &self,
