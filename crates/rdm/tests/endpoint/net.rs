@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// Copies the bytes out of scatter/gather entries.
 pub(crate) fn gather(sges: &[Sge]) -> Vec<u8> {
-    // SAFETY: endpoints and tests keep the memory that they have passed to the network alive.
+    // SAFETY: endpoints and tests keep alive all memory that they have passed to the network.
     let memory = unsafe { ProcessMemory::new() };
     let mut all = Vec::new();
     for sge in sges {
@@ -25,7 +25,7 @@ pub(crate) fn gather(sges: &[Sge]) -> Vec<u8> {
 
 /// Copies bytes into scatter/gather entries; bytes that do not fit are dropped.
 pub(crate) fn scatter(sges: &[Sge], mut bytes: &[u8]) {
-    // SAFETY: endpoints and tests keep the memory that they have passed to the network alive.
+    // SAFETY: endpoints and tests keep alive all memory that they have passed to the network.
     let memory = unsafe { ProcessMemory::new() };
     for sge in sges {
         let (now, rest) = bytes.split_at(bytes.len().min(sge.len as usize));
