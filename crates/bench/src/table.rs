@@ -27,7 +27,7 @@ pub(crate) struct Ratio {
     pub(crate) size: u64,
     /// The better peer.
     pub(crate) peer: String,
-    /// Its time divided by ours: above 1, we are faster.
+    /// The better peer's time divided by ours: above 1, we are faster.
     pub(crate) ratio: f64,
 }
 

@@ -191,8 +191,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         !self.links_exposing(key).is_empty()
     }
 
-    /// Sets whether new requests may name memory to peers; if not, they carry their payload. For requests already sent,
-    /// see [`Self::has_remote_iovecs`].
+    /// With `no_remote_iovecs`, new requests do not name memory to peers; they carry their payload. For requests
+    /// already sent, see [`Self::has_remote_iovecs`].
     pub fn forbid_remote_iovecs(&mut self, no_remote_iovecs: bool) {
         self.x.checked.no_remote_iovecs = no_remote_iovecs;
     }

@@ -19,7 +19,7 @@ pub enum Status {
     LocalQpOperation,
     /// A local key, range or local right was denied, or local memory could not be accessed.
     LocalProtection,
-    /// The queue pair went to the error state before this request was executed.
+    /// The queue pair went to an error state before this request had completed.
     Flushed,
     /// A window could not be bound.
     WindowBind,

@@ -37,9 +37,9 @@ macro_rules! errors {
 errors! {
     /// There is no room now: retry.
     Again = 11,
-    /// There is no memory for it.
+    /// There is not enough memory.
     NoMemory = 12,
-    /// The memory's rights do not allow it.
+    /// The memory's rights do not allow the access.
     Denied = 13,
     /// The memory cannot be accessed.
     Fault = 14,
@@ -61,7 +61,7 @@ errors! {
     TimedOut = 110,
     /// The peer failed without giving a reason.
     Remote = 121,
-    /// The program canceled it.
+    /// The program canceled the operation.
     Canceled = 125,
     /// The message is longer than its receive.
     Truncated = 265,
