@@ -113,7 +113,7 @@ pub struct BenchArgs {
     /// Writes all figures, ours and the peers', to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Plots time over size to a file.
+    /// Writes a plot of time over size to a file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Counts instructions, loads and stores of the short paths on each side, instead of measuring times. Needs valgrind.

@@ -16,7 +16,7 @@ use crate::LinkId;
 pub const GROUP_QPN: u32 = 0xff_ffff;
 /// The key field of a fragment for the wire.
 pub(crate) const WIRE_KEY: u64 = 1;
-/// How many bytes of a frame a flow can match.
+/// How many bytes at the start of a frame a flow can match.
 pub(crate) const FLOW_MAX: usize = 128;
 
 /// A group.

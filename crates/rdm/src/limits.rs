@@ -2,7 +2,7 @@
 
 use crate::header;
 
-/// Messages up to this length carry their payload, in bytes.
+/// The maximum length of a message that carries its payload, in bytes.
 pub const EAGER_MAX: usize = 8192;
 /// How many buffers for arriving messages all connections of an endpoint share.
 pub const BUFFERS: u32 = 256;
@@ -12,7 +12,7 @@ pub const BUFFER_LEN: usize = EAGER_MAX + header::MAX_LEN;
 pub const SENDS: u32 = 256;
 /// How many of these [`SENDS`] are reserved for answers.
 pub const RESERVE: u32 = 32;
-/// Header and payload up to this total length are copied into the request, in bytes.
+/// The maximum total length of a header and a payload that are copied into the request, in bytes.
 pub const INLINE_MAX: usize = 512;
 /// How many operations an endpoint may have in flight.
 pub const OPERATIONS_MAX: usize = 4096;

@@ -14,7 +14,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Changes the state or attributes of a queue pair.
     ///
     /// # Errors
-    /// [`ModifyError`] says what the transition lacks; nothing changed.
+    /// [`ModifyError`] says what is wrong; nothing changed.
     pub fn modify_qp(&mut self, qp: QpId, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = self.qps.get_mut(qp).ok_or(ModifyError::NoSuchQp)?;
         check(qp, attributes)?;
