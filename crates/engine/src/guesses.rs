@@ -110,7 +110,7 @@ struct Allowance {
     left: u32,
     /// The time at which `left` was computed.
     at: u64,
-    /// How many pauses there were since it was full.
+    /// How many pauses there have been since it was last full.
     strikes: u32,
     /// The end of the last pause.
     until: u64,

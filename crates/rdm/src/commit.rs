@@ -12,7 +12,7 @@ pub const RANGES_MAX: usize = 8;
 /// Memory of the peer that a transfer reads or writes, or that a request makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRange {
-    /// Its start, as requests with the key address it.
+    /// Its start, in the addressing of the key's region or window.
     pub addr: u64,
     /// Its length in bytes.
     pub len: u64,

@@ -69,7 +69,7 @@ impl Kind {
 /// The operation and the target of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
-    /// The target address, as requests with the key name it.
+    /// The target address, in the addressing of the key's region or window.
     pub addr: u64,
     /// The key of the memory.
     pub key: u64,

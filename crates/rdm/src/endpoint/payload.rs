@@ -91,7 +91,7 @@ impl<H: Host> Endpoint<H> {
         let all = landing.sges.iter().copied();
         let sges: Sges = all.filter(|sge| sge.len > 0).collect();
         let request = SendRequest {
-            // `RECEIVES` makes the device check the local region for a receive's right until the last byte has
+            // `RECEIVES` makes the device check the local region for the right to receive until the last byte has
             // arrived: the program may deregister it meanwhile.
             flags: SendFlags::RECEIVES | SendFlags::SIGNALED,
             ..SendRequest::new(id, Work::Read { remote }, &sges)
