@@ -2,8 +2,8 @@
 //!
 //! A benchmark is two pinned processes: this one is the initiator, a second copy of this program the target. The peers
 //! are also such pairs. All take turns, and the distance between the two cores is measured at each turn. Every figure
-//! states its condition (static or touched buffers), because copies between buffers that no program touches measure the
-//! cache and not the device.
+//! states its condition (static, rotating or touched buffers), because copies between buffers that no program touches
+//! measure the cache and not the device.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 

@@ -283,7 +283,7 @@ impl Panel {
         let least = points().map(|point| point.least).fold(f64::MAX, f64::min);
         let most = points().map(|point| point.most).fold(0.0, f64::max);
         Scale {
-            // A logarithmic scale has no zero; the clock is no finer than a picosecond.
+            // A logarithmic scale has no zero, so the shortest time is a picosecond.
             values: (least.max(0.001) / 1.2, most.max(0.001) * 1.2),
             places: (bottom, top),
         }

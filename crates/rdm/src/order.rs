@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Turns, which are assigned in order, and results, which leave in the order of their turns.
 pub struct InOrder<T> {
-    /// The oldest turn that has not ended.
+    /// The number of the oldest turn in `turns`.
     first: u64,
     turns: VecDeque<Turn<T>>,
 }

@@ -272,7 +272,7 @@ impl Qp {
         self.req.reads.iter().map(in_fragments).sum()
     }
 
-    /// The requests that have been sent at least in part and have not ended.
+    /// The requests that have been sent at least in part and are not complete.
     pub(crate) fn started(&self) -> Range<u64> {
         self.sq.head..self.sq.next + u64::from(self.req.offset > 0)
     }
