@@ -15,7 +15,7 @@ pub(crate) use bulk::Bulk;
 pub(crate) struct Record {
     pub(crate) qp: u32,
     pub(crate) life: u32,
-    /// The work request that it belongs to, times two, plus one if it is the last fragment.
+    /// Twice the sequence number of its work request, plus one if it is the last fragment.
     pub(crate) seq_last: u64,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct LinkState<L> {
 }
 
 impl Record {
-    /// The work request that it belongs to.
+    /// The sequence number of the work request that it belongs to.
     pub(crate) const fn seq(&self) -> u64 {
         self.seq_last >> 1
     }
