@@ -82,8 +82,8 @@ impl fmt::Debug for ServiceId {
     }
 }
 
-/// Whether a number can be that of a program's queue pair: 24 bits, and neither 0 and 1 (management) nor the multicast
-/// number.
+/// Whether a program's queue pair can have this number: it has 24 bits, and is not 0 or 1 (management) or 0xffffff
+/// (multicast).
 #[must_use]
 pub const fn is_queue_pair(qpn: u32) -> bool {
     qpn > 1 && qpn < 0xff_ffff

@@ -1,8 +1,8 @@
 //! Communication ids, transaction ids and GUIDs that a stranger cannot guess.
 //!
 //! Communication ids are issued in the order of a keyed permutation of their space: knowing some of them says nothing
-//! about the next, and none is issued again before all others were. So a late message of an ended connection does not
-//! reach a new one.
+//! about the next, and none is issued again before all others have been. So a late message of an ended connection does
+//! not reach a new one.
 
 use crate::address::{Gid, Guid, ServiceId};
 use core::hash::Hasher;
@@ -24,7 +24,7 @@ impl IdSpace {
         bits: 32,
     };
 
-    /// The ids whose upper half is the block.
+    /// The ids whose upper 16 bits are `block`.
     #[must_use]
     pub const fn block(block: u16) -> Self {
         Self {
@@ -91,14 +91,14 @@ impl Ids {
     /// The next communication id that is not in use; `None` if all are. Never 0, which means "none" in a REJ. `used` is how
     /// many are in use.
     ///
-    /// Long-lived connections may be neighbours in the order, so this can take as many steps as there are connections, but
-    /// then the next id takes few.
+    /// Long-lived connections may be neighbours in the order, so one call can take as many steps as there are connections;
+    /// the next call then takes few.
     pub(crate) fn communication(
         &mut self,
         used: usize,
         in_use: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        // Those in use, 0, and one more.
+        // The ids in use, 0, and one that is free.
         let tries = (used as u64).saturating_add(2).min(self.space.len());
         for _ in 0..tries {
             let id = self.permute(self.next);
@@ -111,7 +111,7 @@ impl Ids {
     }
 
     /// A device instance's GUID for a service of a peer address. Others cannot guess it, so they cannot claim our queue
-    /// pairs there. The bits of the first byte say that it is not a manufacturer's.
+    /// pairs to that peer. Two bits of the first byte mark it as locally administered (not a manufacturer's).
     pub(crate) fn guid(&self, own: Guid, peer: IpAddr, service: ServiceId) -> Guid {
         let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
         hasher.write_u8(GUID);

@@ -20,7 +20,7 @@
 //! peer's address and with ids that only the two sides know. So a message that names the queue pair of another connection
 //! is refused, and does not end that connection (on Linux it would). A host that can read the messages on their way can
 //! forge them: the protocol has no cryptography. Peer-to-peer connections (two active sides) and
-//! alternate paths are not offered.
+//! alternate paths are not supported.
 //!
 //! # Example
 //!

@@ -5,11 +5,12 @@ pub type Nanos = u64;
 
 const MS: Nanos = 1_000_000;
 
-/// The longest time that a peer can make us wait for one answer: 4.096 s.
+/// The maximum response time that a peer can ask for (unless ours is longer), and the maximum ACK timeout: 4.096 s.
 const LONGEST_RESPONSE: u8 = 20;
 /// The longest service time that a peer can announce with an MRA: 65 s.
 pub(crate) const LONGEST_SERVICE: u8 = 24;
-/// How far below our own setting a peer can push our repetitions: no peer makes us repeat a message in a burst.
+/// How far below our own setting a peer's response time can be, in time codes, so that no peer makes us repeat a
+/// message in a burst.
 const HASTE: u8 = 4;
 
 /// How many times, and how patiently, messages are repeated. The defaults are those of `rdma_cm`: with them, a peer that
@@ -41,7 +42,7 @@ impl Timing {
         code.clamp(least, LONGEST_RESPONSE.max(self.response))
     }
 
-    /// The time until a REQ is repeated: there and back, and the peer's response.
+    /// The time until a REQ is repeated: a round trip and the peer's response time.
     pub(crate) fn request(&self, ack_timeout: u8) -> Nanos {
         let life = ack_timeout.min(LONGEST_RESPONSE).saturating_sub(1);
         2 * nanos(life) + nanos(self.response)
@@ -57,7 +58,7 @@ pub(crate) const fn nanos(code: u8) -> Nanos {
     }
 }
 
-/// The time after an end in which late messages may still come, by the local ACK timeout of the path.
+/// How long a connection stays in time wait, from the local ACK timeout of its path.
 pub(crate) fn time_wait(ack_timeout: u8) -> Nanos {
     nanos(ack_timeout.min(LONGEST_RESPONSE))
 }
@@ -66,7 +67,7 @@ pub(crate) fn time_wait(ack_timeout: u8) -> Nanos {
 mod tests {
     use super::*;
 
-    /// The times that were seen on the wire.
+    /// Linux's times, as seen on the wire.
     #[test]
     fn repetitions_come_when_those_of_linux_do() {
         let timing = Timing::default();

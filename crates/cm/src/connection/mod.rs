@@ -44,14 +44,14 @@ pub(crate) struct Connection {
     pub(crate) dreq_tid: u64,
     /// The transaction id of the peer's DREQ.
     pub(crate) peer_dreq_tid: u64,
-    /// Our queue pair, and that of the peer once known.
+    /// The numbers of our queue pair and, once known, the peer's.
     pub(crate) qpn: u32,
     pub(crate) remote_qpn: Option<u32>,
     /// The time until a message is repeated.
     pub(crate) period: Nanos,
     /// How many times a message is repeated.
     pub(crate) retries: u8,
-    /// How many times the last one may still be repeated.
+    /// How many more times the last message may be repeated.
     pub(crate) left: u8,
     pub(crate) time_wait: Nanos,
     /// When the timer runs out.
@@ -62,7 +62,7 @@ pub(crate) struct Connection {
     pub(crate) is_silent: bool,
 }
 
-/// What the caller of a step gives for a refusal.
+/// What the caller of a step supplies for a refusal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
     pub(crate) rej: Rej,
@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// The message of an action that needs no message from the caller; `None` for the others.
+    /// The message to send; `None` for [`Send::Given`] and [`Send::Again`], whose messages exist already.
     pub(crate) fn message(
         &self,
         send: Send,
@@ -180,12 +180,12 @@ impl Connection {
         }
     }
 
-    /// The GID that we use.
+    /// Our address as a GID.
     pub(crate) fn local_gid(&self) -> Gid {
         Gid::from(self.local)
     }
 
-    /// The time that a peer's MRA gives it.
+    /// How long we wait after a peer's MRA: its service timeout, and the usual time on top.
     pub(crate) fn service_time(&self, code: u8) -> Nanos {
         nanos(code.min(crate::time::LONGEST_SERVICE)) + self.period
     }

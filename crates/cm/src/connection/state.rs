@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A message that does not fit a state is ignored; a call that does not fit is refused. The table follows Linux's
-//! connection manager, with these differences: a side that closes repeats its DREQ until the other side answers; a
-//! refusal is kept for a while, so that a repeated request gets the same answer instead of a new connection; when both
-//! sides send a DREQ, both answer at once; a peer that still tries to open an ended connection learns that it has ended; a
-//! message that names a queue pair of another connection is refused, but does not end that one.
+//! connection manager, with these differences: a side that closes repeats its DREQ until the other side answers or the
+//! repetitions are used up; a refusal is kept for a while, so that a repeated request gets the same answer instead of a
+//! new connection; when both sides send a DREQ, both answer at once; a peer that still tries to open an ended connection
+//! learns that it has ended; a message that names a queue pair of another connection is refused, but does not end that one.
 
 use core::fmt::{self, Write};
 
@@ -64,7 +64,7 @@ pub enum Input {
     MraRep,
     /// A REP that we can use.
     Rep,
-    /// A REP that we cannot use: impossible or stale queue pair number.
+    /// A REP that we cannot use: its queue pair number is impossible, or another connection has its queue pair or id.
     BadRep,
     /// An RTU.
     Rtu,
@@ -102,10 +102,10 @@ pub enum Input {
     Expire,
 }
 
-/// The program's reason, or that of the table.
+/// The reason for a REJ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// The reason, info and data that the caller gives.
+    /// The reason, info and data that the caller supplies.
     Given,
     /// No answer came.
     Timeout,
@@ -118,7 +118,7 @@ pub enum Why {
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Send {
-    /// The message that the caller gives: REQ, REP, SIDR_REQ or SIDR_REP. It is kept, to be sent again.
+    /// The message that the caller supplies: REQ, REP, SIDR_REQ or SIDR_REP. It is kept, to be sent again.
     Given,
     /// The message that was kept.
     Again,
@@ -130,7 +130,7 @@ pub enum Send {
     RejReq(Why),
     /// A REJ of the peer's REP.
     RejRep(Why),
-    /// A REJ of no message.
+    /// A REJ that is about no message.
     RejOther(Why),
     /// An RTU.
     Rtu,
@@ -142,10 +142,10 @@ pub enum Send {
     SidrRefusal,
 }
 
-/// A timer to start, in place of the running one. A step to another state stops the timer if it starts none.
+/// A timer to start instead of the running one. A step to another state always stops the running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Timer {
-    /// For the answer to the first sending of a message; sets the number of repetitions.
+    /// For the answer to a message that is sent for the first time; sets the number of repetitions.
     First,
     /// For the answer to a repetition.
     Next,
@@ -160,13 +160,13 @@ pub enum Timer {
 /// What to tell the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
-    /// The event that the caller gives: a request, a response, or a refusal.
+    /// The event that the caller supplies: a request, a response, or a refusal.
     Given,
-    /// The passive side's queue pair is ready.
+    /// Passive side: the peer is ready, too.
     Established,
     /// The peer does not answer.
     Unreachable,
-    /// The connection has ended.
+    /// The connection has ended, or the peer wants it to end.
     Disconnected,
     /// The queue pair number may be used again.
     TimeWaitExit,
@@ -287,7 +287,7 @@ impl State {
                     END,
                 ],
             ),
-            // A peer that has not got the REP understands the REJ only, one that has got it the DREQ too, which is repeated.
+            // A peer without the REP understands only the REJ. A peer with the REP also understands the DREQ, which is repeated.
             Input::Close => to(
                 Self::DreqSent,
                 &[S(Send::RejOther(Why::Consumer)), S(Send::Dreq), FIRST],
@@ -346,7 +346,7 @@ const fn established(input: Input) -> Option<Step> {
 
 const fn dreq_sent(input: Input) -> Option<Step> {
     match input {
-        // The peer has not got our REP, and it will not come again.
+        // The peer has not received our REP, and we do not repeat it any more.
         Input::Req => to(State::DreqSent, &[S(Send::RejReq(Why::Stale))]),
         Input::Dreq => to(
             State::TimeWait,
@@ -397,7 +397,7 @@ const fn sidr_received(input: Input) -> Option<Step> {
     }
 }
 
-/// Answered for good: the same request gets the same answer until the time is over.
+/// Answered for good: the same request gets the same answer until the timer runs out.
 const fn answered(state: State, request: Input, input: Input) -> Option<Step> {
     match input {
         Input::Close => to(state, &[]),
@@ -506,7 +506,7 @@ mod tests {
         );
     }
 
-    /// A state is left by time, by the program, or never entered with a timer that nothing handles.
+    /// Every timer that starts can end its state, and every state that a timer ends is entered with a timer.
     #[test]
     fn every_started_timer_is_handled_and_ends() {
         for state in State::ALL {
@@ -532,7 +532,7 @@ mod tests {
         }
     }
 
-    /// After the program has closed a connection, and the peer is silent, nothing is left.
+    /// Nothing is left of a connection that the program has closed, even if the peer is silent.
     #[test]
     fn every_closed_connection_ends_by_time_alone() {
         for start in State::ALL.into_iter().filter(|state| *state != State::Idle) {
@@ -544,7 +544,7 @@ mod tests {
         }
     }
 
-    /// A message alone never makes us send more than one, so we are no amplifier.
+    /// A message never makes us send more than one message, so we are no amplifier.
     #[test]
     fn no_message_is_answered_by_two() {
         for state in State::ALL {

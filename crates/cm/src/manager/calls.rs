@@ -21,9 +21,9 @@ pub struct QueuePair {
     pub qpn: u32,
     /// The PSN that it wants to receive first.
     pub starting_psn: u32,
-    /// How many reads and atomics it executes at once.
+    /// The maximum number of outstanding reads and atomics that it accepts.
     pub responder_resources: u8,
-    /// How many reads and atomics it begins at once.
+    /// The maximum number of outstanding reads and atomics that it initiates.
     pub initiator_depth: u8,
     /// How many times it retries without an answer, at most 7. Not in a REP.
     pub retry_count: u8,
@@ -79,7 +79,7 @@ pub struct Connect {
     pub path: PathOptions,
     /// The vendor's options.
     pub ece: Ece,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub data: PrivateData<{ Req::DATA }>,
 }
 
@@ -90,7 +90,7 @@ pub struct Accept {
     pub queue_pair: QueuePair,
     /// The vendor's options.
     pub ece: Ece,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub data: PrivateData<{ Rep::DATA }>,
 }
 
@@ -103,7 +103,7 @@ pub struct Resolve {
     pub to: SocketAddr,
     /// The port space of the peer's port.
     pub space: PortSpace,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub data: PrivateData<{ SidrReq::DATA }>,
 }
 
@@ -114,22 +114,24 @@ pub struct DatagramAnswer {
     pub qpn: u32,
     /// The Q_Key for datagrams to it.
     pub qkey: u32,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub data: PrivateData<{ SidrRep::DATA }>,
 }
 
-/// How long a REP's receiver may assume that we take to acknowledge, as a time code: what Linux says.
+/// The target ACK delay in our REPs, as a time code: Linux's value.
 const TARGET_ACK_DELAY: u8 = 15;
 const DEFAULT_PARTITION: u16 = 0xffff;
 
 impl Manager {
     /// Listens for requests for a service. At most `backlog` of them wait for [`take_request`](Self::take_request); further
-    /// ones are dropped, and repeated by their senders. A request that its peer withdraws vanishes, unless the program has
-    /// fetched its event: then [`Event::Rejected`](super::Event::Rejected) follows, and it waits until it is taken or closed.
+    /// ones are dropped, and repeated by their senders. A request that its peer withdraws vanishes if the program has not
+    /// fetched its event. Otherwise [`Event::Rejected`](super::Event::Rejected) follows, and the request counts against the
+    /// backlog until the program takes or closes it.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] if another listener has the service on an address that this one would share; [`Error::NoBacklog`].
+    /// [`Error::InUse`] if another listener has the service on an address that this one would share; [`Error::NoBacklog`] if
+    /// `backlog` is 0.
     pub fn listen(
         &mut self,
         on: ListenOn,
@@ -162,7 +164,7 @@ impl Manager {
     pub fn unlisten(&mut self, now: Nanos, listener: ListenerId) -> Result<(), Error> {
         let listener = self.listeners.remove(listener).ok_or(Error::Unknown)?;
         for id in listener.waiting {
-            // A request that its peer has withdrawn is not there any more.
+            // Nothing is left of a request that its peer has withdrawn.
             if self.connections.contains_key(&id) {
                 self.close(now, id)?;
             }
@@ -174,7 +176,7 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] if the peer has withdrawn it. Its place in the backlog is free then, too.
+    /// [`Error::Unknown`] if the peer has withdrawn it. Even then it no longer counts against the backlog.
     pub fn take_request(&mut self, connection: ConnectionId) -> Result<(), Error> {
         self.listeners.leave(connection);
         match self.connections.contains_key(&connection) {
@@ -356,8 +358,8 @@ impl Manager {
         self.step(now, id, Input::Accept, Given::Message(mad))
     }
 
-    /// Refuses a connect request, or (active side) the peer's response to ours. `options` are ECE options, if that is the
-    /// reason. No event follows a refused request; `TimeWaitExit` follows a refused response.
+    /// Refuses a connect request, or (active side) the peer's response to ours. `options` are ECE options, for a refusal
+    /// because of them. No event follows a refused request; `TimeWaitExit` follows a refused response.
     ///
     /// # Errors
     ///
@@ -409,8 +411,8 @@ impl Manager {
         self.step(now, id, Input::Disconnect, Given::Nothing)
     }
 
-    /// Gives up a connection in any state: the peer learns it, the program gets no more events. The manager still ends it
-    /// properly, so it remains for a while.
+    /// Gives up a connection or request in any state: the program gets no more events. The manager still ends it properly
+    /// with the peer, so it may remain for a while.
     ///
     /// # Errors
     ///

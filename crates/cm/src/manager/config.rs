@@ -7,14 +7,15 @@ use crate::time::Timing;
 /// How much peers can make a manager remember.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections in all states. Beyond it, calls fail and requests are refused for lack of resources.
+    /// Connections and requests in all states. At this limit, `connect` and `resolve_datagram` fail, a REQ is refused for
+    /// lack of resources, and a SIDR_REQ is dropped.
     pub connections: usize,
-    /// Requests of one address that the program has not decided. Further ones are dropped; the peer repeats them.
+    /// Undecided requests from one address. Further ones are dropped; the peer repeats them.
     pub undecided_per_peer: usize,
     /// Refused requests and answered datagram requests that are kept to repeat the answer. Beyond it, a repeated request
     /// counts as new.
     pub lingering: usize,
-    /// Answers to messages of no connection that wait to be sent. Further ones are dropped.
+    /// If this many messages wait to be sent, an answer that belongs to no connection is dropped.
     pub answers: usize,
 }
 
@@ -32,8 +33,8 @@ impl Default for Limits {
 /// The settings of a [`Manager`](super::Manager).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This device instance. No other instance, not even an earlier one of this program, may have the same. Each service of each
-    /// peer address sees another number that is derived from it, so none of them can pose as us at another one.
+    /// Identifies this device instance. It must differ from that of every other instance, even an earlier one of this program.
+    /// Each service of each peer address sees a different GUID, derived from this one, so no peer can pose as us to another.
     pub guid: Guid,
     /// 128 random bits from the operating system. They keep ids from being guessed.
     pub secret: u128,

@@ -5,7 +5,7 @@ use crate::connection::{ConnectionId, ListenerId, State};
 use crate::wire::{Ece, MAD, PrivateData, Rej, Rep, Req, SidrRep, SidrReq};
 use core::net::{IpAddr, SocketAddr};
 
-/// A message to send: to queue pair 1 of the port with this address, as one datagram.
+/// A message to send, as one datagram, to queue pair 1 of the port with the address `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Our address.
@@ -14,7 +14,7 @@ pub struct Transmit {
     pub to: IpAddr,
     /// The management datagram.
     pub mad: [u8; MAD],
-    /// The connection that sends it and the service that it wants to reach; `None` for an answer that belongs to no
+    /// The connection that sends it, and the service that was asked for; `None` for an answer that belongs to no
     /// connection.
     pub of: Option<(ConnectionId, ServiceId)>,
 }
@@ -30,7 +30,7 @@ pub struct ConnectRequest {
     pub from: SocketAddr,
     /// The address and port that it wanted to reach.
     pub to: SocketAddr,
-    /// The peer's queue pair and path. `check` has passed.
+    /// The peer's queue pair and path. [`Req::check`] has accepted it.
     pub req: Req,
     /// The peer's ECE options.
     pub ece: Ece,
@@ -73,7 +73,7 @@ pub enum Event {
         connection: ConnectionId,
     },
     /// The peer refused the connection, or ended it by a refusal. A refusal that the manager itself sent, because the
-    /// peer's answer was impossible, is reported alike.
+    /// peer's answer was impossible, is reported in the same way.
     Rejected {
         /// The connection.
         connection: ConnectionId,
@@ -92,7 +92,7 @@ pub enum Event {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Late messages can come no more: the number of the queue pair may be used again. The last event of a connection.
+    /// No more late messages can come: the number of the queue pair may be used again. The last event of a connection.
     TimeWaitExit {
         /// The connection.
         connection: ConnectionId,
@@ -138,7 +138,7 @@ pub enum Error {
     /// A connection was passed to a call for datagrams, or the other way round.
     #[error("this call is not for this kind of service")]
     WrongKind,
-    /// A listener has this service already, on an address that this one would share.
+    /// Another listener has this service, on an address that the new one would share.
     #[error("another listener has this port on this address: use another port")]
     InUse,
     /// A listener must accept at least one request.
@@ -160,13 +160,13 @@ pub enum Error {
 pub struct Counters {
     /// Messages that arrived.
     pub received: u64,
-    /// Those that were not a message of this protocol, or came from an impossible address.
+    /// Datagrams that were not a message of this protocol, or had an impossible address.
     pub malformed: u64,
-    /// Those that fitted no connection, or not its state: duplicates, late messages, forgeries.
+    /// Messages that matched no connection, or did not fit its state: duplicates, late messages, forgeries.
     pub ignored: u64,
     /// Requests that were dropped because a backlog or limit was reached.
     pub overload: u64,
-    /// Answers that were dropped because too many waited to be sent.
+    /// Answers that were dropped because too many messages waited to be sent.
     pub unanswered: u64,
     /// Messages that were sent again.
     pub repeated: u64,

@@ -4,7 +4,7 @@ use super::Event;
 use crate::connection::ConnectionId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The queue. The events of one connection are dropped without searching the others, so no peer can slow it.
+/// The queue. The events of one connection are dropped without searching the others, so no peer can make this slow.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: BTreeMap<u64, Event>,

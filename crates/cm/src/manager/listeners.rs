@@ -66,7 +66,7 @@ impl Listener {
 pub(super) struct Listeners {
     all: BTreeMap<ListenerId, Listener>,
     by_service: BTreeMap<(ServiceId, ListenOn), ListenerId>,
-    /// The listener of each request that waits.
+    /// The listener of each waiting request.
     of_request: BTreeMap<ConnectionId, ListenerId>,
 }
 
@@ -109,7 +109,7 @@ impl Listeners {
         self.all.get(&id).map(|listener| (id, listener))
     }
 
-    /// A request takes a place in a listener's backlog.
+    /// Enters a request into a listener's backlog.
     pub(super) fn enter(&mut self, id: ListenerId, request: ConnectionId) {
         if let Some(listener) = self.all.get_mut(&id) {
             listener.waiting.insert(request);
@@ -117,7 +117,7 @@ impl Listeners {
         }
     }
 
-    /// A request gives up its place in its listener's backlog, if it has one.
+    /// Removes a request from the backlog that it is in, if any.
     pub(super) fn leave(&mut self, request: ConnectionId) {
         let id = self.of_request.remove(&request);
         if let Some(listener) = id.and_then(|id| self.all.get_mut(&id)) {
@@ -125,7 +125,7 @@ impl Listeners {
         }
     }
 
-    /// How many listeners there are, and requests that wait at them.
+    /// The number of listeners plus the number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.all.len() + self.of_request.len()
     }

@@ -39,7 +39,7 @@ pub struct Manager {
     tables: Tables,
     listeners: Listeners,
     timers: BTreeSet<(Nanos, ConnectionId)>,
-    /// Undecided requests by the peer's address.
+    /// How many undecided requests each peer address has.
     undecided: BTreeMap<IpAddr, usize>,
     /// Connections that are kept only to repeat an answer.
     lingering: usize,
@@ -73,7 +73,7 @@ impl Manager {
         self.outgoing.pop_front()
     }
 
-    /// The next event, in the order in which they happened.
+    /// The next event. Events come in the order in which they happened.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop()
     }
@@ -84,7 +84,7 @@ impl Manager {
         self.timers.first().map(|(deadline, _)| *deadline)
     }
 
-    /// The state of a connection; `None` if it has ended.
+    /// The state of a connection; `None` if nothing is left of it.
     #[must_use]
     pub fn state(&self, id: ConnectionId) -> Option<State> {
         self.connections.get(&id).map(|it| it.state)
@@ -102,7 +102,7 @@ impl Manager {
         self.counters
     }
 
-    /// How many things it remembers: 0 if nothing is left of any connection and listener.
+    /// How many things it remembers: 0 if nothing is left of any connection or listener.
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.connections.len()

@@ -1,4 +1,4 @@
-//! Messages of peers: which connection each is meant for. Everything in them is untrusted.
+//! Finds the connection that a peer's message is meant for. Everything in a message is untrusted.
 //!
 //! A message reaches a connection only if it comes from the peer's address and names the ids that the two sides have
 //! agreed on; an answer must also repeat the transaction id. So a stranger who cannot see the messages cannot forge one.
@@ -16,7 +16,7 @@ use crate::wire::{
 use core::net::IpAddr;
 
 impl Manager {
-    /// Takes a management datagram that arrived at queue pair 1: from a peer's address, at one of ours.
+    /// Takes a management datagram that arrived at queue pair 1, from the peer's address `from` at our address `to`.
     ///
     /// Any bytes are allowed. We send at most one answer to a datagram, and it is no longer than the datagram.
     pub fn receive(&mut self, now: Nanos, from: IpAddr, to: IpAddr, bytes: &[u8]) {
@@ -127,7 +127,7 @@ impl Manager {
 
     fn on_rep(&mut self, at: &Arrival, rep: &Rep) {
         let Some(id) = self.asked(at, rep.remote) else {
-            // The peer waits for us without need: tell it so.
+            // The peer waits for an RTU that will not come: tell it.
             let reason = RejectReason::COMMUNICATION_ID;
             let rej = Rej::bare(rep.remote, rep.local, About::Rep, reason);
             return self.answer(at, Message::Rej(rej));
@@ -164,7 +164,7 @@ impl Manager {
         self.step_message(at.now, id, Input::BadRep, given);
     }
 
-    /// Whether a connection that waits for a REP can use the peer's queue pair.
+    /// Checks that a connection that waits for a REP can use the peer's queue pair; the error is the reason for the REJ.
     fn usable(&self, at: &Arrival, rep: &Rep, qpn: u32) -> Result<(), RejectReason> {
         if !is_queue_pair(qpn) {
             return Err(RejectReason::UNSUPPORTED);
@@ -194,13 +194,13 @@ impl Manager {
 
     fn on_dreq(&mut self, at: &Arrival, dreq: &Dreq) {
         let Some(id) = self.agreed(at, dreq.remote, dreq.local) else {
-            // It overtook the REP, which may still come. A DREP would make the peer forget the connection before that.
+            // The DREQ overtook the REP, which may still come. A DREP would make the peer forget the connection before that.
             let asked = self.tables.by_local(dreq.remote);
             let asked = asked.and_then(|id| self.connections.get(&id));
             if asked.is_some_and(|it| it.peer == at.from && it.remote_id.is_none()) {
                 return self.ignore();
             }
-            // It has ended here long ago, or never began.
+            // The connection ended here long ago, or never began.
             let drep = Drep {
                 local: dreq.remote,
                 remote: dreq.local,
@@ -227,8 +227,8 @@ impl Manager {
         }
     }
 
-    /// The host knows that the peer of a connection is gone: its process has ended. What follows is what a message of the
-    /// peer would cause: the end of an established connection, the refusal of one that is being made.
+    /// Tells the manager that the process of a connection's peer has ended. The effect is that of a message from the peer:
+    /// an established connection ends, and one that is being made is refused. A datagram request is unreachable.
     ///
     /// # Errors
     ///
@@ -264,8 +264,8 @@ impl Manager {
         self.step(now, id, input, given)
     }
 
-    /// The connections whose peers have communication ids of this space: on a host where several managers share an
-    /// address, those of one peer.
+    /// The connections whose peers have communication ids of this space: if several managers share an address, the
+    /// connections to one of them.
     #[must_use]
     pub fn connections_to(&self, peers: IdSpace) -> Vec<ConnectionId> {
         let all = self.connections.iter();

@@ -60,7 +60,7 @@ impl Manager {
         self.answer(at, Message::Rej(rej));
     }
 
-    /// Everything that can be judged before a connection exists, in the order in which Linux judges it.
+    /// Makes the checks that are possible before a connection exists, in Linux's order.
     fn acceptable(&self, at: &Arrival, req: &Req) -> Result<Acceptable, No> {
         if req.path.remote != Gid::from(at.to) {
             return Err(No::Reject(RejectReason::GID));
@@ -89,9 +89,9 @@ impl Manager {
         })
     }
 
-    /// Whether an earlier connection has this communication id or queue pair of the peer's.
+    /// Whether an earlier connection has this communication id or queue pair of the peer.
     ///
-    /// Linux takes this as news that the peer has forgotten that connection, and ends it. But every host that knows the
+    /// Linux takes this as a sign that the peer has forgotten that connection, and ends it. But every host that knows the
     /// peer's GUID and the number of its queue pair can send such a message, so here the earlier connection stays as it is.
     pub(super) fn is_taken(&self, at: &Arrival, guid: Guid, id: u32, qpn: u32) -> bool {
         let by_qpn = self.tables.by_queue_pair(at.from, guid, qpn);

@@ -7,7 +7,7 @@ use crate::time::Nanos;
 use crate::wire::{About, Mad, Rej, RejectReason};
 use core::net::IpAddr;
 
-/// What the caller of a step gives for its actions.
+/// What the caller of a step supplies for its actions.
 pub(super) enum Given {
     Nothing,
     /// For [`Send::Given`].
@@ -61,7 +61,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Applies a message to a connection. One that does not fit is ignored.
+    /// Applies a message to a connection. A message that does not fit its state is ignored.
     pub(super) fn step_message(
         &mut self,
         now: Nanos,
@@ -74,7 +74,7 @@ impl Manager {
         }
     }
 
-    /// Adds a connection in the state [`State::Idle`]; its first step follows at once.
+    /// Adds a connection in the state [`State::Idle`]. The caller must apply its first input next.
     pub(super) fn add(&mut self, it: Connection) -> ConnectionId {
         let id = ConnectionId(self.new_id());
         self.tables.add(id, &it);
@@ -84,7 +84,7 @@ impl Manager {
 
     /// Runs the timers that are due.
     ///
-    /// If the host was stopped for long, each message is repeated only once: the pause was not the peer's silence.
+    /// After a long pause of the host, each message is repeated only once: the pause says nothing about the peer.
     pub fn advance(&mut self, now: Nanos) {
         let due: Vec<ConnectionId> = self
             .timers
@@ -167,7 +167,7 @@ impl Manager {
             send,
             Send::Given | Send::Dreq | Send::RejReq(_) | Send::SidrRefusal
         );
-        // A connection that ends refuses repeated requests, but repeats something else or nothing.
+        // The refusal of a repeated REQ is not kept here: `DreqSent` repeats its DREQ, `TimeWait` repeats nothing.
         let ends = matches!(it.state, State::DreqSent | State::TimeWait);
         if keeps && (!ends || send == Send::Dreq) {
             it.kept = Some(Box::new(bytes));
@@ -205,7 +205,7 @@ impl Manager {
         self.events.push(event);
     }
 
-    /// Keeps the counts of connections in certain states.
+    /// Updates the counts and the listener's backlog when a connection changes its state.
     fn count(&mut self, id: ConnectionId, before: State, after: State) {
         self.lingering += usize::from(Connection::lingers(after));
         self.lingering -= usize::from(Connection::lingers(before));
@@ -224,9 +224,9 @@ impl Manager {
         }
     }
 
-    /// The peer no longer wants what it asked for. If the program has not fetched the request, it never learns of it.
-    /// Otherwise the request keeps its place in the backlog until the program takes it, so what the program has to look
-    /// at stays within the backlog.
+    /// Handles a request that the peer has withdrawn. If the program has not fetched its event, it never learns of it.
+    /// Otherwise the request counts against the backlog until the program takes it, so the requests that the program must
+    /// look at stay within the backlog.
     fn withdraw(&mut self, id: ConnectionId) {
         if !self.events.drop_those_of(id) {
             return;

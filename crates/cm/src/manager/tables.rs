@@ -19,7 +19,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Enters what is known of a connection. What another connection has entered before stays.
+    /// Enters what is known of a connection. Another connection's entry for the same names stays.
     pub(super) fn add(&mut self, id: ConnectionId, it: &Connection) {
         self.local.insert(it.local_id, id);
         let (Some(remote), peer) = (it.remote_id, it.peer) else {

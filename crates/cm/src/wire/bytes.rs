@@ -36,7 +36,7 @@ impl Reader<'_> {
     }
 }
 
-/// Writes fields. What does not fit into a field is cut off.
+/// Writes fields.
 pub(super) struct Writer<'a>(pub(super) &'a mut [u8; BODY]);
 
 impl Writer<'_> {

@@ -21,7 +21,7 @@ impl<const N: usize> PrivateData<N> {
     ///
     /// # Errors
     ///
-    /// When `bytes` are more than the field has.
+    /// `bytes` is longer than `N`.
     pub fn new(bytes: &[u8]) -> Result<Self, TooLong> {
         let mut field = [0; N];
         let part = field.get_mut(..bytes.len()).ok_or(TooLong {

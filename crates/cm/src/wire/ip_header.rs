@@ -1,5 +1,5 @@
-//! The header of the RDMA IP CM service, in front of the private data of a REQ and a SIDR_REQ (annex A11 of the
-//! InfiniBand specification).
+//! The header of the RDMA IP CM service, which precedes the program's private data in a REQ and a SIDR_REQ (annex A11
+//! of the InfiniBand specification).
 
 use crate::address::Gid;
 use core::net::IpAddr;
@@ -34,7 +34,7 @@ impl IpHeader {
     }
 
     /// Reads it; `None` if the version of the header or of IP is unknown, or if an IPv4 address is longer than 4 bytes.
-    /// The low half of the version byte is reserved and ignored.
+    /// The low 4 bits of the byte with the IP version are reserved and ignored.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Option<Self> {
         if bytes[0] != 0 {

@@ -61,18 +61,18 @@ pub enum Message {
     SidrRep(SidrRep),
 }
 
-/// Where a host on which several managers share an address has to bring a message.
+/// Which of several managers that share an address gets a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressee {
-    /// To the manager that listens for a service.
+    /// The manager that listens for a service.
     Service(ServiceId),
-    /// To the manager that issued a communication id: see [`IdSpace`](crate::ids::IdSpace).
+    /// The manager that issued a communication id: see [`IdSpace`](crate::ids::IdSpace).
     Communication(u32),
 }
 
 impl Message {
-    /// Which of several managers behind an address it is meant for. A REJ of a side that has had no answer yet names no
-    /// communication id: its addressee is [`Addressee::Communication`] of 0, and it has to follow the REQ.
+    /// The manager that it is meant for, if several share an address. A REJ from a side that has had no answer yet names no
+    /// communication id of ours: its addressee is [`Addressee::Communication`] of 0, and it must go where the REQ went.
     #[must_use]
     pub const fn addressee(&self) -> Addressee {
         match self {
@@ -107,13 +107,13 @@ impl Message {
 /// Why bytes are not a message of this protocol. The receiver drops them without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Another length than 256 bytes.
+    /// The length is not 256 bytes.
     #[error("a message has 256 B, not {0} B")]
     Length(usize),
-    /// Another management class, version or method.
+    /// The management class, version or method is not that of the connection manager.
     #[error("not a message of the connection manager, version 2")]
     Header,
-    /// LAP, APR, or an attribute that does not exist.
+    /// The message is LAP or APR, or the attribute does not exist.
     #[error("unsupported attribute {0:#x}")]
     Attribute(u16),
 }

@@ -58,31 +58,31 @@ macro_rules! reasons {
 pub struct RejectReason(pub u16);
 
 reasons! {
-    /// No queue pair.
+    /// No queue pair is available.
     NO_QUEUE_PAIR = 1, "no queue pair is available";
-    /// No resources.
+    /// There is no room for another connection.
     NO_RESOURCES = 3, "the other side has no room for another connection";
     /// The sender of the REJ has given up waiting.
     TIMEOUT = 4, "the other side has given up waiting";
     /// Something in the request is not supported.
     UNSUPPORTED = 5, "the request asks for something that does not exist here";
-    /// Unknown communication id.
+    /// The communication id is unknown.
     COMMUNICATION_ID = 6, "the communication id is unknown";
     /// Nothing listens on this service id.
     SERVICE_ID = 8, "nothing listens on this port";
     /// The transport is not supported.
     TRANSPORT = 9, "the transport is not supported";
-    /// Left over from an earlier connection.
+    /// An earlier connection still has this communication id or queue pair.
     STALE = 10, "an earlier connection still has this communication id or queue pair";
     /// The address is not the receiver's. The info has one that is.
     GID = 12, "the address is not one of the receiver";
-    /// The alternate address. RoCE has none.
+    /// The request names an alternate address, and RoCE has no alternate paths.
     ALTERNATE_GID = 18, "there are no alternate paths";
-    /// The MTU.
+    /// The path MTU is not valid.
     MTU = 26, "the path MTU is not valid";
     /// The program refused.
     CONSUMER = 28, "the program refused, or its listener has another address or queue pair type";
-    /// The vendor's options.
+    /// The vendor's options are not acceptable.
     VENDOR = 35, "the vendor's options (ECE) are not acceptable";
 }
 
@@ -93,7 +93,7 @@ pub struct Rej {
     pub local: u32,
     /// The communication id of the other side; 0 if it is unknown.
     pub remote: u32,
-    /// What it refuses.
+    /// The message that it refuses.
     pub about: About,
     /// Why.
     pub reason: RejectReason,
@@ -106,9 +106,9 @@ pub struct Rej {
 }
 
 impl Rej {
-    /// The most additional information, in bytes.
+    /// The maximum length of the additional information, in bytes.
     pub const INFO: usize = 72;
-    /// The most private data, in bytes.
+    /// The maximum length of a REJ's private data, in bytes.
     pub const DATA: usize = 148;
 
     /// A refusal without info and private data.

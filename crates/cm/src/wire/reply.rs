@@ -19,13 +19,13 @@ pub struct Rep {
     pub ece_vendor: u32,
     /// The PSN that the side that accepts wants to receive first. 24 bits.
     pub starting_psn: u32,
-    /// How many reads and atomics it executes at once.
+    /// The maximum number of outstanding reads and atomics that it accepts.
     pub responder_resources: u8,
-    /// How many reads and atomics it begins at once.
+    /// The maximum number of outstanding reads and atomics that it initiates.
     pub initiator_depth: u8,
     /// How long it takes to acknowledge, as a time code of 5 bits.
     pub target_ack_delay: u8,
-    /// Whether it accepted the alternate path, 2 bits (0 is yes, or there was none).
+    /// What became of the alternate path, 2 bits: 0 if it was accepted, or if there was none.
     pub failover: u8,
     /// Whether it uses end-to-end flow control.
     pub flow_control: bool,
@@ -40,7 +40,7 @@ pub struct Rep {
 }
 
 impl Rep {
-    /// The most private data in it, in bytes.
+    /// The maximum length of a REP's private data, in bytes.
     pub const DATA: usize = 196;
 
     /// The number of the queue pair of the side that accepts.

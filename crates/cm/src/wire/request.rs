@@ -83,15 +83,15 @@ pub struct Req {
     pub local: u32,
     /// The vendor of the ECE options, 24 bits.
     pub ece_vendor: u32,
-    /// What it wants to reach.
+    /// The service.
     pub service: ServiceId,
     /// The device instance of the side that asks.
     pub guid: Guid,
     /// Its queue pair number, 24 bits.
     pub qpn: u32,
-    /// How many reads and atomics it executes at once.
+    /// The maximum number of outstanding reads and atomics that it accepts.
     pub responder_resources: u8,
-    /// How many reads and atomics it begins at once.
+    /// The maximum number of outstanding reads and atomics that it initiates.
     pub initiator_depth: u8,
     /// How long the other side may take to answer, as a time code of 5 bits.
     pub remote_response: u8,
@@ -119,7 +119,7 @@ pub struct Req {
     pub path: Path,
     /// Whether it names an alternate path, which RoCE does not have.
     pub has_alternate_path: bool,
-    /// The private data, with the header of the IP service in front.
+    /// The header of the IP service, then the program's private data.
     pub data: PrivateData<92>,
 }
 
@@ -127,7 +127,7 @@ pub struct Req {
 const NO_LID: u16 = 0xffff;
 
 impl Req {
-    /// The most private data that a program can send in it, in bytes.
+    /// The maximum length of a program's private data in a REQ, in bytes.
     pub const DATA: usize = 92 - IpHeader::LEN;
 
     pub(super) fn read(body: Reader<'_>) -> Self {
@@ -221,7 +221,7 @@ impl Req {
         Mtu::of(self.mtu)
     }
 
-    /// Judges everything that does not depend on the receiver: why no connection can come of it.
+    /// Checks everything that does not depend on the receiver.
     ///
     /// # Errors
     ///
@@ -242,14 +242,15 @@ impl Req {
         Ok(())
     }
 
-    /// Takes the private data apart; `None` if the header of the IP service is missing or wrong.
+    /// Splits the private data into the header of the IP service and the program's data; `None` if the header is missing or
+    /// wrong.
     #[must_use]
     pub fn ip_data(&self) -> Option<(IpHeader, PrivateData<{ Self::DATA }>)> {
         let (header, data) = self.data.split();
         Some((IpHeader::decode(&header)?, data))
     }
 
-    /// The private data field of a program's data with the header in front.
+    /// Builds the private data field: the header, then the program's data.
     #[must_use]
     pub fn with_header(header: &IpHeader, data: &PrivateData<{ Self::DATA }>) -> PrivateData<92> {
         let mut field = [0; 92];
@@ -268,7 +269,7 @@ impl Req {
         }
     }
 
-    /// The address that sent it, by its own word.
+    /// The sender's address, as the REQ states it.
     #[must_use]
     pub fn sender(&self) -> IpAddr {
         self.path.local.address()

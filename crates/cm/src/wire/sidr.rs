@@ -9,28 +9,29 @@ use core::fmt;
 /// SIDR_REQ: asks for the queue pair of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrReq {
-    /// Names the request; drawn by the side that asks.
+    /// Names the request; chosen by the side that asks.
     pub request: u32,
     /// The partition key.
     pub pkey: u16,
-    /// What it wants to reach.
+    /// The service.
     pub service: ServiceId,
-    /// The private data, with the header of the IP service in front.
+    /// The header of the IP service, then the program's private data.
     pub data: PrivateData<216>,
 }
 
 impl SidrReq {
-    /// The most private data that a program can send in it, in bytes.
+    /// The maximum length of a program's private data in a SIDR_REQ, in bytes.
     pub const DATA: usize = 216 - IpHeader::LEN;
 
-    /// Takes the private data apart; `None` if the header of the IP service is missing or wrong.
+    /// Splits the private data into the header of the IP service and the program's data; `None` if the header is missing or
+    /// wrong.
     #[must_use]
     pub fn ip_data(&self) -> Option<(IpHeader, PrivateData<{ Self::DATA }>)> {
         let (header, data) = self.data.split();
         Some((IpHeader::decode(&header)?, data))
     }
 
-    /// The private data field of a program's data with the header in front.
+    /// Builds the private data field: the header, then the program's data.
     #[must_use]
     pub fn with_header(header: &IpHeader, data: &PrivateData<{ Self::DATA }>) -> PrivateData<216> {
         let mut field = [0; 216];
@@ -39,7 +40,7 @@ impl SidrReq {
         PrivateData(field)
     }
 
-    /// Whether it names the only partition that there is.
+    /// Whether it names the default partition, the only one on RoCE.
     #[must_use]
     pub const fn is_in_default_partition(&self) -> bool {
         is_default_partition(self.pkey)
@@ -73,7 +74,7 @@ impl SidrStatus {
     pub const UNSUPPORTED: Self = Self(1);
     /// The program refused.
     pub const REJECT: Self = Self(2);
-    /// No queue pair.
+    /// No queue pair is available.
     pub const NO_QUEUE_PAIR: Self = Self(3);
 }
 
@@ -111,7 +112,7 @@ pub struct SidrRep {
 }
 
 impl SidrRep {
-    /// The most private data in it, in bytes.
+    /// The maximum length of a SIDR_REP's private data, in bytes.
     pub const DATA: usize = 136;
 
     /// An answer without a queue pair.
