@@ -10,8 +10,9 @@
 //!   objects or pages. A hit makes only the checks that this requires.
 //! * It is generic over the [monitor](Monitor), which notices changes through the kernel ([`Userfaultfd`]), through
 //!   intercepted calls ([`Memhooks`]), or from the program or another library ([`Imported`]).
-//! * A hit takes no lock and writes only to its entry. It makes no system call, unless the registrar follows objects, or
-//!   pins pages and the monitor is [`Userfaultfd`]; then it makes one (0.3 µs).
+//! * A hit takes no lock and writes only to its entry and to a hint. It makes no system call, unless the registrar follows
+//!   objects, or pins pages and the monitor is [`Userfaultfd`]; then it makes one (0.3 µs). For more than 16 pages,
+//!   [`Userfaultfd`] needs two for each mapping.
 //! * A hit may lie inside a larger entry. It never has a right that the entry lacks, and never another kind of memory.
 //! * When a limit is exceeded, idle entries are evicted, least recently used first.
 //! * Every lookup says [why](Why) it was a hit or a miss.
@@ -53,10 +54,10 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | `request` | rights and kinds of memory |
-//! | `registrar` | who registers |
+//! | `registrar` | registers memory for the cache |
 //! | `why` | why a lookup was a hit or a miss |
 //! | `table` | entries: how they begin and end, how they are found |
-//! | `monitor` | who notices changes |
+//! | `monitor` | notices changes of memory |
 //! | `cache` | the cache: lookups, limits, counters |
 //! | `settings` | the environment variables of `fi_mr(3)` |
 //! | `maps` | what is mapped at an address |

@@ -75,7 +75,7 @@ impl Maps {
         )?))
     }
 
-    /// Whether the kernel answers (Linux 6.11).
+    /// Whether the kernel has `PROCMAP_QUERY` (Linux 6.11).
     pub(crate) fn answers(&self) -> bool {
         let here = std::ptr::from_ref(self).addr() as u64;
         self.mapping(here).is_ok()

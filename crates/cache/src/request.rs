@@ -24,7 +24,7 @@ impl fmt::Display for Rights {
     }
 }
 
-/// A kind of memory: that of the host, or of a device (interface and device number, in an encoding that the program chooses).
+/// A kind of memory: the host's or an accelerator's (interface and device number, in an encoding that the program chooses).
 ///
 /// An entry serves lookups of its own kind only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

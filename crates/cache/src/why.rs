@@ -133,10 +133,10 @@ impl fmt::Display for Off {
 pub enum Why {
     /// An entry covers the range.
     Hit,
-    /// No entry overlaps the range. The registration became an entry. Or the rounded range could not be registered, only
-    /// the range itself; the registration is then not an entry.
+    /// No entry overlaps the range, and the registration became an entry. Or the rounded range could not be registered:
+    /// then the range itself was registered, but did not become an entry.
     Absent,
-    /// An entry overlaps this part of the range only. The registration became an entry.
+    /// An entry overlaps only this part of the range. The registration became an entry.
     Partly(VaRange),
     /// An entry covers the range, but has other rights. The registration became an entry.
     OtherRights(Rights),
@@ -148,7 +148,7 @@ pub enum Why {
     Overtaken,
     /// Another thread registered the range at the same time. The registration is not an entry.
     Raced,
-    /// The memory cannot be watched. The registration is not an entry.
+    /// The memory cannot be watched or checked. The registration is not an entry.
     Unwatched(Refusal),
     /// Every entry is in use, or the entries already have 32 combinations of rights and kind. The registration is
     /// not an entry.

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Pins a page, and then lets the change end that was in progress.
+/// Pins a page, and then completes the change that is in progress.
 struct Slow {
     /// The page that is mapped.
     page: AtomicU64,
@@ -34,7 +34,7 @@ impl Registrar for Slow {
 }
 
 /// A change that is announced before the entry is pending, and takes effect after the page was pinned, does not find the
-/// entry. So no entry may come of that registration.
+/// entry. So the registration must not become an entry.
 #[test]
 fn a_change_that_spans_the_registration_leaves_no_entry() {
     let range = VaRange::new(0x1000, 0x1000).unwrap();

@@ -57,7 +57,7 @@ fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) -
     }
 }
 
-/// The hooks are those of the whole process, so one test runs at a time.
+/// The whole process has one set of hooks, so one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

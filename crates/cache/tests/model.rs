@@ -84,7 +84,7 @@ impl Model {
             .collect()
     }
 
-    /// A new entry takes the place of those of its rights and kind that it contains.
+    /// A new entry replaces the entries of its rights and kind that it contains.
     fn insert(&mut self, it: VaRange, rights: Rights, kind: Kind) -> usize {
         let it = self.round(it);
         for known in &mut self.known {

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A monitor that leaves out steps of the validation.
+/// A monitor that can leave out steps of the validation.
 struct LeavesOut {
     monitor: Userfaultfd,
     steps: Steps,
@@ -235,7 +235,7 @@ fn an_event_that_was_not_read_yet_makes_no_entry_stale() {
     }
 }
 
-/// Without asking the kernel, the same harness finds stale entries, which shows that it can.
+/// If the kernel is not asked, the harness finds stale entries. This shows that it can.
 #[test]
 fn a_validation_that_leaves_out_a_step_is_found_out() {
     for steps in [Steps::Events, Steps::NoQuestion] {

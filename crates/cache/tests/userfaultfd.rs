@@ -123,7 +123,7 @@ const CALLS: &[(&str, Effect, Call)] = &[
 ];
 
 /// Each call itself ends the entry, before anything else happens to the memory. Then, if memory is mapped at the same
-/// address, what is sent from the changed page is what is there now.
+/// address, a send from the changed page carries the new contents.
 /// Proves partly: FI-241, FI-243 (the cache as a library)
 #[test]
 fn each_call_ends_the_entries_whose_pages_it_takes() {
@@ -167,7 +167,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
     }
 }
 
-/// The same property as a program sees it, without inspecting the cache.
+/// A program that maps other memory at the address of a cached buffer sends the new data.
 /// Proves partly: FI-243 (the cache as a library)
 #[test]
 fn new_data_is_sent_after_memory_was_mapped_anew() {
@@ -376,7 +376,7 @@ fn a_reader_that_ends_lets_everyone_go_on() {
     stamp(&second, 9);
     assert_eq!(send(&cache, second), 9);
     assert_eq!(unwatched(&cache, second), Refusal::Stopped);
-    // In a scope of its own: the reader can also be driven by hand.
+    // A reader can also be driven by hand.
     let (monitor, again) = Userfaultfd::open().unwrap();
     reader = again;
     let soon = rustix::event::Timespec {

@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn own(workers: usize, steps: u64) -> anyhow::Result<()> {
-    // Raise the limit: the messages of this example have up to 400 kB of old values.
+    // Raise the limit: the messages of this example contain up to 400 kB of old values.
     let device = Device::builder().max_message(1 << 20).open()?;
     // A Vec<u64>, because atomics need an address that is a multiple of 8.
     let counter = device

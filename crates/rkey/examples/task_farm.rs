@@ -20,7 +20,7 @@ const NUMBER: u64 = !0xff;
 /// Tags of messages to a worker.
 const TASK: u64 = 3;
 const STOP: u64 = 4;
-/// Numbers of one task.
+/// How many numbers one task covers.
 const STEP: u64 = 10_000;
 
 fn main() -> anyhow::Result<()> {

@@ -24,8 +24,8 @@ use std::time::Duration;
 /// [`receive`](Self::receive)) are small values that the two programs exchange.
 ///
 /// **Order.** Operations of one connection start in posting order, and a write is complete before a later write or
-/// atomic. A read sees earlier writes of the same connection. A message is never received before the operations
-/// posted earlier are done: `send` waits for them.
+/// atomic. A read sees earlier writes of the same connection. A message is never received before the one-sided
+/// operations posted earlier are done: `send` waits for them.
 ///
 /// **Failure.** The first operation that fails breaks the one-sided half of the connection, as on all reliable RDMA
 /// connections: later operations return [`Error::Flushed`]. Messages still work. Connect again to continue.
@@ -214,8 +214,8 @@ impl Connection {
         Ok(Pending::plain(self, number))
     }
 
-    /// Prepares a part of a region for the peer's next [`send_from`](Self::send_from). The result is the length of the
-    /// message in bytes.
+    /// Posts a receive for a message that the peer sends with [`send_from`](Self::send_from), into a part of a region.
+    /// Messages take the receives in posting order. The result is the length of the message in bytes.
     ///
     /// # Errors
     /// Same as [`Connection::write`].
@@ -250,9 +250,9 @@ impl Connection {
         DirectMemory::open(&self.data, key, Access::REMOTE_READ, self.timeout())
     }
 
-    /// Sends a value to the peer's program. Everything posted earlier on this connection is done when the peer
-    /// receives it; when this returns, the message has arrived at the peer (whose program may not have received it
-    /// yet).
+    /// Sends a value to the peer's program. All operations posted earlier on this connection, except receives, are done
+    /// when the peer receives the value. When this returns, the message has arrived at the peer (whose program may not
+    /// have received it yet).
     ///
     /// Structs, enums, sequences, maps and options may nest up to 128 levels deep, including newtypes, so that a peer
     /// cannot exhaust the receiver's stack.
@@ -299,7 +299,7 @@ impl Connection {
         }
     }
 
-    /// Waits until everything posted on this connection is done.
+    /// Waits until all operations posted on this connection, except receives, are done.
     ///
     /// # Errors
     /// The first failure of an operation whose [`Pending`] was dropped; [`Error::Timeout`].

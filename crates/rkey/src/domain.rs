@@ -97,7 +97,7 @@ impl Domain {
 
     /// Registers memory that is only borrowed, for as long as `work` runs.
     ///
-    /// Every region made in the scope is closed before `scope` returns, even when `work` panics or the program forgets
+    /// Every region made in the scope is deregistered before `scope` returns, even when `work` panics or the program forgets
     /// a region (`std::mem::forget`): the scope itself keeps the list, as [`std::thread::scope`] does with its threads.
     ///
     /// ```

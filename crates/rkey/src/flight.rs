@@ -1,7 +1,7 @@
 //! Operations in flight on one queue, numbered as they are posted and finished in the same order.
 //!
 //! A queue pair completes each of its queues in posting order, so one number describes the progress of a
-//! queue. The first failure ends it: everything posted later is flushed.
+//! queue. After the first failure, everything posted later is flushed.
 
 use crate::completion::CompletionQueue;
 use crate::error::{Error, Result};

@@ -63,7 +63,7 @@
 //!   that are opaque to the compiler, so there is no data race in the sense of Rust.
 //! * A region owns its buffer, or the buffer is borrowed until a scope ends, and a scope does not end before its regions are
 //!   deregistered, even after a panic or `std::mem::forget`.
-//! * Deregistering first makes keys refuse, then waits until no access is in progress, then returns. An operation in
+//! * Deregistering first revokes the keys, then waits until no access is in progress, then returns. An operation in
 //!   flight holds the memory for one step at a time and must ask again for the next; after deregistration it is denied.
 //!   Dropping a [`Pending`] or a [`Region`] at any moment is therefore safe.
 //! * All bytes that a peer sends are copied before they are parsed, and every access is checked

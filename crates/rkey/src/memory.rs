@@ -29,7 +29,7 @@ pub struct MemoryRegion {
     parts: Mutex<Parts>,
 }
 
-/// `None` until the first such key: most regions never have one.
+/// `None` until the program makes the first key for a part; most regions never have one.
 type Parts = Option<Box<HashMap<PartName, (Window, RemoteKey)>>>;
 
 /// A part of a region with its own key: offset, length, bits of the rights.
@@ -64,7 +64,7 @@ impl MemoryRegion {
         &self.registered
     }
 
-    /// How many bytes the region has.
+    /// The length of the region in bytes.
     #[expect(
         clippy::len_without_is_empty,
         reason = "an empty region cannot be registered"
@@ -247,8 +247,8 @@ impl MemoryRegion {
         resolve("region", self.len(), range)
     }
 
-    /// Whether a window or queue pair of `domain` can refer to this region, which must be of the same device. Handles
-    /// do not show that: they are small numbers, and two devices can have equal ones.
+    /// Checks that the region belongs to the same device as `domain`, whose windows and queue pairs can then refer to it.
+    /// Handles do not show that: they are small numbers, and two devices can have equal ones.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
         if self
             .registered
@@ -264,7 +264,7 @@ impl MemoryRegion {
         ))
     }
 
-    /// Whether the region may give these rights to peers.
+    /// Checks that keys of the region can grant these rights.
     pub(crate) fn check_grant(&self, access: Access) -> Result<()> {
         let missing = access.difference(self.access & Access::REMOTE);
         if access.is_empty() {

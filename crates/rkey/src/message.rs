@@ -145,7 +145,7 @@ impl Mailbox {
                     after: timeout,
                 });
             }
-            // Another thread may take the completion that we sleep for, so callers check again regularly.
+            // Another thread may take the completion that we sleep for, so this loop checks again regularly.
             self.incoming.wait(left.min(Duration::from_millis(20)))?;
         }
     }
@@ -204,7 +204,7 @@ fn frame(shape: &Shape, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD + title.len() + value.len());
     bytes.push(VALUE);
     bytes.extend(shape.hash().to_le_bytes());
-    // A description has at most `shape::TITLE` bytes.
+    // A description is at most `shape::TITLE` bytes long.
     bytes.push(u8::try_from(title.len()).unwrap_or(0));
     bytes.extend(title);
     bytes.extend(value);

@@ -7,7 +7,7 @@ use rkey_engine::Completion;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// An operation in flight. It borrows the connection and the local region, so that neither can be closed while a
+/// An operation in flight. It borrows the connection and the local region, so that neither can be dropped while a
 /// caller waits for the result.
 ///
 /// Dropping it does not stop the operation; it only discards its result. That is safe at any moment: the device holds
@@ -56,7 +56,7 @@ impl<'a> Pending<'a, u64> {
 
 impl<'a> Pending<'a, usize> {
     pub(crate) fn receive(connection: &'a Connection, number: u64) -> Self {
-        // A message from one buffer has at most 2^31 bytes.
+        // The length of a message is a `u32`, so it fits.
         Self::new(connection, number, Kind::Receive, |_, completion| {
             Ok(completion.bytes as usize)
         })

@@ -429,7 +429,7 @@ impl QueuePair {
         self.post_work(id, Work::Invalidate { key }, &[], SendFlags::SIGNALED)
     }
 
-    /// Prepares these parts for the peer's next message.
+    /// Posts a receive into these parts. The peer's messages take the receives in posting order.
     ///
     /// # Errors
     /// The receive queue is full, or the queue pair takes no receives in its state.

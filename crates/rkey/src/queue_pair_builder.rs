@@ -64,7 +64,7 @@ impl QueuePairBuilder {
     }
 
     /// A refused request fails alone and leaves both queue pairs working. The queue pair at the other end must also be
-    /// built with it.
+    /// built with this option.
     #[must_use]
     pub fn survive_refusals(mut self) -> Self {
         self.options.survive_remote_error = true;

@@ -39,7 +39,7 @@ impl ResultPlaces {
         self.places.lock()
     }
 
-    /// Takes a slot. If all slots are taken, waits for operations whose result is no longer needed.
+    /// Takes a slot. If all slots are taken, waits for an operation whose result is no longer needed.
     pub(crate) fn take(&self, flight: &Flight, timeout: Duration) -> Result<u32> {
         let mut places = self.lock();
         if let Some(place) = places.free.pop() {
@@ -65,7 +65,7 @@ impl ResultPlaces {
         self.memory.part(at..at + 8)
     }
 
-    /// The value that arrived.
+    /// The value that arrived in a slot.
     pub(crate) fn value(&self, place: u32) -> Result<u64> {
         self.memory.load_u64(u64::from(place) * 8)
     }

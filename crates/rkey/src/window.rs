@@ -91,7 +91,7 @@ impl Window {
         bound.map_err(|error| Error::Rights(error.to_string()))
     }
 
-    /// Whether a queue pair of `domain` can refer to this window.
+    /// Checks that the window belongs to the same device as `domain`, whose queue pairs can then refer to it.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
         if self.domain.device().raw().is(domain.device().raw()) {
             return Ok(());

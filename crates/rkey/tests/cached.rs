@@ -10,7 +10,7 @@ use rkey::{Access, Error};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::process::Command;
 
-/// Bytes of a buffer at a place of the owner's memory.
+/// Writes a cached region to an offset of the owner's memory.
 fn write(pair: &Pair, local: &rkey::CachedRegion<'_>, key: &rkey::RemoteKey, place: u64) {
     let pending = pair.outer.write(local, local.range(), key, place).unwrap();
     pending.wait().unwrap();
@@ -139,7 +139,7 @@ fn an_inspection_shows_the_cache() {
     assert_eq!(device.inspect().unwrap().caches, []);
 }
 
-/// What the cache does with the variables of `fi_mr(3)`, in a process that has them.
+/// Runs the next test in a process with these variables of `fi_mr(3)`. Returns what it prints.
 fn with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "a_program_with_variables", "--nocapture"]);

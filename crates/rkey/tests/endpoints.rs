@@ -195,7 +195,7 @@ fn long_operations_can_be_dropped_on_the_way() {
                 .unwrap(),
         );
         if round % 2 == 0 {
-            // It may begin to read the payload.
+            // The receiver may begin to read the payload.
             let _ = receive.is_done();
         }
         drop(receive);
@@ -374,7 +374,7 @@ fn nobody_at_an_address_is_an_error() {
         error.to_string().contains("does not belong to this host"),
         "{error}"
     );
-    // It does not wait longer than its limit.
+    // A send does not wait longer than the device's timeout.
     let hasty = Device::builder()
         .timeout(Duration::from_millis(20))
         .open()

@@ -108,7 +108,7 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     assert!(matches!(error, Error::NotMappable(_)), "{error}");
     assert!(error.to_string().contains("for reading"), "{error}");
 
-    // Requests reach it as before, and the owner continues to write.
+    // The peer can still write by requests, and the owner can still write.
     let write = pair.outer.write_bytes(b"by request", &key, 0).unwrap();
     write.wait().unwrap();
     region.write(10, b"!").unwrap();

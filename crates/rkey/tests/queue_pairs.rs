@@ -148,7 +148,7 @@ fn windows_of_type_two_belong_to_a_queue_pair_and_are_invalidated_by_either_side
     assert!(one.next().status.is_success());
     assert_eq!(region.read_vec(1024..1042).unwrap(), b"through the window");
 
-    // The peer returns it with its last message.
+    // The peer's last message invalidates the window.
     let sink = two.domain.register(vec![0u8; 16], Access::empty()).unwrap();
     two.pair.post_receive(2, &[sink.part(..).unwrap()]).unwrap();
     let bye = one
@@ -164,7 +164,7 @@ fn windows_of_type_two_belong_to_a_queue_pair_and_are_invalidated_by_either_side
     assert!(received.flags.contains(rkey::CompletionFlags::INVALIDATED));
     assert_eq!(received.imm, name.0);
 
-    // It is rebound under another key, then invalidated by its owner.
+    // The window is rebound under another key, then invalidated by its owner.
     let key = two
         .pair
         .post_bind(3, (&window, 8), &region, 0..10, ALL)

@@ -1,4 +1,4 @@
-//! Hits. They take no lock, and write only to the entry that they use.
+//! Hits. They take no lock, and write only to the entry that they use and to its hint.
 
 // UNSAFETY: reads the value of an entry that this module has pinned, and passes the pin to a guard.
 #![allow(unsafe_code)]

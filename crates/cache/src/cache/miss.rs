@@ -2,7 +2,7 @@
 //!
 //! First the monitor watches the memory, then the entry becomes pending, then the monitor confirms that all of the
 //! memory is watched, and only then is the memory registered. So a change after the registration ends the entry, even
-//! one that is not valid yet.
+//! if the entry is not valid yet.
 
 // UNSAFETY: stores the value of an entry that this module has claimed, and passes the pin to a guard.
 #![allow(unsafe_code)]

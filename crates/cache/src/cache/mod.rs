@@ -193,7 +193,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Why every lookup makes its own registration, if so.
+    /// Why every lookup makes its own registration; `None` if lookups can use entries.
     #[must_use]
     pub fn off(&self) -> Option<Off> {
         if self.fork.is_child() {

@@ -62,10 +62,10 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
-    /// Not a power of two.
+    /// The size is not a power of two.
     #[error("entries cannot be rounded to multiples of {0}: choose a power of two")]
     Rounding(u64),
-    /// The registrar pins pages.
+    /// The registrar pins pages, and the size is larger than a page.
     #[error(
         "entries of a registrar that pins cannot be rounded to multiples of {0} bytes: choose pages ({1} bytes)"
     )]

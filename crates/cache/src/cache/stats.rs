@@ -16,7 +16,7 @@ pub struct Stats {
     pub misses: u64,
     /// Lookups that registered memory for themselves only, whatever the reason.
     pub uncached: u64,
-    /// Attempts that failed because memory was changing, at a hit or after a registration.
+    /// Attempts that failed because memory was changing, at a hit or during a registration.
     pub busy: u64,
     /// Entries that were evicted: because a limit was reached, because the registrar was exhausted, or by
     /// [`Cache::flush`](super::Cache::flush).
@@ -27,7 +27,7 @@ pub struct Stats {
     pub replaced: u64,
     /// Current entries, including those in use and those that ended while in use.
     pub entries: u64,
-    /// The bytes of these entries.
+    /// The bytes of the current entries.
     pub bytes: u64,
 }
 

@@ -8,7 +8,7 @@ use rkey_base::range::VaRange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Notices changes. Several threads may call all methods at once; the caches hold no lock during the calls.
+/// Notices changes. Several threads may call the methods at the same time; the caches hold no lock during the calls.
 pub trait Source: Send + Sync {
     /// Starts to watch memory: from now on, the source announces its changes. `false` refuses, and the memory is then
     /// not cached.
@@ -83,8 +83,8 @@ impl<S: Source> Imported<S> {
         &self.source
     }
 
-    /// Announces that memory has changed or is about to. Before it returns, all entries of all caches that have a byte
-    /// in the pages of the range have ended. Takes no lock and allocates nothing. Returns how many entries ended.
+    /// Announces that memory has changed or is about to. Ends every entry, of any cache, that has a byte in the pages of
+    /// the range. Takes no lock and allocates nothing. Returns how many entries ended.
     pub fn notify(&self, range: VaRange) -> usize {
         self.subscribers.tell(pages(&range), Cause::Told)
     }
@@ -142,8 +142,8 @@ impl<S: Source> Monitor for Imported<S> {
         self.source.unsubscribe(range);
     }
 
-    /// No change may have begun before the entry became pending: it would not end the entry, and the registration could be
-    /// made while the change is still to come.
+    /// A change in progress may have begun before the entry became pending. Then it does not end the entry, and the memory
+    /// could be registered before the change takes effect.
     fn confirm(&self, _: VaRange) -> Verdict {
         if self.changing.load(Ordering::SeqCst) == 0 {
             Verdict::Fresh

@@ -12,13 +12,13 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// The number of caches that one monitor serves.
+/// The maximum number of caches that one monitor serves.
 const MOST: usize = 16;
 
 /// Up to 16 tables of entries.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
-    /// Each is null or from `Arc::into_raw`, and owns one count.
+    /// Each is null, or from `Arc::into_raw` and owns one reference count.
     entries: [AtomicPtr<Entries>; MOST],
     /// How many threads are in `tell`.
     telling: AtomicUsize,

@@ -16,7 +16,7 @@ impl Monitor for Unneeded {
         "none"
     }
 
-    /// Enough only for registrars that follow addresses.
+    /// Not enough for a registrar that pins.
     fn sees(&self) -> Sees {
         Sees::Some
     }

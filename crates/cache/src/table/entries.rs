@@ -12,7 +12,7 @@ use crate::why::Cause;
 use rkey_base::range::VaRange;
 use std::sync::OnceLock;
 
-/// Slots that are allocated together.
+/// How many slots are allocated together.
 pub(crate) const CHUNK: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// The number that means "no slot".
@@ -86,7 +86,7 @@ impl Slot {
     }
 }
 
-/// Slots, and a range that contains those of all their entries.
+/// Slots, and a range that contains the ranges of all their entries.
 #[derive(Debug)]
 struct Chunk {
     lowest: AtomicU64,
@@ -239,7 +239,7 @@ impl Entries {
         false
     }
 
-    /// Unpins an entry. `true` if there is something to reap.
+    /// Unpins an entry. `true` if that orphaned it, so that it can be reaped.
     #[inline]
     pub(crate) fn unpin(&self, number: u32) -> bool {
         let orphaned = self.slot(number).word.unpin();
@@ -249,7 +249,7 @@ impl Entries {
         orphaned
     }
 
-    /// Ends the entry in a slot. `true` if it had not ended before.
+    /// Ends the entry in a slot. `true` if it was valid or pending.
     pub(crate) fn clear(&self, number: u32) -> bool {
         let cleared = self.slot(number).word.clear();
         if cleared.orphaned {
@@ -298,7 +298,7 @@ impl Entries {
         count
     }
 
-    /// Ends every entry.
+    /// Ends every entry. Returns how many ended.
     pub fn invalidate_all(&self, cause: Cause) -> usize {
         let everything = VaRange::new(0, u64::MAX).expect("the whole address space is a range");
         self.invalidate(everything, cause)

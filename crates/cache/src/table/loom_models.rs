@@ -140,8 +140,8 @@ fn change(shared: &Shared, it: impl Fn(&mut Kernel)) {
     shared.1.notify_all();
 }
 
-/// A hit asks the kernel, then waits until the reader is between two reads, then checks the entry. `question_first` is
-/// the right order.
+/// A hit asks the kernel, then waits until the reader is between two reads, then checks the entry. Without
+/// `question_first`, it does the first two in the wrong order.
 fn hit_against_munmap(question_first: bool) {
     loom::model(move || {
         let entries = with_entry();
@@ -179,7 +179,7 @@ fn hit_against_munmap(question_first: bool) {
         if unmapped && pin(&entries, &page(1)) {
             let mut settle = || {
                 if epoch.load(Ordering::SeqCst) % 2 == 1 {
-                    // It becomes even when the reader has applied the only event.
+                    // The epoch becomes even when the reader has applied the only event.
                     reader.take().unwrap().join().unwrap();
                 }
             };
@@ -203,8 +203,9 @@ fn hit_against_munmap(question_first: bool) {
     });
 }
 
-/// A registration against a change that a hook or the program announces: they count it, end the entries, make it, and
-/// count it no more. `confirmed`: the registration begins only if no change is in progress, as it must.
+/// A registration against a change that a hook or the program announces: the changer increments the count, ends the
+/// entries, makes the change, and decrements the count. With `confirmed`, the registration begins only if no change is in
+/// progress, which is correct.
 fn registration_against_change(confirmed: bool) {
     loom::model(move || {
         let entries = Arc::new(Entries::new(2));
@@ -225,7 +226,7 @@ fn registration_against_change(confirmed: bool) {
                 changing.fetch_sub(1, Ordering::SeqCst);
             })
         };
-        // Loom's loads are not sequentially consistent, as the monitors' are; its additions see the newest value.
+        // The monitors' loads are sequentially consistent, but loom's are not. Loom's additions see the newest value.
         let quiet = || changing.fetch_add(0, Ordering::SeqCst) == 0;
         entries.arm(0);
         let mut pinned = None;

@@ -87,7 +87,7 @@ impl Fake {
         }
     }
 
-    /// One that refuses more than `most` registrations at a time.
+    /// A registrar that refuses more than `most` registrations at a time.
     pub(crate) fn limited(world: &Arc<World>, most: usize) -> Self {
         let mut fake = Self::new(world, Follows::Addresses);
         fake.most = most;

@@ -30,7 +30,7 @@ pub(crate) struct Fixed {
 }
 
 impl Ring {
-    /// `None`, if this machine does not allow it; it says why.
+    /// `None` if this machine does not allow it; the reason is printed.
     pub(crate) fn new() -> Option<Self> {
         let ring = IoUring::new(8).and_then(|ring| {
             ring.submitter().register_buffers_sparse(BUFFERS)?;

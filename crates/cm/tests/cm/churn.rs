@@ -1,4 +1,4 @@
-//! Many connections: nothing grows that is not in use, and floods are bounded.
+//! Many connections: only what is in use takes memory, and floods are bounded.
 
 use crate::world::{A, B, Policy, SECOND, World, address, config};
 use rkey_cm::address::{Gid, Guid};

@@ -346,7 +346,7 @@ fn a_dreq_that_overtakes_the_rep_ends_both_sides() {
     }
 }
 
-/// The same, with a REP that never comes: the repeated REQ is refused.
+/// The REP never comes: the repeated REQ is refused.
 #[test]
 fn a_request_whose_answer_was_lost_is_refused_when_the_passive_side_has_closed() {
     let mut world = World::new();
@@ -385,7 +385,7 @@ fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
     let new = world.hosts[A].manager.connect(world.now, &request).unwrap();
     world.run(0);
     assert_eq!(world.state(A, new), Some(State::Established));
-    // It gets an answer when its program, or a transfer, finds out.
+    // The old connection stays until B's program ends it. A answers the DREQ.
     assert_eq!(world.state(B, old), Some(State::Established));
     world.hosts[B].manager.disconnect(world.now, old).unwrap();
     world.run(0);

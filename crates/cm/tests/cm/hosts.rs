@@ -7,7 +7,7 @@ use rkey_cm::ids::IdSpace;
 use rkey_cm::manager::{Error, Event};
 use rkey_cm::wire::{Addressee, Mad, Message, RejectReason};
 
-/// The host knows that the peer's process is gone: the connection ends as if the peer had said so.
+/// The host knows that the peer's process is gone: the connection ends as if the peer had sent a DREQ.
 #[test]
 fn a_peer_that_is_gone_ends_the_connection() {
     let mut world = World::new();
@@ -20,7 +20,7 @@ fn a_peer_that_is_gone_ends_the_connection() {
     assert!(matches!(told, Some(Event::Disconnected { .. })), "{told:?}");
     assert_eq!(manager.state(b), Some(State::DreqReceived));
     assert!(manager.disconnect(now, b).is_ok());
-    // The program that ends the connection itself waits for no answer.
+    // The program that has sent a DREQ does not wait for the answer of a peer that is gone.
     assert!(world.hosts[A].manager.disconnect(now, a).is_ok());
     assert!(world.hosts[A].manager.peer_is_gone(now, a).is_ok());
     assert_eq!(world.state(A, a), Some(State::TimeWait));

@@ -30,9 +30,9 @@ pub(crate) fn config(side: usize) -> Config {
 pub(crate) enum Policy {
     Accept,
     Reject,
-    /// Takes it and does not decide.
+    /// Takes the request and does not decide.
     Keep,
-    /// Does not even take it.
+    /// Does not even take the request.
     Ignore,
 }
 
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// The same, with another order of everything that is random.
+    /// Sets the seed of everything that is random.
     pub(crate) fn seed(&mut self, seed: u64) {
         self.random = seed | 1;
     }
@@ -206,7 +206,7 @@ impl World {
         self.hosts[side].manager.state(id)
     }
 
-    /// Lets everything happen that happens in this many nanoseconds.
+    /// Runs both hosts and the network for this many nanoseconds.
     pub(crate) fn run(&mut self, time: u64) {
         let end = self.now + time;
         loop {

@@ -46,9 +46,9 @@
 //!
 //! # Progress
 //!
-//! The endpoint makes progress while the program calls it: in `wait`, `try_wait` and `is_done`, and when it sends.
-//! While a program computes without calling it, nothing is received, and peers' long messages wait. Connections are
-//! accepted at any time.
+//! The endpoint makes progress while the program calls it: in `wait`, `try_wait` and `is_done`, and in a send that waits
+//! for a connection or for room. While a program computes without calling it, nothing is received, and peers' long
+//! messages wait. Connections are accepted at any time.
 //!
 //! Threads may share an endpoint (clones are the same endpoint). When several wait, one of them makes progress for all.
 

@@ -27,7 +27,7 @@ pub(crate) trait Accessors: AsRef<Registered> + Send + Sync + 'static {}
 
 impl<M: AsRef<Registered> + Send + Sync + 'static> Accessors for M {}
 
-/// Registers bytes for a cache, and closes what is left in the end.
+/// Registers bytes for a cache, and lists all registrations so that [`BorrowedCache::close`] can deregister them.
 pub(crate) struct Lender<M: Accessors> {
     domain: Domain,
     wish: RegistrationRequest,
@@ -138,7 +138,7 @@ impl<M: Accessors> BorrowedCache<M> {
         self.cache.stats()
     }
 
-    /// Closes all registrations. When this returns, the device does not touch the bytes again; if that is not possible, it
+    /// Deregisters everything. When this returns, the device does not touch the bytes again; if that is not possible, this
     /// ends the process.
     pub(super) fn close(&mut self) {
         let lender = self.cache.registrar();

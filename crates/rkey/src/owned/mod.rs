@@ -17,7 +17,7 @@
 //! one for the next step. After the region is deregistered, that request is denied.
 //!
 //! Cached registrations (`lender`) stay when the program has dropped them. Their bytes are borrowed until the end of the
-//! scope that owns the cache, which closes them before.
+//! scope that owns the cache, and the scope deregisters them before it ends.
 //!
 //! The buffers of an endpoint's messages (`lent`) are not registered, except while a peer reads one. Their operation owns
 //! them under the same conditions, until the state machine of the endpoint reports that the operation has ended.

@@ -13,7 +13,7 @@
 //! that of `()`, as in JSON.
 //!
 //! The hash protects against mistakes, not forgery: a hostile peer can send any value of the expected type anyway.
-//! This module bounds what it can do to the decoder: the nesting depth and the number of elements of a message.
+//! This module limits what a hostile peer can do to the decoder: the nesting depth and the number of elements of a message.
 
 mod reader;
 mod writer;

@@ -42,7 +42,7 @@ impl Pair {
         }
     }
 
-    /// Another connection of the same two.
+    /// Another connection of the owner and the visitor.
     pub(crate) fn again(&self) -> (Connection, Connection) {
         connect(&self.owner, &self.visitor)
     }

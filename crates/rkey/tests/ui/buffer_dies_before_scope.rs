@@ -1,4 +1,4 @@
-//! Memory that ends inside the scope is too short-lived to be registered in it.
+//! Memory that is freed before the scope ends cannot be registered in it.
 
 use rkey::{Access, Device};
 

@@ -1,4 +1,4 @@
-//! Nor can the connection be dropped.
+//! A connection cannot be dropped while a pending operation borrows it.
 
 use rkey::{Access, Device, RemoteKey};
 

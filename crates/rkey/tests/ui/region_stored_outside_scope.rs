@@ -1,4 +1,4 @@
-//! Nor can it be put into something that lives longer than the scope.
+//! A region over borrowed memory cannot be stored in a value that outlives its scope.
 
 use rkey::{Access, Device};
 

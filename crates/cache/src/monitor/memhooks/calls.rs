@@ -426,7 +426,8 @@ pub(super) fn exercise(path: Path) {
 mod tests {
     use super::*;
 
-    /// A program may bring a `free` of its own without a `malloc_usable_size`. The C library's must not get such memory.
+    /// A program may define its own `free` but no `malloc_usable_size`. The C library's `malloc_usable_size` must not get
+    /// that allocator's memory.
     #[test]
     fn the_size_of_freed_memory_must_come_from_its_allocator() {
         let size = find(c"malloc_usable_size").unwrap();

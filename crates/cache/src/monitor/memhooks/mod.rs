@@ -32,15 +32,15 @@ static STATE: State = State {
     calls: AtomicU64::new(0),
 };
 
-/// How many objects had been loaded when slots were last set; `None` if some were not filled in yet. Locked while they
-/// are set.
+/// How many objects had been loaded when the slots were last set; `None` if they never were, or if the linker had not
+/// filled in all of them. Locked while slots are set.
 static LOADED: Mutex<Option<u64>> = Mutex::new(None);
 
 struct State {
     subscribers: Subscribers,
     /// How many hooked calls are in progress.
     changing: AtomicUsize,
-    /// How many were made.
+    /// How many hooked calls have announced a change.
     calls: AtomicU64,
 }
 
@@ -73,12 +73,12 @@ pub enum NotHooked {
     /// The C library lacks a function.
     #[error("the C library has no `{0}`")]
     Missing(&'static str),
-    /// The program has a `free` of one allocator and a `malloc_usable_size` of another one.
+    /// The program has the `free` of one allocator and the `malloc_usable_size` of another.
     #[error(
         "`free` and `malloc_usable_size` are of different allocators, so the size of freed memory is not known"
     )]
     Sizes,
-    /// No slot could be set: the program is linked statically, or the tables of its objects have another form.
+    /// No slot could be set: the program is linked statically, or the tables of its objects have an unexpected format.
     #[error("no loaded object calls `munmap` through a slot")]
     NoSlots,
 }
@@ -97,7 +97,7 @@ pub enum Path {
     Madvise,
     /// `free` of memory that has a separate mapping.
     Free,
-    /// `realloc` of such memory.
+    /// `realloc` of memory that has a separate mapping.
     Realloc,
     /// A pointer that `dlsym` returns.
     Dlsym,
@@ -142,14 +142,14 @@ impl Memhooks {
         Ok(Self(()))
     }
 
-    /// How many hooked calls were made that could change watched memory.
+    /// How many intercepted calls could change watched memory.
     #[must_use]
     pub fn calls(&self) -> u64 {
         STATE.calls.load(Ordering::Relaxed)
     }
 
-    /// Changes some memory in each way. Returns for each whether a hook saw it. A call that another thread makes meanwhile
-    /// counts as seen too.
+    /// Changes some memory in each way, and returns for each way whether a hook saw a call meanwhile. That can be a call of
+    /// another thread.
     #[must_use]
     pub fn sees_paths(&self) -> [(Path, bool); 8] {
         Path::ALL.map(|path| {
@@ -188,8 +188,8 @@ impl Monitor for Memhooks {
         Ok(())
     }
 
-    /// No change may have begun before the entry became pending: it would not end the entry, and the registration could be
-    /// made while the change is still to come.
+    /// A change in progress may have begun before the entry became pending. Then it does not end the entry, and the memory
+    /// could be registered before the change takes effect.
     fn confirm(&self, _: VaRange) -> Verdict {
         if STATE.changing.load(Ordering::SeqCst) == 0 {
             Verdict::Fresh
@@ -216,7 +216,7 @@ mod tests {
     use crate::{Cache, Follows, Kind, Options, Registrar, Request, Rights};
     use std::convert::Infallible;
 
-    /// Pins a page, and then lets the change end that was in progress.
+    /// Pins a page, and then completes the change that is in progress.
     struct Slow {
         /// The page that is mapped.
         page: AtomicU64,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     /// A hooked call that begins before the entry is pending, and takes effect after the page was pinned, does not find the
-    /// entry. So no entry may come of that registration.
+    /// entry. So the registration must not become an entry.
     #[test]
     fn a_call_that_spans_the_registration_leaves_no_entry() {
         // Not in the C library's heap: other threads' calls do not end the entry.

@@ -58,7 +58,7 @@ fn pointer<T>(address: u64) -> *mut T {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// How many objects have been loaded.
+/// How many objects have ever been loaded.
 pub(super) fn loaded() -> u64 {
     let mut count = 0_u64;
     // SAFETY: the callback matches the type, and the pointer lives until the call returns.
@@ -76,7 +76,7 @@ unsafe extern "C" fn count_loads(
     1
 }
 
-/// The slots for functions that have hooks.
+/// Counts of the slots for functions that have hooks.
 #[derive(Debug, Default)]
 pub(super) struct Count {
     /// How many point to hooks.
@@ -193,7 +193,7 @@ unsafe fn describe(info: &libc::dl_phdr_info) -> Option<Object> {
         }
     }
     let mut entry = pointer::<Dynamic>(dynamic?);
-    // glibc stores addresses, musl and the kernel's vDSO offsets.
+    // glibc stores addresses; musl and the kernel's vDSO store offsets.
     let address = |value: u64| if value < base { base + value } else { value };
     let (mut plt, mut rela) = ((0, 0), (0, 0));
     loop {
@@ -309,8 +309,8 @@ impl Function {
     /// What a slot with this value points to.
     fn find(&self, object: &Object, value: usize) -> Found {
         let inside = (object.base..object.end).contains(&(value as u64));
-        // Until the linker has processed a slot, it has an offset in its object, or 0. The linker processes the program, which
-        // may be at address 0, before any of its code runs.
+        // Until the linker has processed a slot, the slot holds an offset in its object, or 0. The linker processes the program,
+        // which may be at address 0, before any of its code runs.
         let offset = object.base != 0 && (value as u64) < object.end - object.base;
         if value == self.hook {
             Found::Hook
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// Only slots that are filled in at the first call point to their own object before. A pointer in data, or an object's
+    /// Only a slot that is filled in at the first call points to its own object until then. A pointer in data, or an object's
     /// own function, stays as it is.
     #[test]
     fn a_pointer_to_the_own_object_is_not_replaced() {

@@ -45,8 +45,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// fails with `EFAULT`.
 const WHOLE: u64 = 1 << 30;
 
-/// A hit asks the kernel about all pages of a range of at most this many pages, and about the first page of each
-/// mapping in a larger one: a mapping is watched as a whole.
+/// A hit asks the kernel about all pages of a range of at most this many pages, and about one page of each mapping in a
+/// larger range: the kernel watches a mapping as a whole or not at all.
 const ASKED: u64 = 16;
 
 /// How many times to ask the kernel while memory is changing.
@@ -322,7 +322,7 @@ impl Monitor for Userfaultfd {
 
 impl Drop for Userfaultfd {
     fn drop(&mut self) {
-        // A forked child shares the counter, and only the parent has a reader.
+        // A forked child shares the counter of `stop`, and only the parent has a reader.
         if self.shared.fork.is_child() {
             return;
         }

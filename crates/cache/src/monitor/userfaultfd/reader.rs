@@ -42,8 +42,8 @@ impl Reader {
         Self { shared }
     }
 
-    /// Reads events until the monitor is dropped. Blocks the signals of the calling thread, except those that its own
-    /// faults raise, meanwhile.
+    /// Reads events until the monitor is dropped. Meanwhile the signals of the calling thread are blocked, except those that
+    /// its own faults raise.
     ///
     /// ```
     /// # use rkey_cache::Userfaultfd;
@@ -135,8 +135,8 @@ impl Shared {
         }
     }
 
-    /// Ends all entries, stops watching all memory, and lets the waiting threads continue. A thread that is about to
-    /// watch memory sees `stopped` afterwards, and undoes that.
+    /// Ends all entries, stops watching all memory, and lets the waiting threads continue. A thread that watches memory
+    /// meanwhile sees `stopped` afterwards, and stops watching, too.
     fn stop_watching(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.subscribers.tell_all(Cause::Unknown);
@@ -194,7 +194,7 @@ impl Shared {
         let page = page_size() as u64;
         let first = mapping.slice(0, page.min(mapping.len()));
         let watched = match first.map(|first| ask(&first)) {
-            // Huge pages: a range must have whole ones.
+            // Huge pages: the range must consist of whole ones.
             Some(Err(Errno::INVAL)) => ask(mapping),
             Some(answer) => answer,
             None => return false,
@@ -202,14 +202,14 @@ impl Shared {
         watched.is_ok()
     }
 
-    /// Whether this descriptor watches a mapping that a descriptor watches. Asks by registering it again, which fails if it
-    /// is another one's.
+    /// Whether this descriptor is the one that watches a watched mapping. Asks by registering the mapping again, which fails
+    /// if another descriptor watches it.
     fn is_own(&self, mapping: &VaRange) -> bool {
         sys::register(&self.fd, mapping).is_ok()
     }
 
-    /// Stops watching memory. Reads waiting events meanwhile, because the kernel refuses while one waits. `false`: another
-    /// descriptor watches it.
+    /// Stops watching memory. Reads waiting events meanwhile, because the kernel refuses while one waits. Returns `false` if
+    /// that failed, for example because another descriptor watches the memory.
     fn unwatch_while_reading(&self, range: &VaRange) -> bool {
         let result = loop {
             match sys::unregister(&self.fd, range) {
@@ -245,7 +245,7 @@ mod tests {
     use rkey_base::process::page_size;
     use rkey_base::range::VaRange;
 
-    /// Maps one page. Pages without access on both sides keep it apart from other mappings: neighbours become one.
+    /// Maps one page. Pages without access on both sides keep it apart from other mappings, with which the kernel would merge it.
     fn map() -> VaRange {
         let len = page_size();
         // SAFETY: new memory at an address of the kernel's choice, and a page inside it.

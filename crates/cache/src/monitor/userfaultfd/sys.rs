@@ -29,7 +29,7 @@ const FEATURES: u32 = raw::UFFD_FEATURE_EVENT_UNMAP
     | raw::UFFD_FEATURE_WP_ASYNC
     | raw::UFFD_FEATURE_WP_UNPOPULATED;
 
-/// One event takes this many bytes (`struct uffd_msg`).
+/// The size of an event in bytes (`struct uffd_msg`).
 pub(super) const EVENT: usize = size_of::<raw::uffd_msg>();
 
 /// A way to get a descriptor.
@@ -130,7 +130,7 @@ pub(super) fn register(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(fd, Updater::<REGISTER, _>::new(&mut argument)) }
 }
 
-/// Ends watching.
+/// Stops watching the range.
 pub(super) fn unregister(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     let mut argument = raw_range(range);
     // SAFETY: the opcode belongs to this structure, which the kernel only reads.
