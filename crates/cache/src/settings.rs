@@ -10,11 +10,8 @@ use crate::monitor::userfaultfd::{Reader, Userfaultfd};
 use std::fmt;
 use std::sync::Arc;
 
-/// The number of entries.
 const MAX_COUNT: &str = "FI_MR_CACHE_MAX_COUNT";
-/// The number of bytes.
 const MAX_SIZE: &str = "FI_MR_CACHE_MAX_SIZE";
-/// The monitor.
 const MONITOR: &str = "FI_MR_CACHE_MONITOR";
 
 /// The variables, and what each sets.

@@ -169,8 +169,8 @@ fn evictions_follow_the_order_of_use() {
     for number in 0..COUNT {
         get(&cache, buffer(number));
     }
-    // Use the entries in another order, with a miss between two uses. The first miss evicts entry 0, and each later one
-    // evicts the one before.
+    // Use the entries in another order, with a miss between two uses. The first miss evicts entry 0. The entry of each miss
+    // is invalidated before the next miss, which therefore evicts nothing.
     let order: Vec<u64> = (0..COUNT).map(|number| number * 37 % COUNT).collect();
     let stamp = |step: u64| buffer(1000 + step);
     get(&cache, stamp(0));

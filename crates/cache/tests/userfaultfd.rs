@@ -388,7 +388,7 @@ fn a_reader_that_ends_lets_everyone_go_on() {
     assert_eq!(reader.step(None), rkey_cache::Step::End);
 }
 
-/// Threads that unmap watched memory go on when the reader ends, whatever it has read by then.
+/// Threads that unmap watched memory continue when the reader ends, whatever it has read by then.
 #[test]
 fn no_thread_sleeps_after_the_end_of_the_reader() {
     const ROUNDS: u64 = 100;
@@ -408,7 +408,7 @@ fn no_thread_sleeps_after_the_end_of_the_reader() {
                     loop {
                         arena.map(&page);
                         let watched = monitor.watch(page);
-                        // To an address that the reader may have passed already.
+                        // Moves the page to an address that the reader may have passed already.
                         if round % 2 == 0 {
                             remap(&page, &away, libc::MREMAP_FIXED).unwrap();
                             arena.unmap(&away);
@@ -432,7 +432,7 @@ fn no_thread_sleeps_after_the_end_of_the_reader() {
     }
 }
 
-/// A child that drops its copies of the monitor and the cache leaves the parent's at work.
+/// When a child drops its copies of the monitor and the cache, the parent's continue to work.
 #[test]
 fn a_child_that_drops_the_monitor_does_not_stop_the_parents() {
     let Some((cache, monitor)) = cache() else {
@@ -453,7 +453,7 @@ fn a_child_that_drops_the_monitor_does_not_stop_the_parents() {
     assert_eq!(dropped, 7);
     let (cache, monitor) = parents.unwrap();
     assert_eq!(get(&cache, buffer), Why::Hit);
-    // Waits until the reader has read the event, or has ended.
+    // The unmapping waits until the reader has read the event, or has ended.
     let events = monitor.events();
     arena.unmap(&buffer);
     monitor.settle();
@@ -489,7 +489,7 @@ fn a_forked_child_gets_no_entry_of_its_parent() {
     assert_eq!(get(&cache, buffer), Why::Hit);
 }
 
-/// Entries on the allocator's memory end when their page goes away.
+/// Entries in the allocator's memory end when their pages are unmapped.
 #[test]
 fn free_and_malloc_give_no_stale_entry() {
     let Some((cache, _)) = cache() else {
@@ -523,7 +523,7 @@ fn each_way_to_open_it_works_or_says_why() {
     assert!(matches!(none, Unavailable::Refused(refused) if refused.is_empty()));
 }
 
-/// For a large buffer the kernel is asked only about the first page; events report changes of the others.
+/// For a large buffer the kernel is asked about only one page of each mapping; events report changes of the others.
 #[test]
 fn a_change_in_the_middle_of_a_large_buffer_is_seen() {
     let Some((cache, _)) = cache() else {

@@ -39,7 +39,6 @@ impl IdSpace {
         self.bits == 32 || id >> 16 == self.prefix >> 16
     }
 
-    /// How many ids it has.
     const fn len(self) -> u64 {
         1 << self.bits
     }
@@ -51,7 +50,6 @@ const TRANSACTION: u8 = 0xff;
 /// Makes GUIDs independent of both.
 const GUID: u8 = 0xfe;
 
-/// Issues ids.
 #[derive(Debug)]
 pub(crate) struct Ids {
     space: IdSpace,
@@ -123,7 +121,6 @@ impl Ids {
         Guid(guid)
     }
 
-    /// The next transaction id.
     pub(crate) fn transaction(&mut self) -> u64 {
         self.next_transaction += 1;
         self.random(TRANSACTION, self.next_transaction)

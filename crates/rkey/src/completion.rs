@@ -81,7 +81,6 @@ impl CompletionQueue {
     }
 }
 
-/// A status in words.
 pub(crate) fn in_words(status: Status) -> &'static str {
     match status {
         Status::Success => "success",

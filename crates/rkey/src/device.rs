@@ -18,8 +18,8 @@ pub const DEFAULT_MAX_MESSAGE: usize = 4096;
 /// An open software RDMA device.
 ///
 /// Opening needs no hardware, no privilege and no daemon. The device belongs to this process; it has one thread, which
-/// sleeps while there is nothing to do. `Device` is a handle: clones share the device, and it closes when the last
-/// handle, domain, region and connection made from it is dropped.
+/// sleeps while there is nothing to do. (Endpoints start others, to make connections.) `Device` is a handle: clones share
+/// the device, and it closes when the last handle, domain, region and connection made from it is dropped.
 ///
 /// After `fork` all calls on the child's handles return an error; the parent is not affected.
 #[derive(Clone)]

@@ -446,7 +446,6 @@ fn bind_by_hand() -> Error {
     Error::Rights("binds are posted with post_bind, which checks the rights of the region".into())
 }
 
-/// The destination of an operation.
 #[inline]
 fn target(key: &RemoteKey, offset: u64) -> Target {
     Target {

@@ -139,7 +139,7 @@ fn an_inspection_shows_the_cache() {
     assert_eq!(device.inspect().unwrap().caches, []);
 }
 
-/// Runs the next test in a process with these variables of `fi_mr(3)`. Returns what it prints.
+/// Runs the next test in a process with these variables of `fi_mr(3)`. Returns what it prints about the cache.
 fn with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "a_program_with_variables", "--nocapture"]);
@@ -154,7 +154,7 @@ fn with(variables: &[(&str, &str)]) -> String {
     line.map(|(_, rest)| rest.to_owned()).expect("it prints")
 }
 
-/// Set for the process that the next test starts.
+/// Set in the process that `with` starts.
 const STARTED: &str = "RKEY_TEST_CACHED";
 
 #[test]

@@ -76,8 +76,8 @@ fn messages_match_by_tag_mask_and_sender() {
             message.tag,
         )
     };
-    // The receives accept any sender with exactly this tag; then ignore the low digit; then only this sender; then
-    // anything.
+    // The first receive accepts this tag from any sender. The second and third ignore the tag's low digit; the second
+    // accepts only one sender. The fourth accepts anything.
     assert_eq!(
         next(0x22.into(), None),
         ("third".into(), one.address(), 0x22)

@@ -55,7 +55,6 @@ impl Shelf {
         }
     }
 
-    /// How many slots are in use.
     pub(super) fn count(&self) -> usize {
         self.fresh - self.free.len()
     }

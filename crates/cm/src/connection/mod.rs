@@ -21,7 +21,6 @@ pub struct ConnectionId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub(crate) u64);
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) state: State,
@@ -54,7 +53,6 @@ pub(crate) struct Connection {
     /// How many more times the last message may be repeated.
     pub(crate) left: u8,
     pub(crate) time_wait: Nanos,
-    /// When the timer runs out.
     pub(crate) deadline: Option<Nanos>,
     /// The message that may be repeated.
     pub(crate) kept: Option<Box<[u8; MAD]>>,

@@ -12,8 +12,8 @@ pub struct Limits {
     pub connections: usize,
     /// Undecided requests from one address. Further ones are dropped; the peer repeats them.
     pub undecided_per_peer: usize,
-    /// Refused requests and answered datagram requests that are kept to repeat the answer. Beyond it, a repeated request
-    /// counts as new.
+    /// Refused requests and answered datagram requests that are kept to repeat the answer. Above this limit, a repeated
+    /// request counts as new.
     pub lingering: usize,
     /// If this many messages wait to be sent, an answer that belongs to no connection is dropped.
     pub answers: usize,

@@ -44,7 +44,6 @@ pub enum Kind {
     Datagram,
 }
 
-/// A listener.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) service: ServiceId,
@@ -61,7 +60,6 @@ impl Listener {
     }
 }
 
-/// All listeners.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     all: BTreeMap<ListenerId, Listener>,

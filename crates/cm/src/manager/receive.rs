@@ -297,7 +297,7 @@ pub(super) struct Arrival {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     pub(super) tid: u64,
-    /// The attribute modifier.
+    /// The attribute modifier: ECE options.
     pub(super) options: u32,
 }
 

@@ -29,7 +29,6 @@ impl Given {
 }
 
 impl Manager {
-    /// Applies an input to a connection.
     pub(super) fn step(
         &mut self,
         now: Nanos,

@@ -35,7 +35,6 @@ impl Tables {
         }
     }
 
-    /// Removes all entries of a connection.
     pub(super) fn remove(&mut self, id: ConnectionId, it: &Connection) {
         self.local.remove(&it.local_id);
         let (Some(remote), peer) = (it.remote_id, it.peer) else {
@@ -51,7 +50,6 @@ impl Tables {
         }
     }
 
-    /// How many communication ids are in use.
     pub(super) fn ids_in_use(&self) -> usize {
         self.local.len()
     }
@@ -72,7 +70,6 @@ impl Tables {
         self.resolutions.get(&(peer, request)).copied()
     }
 
-    /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.local.len() + self.remote.len() + self.queue_pairs.len() + self.resolutions.len()
     }

@@ -85,7 +85,7 @@ fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
             "the flood is not answered"
         );
         let sources = if one_source { 1 } else { 16 };
-        // Connections, events and places in the backlog; three table entries each; the listener.
+        // Connections, events and places in the backlog; three table entries each; a count for each source; the listener.
         assert_eq!(manager.remembered(), 16 * 3 + 16 * 3 + sources + 1);
     }
 }

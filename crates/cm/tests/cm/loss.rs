@@ -1,4 +1,4 @@
-//! Bad networks. Both sides always end in the same state, because a message that is repeated arrives some time.
+//! Bad networks. Both sides always end in the same state, because a message that is repeated arrives eventually.
 
 use crate::world::{A, B, Policy, SECOND, Weather, World};
 use proptest::prelude::*;

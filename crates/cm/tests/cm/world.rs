@@ -13,7 +13,6 @@ use std::net::{IpAddr, SocketAddr};
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const PORT: u16 = 7174;
 
-/// One of the two hosts.
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
 
@@ -94,7 +93,7 @@ pub(crate) struct Weather {
     pub(crate) doubled: u32,
     /// Messages take up to this long.
     pub(crate) delay: u64,
-    /// Of the same message of a connection, at most this many in a row are lost.
+    /// How many times in a row the same message of a connection may be lost.
     pub(crate) most_lost: u32,
 }
 

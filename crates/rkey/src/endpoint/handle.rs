@@ -33,7 +33,6 @@ use std::time::Duration;
 const TYPE: u8 = 3;
 /// Messages up to this length are copied when they are sent.
 const COPIED: usize = 256;
-/// The state machine of an endpoint.
 type Rdm = rkey_rdm::endpoint::Endpoint<EndpointHost>;
 
 /// An endpoint of reliable datagrams. Clones are the same endpoint. It closes when the last clone and the last of its
@@ -297,7 +296,6 @@ impl Handle {
         }
     }
 
-    /// The error of an operation that failed.
     pub(super) fn error_of(&self, failure: &Failure, peer: Option<Address>) -> Error {
         let report = self.inner.device().raw().denial(failure.vendor);
         report.map_or_else(

@@ -20,7 +20,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(20);
 /// The pause between two attempts to post.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An endpoint.
 pub(super) struct Inner {
     driver: OnceLock<Driver<EndpointHost>>,
     /// Whether a thread leads.

@@ -10,17 +10,14 @@ use rkey_rdm::error::{Error, Failure};
 /// What an operation has in flight, and its result.
 pub(super) struct Slot(Mutex<State>);
 
-/// The state of an operation.
 enum State {
     /// The endpoint has the operation and its buffer.
     InFlight(Lent),
-    /// It ended.
     Ended(Outcome),
     /// The program has taken the result.
     Taken,
 }
 
-/// How an operation ended.
 pub(super) enum Outcome {
     /// The message was sent; contains its buffer.
     Sent(Vec<u8>),
@@ -28,7 +25,7 @@ pub(super) enum Outcome {
     Received(Message),
     /// The message was too long for the buffer.
     Truncated { len: usize, room: usize },
-    /// It failed.
+    /// The operation failed.
     Failed(Failure),
 }
 
@@ -37,7 +34,6 @@ impl Slot {
         Self(Mutex::new(State::InFlight(buffer)))
     }
 
-    /// Whether the operation ended.
     pub(super) fn is_ended(&self) -> bool {
         !matches!(*self.0.lock(), State::InFlight(_))
     }

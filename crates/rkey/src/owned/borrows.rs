@@ -137,5 +137,4 @@ impl<M: Accessors> Drop for Live<M> {
     }
 }
 
-/// The program's own memory.
 const USER: MemoryKind = MemoryKind::User;

@@ -98,7 +98,6 @@ impl LocalMemory {
         self.domain.register(buffer, options)
     }
 
-    /// The protection domain.
     pub(crate) fn domain(&self) -> DomainId {
         self.domain.id()
     }
@@ -194,7 +193,6 @@ pub(crate) struct Exposed {
 }
 
 impl Exposed {
-    /// The key.
     pub(crate) fn key(&self) -> u32 {
         self.region.key.0
     }

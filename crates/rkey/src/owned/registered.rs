@@ -74,7 +74,6 @@ impl Registered {
         })
     }
 
-    /// The domain that the region belongs to.
     pub(crate) fn domain(&self) -> &Domain {
         &self.domain
     }
