@@ -231,7 +231,7 @@ impl Connection {
     }
 
     /// Maps memory of the peer, to access it without the peer's processor: for reading and writing if the key grants
-    /// remote write, otherwise for reading.
+    /// remote write or atomics (then it must grant remote read and remote write), otherwise for reading.
     ///
     /// The owner must have registered memory from [`Device::allocate`](crate::Device::allocate), and the key must be
     /// that of a whole region. The peer's program need not do anything.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A protection domain. Each region, window and queue pair belongs to one domain, and a queue pair reaches only the
 /// memory of its own domain.
 ///
-/// `Domain` is a handle; the domain itself closes when its last handle, region, window and queue pair is dropped.
+/// `Domain` is a handle; the domain itself ends when its last handle, region, window and queue pair have been dropped.
 #[derive(Clone)]
 pub struct Domain {
     /// One reference count serves both: each region holds this Arc.

@@ -44,7 +44,7 @@ pub(crate) struct Value<T> {
     watched: bool,
 }
 
-/// Why a cache could not be made.
+/// Why a cache could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotMade {

@@ -183,7 +183,7 @@ impl Connection {
         Gid::from(self.local)
     }
 
-    /// How long we wait after a peer's MRA: its service timeout, and the usual time on top.
+    /// How long we wait after a peer's MRA: its service timeout plus one `period`.
     pub(crate) fn service_time(&self, code: u8) -> Nanos {
         nanos(code.min(crate::time::LONGEST_SERVICE)) + self.period
     }

@@ -33,8 +33,8 @@ impl Default for Limits {
 /// The settings of a [`Manager`](super::Manager).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Identifies this device instance. It must differ from that of every other instance, even an earlier one of this program.
-    /// Each service of each peer address sees a different GUID, derived from this one, so no peer can pose as us to another.
+    /// The GUID of this device instance. No other instance may have the same, not even an earlier one of this program. Each
+    /// service of each peer address sees a different GUID, derived from this one, so no peer can pose as us to another.
     pub guid: Guid,
     /// 128 random bits from the operating system. They keep ids from being guessed.
     pub secret: u128,

@@ -228,7 +228,8 @@ impl Manager {
     }
 
     /// Tells the manager that the process of a connection's peer has ended. The effect is that of a message from the peer:
-    /// an established connection ends, and one that is being made is refused. A datagram request is unreachable.
+    /// an established connection ends, and one that is being made is refused. A request for a datagram queue pair of the
+    /// peer ends with [`Event::Unreachable`].
     ///
     /// # Errors
     ///

@@ -166,7 +166,7 @@ impl Manager {
             send,
             Send::Given | Send::Dreq | Send::RejReq(_) | Send::SidrRefusal
         );
-        // The refusal of a repeated REQ is not kept here: `DreqSent` repeats its DREQ, `TimeWait` repeats nothing.
+        // An ending connection does not keep the refusal of a repeated REQ: `DreqSent` repeats its DREQ, `TimeWait` nothing.
         let ends = matches!(it.state, State::DreqSent | State::TimeWait);
         if keeps && (!ends || send == Send::Dreq) {
             it.kept = Some(Box::new(bytes));

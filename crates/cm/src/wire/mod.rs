@@ -71,8 +71,9 @@ pub enum Addressee {
 }
 
 impl Message {
-    /// The manager that it is meant for, if several share an address. A REJ from a side that has had no answer yet names no
-    /// communication id of ours: its addressee is [`Addressee::Communication`] of 0, and it must go where the REQ went.
+    /// The manager that it is meant for, if several share an address. A REJ from a side that has had no answer yet does not
+    /// name the receiver's communication id: its addressee is [`Addressee::Communication`] of 0, and it must go where the
+    /// REQ went.
     #[must_use]
     pub const fn addressee(&self) -> Addressee {
         match self {

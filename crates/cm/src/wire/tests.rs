@@ -84,7 +84,7 @@ fn a_captured_req_is_read_and_written_as_it_was() {
     assert_eq!(req.check(), Ok(()));
     assert_eq!(req.transport(), Some(Transport::Rc));
     assert_eq!(req.path_mtu(), Some(Mtu::B1024));
-    // The flow label is that of the two ports.
+    // The flow label is computed from the two ports.
     let label = (u32::from(header.source_port) * 31 + 7174) & 0xf_ffff;
     assert_eq!(req.path.flow_label, label & 0xf_ffff);
 }

@@ -65,7 +65,7 @@ fn messages_name_their_addressee_and_their_connection() {
     let Message::Req(req) = mad.message else {
         panic!("{mad:?}")
     };
-    // Without a listener, the answer belongs to no connection, and names the one that asks.
+    // Without a listener, the answer belongs to no connection. It names the communication id of the side that asked.
     world.hosts[B]
         .manager
         .receive(0, sent.from, sent.to, &sent.mad);
