@@ -60,7 +60,7 @@ fn lookup(cache: &Cache<Nothing>, range: VaRange) -> bool {
     guard.why().is_hit()
 }
 
-/// The best time of one of `count` rounds.
+/// The time of one round in nanoseconds: the average over `count` rounds, in the best of several runs.
 fn best(count: usize, mut round: impl FnMut(usize)) -> f64 {
     let run = |_| {
         let begin = Instant::now();

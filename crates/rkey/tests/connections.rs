@@ -245,7 +245,7 @@ fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
     pair.outer.send(&Note::Number(1)).unwrap();
     assert_eq!(pair.inner.receive::<Note>().unwrap(), Note::Number(1));
 
-    // The bytes of these decode as the expected type.
+    // Without the check of the type, the bytes of these messages would decode.
     pair.outer.send("a string").unwrap();
     let error = pair.inner.receive::<u32>().unwrap_err().to_string();
     assert!(
@@ -477,7 +477,7 @@ fn waiting_ends_in_time() {
         "the address is already in use"
     );
     drop(listener);
-    // So that no other program listens there while the client tries.
+    // Reserves the address, so that no other program listens there while the client tries.
     let other = rkey_device::Device::open(rkey_device::Config::default()).unwrap();
     let _reserved = other.reserve(address).unwrap();
     assert!(device.connect(address).is_err(), "the listener is gone");

@@ -76,7 +76,7 @@ fn a_killed_endpoint_is_an_error_of_what_it_has_begun_and_others_go_on() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // Of the message that it was sending, only the header may have arrived.
+        // Of the message that the killed process was sending, only the header may have arrived.
         let rest = endpoint.receive_tagged(rkey::endpoint::Tag::ANY, peer, vec![0; LEN]);
         match rest.unwrap().wait_timeout(Duration::from_millis(100)) {
             Ok(message) => assert_eq!(message.from, peer),

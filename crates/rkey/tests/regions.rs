@@ -374,14 +374,14 @@ fn domains_keep_apart() {
             .wait(),
     );
     assert!(matches!(why, Reason::OtherDomain { .. }), "{why:?}");
-    // A connection of that domain may reach it.
+    // A connection of the region's domain may reach it.
     let (_inner, outer) = common::connect(&other, &pair.visitor);
     outer
         .write_bytes(b"x", &region.key(..).unwrap(), 0)
         .unwrap()
         .wait()
         .unwrap();
-    // Nor can our operations use memory of another domain as local memory.
+    // Our own operations cannot use memory of another domain as local memory, either.
     let stranger = pair
         .visitor
         .device()
