@@ -45,8 +45,8 @@ fn load() -> Option<Find> {
     unsafe { std::mem::transmute::<*mut c_void, Option<Find>>(found) }
 }
 
-/// The directories in which this library may be: where the loader found it, and where the file is if that was a link or a
-/// relative path. A relative path means nothing once the program has changed its directory.
+/// The directory where the loader found this library, and the directory of its file, which differs if the loader followed a link.
+/// A relative path of the loader is ignored, because the program may have changed its directory since.
 fn own_folders() -> Vec<PathBuf> {
     let found = own_path().filter(|path| path.is_absolute());
     let mapped = mapped_path(load as *const () as u64);
@@ -73,7 +73,7 @@ fn mapped_path(address: u64) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(&line[start..])))
 }
 
-/// Where the loader found this library; a relative path if the program or a search path named it so.
+/// The path at which the loader found this library. It is relative if the program or a search path gave a relative one.
 fn own_path() -> Option<PathBuf> {
     // SAFETY: all zeros is a valid value: the strings are null.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

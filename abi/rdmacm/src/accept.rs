@@ -19,7 +19,7 @@ use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 
-/// Notes what the program wishes for its queue pair, before that is made ready.
+/// Sets how many reads and atomics the queue pair begins and executes at once, before it is made ready.
 fn prepare(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errno> {
     let own = entry(parts.handler, key)?;
     if own.phase != Phase::Requested {

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 /// An address that a program passes.
 ///
 /// # Errors
-/// `EINVAL`: null, or of another family than IPv4 and IPv6.
+/// `EINVAL`: null, or neither IPv4 nor IPv6.
 ///
 /// # Safety
 /// If it is not null, it points to an address as long as its family says.
@@ -101,7 +101,7 @@ pub fn port(storage: &libc::sockaddr_storage) -> u16 {
     }
 }
 
-/// The length of an address of a family for C.
+/// The length of an address in its C form.
 #[must_use]
 pub fn length(address: SocketAddr) -> usize {
     match address {
@@ -131,7 +131,7 @@ pub fn is_ours(ip: IpAddr) -> bool {
     rkey_device::names::is_of_this_host(ip)
 }
 
-/// The address in the place of a wildcard of the same family as another.
+/// The loopback address of the same family.
 #[must_use]
 pub fn loopback(like: SocketAddr) -> IpAddr {
     match like {

@@ -22,7 +22,7 @@ struct Found {
     destination: libc::sockaddr_storage,
 }
 
-/// Results that programs have and have not freed.
+/// Results that programs have not freed yet.
 static RESULTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// An error of `getaddrinfo(3)`, or of the system.
@@ -68,7 +68,7 @@ unsafe fn wanted(hints: *const Addrinfo) -> Result<Wanted, Errno> {
     })
 }
 
-/// Looks a name up as `getaddrinfo(3)` does. The first result counts.
+/// Looks up a name with `getaddrinfo(3)`; returns the first result and its family.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -157,7 +157,7 @@ unsafe fn find_info(
     Ok(result.cast())
 }
 
-/// `rdma_getaddrinfo`: the number of `getaddrinfo(3)` if the lookup fails, otherwise -1 and `errno`.
+/// `rdma_getaddrinfo`. Returns the error code of `getaddrinfo(3)` if the lookup fails; for other errors -1, with `errno` set.
 ///
 /// # Safety
 /// The strings and hints are null or valid; `result` is null or room for a pointer.

@@ -21,10 +21,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 /// The number of the device's only port.
 pub const PORT: u8 = 1;
-/// The longest backlog, and that of programs that name none.
+/// The maximum backlog. A program that passes 0 or less gets it too.
 const BACKLOG_MAX: c_int = 1024;
 
-/// Makes the device known to a program.
+/// Gives an identifier the device, and the default protection domain if it has none.
 ///
 /// # Errors
 /// The device cannot be opened.
@@ -41,7 +41,8 @@ pub fn attach_device(object: &IdObject) -> Result<(), Errno> {
 /// Gives an identifier an address.
 ///
 /// # Errors
-/// `EINVAL`: it has one. `EADDRNOTAVAIL`: it is not one of this host. Those of [`ports::bind`].
+/// `EINVAL`: the identifier has one. `EADDRNOTAVAIL`: the address does not belong to this host. `ENODEV`: the port space is
+/// `RDMA_PS_IPOIB`. Those of [`ports::bind`] and [`attach_device`].
 pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
     if !is_any(address.ip()) && !is_ours(address.ip()) {
         tracing::info!("{} is not an address of this host", address.ip());
@@ -94,10 +95,11 @@ fn kind(entry: &Entry) -> Result<Kind, Errno> {
     }
 }
 
-/// Makes an identifier listen; one without an address gets a free port on all.
+/// Makes an identifier listen. If it has no address, it gets a free port on all IPv4 addresses.
 ///
 /// # Errors
-/// `EINVAL`: it is in use. `EADDRINUSE`: another one listens there.
+/// `EINVAL`: the identifier is in use. `EADDRINUSE`: another identifier listens there. `EOPNOTSUPP`: its queue pairs are not RC,
+/// UC or UD.
 pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
     let key = object.key;
     let phase = with(|parts| Ok(entry(parts.handler, key)?.phase))?;

@@ -1,7 +1,7 @@
 //! Event channels (`struct rdma_event_channel`): a descriptor that is readable while events wait.
 //!
-//! The descriptor is an eventfd. Programs poll it and choose whether it blocks; only this library reads it. A reader that
-//! waits takes the descriptor's count with `read`, so a signal interrupts it, or not, as the program's handler says.
+//! The descriptor is an eventfd. Programs poll it and choose whether it blocks; only this library reads it. A thread that
+//! waits for an event does so in `read`, so a signal interrupts it unless the program's handler has `SA_RESTART`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -62,7 +62,7 @@ impl ChannelObject {
             if let Some(event) = with(|parts| Ok(parts.handler.pop(key)))? {
                 return Ok(event);
             }
-            // The read returns when an event comes; another thread may have taken it, then this one waits again.
+            // `read` returns when an event comes. If another thread takes the event first, this one waits again.
             match rustix::io::read(&*self.fd, &mut [0; 8]) {
                 Ok(_) => {}
                 Err(error) => return Err(Errno::from_raw(error.raw_os_error())),
@@ -74,7 +74,7 @@ impl ChannelObject {
 /// Makes an event channel.
 ///
 /// # Errors
-/// No descriptor or memory is available.
+/// No descriptor or memory is available, or the connection manager cannot be used.
 pub fn new() -> Result<*mut EventChannel, Errno> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Errno::from_raw(e.raw_os_error()))?;
     let fd = Arc::new(fd);

@@ -1,4 +1,4 @@
-//! The active side: `rdma_connect`, `rdma_establish`; and `rdma_disconnect`, `rdma_notify` of both.
+//! The active side: `rdma_connect` and `rdma_establish`; for both sides, `rdma_disconnect` and `rdma_notify`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -21,7 +21,7 @@ use std::ffi::c_int;
 
 /// `EISCONN`.
 const ISCONN: Errno = Errno::from_raw(libc::EISCONN);
-/// The retry counts of programs that name none.
+/// The retry counts if the program passes no parameters.
 const RETRIES: u8 = 7;
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: c_int = ibverbs::sys::EVENT_COMM_EST;
@@ -39,8 +39,8 @@ pub struct Wish {
 /// Reads what a program passes.
 ///
 /// # Errors
-/// `EINVAL`: the identifier has no device; a queue pair that is none; for a connected port space neither a queue pair nor
-/// parameters, or more reads than the device can do.
+/// `EINVAL`: the identifier has no device; its queue pair is not a live one; or, for connected queue pairs, there is neither a queue
+/// pair nor parameters, or the parameters ask for more reads at once than the device supports.
 ///
 /// # Safety
 /// `param` is null or valid; nothing destroys the identifier meanwhile.
@@ -80,15 +80,15 @@ pub unsafe fn read_wish(object: &IdObject, param: *mut ConnParam) -> Result<Wish
 }
 
 impl Wish {
-    /// The number of the queue pair, and whether it has a shared receive queue; those of the parameters for one that the
-    /// program made itself.
+    /// The number of the queue pair, and whether it has a shared receive queue. They are in the parameters if the program made the
+    /// queue pair itself.
     #[must_use]
     pub fn number(&self) -> (u32, bool) {
         let told = || self.param.map_or((0, false), |it| (it.qp_num, it.srq != 0));
         self.qp.unwrap_or_else(told)
     }
 
-    /// The queue pair for the peer.
+    /// What we tell the peer about our queue pair.
     #[must_use]
     pub fn queue_pair(&self, own: &Entry) -> QueuePair {
         let (qpn, srq) = self.number();
@@ -124,7 +124,7 @@ pub fn to_field<const N: usize>(data: &[u8]) -> Result<PrivateData<N>, Errno> {
     })
 }
 
-/// A PSN to begin with.
+/// A random PSN for our queue pair to start with.
 ///
 /// # Errors
 /// No random number is available.
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn establish(id: *mut CmId) -> c_int {
     })
 }
 
-/// Ends a connection. Returns whether an event follows.
+/// Ends a connection, unless it is of a datagram queue pair. Returns whether an event follows.
 fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
     let now = parts.now;
     let own = entry(parts.handler, key)?;
@@ -245,7 +245,7 @@ fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
         state,
         Some(State::Established | State::DreqSent | State::DreqReceived)
     );
-    // In other states there is nothing to end, or its end is under way.
+    // In other states there is nothing to end, or the end is under way.
     let _ = parts.manager.disconnect(now, connection);
     Ok(ends)
 }

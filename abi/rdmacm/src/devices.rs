@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// The device, and the end of the list.
+/// The device, and the null that ends the list.
 type List = [*mut Context; 2];
 
-/// Lists that programs have and have not freed.
+/// Lists that programs have not freed yet.
 static LISTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// `rdma_get_devices`.

@@ -16,10 +16,10 @@ use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
 
-/// How long an address or a path may take to resolve; more than 0.
+/// The timeout for [`find_route`], which only refuses 0.
 const TIMEOUT_MS: c_int = 2000;
 
-/// Does what the flags of an address ask for with a new identifier.
+/// Prepares a new identifier: binds it (`RAI_PASSIVE`), or resolves its address and path and makes its queue pair.
 unsafe fn prepare(
     object: &IdObject,
     info: &Addrinfo,

@@ -58,7 +58,7 @@ pub struct Draft {
     pub event: rdma_cm_event_type,
     /// Its status.
     pub status: c_int,
-    /// Its parameters. The private data is added.
+    /// Its parameters. [`new`] adds the private data.
     pub param: Param,
     /// Its private data.
     pub data: Vec<u8>,
@@ -109,7 +109,7 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
     Ok(handle)
 }
 
-/// Acknowledges an event that has no structure.
+/// Counts an event of an identifier as acknowledged.
 pub(crate) fn acknowledge(about: IdKey) {
     let _ = with(|parts| {
         if let Some(entry) = parts.handler.entries.get_mut(&about) {
@@ -119,10 +119,10 @@ pub(crate) fn acknowledge(about: IdKey) {
     });
 }
 
-/// Acknowledges an event: it ends.
+/// Acknowledges an event and frees it.
 ///
 /// # Errors
-/// `EINVAL`: no such event waits for it.
+/// `EINVAL`: no live event has this address.
 ///
 /// # Safety
 /// Nothing uses the event afterwards.
@@ -196,7 +196,7 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
     }
 }
 
-/// Waits for the event of a synchronous identifier's call, and leaves it in the identifier.
+/// Waits for the event of a synchronous identifier's call, and leaves it in the identifier. For other identifiers it does nothing.
 ///
 /// # Errors
 /// The error that the event reports; `ECONNREFUSED` for a refusal.

@@ -21,10 +21,10 @@ use rkey_kit::Errno;
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
 
-/// Makes the event for a program; `None` if there is nothing to tell.
+/// Makes the event for the program. The result is always `Some` today.
 ///
 /// # Errors
-/// `ENOMEM`.
+/// `ENOMEM`. `EINVAL`: the identifier has ended. Those of [`attach_device`].
 pub fn make(id: &IdObject, what: What) -> Result<Option<Draft>, Errno> {
     match what {
         What::AddressResolved => address_resolved(id).map(Some),
@@ -131,10 +131,10 @@ fn request(listener: &IdObject, asked: Asked) -> Result<Draft, Errno> {
             (it.from, it.to, Param::Datagram(no_ud_param()), data)
         }
     };
-    // Now, because a program that makes its own queue pair needs it before it accepts.
+    // A program that makes its own queue pair needs the PSN before it accepts.
     let starting_psn = new_psn()?;
     with(|parts| {
-        // It no longer counts against the backlog. It may have ended.
+        // The request no longer counts against the backlog. It may have ended already.
         let _ = parts.manager.take_request(connection);
         let own = entry(parts.handler, key)?;
         own.phase = Phase::Requested;
@@ -158,7 +158,7 @@ fn request(listener: &IdObject, asked: Asked) -> Result<Draft, Errno> {
     finish_request(listener, handle, key, param, data)
 }
 
-/// Tells the program's structure what is known of a request, and makes its event.
+/// Fills in the identifier of a request, and makes the event.
 fn finish_request(
     listener: &IdObject,
     handle: *mut CmId,
@@ -188,7 +188,7 @@ fn finish_request(
     })
 }
 
-/// The peer accepts: the queue pair becomes ready, and the peer learns it. A program with its own queue pair does that
+/// The peer has accepted: makes the queue pair ready and tells the peer. A program that makes its own queue pair does both
 /// itself.
 fn response(id: &IdObject, rep: &Rep) -> Result<Draft, Errno> {
     let param = ConnParam {
@@ -201,7 +201,7 @@ fn response(id: &IdObject, rep: &Rep) -> Result<Draft, Errno> {
         ..no_param()
     };
     with_entry(id.key, |own| {
-        // No more than the peer executes, and no more than we offered it.
+        // We begin no more at once than the peer executes, and execute no more than the peer begins.
         own.initiator_depth = own.initiator_depth.min(rep.responder_resources);
         own.responder_resources = own.responder_resources.min(rep.initiator_depth);
         own.rnr_retry = rep.rnr_retry;

@@ -13,11 +13,11 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Names an identifier. Never used again.
+/// Names an identifier; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdKey(u64);
 
-/// Names an event channel. Never used again.
+/// Names an event channel; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChannelKey(u64);
 
@@ -36,15 +36,15 @@ pub enum Phase {
     Listening,
     /// Active side: the request is sent.
     Connecting,
-    /// Passive side: the program has not decided.
+    /// Passive side: the program has neither accepted nor rejected.
     Requested,
-    /// Accepted, established, or on its way there.
+    /// Accepted or established.
     Connected,
     /// Refused, rejected, unreachable, or disconnected.
     Ended,
 }
 
-/// A request that a listener has got.
+/// A request to a listener.
 #[derive(Clone, Debug)]
 pub enum Asked {
     /// For a connection.
@@ -64,7 +64,7 @@ impl Asked {
     }
 }
 
-/// What an event in a channel is.
+/// What an event reports.
 #[derive(Clone, Debug)]
 pub enum What {
     /// `RDMA_CM_EVENT_ADDR_RESOLVED`.
@@ -75,7 +75,7 @@ pub enum What {
     RouteResolved,
     /// `RDMA_CM_EVENT_CONNECT_REQUEST`.
     Request(Asked),
-    /// `RDMA_CM_EVENT_CONNECT_RESPONSE`, or `ESTABLISHED` once the queue pair is ready.
+    /// `RDMA_CM_EVENT_CONNECT_RESPONSE`; if the identifier has a queue pair, `ESTABLISHED` or `CONNECT_ERROR`.
     Response(Box<Rep>),
     /// `RDMA_CM_EVENT_ESTABLISHED` of the passive side.
     Established,
@@ -105,9 +105,9 @@ pub struct Remote {
 pub struct Options {
     /// The type of service.
     pub tos: u8,
-    /// Whether others may have the same port.
+    /// Whether it may share its address and port with identifiers that allow it too.
     pub reuse_address: bool,
-    /// Whether an IPv6 address excludes IPv4.
+    /// Whether a listener at the IPv6 wildcard address excludes IPv4.
     pub one_family: bool,
     /// The local ACK timeout, if it is set.
     pub ack_timeout: Option<u8>,
@@ -148,19 +148,19 @@ pub struct Entry {
     pub responder_resources: u8,
     /// How many reads and atomics it begins at once.
     pub initiator_depth: u8,
-    /// How often it retries when the receiver is not ready.
+    /// The RNR retry count of its queue pair.
     pub rnr_retry: u8,
     /// Its settings.
     pub options: Options,
-    /// The vendor's options for the peer.
+    /// The vendor's options (ECE) that we send.
     pub ece: WireEce,
-    /// The vendor's options of the peer.
+    /// The vendor's options (ECE) that the peer sent.
     pub remote_ece: WireEce,
     /// Events that the program has fetched.
     pub fetched: u64,
     /// Events that it has acknowledged.
     pub acknowledged: u64,
-    /// A queue pair that could not be connected: the end of the connection is no news.
+    /// Whether its queue pair could not be connected. The program then gets no `RDMA_CM_EVENT_DISCONNECTED`.
     pub has_failed: bool,
 }
 
@@ -258,7 +258,7 @@ impl Hub {
         key
     }
 
-    /// Removes an identifier and what leads to it.
+    /// Removes an identifier, and its connection and listener from the lookup tables.
     pub fn remove(&mut self, key: IdKey) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
         entry.connection.map(|id| self.connections.remove(&id));
@@ -348,7 +348,7 @@ impl Hub {
     /// What an event of the connection manager means for an identifier.
     fn note(&mut self, key: IdKey, event: Event) -> Option<What> {
         let entry = self.entries.get_mut(&key)?;
-        // Before the program has accepted, the peer's end shows only when it accepts.
+        // If the peer gives up before the program accepts, the program learns it only when `rdma_accept` fails.
         if entry.phase == Phase::Requested {
             return None;
         }
@@ -410,7 +410,7 @@ impl Handler for Hub {
         match self.listeners.get(&listener) {
             Some(&key) => self.push(key, What::Request(asked)),
             None => {
-                // Its listener ends at this moment.
+                // The program has just destroyed the listener.
                 let _ = manager.close(now, asked.connection());
             }
         }

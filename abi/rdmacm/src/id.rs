@@ -1,7 +1,7 @@
 //! Identifiers (`struct rdma_cm_id`) as programs see them.
 //!
-//! Programs read all fields, and write some (`context`, `qp`, `pd`). No other thread writes a field while a call uses the
-//! identifier: so it is with the stock library, whose calls read and write them without a lock.
+//! Programs read all fields, and write some (`context`, `qp`, `pd`). They must not write a field in one thread while a call in
+//! another uses the identifier: the stock library requires that too, because its calls use the fields without a lock.
 
 #![allow(unsafe_code)]
 // UNSAFETY: structures that C code reads and writes.
@@ -27,11 +27,11 @@ pub struct IdObject {
     path: UnsafeCell<SaPathRec>,
     /// Its name in the hub.
     pub key: IdKey,
-    /// Whether its calls wait for their events: it has a channel of its own.
+    /// Whether its calls wait for their events. Such an identifier has a channel of its own.
     pub sync: AtomicBool,
-    /// Attributes for the queue pairs of its requests, of `rdma_create_ep`.
+    /// Attributes from `rdma_create_ep`, for the queue pairs of its requests.
     pub qp_init: Mutex<Option<QpInit>>,
-    /// Private data for `rdma_connect`, of `rdma_getaddrinfo`.
+    /// Private data for `rdma_connect`, from the `ai_connect` of `rdma_create_ep`.
     pub connect_data: Mutex<Vec<u8>>,
 }
 
@@ -60,7 +60,7 @@ macro_rules! fields {
                 unsafe { (*self.c.get()).$field }
             }
 
-            /// Sets it.
+            /// Sets the field.
             pub fn $set(&self, value: $type) {
                 // SAFETY: no other thread uses it now (see the module).
                 unsafe { (*self.c.get()).$field = value };
@@ -190,7 +190,7 @@ pub fn new(
     })
 }
 
-/// The identifier behind a handle of the hub. Fetched events keep it alive.
+/// The identifier behind a handle of the hub.
 ///
 /// # Errors
 /// `EINVAL`: it has ended.

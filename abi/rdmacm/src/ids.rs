@@ -29,10 +29,10 @@ pub fn qp_type_of(space: rdma_port_space) -> Result<ibv_qp_type, Errno> {
     }
 }
 
-/// Makes an identifier; without a channel it gets one of its own.
+/// Makes an identifier. If `channel` is null, it gets a channel of its own.
 ///
 /// # Errors
-/// `EINVAL`: a channel or port space that does not exist. `ENOMEM`, or no descriptor is available.
+/// `EINVAL`: no live channel has this address. `ENOMEM`, or no descriptor is available.
 ///
 /// # Safety
 /// Nothing destroys the channel meanwhile.
@@ -120,7 +120,7 @@ fn end_connection(key: IdKey) -> Result<(), Errno> {
         let now = parts.now;
         parts.handler.drop_events(key);
         let entry = entry(parts.handler, key)?;
-        // It has ended already, or ends now.
+        // An error means that it has ended already.
         if let Some(listener) = entry.listener {
             let _ = parts.manager.unlisten(now, listener);
         }
@@ -134,7 +134,7 @@ fn end_connection(key: IdKey) -> Result<(), Errno> {
 /// Moves an identifier to another channel.
 ///
 /// # Errors
-/// `EINVAL`: from one channel of its own to another.
+/// `EINVAL`: `to` is null, and the identifier already has a channel of its own.
 ///
 /// # Safety
 /// Nothing destroys the identifier or the channel meanwhile.
@@ -154,7 +154,7 @@ pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Er
         parts.handler.migrate(key, to_key);
         Ok(())
     })?;
-    // The program may be about to handle events of the old channel.
+    // The program may not have acknowledged all events that it fetched from the old channel.
     service()?.wait_until(|hub| {
         let entry = hub.entries.get(&key);
         entry.is_none_or(|entry| entry.fetched == entry.acknowledged)
@@ -168,8 +168,7 @@ pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Er
     Ok(())
 }
 
-/// Makes the identifier of a request, on the channel of its listener. It belongs to the listener's context and channel
-/// until the program changes them.
+/// Makes the identifier of a request, with the listener's channel and context.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -223,7 +222,7 @@ pub unsafe extern "C" fn migrate_id(id: *mut CmId, channel: *mut EventChannel) -
     fence_or_minus_one(|| unsafe { migrate(find(id)?, channel) }.map(|()| 0))
 }
 
-/// `rdma_get_src_port`: in network byte order; 0 if it has none.
+/// `rdma_get_src_port`: our port in network byte order; 0 if there is none.
 ///
 /// # Safety
 /// Nothing destroys the identifier meanwhile.
@@ -232,7 +231,7 @@ pub unsafe extern "C" fn get_src_port(id: *mut CmId) -> u16 {
     unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().0)
 }
 
-/// `rdma_get_dst_port`: in network byte order; 0 if it has none.
+/// `rdma_get_dst_port`: the peer's port in network byte order; 0 if there is none.
 ///
 /// # Safety
 /// Nothing destroys the identifier meanwhile.

@@ -2,10 +2,10 @@
 //!
 //! The connection manager of `rkey-cm`, which `rkey_device::cm` runs, does the work. This library translates: identifiers,
 //! event channels and events on one side, connections, messages and states on the other. Queue pairs are those of the
-//! verbs front end, through the same functions that programs call.
+//! verbs front end; this library calls the functions that programs call.
 //!
-//! All state that threads share is in one place, [`hub`], under the lock of the connection manager. The structures that programs
-//! see are in pools, like those of verbs.
+//! The state that program threads share with the connection manager's thread is in [`hub`], under the connection manager's lock.
+//! Identifiers, channels and events are in pools, like the objects of verbs.
 //!
 //! | module | what it is |
 //! | --- | --- |

@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_void};
 /// The largest time code.
 const TIME_CODE_MAX: u8 = 31;
 
-/// A value of a program's option, of exactly the size of its type.
+/// The value of a program's option. Its size must be that of the option's type.
 ///
 /// # Safety
 /// If it is not null, there are `len` bytes at it.
@@ -71,7 +71,7 @@ unsafe fn set_id_option(
     }
 }
 
-/// Takes a program's own path records: on this device every path is the same, so they only replace `rdma_resolve_route`.
+/// Accepts a program's own path records. Every path on this device is the same, so this only does what `rdma_resolve_route` does.
 fn set_path(object: &IdObject, len: usize) -> Result<(), Errno> {
     const PATH_DATA: usize = 72;
     if len == 0 || !len.is_multiple_of(PATH_DATA) {

@@ -1,7 +1,7 @@
-//! Ports: which identifier has which, within this process and among all processes of the user.
+//! Decides which identifier has which port, within this process and among processes.
 //!
-//! A process claims a port for all addresses (`rkey_device::cm`); within the process, identifiers may share a port on
-//! different addresses, or if both allow it.
+//! A process claims a port for all addresses (`rkey_device::cm`). Within the process, two identifiers may share a port if they have
+//! different addresses and neither is a wildcard, or if both allow it.
 
 use crate::address::is_any;
 use crate::front::entry;
@@ -15,7 +15,7 @@ const EADDRINUSE: Errno = Errno::from_raw(libc::EADDRINUSE);
 const EADDRNOTAVAIL: Errno = Errno::from_raw(libc::EADDRNOTAVAIL);
 /// `CAP_NET_BIND_SERVICE`.
 const BIND_SERVICE: u32 = 10;
-/// The first port that every user may have.
+/// The first port that needs no privilege.
 const UNPRIVILEGED: u16 = 1024;
 
 /// Gives an identifier an address and a port; port 0 stands for any free one.
@@ -58,10 +58,10 @@ fn bind_free(
     Err(EADDRNOTAVAIL)
 }
 
-/// A port for an identifier that only connects. Others of this process do not have it; it is not claimed.
+/// A port for an identifier that only connects. No other identifier of this process has it in the same port space. It is not claimed.
 ///
 /// # Errors
-/// No random number is available, or no port.
+/// `EADDRNOTAVAIL`: no free port was found. Or no random number is available.
 pub fn unclaimed(hub: &Hub, space: i32) -> Result<u16, Errno> {
     let (first, count) = ephemeral();
     let start = random().map_err(|error| Errno::from(&error))?;
@@ -70,7 +70,7 @@ pub fn unclaimed(hub: &Hub, space: i32) -> Result<u16, Errno> {
         let mut all = hub.entries.values();
         !all.any(|it| it.space == space && it.local.is_some_and(|local| local.port() == *port))
     };
-    // A flat search would be long if most ports were in use; the first is nearly always free.
+    // The first port is nearly always free. If most are in use, trying all of them would take long.
     ports.take(1024).find(is_free).ok_or(EADDRNOTAVAIL)
 }
 
@@ -120,7 +120,7 @@ pub fn release(parts: &mut Parts<'_, Hub>, key: IdKey) {
     }
 }
 
-/// The first port that the kernel gives to programs that ask for any, and how many there are.
+/// The first of the kernel's ephemeral ports, and how many there are.
 fn ephemeral() -> (u16, u32) {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let text = text.unwrap_or_default();
@@ -142,7 +142,7 @@ fn is_privileged() -> bool {
     mask.is_some_and(|mask| mask & 1 << BIND_SERVICE != 0)
 }
 
-/// Whether a listener at this address leaves the device open, as the stock library's do.
+/// Whether an identifier that is bound to this address still has no device, as in the stock library.
 #[must_use]
 pub fn leaves_device_open(ip: IpAddr) -> bool {
     is_any(ip) || ip.is_loopback()

@@ -1,4 +1,4 @@
-//! Queue pairs of identifiers: `rdma_create_qp` and what belongs to it.
+//! The queue pairs and shared receive queues of identifiers: `rdma_create_qp`, `rdma_create_srq` and related calls.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and calls of verbs.
@@ -43,7 +43,7 @@ pub unsafe fn make_ready(object: &IdObject) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the completion queues that the program has not given.
+/// Makes the completion queues that neither the program nor the identifier has.
 unsafe fn add_cqs(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errno> {
     let (context, of_id) = (object.verbs(), object.handle().cast::<c_void>());
     let own = |cq: *mut Cq, own: *mut Cq| cq.is_null() && own.is_null();
@@ -86,8 +86,8 @@ unsafe fn remove_cqs(object: &IdObject) {
 /// Makes the queue pair of an identifier.
 ///
 /// # Errors
-/// `EINVAL`: it has one, or no device; or the protection domain or a completion queue is not its own. `EOPNOTSUPP`: an
-/// extended reliable connection. Those of `ibv_create_qp_ex`.
+/// `EINVAL`: the identifier has a queue pair or no device; the protection domain is not of its device; or a completion queue is not
+/// the one that the identifier has. `EOPNOTSUPP`: an extended reliable connection. Those of `ibv_create_qp_ex`.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
@@ -174,7 +174,7 @@ pub fn extended(attr: &QpInitAttr, pd: *mut Pd) -> QpInitAttrEx {
     }
 }
 
-/// `rdma_create_qp` of Rust callers: fills in what was granted.
+/// `rdma_create_qp` for Rust callers. Writes what was granted into `attr`.
 ///
 /// # Errors
 /// Same as for [`create`].
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqIn
     })
 }
 
-/// `rdma_create_srq_ex`: basic ones.
+/// `rdma_create_srq_ex`, for basic shared receive queues only.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.

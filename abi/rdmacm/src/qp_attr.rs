@@ -14,7 +14,7 @@ const RETRY_COUNT: u8 = 7;
 /// The address of the peer's queue pair.
 ///
 /// # Errors
-/// `EINVAL`: the peer is not known.
+/// `EINVAL`: our address or the peer's is not known.
 pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
     let (Some(local), Some(peer)) = (own.local, own.peer) else {
         return Err(Errno::INVAL);
@@ -36,7 +36,7 @@ pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
 /// The attributes for a state, and their mask.
 ///
 /// # Errors
-/// `EINVAL`: the peer is not known yet, or no other states have attributes.
+/// `EINVAL`: the peer is not known yet, or the state is not INIT, RTR or RTS.
 pub fn attributes(own: &Entry, state: ibv_qp_state) -> Result<(QpAttr, u32), Errno> {
     let (attr, mask) = match (state, own.is_datagram()) {
         (QPS_INIT, true) => (of_datagrams(), QP_PKEY_INDEX | QP_PORT | QP_QKEY),

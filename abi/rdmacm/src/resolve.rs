@@ -24,7 +24,7 @@ const LIFE_TIME: u8 = 18;
 const MTU: Mtu = Mtu::B4096;
 /// The default partition.
 const PKEY: u16 = 0xffff;
-/// "Exactly": how the fields of a path are meant.
+/// The selector of path fields whose values are exact.
 const EXACTLY: u8 = 2;
 
 /// Resolves an address. The result is an event.
@@ -126,7 +126,7 @@ pub fn record(own: &Entry) -> SaPathRec {
 /// Resolves the path. The result is an event.
 ///
 /// # Errors
-/// `EINVAL`: the address is not resolved, or there is no time for it.
+/// `EINVAL`: the address is not resolved, or the timeout is 0.
 pub fn find_route(object: &IdObject, timeout_ms: c_int) -> Result<(), Errno> {
     let key = object.key;
     with(|parts| {

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::ptr::null_mut;
 
-/// How many reads and atomics a queue pair begins or executes at once.
+/// The maximum number of reads and atomics that a queue pair begins, or executes, at once.
 pub const READS_MAX: u8 = ibverbs::context::MAX_READS as u8;
 const _: () = assert!(READS_MAX as i32 == ibverbs::context::MAX_READS);
 
@@ -63,7 +63,8 @@ pub fn device() -> Result<(*mut Context, *mut Pd), Errno> {
     ))
 }
 
-/// The index of an address in the device's table of GIDs; that of its first IP address if it is a loopback address.
+/// The index of an address in the device's table of GIDs. An address that is not there, such as a loopback address, gets the
+/// index of the first IP address.
 #[must_use]
 pub fn gid_index(address: SocketAddr) -> u8 {
     let (table, gid) = (ibverbs::gid::table(), crate::address::gid(address));
@@ -103,7 +104,7 @@ pub unsafe fn create_cq(
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
 pub unsafe fn destroy_cq(channel: *mut CompChannel, cq: *mut Cq) {
-    // SAFETY: guaranteed by the caller; both calls refuse what is no live object.
+    // SAFETY: guaranteed by the caller; both calls refuse a handle that is not live.
     unsafe {
         if !cq.is_null() {
             ibverbs::cq::destroy_cq(cq);
@@ -159,7 +160,7 @@ pub unsafe fn fail_qp(qp: *mut Qp) {
         qp_state: QPS_ERR,
         ..QpAttr::default()
     };
-    // SAFETY: guaranteed by the caller. It fails only if the queue pair is gone or in that state.
+    // SAFETY: guaranteed by the caller. The call fails only if the queue pair is gone or has failed already.
     let _ = unsafe { modify_qp(qp, &mut attr, QP_STATE) };
 }
 
@@ -188,7 +189,7 @@ pub unsafe fn pd_of_qp(qp: *mut Qp) -> *mut Pd {
     unsafe { (*qp).pd }
 }
 
-/// The context of a protection domain; null if it is none.
+/// The context of a protection domain; null if the handle is not live.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.

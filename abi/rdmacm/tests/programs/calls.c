@@ -1,7 +1,7 @@
 /* Calls with wrong arguments and in wrong states; event channels, signals, children. */
 #include "common.h"
 
-/* What is no object, and what is missing. */
+/* Arguments that are not objects, or missing. */
 static void wrong_arguments(void)
 {
 	struct rdma_event_channel *channel = new_channel();
@@ -132,7 +132,7 @@ static void wrong_states(void)
 	FAILS(EINVAL, rdma_connect(id, &param));
 	FAILS(EINVAL, rdma_init_qp_attr(id, &attr, &mask));
 
-	/* Ports: of this process, and the privileged ones. */
+	/* Ports that another identifier has, and privileged ports. */
 	other = new_id(channel, RDMA_PS_TCP);
 	any.sin_port = rdma_get_src_port(listener);
 	FAILS(EADDRNOTAVAIL, rdma_bind_addr(other, ADDRESS(any)));
@@ -227,7 +227,7 @@ static void nothing(int signal)
 	(void)signal;
 }
 
-/* A signal interrupts a wait, or not, as its handler says. */
+/* A signal interrupts a wait unless its handler has SA_RESTART. */
 static volatile int stop;
 
 static void *disturb_and_resolve(void *waiter)
@@ -273,7 +273,7 @@ static void signals(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* A child cannot use what its parent has begun; ports belong to one process at a time. */
+/* A child process cannot use its parent's connection manager. */
 static void children(void)
 {
 	struct rdma_event_channel *channel = new_channel();

@@ -1,4 +1,4 @@
-/* What the programs that test the calls of librdmacm share: they print what was unexpected, and "done". */
+/* Shared by the programs that test librdmacm's calls. They print unexpected results, and "done" if there are none. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -90,7 +90,7 @@ __attribute__((unused)) static void add_qp(struct rdma_cm_id *id, enum ibv_qp_ty
 	FAILS(EINVAL, rdma_create_qp(id, NULL, &attr));
 }
 
-/* An identifier that may connect to a port. */
+/* An identifier that is ready to connect to a port. */
 __attribute__((unused)) static struct rdma_cm_id *new_client(struct rdma_event_channel *channel, enum rdma_port_space space, uint16_t port_be)
 {
 	struct rdma_cm_id *id = new_id(channel, space);

@@ -94,7 +94,7 @@ static void connect_both(int external)
 	rdma_destroy_event_channel(there);
 }
 
-/* Refusals: by the program, by its end, for want of a listener. */
+/* Refusals: by rdma_reject, by destroying the identifier or the listener, and without a listener. */
 static void refusals(void)
 {
 	struct rdma_event_channel *here = new_channel(), *there = new_channel();
@@ -139,7 +139,7 @@ static void refusals(void)
 		rdma_destroy_qp(client);
 		GOOD(rdma_destroy_id(client));
 	}
-	/* A listener that ends refuses what it has not fetched. */
+	/* Destroying a listener refuses the requests that have not been fetched. */
 	client = new_client(here, RDMA_PS_TCP, port);
 	param.qp_num++;
 	GOOD(rdma_connect(client, &param));
@@ -152,7 +152,7 @@ static void refusals(void)
 	GOOD(rdma_connect(client, &param));
 	ACK_NEXT(here, REJECTED, 8);
 	GOOD(rdma_destroy_id(client));
-	/* A request that is taken back before it is answered. */
+	/* The client is destroyed before its request is answered. */
 	listener = new_listener(there, RDMA_PS_TCP);
 	client = new_client(here, RDMA_PS_TCP, rdma_get_src_port(listener));
 	param.qp_num++;

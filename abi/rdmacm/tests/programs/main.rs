@@ -1,4 +1,4 @@
-//! Programs on the library, each in its own processes: one of ours that makes every call, and unmodified ones of rdma-core and
+//! Programs on the library, each in its own processes: our own, which make the calls one by one, and those of rdma-core and
 //! perftest as Debian ships them.
 //!
 //! A missing program fails its test: `cargo xtask test` installs all of them.

@@ -48,8 +48,8 @@ fn rping_with_its_own_queue_pairs() {
     );
 }
 
-/// A server with a thread for each client, which never ends. Clients come one after the other: of two requests at the same
-/// time, the program forgets one.
+/// A server that never ends, with a thread for each client. `rping` forgets one of two simultaneous requests, so the clients run one
+/// after the other.
 #[test]
 fn rping_persistent() {
     let (stage, port) = (Stage::new("rping-P"), Port::new());
@@ -86,7 +86,7 @@ fn rdma_server_and_rdma_client() {
     assert!(client.contains("rdma_client: end 0"), "{client}");
 }
 
-/// It has a fixed port, so tests take turns: the holder of an abstract name runs.
+/// `udaddy` has a fixed port, so test runs take turns: each binds an abstract socket name first.
 #[test]
 fn udaddy() {
     const PORT: u16 = 7174;
@@ -107,7 +107,7 @@ fn udaddy() {
     }
 }
 
-/// perftest's programs connect by the connection manager with `-R`.
+/// With `-R`, perftest's programs connect through the connection manager.
 #[test]
 fn perftest() {
     for (program, options) in [
@@ -124,7 +124,7 @@ fn perftest() {
     }
 }
 
-/// A killed program's peer learns it at once; a client without a server is refused.
+/// When a program is killed, its peer ends too; a client without a server is refused.
 #[test]
 fn a_killed_side_ends_the_other() {
     let (stage, port) = (Stage::new("killed"), Port::new());
@@ -142,7 +142,7 @@ fn a_killed_side_ends_the_other() {
         };
         dies.kill();
         assert!(ends.wait().is_some(), "it hangs: {}", ends.text());
-        // It learns the end from the event, or from a request that fails because of it.
+        // The peer learns of the end from the event, or from a request that fails because of it.
         let said = ends.text();
         let learns = ["DISCONNECT", "cq completion failed"];
         assert!(learns.iter().any(|word| said.contains(word)), "{said}");

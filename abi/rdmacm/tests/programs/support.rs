@@ -190,8 +190,8 @@ impl Drop for Running {
     }
 }
 
-/// A port that no other test of this machine uses now: a TCP port that the kernel has given us. The connection manager's ports
-/// are others, but the tests that ask for one in this way get different ones.
+/// A TCP port that the kernel has given us. It is not a port of the connection manager, but while we hold it, no other test on this
+/// machine gets the same number.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _held: std::net::TcpListener,
