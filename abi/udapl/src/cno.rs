@@ -126,7 +126,7 @@ impl Cno {
         self.state.lock().evds.retain(|&other| other != evd);
     }
 
-    /// Records that an EVD is freed or will notify another CNO. If it was the last one, all waiting threads return.
+    /// Records that an EVD is freed or will notify another CNO. If it was this CNO's last EVD, all waiting threads return.
     pub fn leave(&self, evd: usize) {
         let mut state = self.state.lock();
         state.evds.retain(|&other| other != evd);

@@ -1,4 +1,4 @@
-//! CRs (connection requests): a peer's requests that the program has not answered yet.
+//! CRs (connection requests): requests of peers that the program has not answered yet.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; programs write to the private data.
@@ -98,7 +98,6 @@ impl Cr {
 
     /// Refuses the request, unless another thread is answering it.
     pub fn reject(&self, data: &[u8]) {
-        // If it is taken, another thread is answering it.
         let Some(incoming) = self.take() else { return };
         incoming.reject(&to_text(data));
         match &self.ep {

@@ -1,7 +1,7 @@
 //! EPs (endpoints): queue pairs of the device, with DAT's states.
 //!
 //! [`Ep`] is the object: its parts, and how it posts. The rest of `impl Ep`, which handles its connection, is in
-//! `connection.rs`. The queue pair exists as long as the EP has its PZ and EVDs; a reset replaces it with a new one.
+//! `connection.rs`. An EP with a PZ has a queue pair; a reset replaces it with a new one.
 
 use crate::connection::Control;
 use crate::ep_attr::Attr;

@@ -43,7 +43,7 @@ pub struct Evd {
     cq: Cq,
     has_cq: bool,
     state: Mutex<State>,
-    /// Counts the events that a waiter must check.
+    /// Counts the reasons for a waiting thread to check again.
     news: AtomicU32,
     demand: Demand,
     /// EPs, PSPs and RSPs that deliver events here.
@@ -73,7 +73,7 @@ crate::kind!(
     1 << 16
 );
 
-/// How many requests may be posted, in total, by the EPs that complete in one completion queue.
+/// How many completions one completion queue must hold: as many as the requests and receives that may be posted.
 #[derive(Default)]
 pub struct Demand(Mutex<u32>);
 
@@ -94,7 +94,7 @@ impl Demand {
         Ok(())
     }
 
-    /// Releases room.
+    /// Releases the room of this many completions.
     pub fn remove(&self, fewer: u32) {
         let mut demand = self.0.lock();
         *demand = demand.saturating_sub(fewer);
@@ -168,7 +168,7 @@ impl Evd {
     pub fn expect(&self, more: u32) -> Result {
         match self.cq() {
             Some(cq) => self.demand.add(&self.ia, cq, more),
-            // Without one, completions go to the IA's queue.
+            // Without a completion queue, completions go to the IA's queue.
             None => self.ia.sink_demand.add(&self.ia, &self.ia.sink_cq, more),
         }
     }
@@ -346,7 +346,7 @@ impl Evd {
         }
     }
 
-    /// Takes the oldest event.
+    /// Takes the event at the front of the EVD's own queue; if that is empty, the event of the oldest completion.
     ///
     /// # Errors
     /// `DAT_QUEUE_EMPTY`.
@@ -373,7 +373,7 @@ impl Evd {
         Ok(event)
     }
 
-    /// Waits for `threshold` events and takes the oldest one; also returns how many are left.
+    /// Waits for `threshold` events and takes one as [`Evd::dequeue`] does; also returns how many are left.
     ///
     /// # Errors
     /// `DAT_TIMEOUT_EXPIRED`; `DAT_INVALID_STATE` (unwaitable, or another waiter); `DAT_ABORT` (freed, or its IA closed).

@@ -201,7 +201,7 @@ impl Ia {
         }
     }
 
-    /// Releases such room.
+    /// Releases room that [`Ia::expect`] made.
     pub fn expect_less(&self, evd: Option<&Evd>, fewer: u32) {
         match evd {
             Some(evd) => evd.expect_less(fewer),
@@ -209,7 +209,7 @@ impl Ia {
         }
     }
 
-    /// Whether enough completions are waiting that [`Ia::collect`] should take them.
+    /// Whether so many completions are waiting that [`Ia::collect`] should take them.
     #[inline]
     #[must_use]
     pub fn is_crowded(&self, evd: Option<&Evd>) -> bool {
@@ -292,7 +292,7 @@ impl Ia {
         }
     }
 
-    /// Inspections of the device show its objects no longer.
+    /// Hides the IA's objects from inspections of the device.
     pub fn hide(&self) {
         self.description.lock().take();
     }

@@ -181,7 +181,7 @@ impl Job {
     }
 }
 
-/// Returns whether the job is finished. `None`: the peer has not answered yet.
+/// `Some(true)`: the job is finished. `Some(false)`: there is no listener yet. `None`: the peer has not answered yet.
 fn step_connect(
     ep: &Arc<Ep>,
     attempt: u64,

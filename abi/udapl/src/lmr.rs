@@ -257,7 +257,7 @@ pub unsafe extern "C" fn free(lmr: LmrHandle) -> Return {
     })
 }
 
-/// `dat_lmr_sync_rdma_read`: the memory of an LMR is always coherent here.
+/// `dat_lmr_sync_rdma_read`: only checks its arguments, because the memory of an LMR is always coherent here.
 ///
 /// # Safety
 /// The arguments must be valid as described in the manual page.

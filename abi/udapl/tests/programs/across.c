@@ -1,5 +1,5 @@
 /* Two processes that use verbs, libfabric and uDAPL at once. The owner registers memory through each of them; its peer names each
-   key over each kind of connection. Arguments: the connection, the key ("all" for every one of both), the outcome. With
+   key over each kind of connection. Arguments: the connection and the key ("all" stands for every one), and the outcome. With
    FI_RKEY_MR_MODE=NONE, programs choose the keys of libfabric. */
 #include <errno.h>
 #include <fcntl.h>

@@ -419,7 +419,7 @@ fn resources() -> [usize; 2] {
     ["/proc/self/task", "/proc/self/fd"].map(|it| std::fs::read_dir(it).unwrap().count())
 }
 
-/// The same once it no longer changes: a joined thread stays in the list a little longer.
+/// Like [`resources`], once the numbers no longer change: a joined thread stays in the list a little longer.
 fn settled() -> [usize; 2] {
     let (mut last, mut same) = (resources(), 0);
     while same < 40 {
@@ -431,7 +431,7 @@ fn settled() -> [usize; 2] {
     last
 }
 
-/// Waits until the process has as many again.
+/// Waits until the process has as many threads and descriptors as before.
 fn returns_to(before: [usize; 2]) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {

@@ -271,7 +271,7 @@ fn until_asleep(thread: &AtomicI32) {
         let state = stat.rsplit(')').next().unwrap_or_default();
         state.trim_start().starts_with('S')
     };
-    // A thread that waits for a lock sleeps for a moment.
+    // A thread that waits for a lock also sleeps, but only for a moment.
     let mut looks = 0;
     while looks < 5 {
         looks = if is_asleep() { looks + 1 } else { 0 };

@@ -290,7 +290,7 @@ fn end_with_srq(world: &World, parts: &End, srq: SrqHandle) -> End {
 #[test]
 fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
     const MANY: u64 = 1_000;
-    // First the SRQ grows, then the program refills one.
+    // First with an SRQ that grows, then with one that the program refills.
     for grown in [true, false] {
         let (one, two) = (World::open(), World::open());
         let mut srq_attr = SrqAttr {

@@ -15,7 +15,7 @@ macro_rules! dat {
 }
 pub(crate) use dat;
 
-/// The same, for a call that must succeed.
+/// Like `dat!`, for a call that must succeed.
 macro_rules! ok {
     ($function:ident($($argument:expr),* $(,)?)) => {
         assert_eq!($crate::world::kind(dat!($function($($argument),*))), SUCCESS, stringify!($function))
