@@ -1,4 +1,4 @@
-/* Attributes of later versions: interfaces of device memory, page sizes, and what older programs pass instead. */
+/* Attributes of later versions: interfaces of accelerator memory, page sizes, and what older programs pass instead. */
 
 #include "suite.h"
 

@@ -149,7 +149,7 @@ void make_usable(struct world *w, struct side *side, struct area *area);
 void name_area(struct world *w, struct side *side, struct area *area);
 /* A page of `there` with these rights and the pattern in it, ready for use. */
 struct area share(struct world *w, uint64_t access);
-/* The same, with memory that already exists or does not exist yet. */
+/* Like `share`, at this address, where memory exists already or not yet. */
 struct area share_at(struct world *w, unsigned char *at, uint64_t access);
 void close_area(struct area *area);
 /* Ends a check of regions that are closed before their endpoints, where that is not allowed. */
@@ -168,11 +168,11 @@ extern const char *const operation_names[OPERATIONS];
 uint64_t rights_for(enum operation operation);
 /* Transfers of `here`; they return 0, the positive error of the completion, or the negative code of the call. */
 int remote(struct world *w, enum operation operation, uint64_t address, size_t length, uint64_t key);
-/* The bytes that the last of them read. */
+/* The bytes that the last `remote` read or fetched. */
 const void *last_result(void);
 int access_area(struct world *w, enum operation operation, const struct area *area, uint64_t offset, size_t length);
 int write_from(struct world *w, const void *from, size_t length, void *desc, const struct area *area);
-/* Starts such a write without waiting. */
+/* Starts a write with completion data, without waiting. */
 int write_with_data(struct world *w, const void *from, size_t length, void *desc, uint64_t data, const struct area *area);
 int read_into(struct world *w, void *to, size_t length, void *desc, const struct area *area);
 int completion(struct world *w, struct side *side, struct fi_cq_data_entry *entry);

@@ -72,7 +72,7 @@ fn a_closed_region_gives_an_error_only_at_the_peer() {
     assert_eq!(buffer[..9], [6, 6, 6, 6, 8, 8, 8, 8, 5]);
 }
 
-/// The same happens between connected endpoints: neither is disabled, and the connection stays usable both ways.
+/// Between connected endpoints, an access to a closed region disables neither, and the connection stays usable both ways.
 ///
 /// Proves: FI-I10
 #[test]

@@ -285,8 +285,8 @@ fn senders_complete_when_the_last_entry_is_read() {
     assert!(a.completion(&[]).is_ok());
 }
 
-/// There are more responses than a connection takes requests at a time: a receiver that reads its last completion and
-/// stops leaves none of them behind.
+/// A receiver owes more responses than its connection takes requests at a time. When it reads its last completion and then stops
+/// polling, all of them have been sent.
 #[test]
 fn senders_of_many_messages_complete_when_all_are_read_at_once() {
     const MANY: usize = 2000;

@@ -1,4 +1,4 @@
-//! Device memory: what can be tested without a device.
+//! Accelerator memory: what can be tested without an accelerator.
 
 use crate::harness::*;
 use rkey_fi::sys::*;

@@ -319,7 +319,7 @@ fn messages_do_not_wake_a_thread_that_waits_for_events() {
     });
 }
 
-/// The same holds while the other thread sleeps until they arrive.
+/// Messages that another thread sleeps for do not wake a thread that waits for events, either.
 #[test]
 fn messages_wake_only_the_thread_that_waits_for_them() {
     if is_peer() {

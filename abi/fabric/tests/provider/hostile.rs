@@ -45,7 +45,7 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
     assert_eq!(into, bytes);
 }
 
-/// A peer that requests more and more and takes no response is cut off after some megabytes of responses wait
+/// A peer that requests more and more and takes no response is cut off once some megabytes of responses wait
 /// for it.
 #[test]
 fn a_peer_that_takes_no_responses_is_cut_off() {

@@ -63,7 +63,7 @@ fn the_old_modes_are_granted_alone() {
         assert_eq!(ask(version, FI_MR_BASIC, 0, 0), Ok((FI_MR_BASIC, 0)));
         assert_eq!(ask(version, FI_MR_SCALABLE, 0, 0), Ok((FI_MR_SCALABLE, 0)));
         for other in [FI_MR_LOCAL, FI_MR_PROV_KEY] {
-            // For programs of its time the 1.6.2 page applies, which allows one pair.
+            // For programs of version 1.4 the page of 1.6.2 applies, which allows one pair.
             let pair = other == FI_MR_LOCAL && version == old;
             let answer = ask(version, FI_MR_BASIC | other, 0, 0);
             assert_eq!(

@@ -276,7 +276,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert!(a.completion(&[&counted]).is_ok());
     reach(3, 3);
     assert_eq!(old, 1);
-    // Its receiver reads a long message from our memory, which is not an access by the program.
+    // The receiver of a long message reads it from our memory, which is not an access by the program.
     let (long, mut into) = (vec![5u8; 100_000], vec![0u8; 100_000]);
     let to_a = counted.peer(&a);
     // SAFETY: the handles are live; both buffers stay valid until the completions.

@@ -371,13 +371,13 @@ fn a_dma_buf_is_reached_without_a_mapping_of_the_program() {
     });
 }
 
-/// Only where the kernel has a driver that makes them; the message of the skipped test is in the output of the suite.
+/// Runs only where the kernel has a driver that makes DMA-bufs; elsewhere the suite's output says that the test was skipped.
 #[test]
 fn a_dma_buf_of_the_kernel_is_reached() {
     is_reached(|| rkey_fakes::dma_buf(3 * PAGE));
 }
 
-/// Buffers of this maker, each with the file of its pages, are reached in every mode.
+/// A peer can access the buffers that `make` returns, each with a file of its pages, in every mode.
 fn is_reached(make: impl Fn() -> Option<(OwnedFd, OwnedFd)>) {
     for (mode, base) in [
         (0, 0),
@@ -397,7 +397,7 @@ fn is_reached(make: impl Fn() -> Option<(OwnedFd, OwnedFd)>) {
     }
 }
 
-/// The bytes of a DMA-buf with these pages are reached.
+/// A peer can access the bytes of a DMA-buf with these pages.
 fn reaches(a: &Side, b: &Side, peer: u64, (mode, base): (c_int, u64), fd: c_int, pages: &File) {
     let offset = PAGE as u64 + 64;
     let register = |len, base: u64| {

@@ -136,7 +136,7 @@ fn with_both_modes_system_memory_is_registered_as_well() {
     assert_eq!(a.write(peer, &bytes, 0, 1), -libc::EINVAL);
     assert_eq!(a.read(peer, &mut bytes, 0, 1), -libc::EINVAL);
     let iov = [iovec(&mut bytes)];
-    // Like a program for devices, which registers all of its memory.
+    // Like a program for accelerators, which registers all of its memory.
     let mut attr = attributes(&iov, FI_WRITE | FI_READ, 2);
     attr.known.iface = FI_HMEM_SYSTEM;
     let mr = a.regattr(&attr, 0).unwrap();

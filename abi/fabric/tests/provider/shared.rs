@@ -81,7 +81,7 @@ pub(crate) fn trecvmsg(
     unsafe { ((*(*ep).tagged).recvmsg)(ep, &msg, flags) }
 }
 
-/// Sends bytes; the context is their number.
+/// Sends bytes, with their number as the operation's context.
 pub(crate) fn send(side: &Side, peer: u64, bytes: &[u8]) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: the handle is live; the bytes stay valid until the completion.

@@ -20,7 +20,7 @@ fn write_on(a: &Side, peer: u64, stop: &AtomicBool, mut note: impl FnMut(i32)) {
 }
 
 /// With notification, a refresh suspends access, with or without `FI_MR_ALLOCATED`; without notification, peers do not
-/// notice it.
+/// notice a refresh.
 ///
 /// Proves: FI-191, FI-195
 #[test]
@@ -185,7 +185,7 @@ fn operations_on_a_closing_region_complete_or_fail() {
     assert_eq!((mr.close(), buffer), (0, vec![3; 32]));
 }
 
-/// A message for a side. Returns the results there and at the sender.
+/// Sends a message from `a` to `b`. Returns the results at `b` and at `a`.
 fn send_from(
     a: &Side,
     b: &Side,

@@ -4,7 +4,7 @@ use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// Later fields are not read for programs that lack them.
+/// Fields of later versions are not read if the program's version lacks them.
 ///
 /// Proves: FI-265, FI-135, FI-I43
 #[test]

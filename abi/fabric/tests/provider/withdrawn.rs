@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::scope;
 
-/// The work of one endpoint at a time.
+/// How many deferred operations one endpoint has at a time.
 const WORKS: usize = 8;
 const ROUNDS: usize = 25;
 

@@ -216,7 +216,7 @@ int main(int argc, char **argv) {
   pid_t peer = fork();
   CHECK(peer >= 0);
   line_to = line[peer == 0];
-  /* Each process in another order. */
+  /* The two processes open the front ends in different orders. */
   if (peer) {
     verbs_begin();
     fi_begin();

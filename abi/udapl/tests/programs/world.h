@@ -354,7 +354,7 @@ static int rests(struct waiter *waiter) {
   return !state || !state[1] || state[2] == 'S';
 }
 
-/* Waits until the thread waits for the EVD. A thread that waits for a lock sleeps for a moment. */
+/* Waits until the thread waits for the EVD. A thread that waits for a lock also sleeps, but only for a moment. */
 static void until_it_waits(struct waiter *waiter) {
   for (int looks = 0; looks < 5; usleep(2000)) looks = rests(waiter) ? looks + 1 : 0;
 }

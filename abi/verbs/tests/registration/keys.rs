@@ -179,7 +179,7 @@ fn a_dma_buf_and_any_other_file_can_be_registered() {
     can_be_registered(file.try_clone().unwrap().into(), &file);
 }
 
-/// Only where the kernel has a driver that makes them; the message of the skipped test is in the output of the suite.
+/// Runs only where the kernel has a driver that makes DMA-bufs; elsewhere the suite's output says that the test was skipped.
 #[test]
 fn a_dma_buf_of_the_kernel_can_be_registered() {
     if let Some((buffer, pages)) = rkey_fakes::dma_buf(8192) {
@@ -217,7 +217,7 @@ fn can_be_registered(buffer: OwnedFd, pages: &File) {
         let mut bytes = [0; 8];
         pages.read_exact_at(&mut bytes, 4160).unwrap();
         assert_eq!(u64::from_ne_bytes(bytes), 5);
-        // The other direction, and as local memory.
+        // A read from the region, and a write whose source is the region.
         pages.write_all_at(&9u64.to_ne_bytes(), 4168).unwrap();
         let mut read = remote(2, WR_RDMA_READ, &mut entry, (1 << 40) + 8, (*region).rkey);
         assert_eq!(world.run(a, &mut read), WC_SUCCESS);

@@ -1,5 +1,5 @@
 //! `ibv_modify_qp`: every transition, for every service, with each attribute that it requires, allows or does not
-//! recognise. This table is copied from the kernel's rules, not from the library's.
+//! recognise. The table below is copied from the kernel's rules, not from the library's.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;

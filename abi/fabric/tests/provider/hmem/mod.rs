@@ -265,7 +265,7 @@ fn memory_of_each_interface_is_copied_by_its_runtime() {
         let Some(fake) = runtime.load() else { return };
         let (a, b, peer) = pair(&wish(FI_MR_HMEM));
         let memory = (fake.alloc(Place::Device, device as i32, 2 * LEN), 2 * LEN);
-        // The Neuron runtime has no copy from a device.
+        // Neuron memory cannot be read by address.
         let reads = iface != FI_HMEM_NEURON;
         let all = register(&b, (iface, device), memory, (ALL, 1, 0));
         assert_eq!(all.is_ok(), reads, "{}", runtime.name);

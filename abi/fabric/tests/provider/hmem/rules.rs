@@ -63,7 +63,7 @@ fn get_option(side: &Side, option: c_int) -> c_int {
     value
 }
 
-/// FI-061 for a list of device memory and system memory: the provider looks for the pages of the latter.
+/// FI-061 for a list of accelerator memory and system memory: the provider looks for the pages of the latter.
 #[test]
 fn system_memory_beside_device_memory_needs_pages_as_well() {
     let Some(fake) = CUDA.load() else { return };
@@ -96,7 +96,7 @@ fn system_memory_beside_device_memory_needs_pages_as_well() {
     fake.free(at);
 }
 
-/// The driver of such a DMA-buf does not let the processor map it; its runtime finds the bytes by their address.
+/// The driver of an accelerator's DMA-buf does not let the processor map it; the runtime finds the bytes by their address.
 #[test]
 fn a_dma_buf_of_a_device_is_copied_by_its_runtime() {
     let Some(fake) = CUDA.load() else { return };
@@ -198,7 +198,7 @@ fn registrations_that_contradict_the_runtime_are_refused() {
         assert_eq!(code(FI_HMEM_SYSTEM, 0, system, only), EINVAL);
         assert_eq!(code(FI_HMEM_SYSTEM, 0, system, of_host), 0);
     }
-    // Device memory that the program calls system memory.
+    // Accelerator memory that the program calls system memory.
     let all = |side: &Side, expected: c_int| {
         let at = device.0 as usize;
         let code = |made: Result<Mr, c_int>| made.map_or_else(|code| code, |mr| mr.close());

@@ -3,7 +3,7 @@
 use super::*;
 use crate::peer::strictly;
 
-/// The capability is granted only to programs that request it or several contexts. Some programs, such as MPICH, take it as
+/// `FI_NAMED_RX_CTX` is granted only to programs that request it or several contexts. Some programs, such as MPICH, take it as
 /// advice to use several contexts.
 #[test]
 fn naming_contexts_is_offered_to_those_who_have_some() {
