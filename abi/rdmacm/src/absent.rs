@@ -1,5 +1,5 @@
-//! Calls that this library does not support yet: rsockets, multicast, and calls of later versions. They fail with `ENOSYS`,
-//! and the first failure is logged.
+//! Calls that this library does not support yet: rsockets, multicast, and calls that were added after rdma-core 44. They fail with
+//! `ENOSYS`, and the first failure is logged.
 
 use rkey_kit::Errno;
 use std::sync::Once;

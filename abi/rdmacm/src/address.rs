@@ -131,7 +131,7 @@ pub fn is_ours(ip: IpAddr) -> bool {
     rkey_device::names::is_of_this_host(ip)
 }
 
-/// The loopback address of the same family.
+/// The loopback address of the family of `like`.
 #[must_use]
 pub fn loopback(like: SocketAddr) -> IpAddr {
     match like {

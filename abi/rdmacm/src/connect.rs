@@ -232,7 +232,7 @@ pub unsafe extern "C" fn establish(id: *mut CmId) -> c_int {
     })
 }
 
-/// Ends a connection, unless it is of a datagram queue pair. Returns whether an event follows.
+/// Ends a connection, unless its queue pair is for datagrams. Returns whether an event follows.
 fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
     let now = parts.now;
     let own = entry(parts.handler, key)?;

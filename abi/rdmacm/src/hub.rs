@@ -410,7 +410,7 @@ impl Handler for Hub {
         match self.listeners.get(&listener) {
             Some(&key) => self.push(key, What::Request(asked)),
             None => {
-                // The program has just destroyed the listener.
+                // The program has destroyed the listener.
                 let _ = manager.close(now, asked.connection());
             }
         }

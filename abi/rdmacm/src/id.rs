@@ -1,7 +1,7 @@
 //! Identifiers (`struct rdma_cm_id`) as programs see them.
 //!
-//! Programs read all fields, and write some (`context`, `qp`, `pd`). They must not write a field in one thread while a call in
-//! another uses the identifier: the stock library requires that too, because its calls use the fields without a lock.
+//! Programs read all fields, and write some (`context`, `qp`, `pd`). While a call uses an identifier, no other thread writes its
+//! fields, directly or by a call: the stock library requires that too, because its calls use the fields without a lock.
 
 #![allow(unsafe_code)]
 // UNSAFETY: structures that C code reads and writes.

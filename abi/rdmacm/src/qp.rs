@@ -86,7 +86,7 @@ unsafe fn remove_cqs(object: &IdObject) {
 /// Makes the queue pair of an identifier.
 ///
 /// # Errors
-/// `EINVAL`: the identifier has a queue pair or no device; the protection domain is not of its device; or a completion queue is not
+/// `EINVAL`: the identifier has a queue pair or no device; the protection domain belongs to another device; or a completion queue is not
 /// the one that the identifier has. `EOPNOTSUPP`: an extended reliable connection. Those of `ibv_create_qp_ex`.
 ///
 /// # Safety

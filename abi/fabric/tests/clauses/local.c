@@ -13,7 +13,7 @@ static const struct {
     {"fi_trecv", FI_RECV}, {"fi_read", FI_READ},  {"fi_write", FI_WRITE},
 };
 
-/* One such transfer with this descriptor for its buffer; the other buffer is as the mode requires. */
+/* A transfer of this kind, with this descriptor for its buffer; the other buffer is as the mode requires. */
 static int transfer(struct world *w, enum use use, unsigned char *at, void *desc) {
     static unsigned char *other;
     static struct area area;

@@ -139,7 +139,7 @@ static int wait_for(void *context, int blocking)
 	return 0;
 }
 
-/* The element that one member has for another. */
+/* The element that member `from` has for member `to`. */
 static uint64_t element(int from, int to, size_t at)
 {
 	return from * 1000003ull + to * 10007ull + at * 13ull;
@@ -213,7 +213,7 @@ static void all_operations(struct fid_mc *mc, size_t count)
 	EVERY(1, sum(me, at));
 }
 
-/* Where collectives need registered buffers, nothing begins without them. */
+/* Where collectives need registered buffers, a call is refused without them, or without the right. */
 static void refused(struct fid_mc *mc)
 {
 	struct fid_mr *plain;

@@ -198,15 +198,15 @@ static void local_read(void) {
   verbs_begin();
   dat_begin();
   fi_begin(FI_MR_LOCAL);
-  /* Verbs: always. */
+  /* Verbs: every region allows it. */
   struct ibv_mr *bare = verbs_reg(verbs_buffer, 0);
   struct ibv_mr *target = verbs_reg(verbs_memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   CHECK(verbs_write(bare, target->rkey, (uint64_t)(uintptr_t)verbs_memory) == IBV_WC_SUCCESS);
-  /* Libfabric: the right of the source of a write. */
+  /* Libfabric: the source of a write needs FI_WRITE. */
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1), *no = fi_reg(fi_buffer, FI_RECV, 2), *yes = fi_reg(fi_buffer, FI_WRITE, 3);
   CHECK(fi_write64(yes, fi_mr_key(mr), 0) == 0);
   CHECK(fi_write64(no, fi_mr_key(mr), 0) != 0);
-  /* uDAPL: a flag, which a bind asks for. */
+  /* uDAPL: a bind for remote reads needs DAT_MEM_PRIV_LOCAL_READ_FLAG. */
   struct memory writable;
   remember(&world.owner, &writable, PAGE, DAT_MEM_PRIV_LOCAL_WRITE_FLAG);
   DAT_RMR_HANDLE rmr;
@@ -229,7 +229,7 @@ static void addresses(void) {
   REFUSED(&world, WRITE, &buffer, 64, shared.remote, NULL);
 }
 
-/* Libfabric, by mode. */
+/* Libfabric with FI_MR_VIRT_ADDR. */
 static void virtual_addresses(void) {
   fi_begin(FI_MR_VIRT_ADDR);
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);

@@ -359,8 +359,7 @@ static void until_it_waits(struct waiter *waiter) {
   for (int looks = 0; looks < 5; usleep(2000)) looks = rests(waiter) ? looks + 1 : 0;
 }
 
-/* Resident memory in bytes. For smaps_rollup, the kernel counts the pages. The figure in status leaves out what processors
-   have not yet added to the sum. */
+/* Resident memory in bytes. For smaps_rollup, the kernel counts the pages; the figure in status can lag behind. */
 static long resident(void) {
   char line[256];
   long kib = 0;
