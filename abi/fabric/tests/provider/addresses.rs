@@ -175,7 +175,7 @@ fn a_name_stays_when_the_endpoint_listens_or_connects() {
             wait_for(theirs, Ok(FI_CONNECTED));
             wait_for(eq, Ok(FI_CONNECTED));
             take(eq);
-            // Each side has the same name for itself and for the other.
+            // Both sides agree on the name of each.
             assert_eq!(
                 (name_of(ep), name_of(here)),
                 (name.clone(), listener.clone())

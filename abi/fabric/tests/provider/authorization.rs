@@ -62,7 +62,7 @@ fn a_peer_of_another_version_is_named_as_such() {
         panic!("the peer was accepted");
     };
     assert!(reason.contains("speaks version 4"), "{reason}");
-    // In the reverse case, such a peer answers.
+    // Here such a peer answers our request instead of sending one.
     let number = side.insert(&outsider.name());
     assert_eq!(post(&side, number), AGAIN, "it is connecting");
     let incoming = outsider.caller(PATIENCE).unwrap();

@@ -246,7 +246,7 @@ fn in_strict_mode_counters_are_bound_before_the_endpoint_is_enabled() {
     });
 }
 
-/// A domain in this mode, and a key of a region that another side maps.
+/// A domain in this mode, and the key under which it has mapped another side's region.
 fn mapped(mode: c_int) -> (*mut FidDomain, u64) {
     let wish = Wish::mode(mode);
     let b = Side::open(&wish);

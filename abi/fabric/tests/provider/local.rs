@@ -162,7 +162,7 @@ fn buffers_that_are_not_mapped_are_an_error() {
         ((*(*a.ep).rma).write)(a.ep, at, 8192, null_mut(), peer, 0, 1, null_mut())
     });
     assert_eq!(error(code), libc::EFAULT);
-    // The same happens with a registered hole.
+    // A registered hole gives the same error.
     let mr = a.reg_at(hole, 8192, FI_WRITE, 0, 0).unwrap();
     assert_eq!(a.write_with(peer, bytes, mr.desc(), 0, 1), libc::EFAULT);
     assert_eq!(mr.close(), 0);

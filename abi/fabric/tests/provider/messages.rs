@@ -448,8 +448,8 @@ fn an_unknown_peer_is_an_error_of_the_call() {
     );
 }
 
-/// Some are copied directly from the link to their receive, some pass through a buffer, and some are read from their
-/// sender.
+/// Some messages are copied directly from the link to their receive, some pass through a buffer, and some are read from
+/// their sender.
 #[test]
 fn messages_match_in_order_whichever_path_they_take() {
     const COUNT: usize = 90;

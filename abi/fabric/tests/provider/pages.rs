@@ -477,7 +477,7 @@ fn absurd_buffers(b: &Side, memfd: c_int) {
 #[test]
 fn interfaces_count_only_with_hmem() {
     let test = "pages::interfaces_count_only_with_hmem";
-    // Other tests load fake runtimes.
+    // In a process of its own, because other tests load fake runtimes.
     apart(test, ("FI_HMEM_DISABLE_P2P", "0"), refused_without_runtimes);
 }
 

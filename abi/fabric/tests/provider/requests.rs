@@ -179,7 +179,7 @@ fn the_info_of_a_request_is_that_of_the_passive_endpoint() {
             assert_eq!(bytes(it.src_addr, it.src_addrlen), name_of_pep(pep));
             assert_eq!(bytes(it.dest_addr, it.dest_addrlen), name_of(there));
             assert!(it.next.is_null() && it.nic.is_null() && !it.handle.is_null());
-            // A program may call it again with the result, for the same offer under the same handle.
+            // A program may pass the request's `fi_info` to `fi_getinfo`, which returns the same offer with the same handle.
             let again = ask(V1_17, it, None);
             assert_eq!((said(again), (*again).handle), (said(request), it.handle));
             (*(*again).fabric_attr).prov_name = null_mut();

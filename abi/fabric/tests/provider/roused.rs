@@ -162,7 +162,7 @@ fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
     }
 }
 
-/// Another thread's call takes the message that makes work due. Such a call starts no work.
+/// Another thread's call takes the message that makes work due, but does not start the work.
 #[test]
 fn counts_of_another_thread_wake_a_waiting_one() {
     const ROUNDS: u64 = 200;

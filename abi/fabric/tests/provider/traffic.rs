@@ -229,7 +229,7 @@ fn a_posted_buffer_whose_region_was_closed_is_not_written_to() {
     }
 }
 
-/// A long message is read when its receive is posted; until then, its region can be closed, and others can be sent.
+/// A long message is read when its receive is posted. Until then its region can be closed, and other messages can be sent.
 ///
 /// Proves: FI-I08
 #[test]

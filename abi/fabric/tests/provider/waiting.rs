@@ -216,7 +216,7 @@ fn a_thread_is_woken_to_repeat_a_call() {
     let (a, b) = (waitable(&wish), Side::open(&wish));
     let peer = a.peer(&b);
     assert_eq!(inject(a.ep, peer), AGAIN);
-    // It is reported now, and preparing to wait does not lose it.
+    // The connection is reported now, and `fi_trywait` does not lose the report.
     assert!(readable(descriptor(a.cq.cast())));
     assert_eq!(trywait(a.fabric, a.cq.cast()), AGAIN as c_int);
     assert_eq!(inject(a.ep, peer), 0);

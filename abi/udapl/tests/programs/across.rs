@@ -68,7 +68,7 @@ fn a_key_of_another_api_is_refused_and_explained() {
     }
 }
 
-/// Where programs choose their keys, those of other APIs fit into the 64 bits as well.
+/// Where programs choose the 64-bit keys of libfabric, a program can name keys of other APIs as well.
 #[test]
 fn a_program_that_chooses_its_keys_may_name_others() {
     let stage = Stage::with_all("requested");

@@ -94,7 +94,7 @@ fn an_imported_domain_with_users_stays() {
     }
 }
 
-/// A query reports the device's limit: 0 once its event has been raised.
+/// A query reports the limit in force: 0 once the event of the limit has been raised.
 #[test]
 fn the_limit_of_a_shared_receive_queue_ends_with_its_event() {
     let world = World::new();

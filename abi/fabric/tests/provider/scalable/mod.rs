@@ -26,8 +26,7 @@ struct Scalable {
     rx: Vec<Side>,
 }
 
-/// The request of a program that wants all capabilities, including named receive contexts, unless it names its
-/// capabilities.
+/// A wish that names no capabilities gets all that these tests need, including named receive contexts.
 fn naming(wish: &Wish) -> Wish {
     let all = match wish.ep_type {
         FI_EP_DGRAM => FI_MSG | FI_SOURCE,
