@@ -238,7 +238,6 @@ fn every_thread_with_a_call_to_repeat_is_woken() {
     for by_descriptor in [false, true] {
         let a = waitable(&Wish::default());
         let (silent, number, _) = called(&a);
-        // This is for the call that made the connection.
         let (ep, cq, fabric) = (Shared(a.ep), Shared(a.cq), Shared(a.fabric));
         let wait = move || {
             let (cq, fabric) = (cq.get(), fabric.get());
