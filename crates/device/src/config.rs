@@ -63,7 +63,7 @@ pub struct Config {
     pub max_sge: u32,
     /// The maximum inline data of a request, in bytes.
     pub max_inline: u32,
-    /// The maximum number of links (peer processes, per direction).
+    /// The maximum number of links to and from other devices together.
     pub max_links: u32,
     /// The maximum number of links that one other process may open.
     pub max_links_per_process: u32,
@@ -88,11 +88,11 @@ pub struct Config {
     pub ptracer_any: bool,
     /// How long the engine thread, and a thread in [`Cq::wait`](crate::Cq::wait), polls before it sleeps.
     pub spin: Duration,
-    /// How often the engine thread checks whether the program still polls.
+    /// The interval at which the engine thread checks whether the program still polls.
     pub tick: Duration,
     /// Transport timeout of queue pairs that do not set one: 4.096 us * 2^n, 0 = never.
     pub timeout: u8,
-    /// Retries of a transport timeout for queue pairs that do not set them, 0 to 7.
+    /// Retries after a transport timeout for queue pairs that do not set them, 0 to 7.
     pub retry_count: u8,
     /// Retries when the receiver has no receive posted, 0 to 6, 7 = without limit.
     pub rnr_retry: u8,
@@ -550,7 +550,7 @@ fn names_of_variables() -> String {
     names.join(", ")
 }
 
-/// A whole number with an optional binary suffix; `unlimited` is the largest.
+/// A whole number with an optional binary suffix; `unlimited` means 2^63 - 1.
 fn parse_number(text: &str) -> Option<u64> {
     if text == "unlimited" {
         return Some(i64::MAX as u64);

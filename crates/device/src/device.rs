@@ -23,7 +23,8 @@ use crate::shared::Shared;
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
 ///
-/// A process may open several devices, and several front ends may share one ([`Device::open_shared`]). After `fork` the child cannot use its parent's ([`crate::fork`]).
+/// A process may open several devices, and several front ends may share one ([`Device::open_shared`]). After `fork`, the child
+/// cannot use its parent's devices ([`crate::fork`]).
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Opening>);
 
@@ -37,12 +38,12 @@ struct Opening {
     handle: Arc<Handle>,
 }
 
-/// The part that all openings hold. The engine thread holds only `shared`, so dropping the last opening can end it.
+/// The part that all openings hold. The engine thread holds only `shared`, so it ends when the last opening is dropped.
 #[derive(Debug)]
 pub(crate) struct Handle {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Those that may still be open, by API.
+    /// The openings that may not have been dropped yet, each with its API.
     openings: Mutex<Vec<(Api, Weak<Opening>)>>,
 }
 
@@ -127,7 +128,7 @@ impl Device {
         &self.0.handle
     }
 
-    /// Where the events of its objects go.
+    /// The queue that gets the events of this opening's objects.
     pub(crate) fn events(&self) -> &Arc<AsyncQueue> {
         &self.0.events
     }
@@ -172,7 +173,7 @@ impl Device {
         Ok(())
     }
 
-    /// Logs a front end's words for a refusal of one of its requests, with the rate limit of all refusals. A watcher
+    /// Logs a front end's words for a refusal of one of its requests, under the rate limit for refusals. A watcher
     /// (`rkey run --explain`) gets the device's words instead.
     pub fn tell_own_denial(&self, words: &str) {
         self.shared().denials.write_own(words);
@@ -208,8 +209,8 @@ impl Device {
         &self.shared().memory
     }
 
-    /// The report that explains a completion with this vendor code. It exists before the completion can be polled, and is kept as
-    /// long as it is among the last [`crate::inspect::denials::KEPT`].
+    /// The report that explains a completion with this vendor code. It exists before the completion can be polled, and is kept
+    /// while it is one of the last [`crate::inspect::denials::KEPT`] reports.
     #[must_use]
     pub fn denial(&self, vendor: u32) -> Option<DenialReport> {
         if vendor == 0 || self.is_forked() {
@@ -291,7 +292,7 @@ impl Device {
         Ok(())
     }
 
-    /// Converts an error of creating an object: a full table names the variable that sets its limit.
+    /// Converts an error from creating an object. If a table is full, the result names the variable that sets its limit.
     pub(crate) fn limit_of(
         &self,
         error: EngineError,

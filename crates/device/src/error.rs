@@ -40,7 +40,7 @@ pub enum DeviceError {
         /// The environment variable that sets the limit.
         variable: &'static str,
     },
-    /// The protection table refused: registration, windows, domains.
+    /// The protection table refused a change to a region, window or domain.
     #[error(transparent)]
     Core(#[from] CoreError),
     /// A window cannot be bound.
@@ -86,12 +86,12 @@ pub enum DeviceError {
     NotListening {
         /// The address.
         address: SocketAddr,
-        /// How long it tried to connect.
+        /// How long the client tried to connect.
         waited: Duration,
         /// A possible reason.
         hint: &'static str,
     },
-    /// Another process already listens at an address.
+    /// The address already has a listener or a reservation.
     #[error("a process of this user already listens at {address}")]
     AddressInUse {
         /// The address.

@@ -1,8 +1,8 @@
 //! The device that the front ends of a process share.
 //!
-//! A program may use several APIs. If each of them opened a device of its own, a key of one would mean nothing to the others. So the
-//! first opening of each API uses the same device, as long as one of them has it open. Later openings of the same API get devices
-//! of their own: programs open several contexts of one API so that they do not wait for each other.
+//! A program may use several APIs. If each of them opened a device of its own, a key of one would mean nothing to the others. So
+//! all APIs share one device, with one opening for each API. Further openings of an API get devices of their own: programs open
+//! several contexts of one API so that they do not wait for each other.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::error::DeviceError;
 /// The device, while it is open.
 static DEVICE: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
-/// How long another thread may take to open the device. In a process that was forked meanwhile, nothing ever unlocks it.
+/// How long to wait while another thread opens the device. If the process forks meanwhile, nothing unlocks [`DEVICE`] in the child.
 const OPENING: Duration = Duration::from_secs(10);
 
 impl Device {
-    /// Opens the device that the front ends of this process share: the same one for every API, if their configurations agree in what
-    /// concerns the whole device. Rights, limits and addresses of memory are not affected: the domains of the APIs stay
-    /// separate ([`Config::cross_api`]).
+    /// Opens the device that the front ends of this process share: the same one for every API. The domains of the APIs stay separate
+    /// ([`Config::cross_api`]).
     ///
-    /// If the API has the device open already, this opens another one, as [`Device::open`] does.
+    /// If the API has the shared device open already, or the configurations differ in a value that concerns the whole device, this
+    /// opens another device, as [`Device::open`] does.
     ///
     /// # Errors
     /// Same as [`Device::open`].
@@ -58,7 +58,7 @@ mod tests {
         Device::open_shared(config).unwrap()
     }
 
-    /// One test: tests of a process would share the device.
+    /// One test, because the tests of a process would share the device.
     #[test]
     fn the_apis_of_a_process_share_a_device() {
         let verbs = open(Api::Verbs, |_| ());
@@ -80,7 +80,7 @@ mod tests {
             assert_eq!(next(), Some(crate::AsyncEvent::CqOverrun(cq.id())));
             assert_eq!(next(), None);
         }
-        // A second one of the same API, or one that differs in what concerns all.
+        // A second opening of the same API, or one with another limit for the whole device.
         assert!(!verbs.is(&open(Api::Verbs, |_| ())));
         assert!(!verbs.is(&open(Api::Udapl, |config| config.max_qps = 7)));
         // The device ends with its last opening; until then it can be joined again.

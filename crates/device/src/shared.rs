@@ -23,7 +23,7 @@ use crate::progress::reactor::Reactor;
 use crate::progress::{DeviceEngine, EngineDriver, EventRouter};
 use crate::reclaim::Reclaim;
 
-/// The objects that a device is made of. The engine thread and every handle hold it.
+/// The parts of a device. The engine thread and every handle hold them.
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
     pub(crate) config: Config,
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) memory: ProcessMemory,
     /// Owns the engine and drives it.
     pub(crate) driver: EngineDriver,
-    /// Takes memory that peers access directly back for the program.
+    /// Takes back memory that peers access directly.
     pub(crate) reclaim: Reclaim,
     pub(crate) reactor: Reactor,
     pub(crate) qp_numbers: Arc<QpNumbers>,

@@ -49,7 +49,7 @@ fn block_signals() {
 mod tests {
     use super::*;
 
-    /// The masks of blocked signals in `/proc`.
+    /// This thread's mask of blocked signals, from `/proc`.
     fn blocked() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("a status");
         let mask = status

@@ -1,12 +1,12 @@
 //! Brings messages from one process's connection manager to another's.
 //!
-//! A process claims a block of communication ids, and a port for each service, by the names of sockets: the kernel makes a
+//! A process claims a block of communication ids, and a port for each service, by binding names to sockets: the kernel makes a
 //! claim unique and ends it with the process. A request goes to the port's name, all other messages to the block that the
 //! receiver's communication id names. Connections carry packets one way only, from the process that connected: so no process can
-//! pose as the owner of a name. Their end is the end of that process.
+//! pose as the owner of a name. When the owner's end of a connection closes, the owner counts as ended.
 //!
-//! A message without a receiver comes back to the sender's own manager, which answers as any manager would that does not know
-//! the service or the connection.
+//! A message without a receiver goes to the sender's own manager, which answers as a manager does that does not know the service
+//! or the connection.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -25,19 +25,20 @@ use super::socket::{self, Reached, Received, Sent};
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
 
-/// How many connections of other processes are open at most. For a new one, the process with the most loses its oldest.
+/// The maximum number of connections from other processes. For a further one, the process with the most loses its oldest.
 pub(super) const INCOMING_MAX: usize = 256;
-/// How many connections to other processes are open at most.
+/// The maximum number of connections to blocks, and of connections to ports, of other processes.
 const OUTGOING_MAX: usize = 256;
-/// How many messages wait for a busy receiver at most, and for how long. Their senders repeat what is dropped.
+/// The maximum number of messages that wait for a receiver. The senders repeat dropped ones.
 const WAITING_MAX: usize = 4096;
+/// How long a message other than a request waits for a busy receiver.
 const WAITING_TIME: Nanos = 1_000_000_000;
-/// How many packets of a connection are read before the end of its process counts. A socket holds fewer.
+/// The maximum number of packets that are read from a connection before its process counts as ended. A socket holds fewer.
 const LAST_WORDS: usize = 4096;
-/// How many packets of one connection are read at a time.
+/// The maximum number of packets, or of new connections, that are taken from one socket at a time.
 const BATCH: usize = 64;
 
-/// Whose descriptor became ready.
+/// What a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug)]
 enum Watched {
     Block,
@@ -51,7 +52,7 @@ enum Watched {
 #[derive(Debug)]
 struct Port {
     socket: OwnedFd,
-    /// Set once a listener exists.
+    /// Set once other processes may connect.
     token: Option<Token>,
     claims: usize,
 }
@@ -71,10 +72,10 @@ struct Requested {
     waiting: BTreeSet<ConnectionId>,
 }
 
-/// Who is gone: the ends of connections that the thread has seen.
+/// What belonged to processes that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
-    /// Owners of communication ids.
+    /// Blocks of communication ids without an owner.
     pub(super) blocks: Vec<u16>,
     /// Connections whose request has gone to a process that ended.
     pub(super) connections: BTreeSet<ConnectionId>,
@@ -109,7 +110,7 @@ impl Carrier {
         listener_wait: Nanos,
     ) -> io::Result<Self> {
         let start = getrandom::u32().map_err(io::Error::other)? as u16;
-        // A single block of 65,536 may be taken; not all.
+        // Some blocks may be taken, but not all.
         for step in 0..=u16::MAX {
             // Block 0 would contain the id 0, which means "none".
             let block = start.wrapping_add(step).max(1);
@@ -143,7 +144,7 @@ impl Carrier {
         self.block
     }
 
-    /// Claims a port for this process, once more if it has it already; false if another process has it.
+    /// Claims a port for this process, which may claim it several times. Returns `false` if another process has it.
     pub(super) fn claim(&mut self, service: ServiceId) -> io::Result<bool> {
         if let Some(port) = self.ports.get_mut(&service) {
             port.claims += 1;
@@ -237,7 +238,7 @@ impl Carrier {
         }
     }
 
-    /// Whether a request is for a port of this process.
+    /// Whether a request is for an open port of this process.
     fn is_ours(&self, request: &Transmit) -> bool {
         let port = |(_, service)| self.ports.get(&service).and_then(|port| port.token);
         request.of.and_then(port).is_some()
@@ -261,7 +262,7 @@ impl Carrier {
     }
 
     fn try_carry(&mut self, message: &Transmit) -> Sent {
-        // Our manager writes only messages that can be read.
+        // Our manager writes only valid messages.
         let Ok(mad) = Mad::decode(&message.mad) else {
             return Sent::Yes;
         };
@@ -271,7 +272,7 @@ impl Carrier {
             mad: message.mad,
         };
         let sent = match (mad.message.addressee(), message.of) {
-            // A side that has had no answer follows its request.
+            // Without an answer, the peer's communication id is unknown, so the message goes where the request went.
             (Addressee::Communication(0), Some((_, service))) => {
                 self.send_to_port(service, &packet, None)
             }
@@ -291,7 +292,7 @@ impl Carrier {
             return Ok(Sent::Gone);
         }
         if let Some(link) = self.outgoing.get(&block) {
-            // If it is gone, the thread sees that, too, and ends the connections to that process.
+            // If the receiver has ended, the thread notices, too, and ends the connections to it.
             return Ok(socket::send(&link.socket, packet));
         }
         if self.outgoing.len() >= OUTGOING_MAX {
@@ -358,7 +359,7 @@ impl Carrier {
         self.arrived.pop_front()
     }
 
-    /// Drops connections to other processes that no connection of the manager needs any more.
+    /// Drops the waiting requests, and the sockets to other processes, that no connection of the manager needs any more.
     pub(super) fn tidy(
         &mut self,
         waits: impl Fn(ConnectionId) -> bool,
@@ -415,7 +416,7 @@ impl Carrier {
         }
     }
 
-    /// Who is gone since the last call. What they have sent before is in [`Carrier::next_arrived`] then.
+    /// What belonged to processes that have ended since the last call. Their packets are in [`Carrier::next_arrived`] by then.
     pub(super) fn take_gone(&mut self) -> Option<Gone> {
         if self.gone.blocks.is_empty() && self.gone.connections.is_empty() {
             return None;
@@ -446,7 +447,7 @@ impl Carrier {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!("the connection manager cannot accept a connection: {error}");
-                    // For example, no descriptor is left: they cannot wait either, or the thread would not rest.
+                    // For example, no descriptor is left. The socket stays readable, so without a pause the thread would spin.
                     crate::time::sleep(std::time::Duration::from_millis(1));
                     return;
                 }

@@ -2,11 +2,11 @@
 //! managers of this host's other processes.
 //!
 //! [`Service`] owns the [`Manager`] and the front end's [`Handler`], under one lock. A call ([`Service::with`]) sends its
-//! messages before it returns; a thread takes what other processes send and runs the timers. `carrier` has the sockets.
+//! messages before it returns; a thread receives the messages of other processes and runs the timers. `carrier` has the sockets.
 //!
-//! Between processes of one host travel the same 256-byte messages as between hosts. If a process ends without a word, its
-//! peers see its sockets close, and each of its connections ends as if it had sent the message for that (on a host with a
-//! kernel driver, the kernel would send it).
+//! Processes of one host exchange the same 256-byte messages as hosts do. If a process ends without closing its connections, its
+//! peers see its sockets close, and end each connection as if the process had sent a DREQ or REJ (which the kernel would do on a
+//! host with a kernel driver).
 
 mod carrier;
 pub(crate) mod packet;
@@ -43,14 +43,15 @@ const RETRY: Duration = Duration::from_millis(2);
 pub struct Settings {
     /// Which processes may connect.
     pub share: Share,
-    /// How often messages are repeated.
+    /// How long to wait for an answer, and how many times to repeat a message.
     pub timing: Timing,
     /// How long a request waits if no process listens at its port, before it is refused.
     pub listener_wait: Duration,
 }
 
 impl Default for Settings {
-    /// Connections within one user, repetitions like Linux's, and half a second for a listener.
+    /// Only processes of the same user may connect, messages are repeated as Linux does, and a request waits half a second for a
+    /// listener.
     fn default() -> Self {
         Self {
             share: Share::User,
@@ -78,8 +79,8 @@ pub struct Parts<'a, H> {
 }
 
 impl<H> Parts<'_, H> {
-    /// Claims a port for this process, once more if it has it already. The claim ends with [`Parts::release`], and with the
-    /// process. False if another process has the port.
+    /// Claims a port for this process, which may claim it several times. Each claim ends with [`Parts::release`] or with the process.
+    /// Returns `false` if another process has the port.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -122,7 +123,7 @@ struct Inner<H> {
     manager: Manager,
     handler: H,
     carrier: Carrier,
-    /// When the thread wakes without being called; `None` if it does not.
+    /// The manager's deadline for which the thread last set its timeout, if there was one.
     wakes: Option<Nanos>,
 }
 
@@ -135,7 +136,7 @@ impl<H: Handler> Service<H> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::other)?;
         let mut guid = getrandom::u64().map_err(io::Error::other)?.to_be_bytes();
-        // Locally administered, so that it is no other device's.
+        // This bit marks it as locally administered, so it is not the GUID of a real device.
         guid[0] |= 2;
         let reactor = Arc::new(Reactor::new().map_err(io::Error::other)?);
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -170,7 +171,7 @@ impl<H: Handler> Service<H> {
         })
     }
 
-    /// Whether this process was forked from the one that started the service: then nothing may use it.
+    /// Whether this process was forked from the one that started the service, and so must not use it.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.shared.process != std::process::id()
@@ -196,7 +197,7 @@ impl<H: Handler> Service<H> {
         result
     }
 
-    /// Waits until a condition holds. It is checked after every call and every event.
+    /// Waits until a condition holds. Checks it after every call and every round of the service's thread.
     pub fn wait_until(&self, mut holds: impl FnMut(&mut H) -> bool) {
         let mut inner = self.shared.inner.lock();
         while !holds(&mut inner.handler) {
@@ -229,11 +230,11 @@ impl<H: Handler> Shared<H> {
 
     /// Wakes the thread.
     fn ring(&self) {
-        // Fails only if it has been called 2^64 times and has not woken.
+        // The write fails only if the counter overflows: after 2^64 calls for which the thread did not wake.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// The thread.
+    /// The main loop of the thread.
     fn serve(&self) {
         let mut ready = Vec::new();
         while !self.stops.load(Ordering::Acquire) {
@@ -260,7 +261,7 @@ impl<H: Handler> Inner<H> {
         }
     }
 
-    /// One round of the thread: what has arrived, who is gone, what is due.
+    /// One round of the thread: reads packets, ends the connections to processes that have ended, and runs timers that are due.
     fn round(&mut self, now: Nanos, ready: &[Token]) {
         for token in ready {
             self.carrier.ready(*token);
@@ -329,7 +330,7 @@ fn is_unanswered(state: State) -> bool {
 /// A random number, for starting PSNs and ports.
 ///
 /// # Errors
-/// The system has none.
+/// The system has no random numbers.
 pub fn random() -> io::Result<u32> {
     getrandom::u32().map_err(io::Error::other)
 }

@@ -1,5 +1,4 @@
-//! What travels between two processes for the connection manager: one management datagram and the two addresses that an IP
-//! header would have.
+//! The packets between the connection managers of two processes: one MAD and the two addresses that an IP header would have.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -28,7 +27,7 @@ impl Packet {
         bytes
     }
 
-    /// Reads a packet; `None` if the bytes are none.
+    /// Decodes a packet. `None`: the bytes are not a packet.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.try_into().ok()?;
         if bytes[..4] != MAGIC {

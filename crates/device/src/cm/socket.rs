@@ -32,9 +32,9 @@ pub(super) fn listen(socket: impl AsFd) -> io::Result<()> {
 pub(super) enum Reached {
     /// A connection to the process that owns it.
     Process(OwnedFd, Credentials),
-    /// Its owner is too busy to accept.
+    /// The owner's backlog is full, or a signal interrupted the attempt.
     Busy,
-    /// No process listens there, or one of another user.
+    /// No process listens there, or its user is not allowed.
     NoOwner,
 }
 
@@ -71,11 +71,11 @@ pub(super) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Creden
     }
 }
 
-/// What became of a packet.
+/// The result of sending a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Yes,
-    /// The receiver has not read the earlier ones.
+    /// There is no room now, because the receiver has not read earlier packets.
     Busy,
     /// The receiver has closed the connection.
     Gone,
@@ -90,19 +90,19 @@ pub(super) fn send(socket: impl AsFd, packet: &Packet) -> Sent {
     }
 }
 
-/// What a connection brings.
+/// The result of reading from a connection.
 pub(super) enum Received {
     Packet(Box<Packet>),
-    /// Bytes that are no packet.
+    /// The bytes are not a packet.
     Violation,
-    /// Nothing now.
+    /// No packet has arrived.
     Nothing,
-    /// Nothing any more.
+    /// The connection has ended.
     End,
 }
 
 pub(super) fn receive(socket: impl AsFd) -> Received {
-    // One byte more, so that a longer packet is seen to be one.
+    // One byte more than a packet, to detect longer ones.
     let mut bytes = [0; LEN + 1];
     match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
         Ok((0, _)) => Received::End,

@@ -100,7 +100,7 @@ impl Connecting {
         }
     }
 
-    /// The listener dropped us without reading the request: too many clients wait there.
+    /// Counts that the listener dropped us without reading the request. Too many times in a row is an error.
     fn dropped(&mut self) -> Result<Option<Peer>, DeviceError> {
         self.dropped += 1;
         if self.dropped > REDIALS {

@@ -23,7 +23,7 @@ use crate::peers::names::{self, Scope};
 
 /// The maximum number of silent clients that one round drops to make room for others.
 const EVICTIONS_MAX: usize = 16;
-/// How long a peer may take to be ready after our answer if the program does not wait for it: it may be short of processors.
+/// How long a peer may take to be ready after our answer if the program does not wait: the peer may be short of processor time.
 const READY_TIME: Duration = Duration::from_secs(20);
 
 /// An address at which other processes of this host can request a connection.
@@ -44,9 +44,9 @@ impl Listener {
         self.address
     }
 
-    /// Waits for the next connection request (`None`: without limit).
+    /// Waits up to `timeout` (`None`: without limit) for the next connection request.
     ///
-    /// It drops clients that are not allowed, stay silent or violate the protocol. The caller does not notice them, and
+    /// Clients that are not allowed, stay silent or violate the protocol are dropped. The caller does not notice them, and
     /// other clients do not wait for them.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl Listener {
         })
     }
 
-    /// Waits until a client does something or the next half-open one is overdue.
+    /// Waits for a new client until `deadline`, or only a millisecond if there are half-open clients.
     fn wait(&self, deadline: Option<Instant>) -> Result<(), DeviceError> {
         let half_open = self.half_open.lock();
         let next = half_open.next_deadline().into_iter().chain(deadline).min();
@@ -301,7 +301,7 @@ impl Incoming {
     }
 
     /// Whether the peer's process also listens at an address, according to the kernel: a program may claim another process's
-    /// address. Among processes of one user, the claim counts as true.
+    /// address. Always `true` with `RKEY_SHARE=user`: processes of one user trust each other.
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
         self.device.is_listener(&self.peer, address)
@@ -329,7 +329,7 @@ impl Accepting {
         &self.peer
     }
 
-    /// Readable when the peer has answered or closed the connection.
+    /// A descriptor that is readable when the peer has confirmed or closed the connection.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -35,7 +35,7 @@ pub const PRIVATE_DATA_MAX: usize = 4096;
 pub const QPS_MAX: usize = 64;
 /// How many times to redial a listener that drops us without reading the request.
 const REDIALS: u32 = 32;
-/// The pause before each of these retries.
+/// The pause before each redial.
 const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// The other side of a connection.

@@ -86,8 +86,8 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
 /// Reads the next packet.
 ///
 /// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the socket: a
-/// packet and the end may arrive between the kernel's check of the queue and its check of the socket. Both are final, so a
-/// second read returns the packet.
+/// packet and the end may arrive between the kernel's check of the queue and its check of the socket. No packet follows an end or
+/// a reset, so a second read returns the last one.
 pub(super) fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
     match read_once(socket)? {
         end @ (Received::Closed | Received::Reset) => match read_once(socket)? {
@@ -133,7 +133,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Packet> {
     rest.is_empty().then_some(packet)
 }
 
-/// The version of a packet of any version of the protocol.
+/// The protocol version in a packet of any version.
 fn version_of(bytes: &[u8]) -> Option<u32> {
     let digit = bytes.strip_prefix(ANY)?.first()?;
     char::from(*digit).to_digit(10)

@@ -1,4 +1,4 @@
-//! Sockets of listeners and of their clients, by the names of addresses.
+//! Sockets of listeners and of their clients. A listener's name is made of its address.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -77,7 +77,7 @@ pub(super) struct Reached {
 /// What one attempt to reach a listener found.
 pub(super) enum Dialled {
     Reached(Reached),
-    /// Its backlog is full.
+    /// The listener's backlog is full, or a signal interrupted the attempt.
     Busy,
     /// No process listens at the address.
     NoListener,
@@ -127,7 +127,6 @@ pub(super) fn dial_once(scope: Scope, address: SocketAddr) -> Result<Dialled, De
                 }));
             }
             Err(Errno::CONNREFUSED) => {}
-            // The listener's backlog is full.
             Err(Errno::AGAIN | Errno::INTR) => busy = true,
             Err(error) => return Err(DeviceError::io("connecting")(error)),
         }

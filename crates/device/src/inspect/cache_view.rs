@@ -12,9 +12,9 @@ pub struct CacheView {
     pub domain: u32,
     /// What notices changes of memory: "userfaultfd", "memhooks", "disabled" (no cache), or "none" (not needed).
     pub monitor: String,
-    /// Why it is not the monitor that the environment names.
+    /// Why `monitor` is not the one that the environment names.
     pub monitor_reason: Option<String>,
-    /// Why it registers for each lookup anew, if so.
+    /// Why each lookup registers memory anew, if that is so.
     pub off: Option<String>,
     /// How many regions it holds.
     pub entries: u64,
@@ -22,7 +22,7 @@ pub struct CacheView {
     pub bytes: u64,
     /// Lookups that found a region.
     pub hits: u64,
-    /// Lookups that registered a region, which stayed.
+    /// Lookups that registered a region, which the cache kept.
     pub misses: u64,
     /// Lookups that registered a region for themselves only.
     pub uncached: u64,
@@ -34,7 +34,7 @@ pub struct CacheView {
 
 pub(super) type Describe = dyn Fn() -> CacheView + Send;
 
-/// The caches that are described to a device.
+/// The registered descriptions of caches.
 #[derive(Default)]
 pub(crate) struct Caches(Mutex<Known>);
 
@@ -64,7 +64,7 @@ impl Caches {
         drop(removed);
     }
 
-    /// The first caches.
+    /// Views of the first [`CACHES`] caches.
     pub(crate) fn collect(&self) -> Vec<CacheView> {
         let known = self.0.lock();
         let described = known.by_number.values().take(CACHES);

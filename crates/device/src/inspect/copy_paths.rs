@@ -80,7 +80,7 @@ fn remote_iovec() -> Path {
 }
 
 #[allow(unsafe_code)]
-// UNSAFETY: copying by address, between two arrays of this function's caller.
+// UNSAFETY: copies by address, between arrays that live here or in the caller.
 fn try_process_vm(
     pid: u32,
     from: &mut [u8; 16],
@@ -100,7 +100,7 @@ fn try_process_vm(
     (read, write)
 }
 
-/// Sealed memfds, which every link consists of.
+/// Sealed memfds, which hold the memory of every link.
 fn segments() -> Path {
     let result = rkey_base::segment::OwnSegment::create("rkey-try", 1 << 16);
     Path {

@@ -74,7 +74,7 @@ pub struct DenialView {
     pub needed: Option<String>,
     /// The granted rights, if one is missing.
     pub granted: Option<String>,
-    /// The memory, if the range is outside.
+    /// The memory, if the request's range is not inside it.
     pub memory: Option<MemoryView>,
     /// The process that owns the memory, as its device reports it.
     pub owner: u32,
@@ -82,7 +82,7 @@ pub struct DenialView {
     pub peer: Option<PeerView>,
     /// The queue pair here.
     pub queue_pair: u32,
-    /// The API in whose words the sentence and the advice are; empty if an earlier version reports.
+    /// The API in whose terms the sentence and the advice are written; empty if an earlier version of rkey reports.
     #[serde(default)]
     pub api: String,
     /// The id that the program gave the work request, in decimal digits, if this process posted it.
@@ -196,7 +196,7 @@ fn memory(denial: &Denial) -> Option<MemoryView> {
 /// A process that has tried keys without access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuesserView {
-    /// Its PID; `None` for all processes of the user that have none in our PID namespace.
+    /// Its PID; `None` stands for all processes of the user without a PID in our PID namespace.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
@@ -206,9 +206,9 @@ pub struct GuesserView {
     pub never_issued: Count,
     /// How many times its requests were paused.
     pub pauses: Count,
-    /// The minimum pause after the next such key, in nanoseconds; 0 if its allowance is full again.
+    /// The length of the pause after its last guess, in nanoseconds; 0 if there was none, or once its allowance is full again.
     pub pause_ns: Count,
-    /// The above in one sentence.
+    /// The other fields in one sentence.
     pub sentence: String,
 }
 

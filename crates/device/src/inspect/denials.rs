@@ -5,8 +5,8 @@
 //! later line says how many were left out.
 //!
 //! A program with a watcher (`rkey run --explain` sets `RKEY_REPORT`) appends the first [`KEPT`] refusals with their advice to a
-//! file instead, and so are binds that fail after they were posted, and calls that a front end refuses by its own rules
-//! ([`refused`]).
+//! file instead. Binds that fail after they were posted, and calls that a front end refuses by its own rules ([`refused`]), are
+//! reported in the same places.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::objects::QpTable;
 use crate::peers::process::own_command;
 
-/// The kind of messages that [`limited`] counts here.
+/// The `kind` of message that this module passes to [`limited`].
 const REFUSALS: &str = "refusals";
 
 /// Reports a call that a front end refuses by its own rules, to the watcher or to the log.

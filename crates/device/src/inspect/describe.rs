@@ -1,8 +1,8 @@
 //! Descriptions of a front end's endpoints and other objects, for inspections.
 //!
 //! The front end registers a function for each endpoint, or one for many objects. The engine thread calls all of them when it
-//! answers an inspection, so they must not wait for the program: if the program holds the endpoint's lock, the inspection
-//! shows the endpoint as busy.
+//! answers an inspection, so they must not wait for the program: if the program holds the endpoint's lock for too long, the
+//! inspection shows the endpoint as busy.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(super) const OBJECTS: usize = 1024;
 pub const PEERS: usize = 64;
 /// The maximum number of tags in a description.
 pub const TAGS: usize = 8;
-/// How long all descriptions together may take.
+/// How long the descriptions of all endpoints may take together; those of other objects have as long again.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// The pause between two attempts to lock: the thread that holds the lock may share our processor.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -96,13 +96,13 @@ pub struct PeerView {
 pub struct ObjectView {
     /// What it is, in the words of the front end.
     pub kind: String,
-    /// What the program calls it by: its handle, in hexadecimal (`0x...`).
+    /// The program's name for it: its handle, in hexadecimal (`0x...`).
     pub name: String,
     /// Its state, in the words of the front end.
     pub state: String,
 }
 
-/// The objects of a front end, while an inspection lists them: at most the first 1,024.
+/// The objects that an inspection lists: at most the first 1,024.
 #[derive(Debug, Default)]
 pub struct Objects {
     pub(super) list: Vec<ObjectView>,

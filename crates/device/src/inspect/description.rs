@@ -6,7 +6,8 @@ use super::cache_view::CacheView;
 use super::describe::{EndpointView, Objects};
 use crate::device::Device;
 
-/// Registers a description until it is dropped. When the drop returns, the function is not running and will not be called again.
+/// Keeps a description registered until this value is dropped. When the drop returns, the function is not running and will not be
+/// called again.
 #[derive(Debug)]
 #[must_use = "dropping this removes the description"]
 pub struct Description {
@@ -17,7 +18,7 @@ pub struct Description {
 impl Device {
     /// Registers the description of a front end's endpoint. `describe` runs in the engine thread or in [`Device::inspect`];
     /// it must return by the time that it gets as an argument, must not call the device, and must not drop the last handle
-    /// of one of its objects.
+    /// of one of the device's objects.
     pub fn describe(
         &self,
         describe: impl Fn(Instant) -> EndpointView + Send + 'static,
@@ -53,8 +54,8 @@ impl Drop for Description {
     }
 }
 
-/// Describes a cache until it is dropped. When the drop returns, the function is not running and will not be called
-/// again.
+/// Keeps the description of a cache registered until this value is dropped. When the drop returns, the function is not running
+/// and will not be called again.
 #[derive(Debug)]
 #[must_use = "dropping this removes the description"]
 pub struct CacheDescription {

@@ -1,8 +1,8 @@
 //! Inspections: descriptions of this process's devices and of others, for people.
 //!
 //! A device answers an inspection from its engine thread, so it also works while its program sleeps or computes. Every
-//! process that may connect may inspect, even one of another user if devices are shared (`RKEY_SHARE=all`); other users see
-//! no keys.
+//! process that may connect may inspect, even one of another user if devices are shared (`RKEY_SHARE=all`). Other users see no
+//! denials and, without `RKEY_EXPLAIN=all`, no regions and windows.
 
 pub mod cache_view;
 pub mod copy_paths;
@@ -37,9 +37,9 @@ use crate::shared::Shared;
 
 /// A client's request for an inspection.
 pub(crate) const QUESTION: &[u8] = b"inspect";
-/// The first word of the answer; the second is the length, and a descriptor carries the inspection.
+/// The answer, sent with the descriptor of a file that contains the inspection.
 const ANSWER: &[u8] = b"inspection";
-/// The maximum length of an inspection that is read.
+/// The maximum length of an inspection, in bytes.
 const LONGEST: u64 = 64 << 20;
 /// The maximum number of regions, and of windows, in an inspection.
 const LISTED: usize = 10_000;
@@ -84,7 +84,7 @@ pub struct Inspection {
     pub departed: Vec<Departed>,
     /// Counters that are bound to regions.
     pub counters: Vec<CounterView>,
-    /// Endpoints of a front end; at most the first ones.
+    /// Endpoints of front ends; at most the first 256.
     #[serde(default)]
     pub endpoints: Vec<EndpointView>,
     /// How many endpoints there are.
@@ -93,16 +93,16 @@ pub struct Inspection {
     /// Other objects of front ends; at most the first 1,024.
     #[serde(default)]
     pub objects: Vec<ObjectView>,
-    /// How many there are.
+    /// How many other objects there are.
     #[serde(default)]
     pub object_count: usize,
-    /// Registration caches of a front end; at most the first ones.
+    /// Registration caches of front ends; at most the first 256.
     #[serde(default)]
     pub caches: Vec<CacheView>,
-    /// How many accesses were refused since it was opened.
+    /// How many accesses were refused since the device was opened.
     pub denied: u64,
-    /// The last of them, oldest first: what was denied, why, and what to do about it. They name keys, which may be valid for other
-    /// accesses: other users do not see them.
+    /// The last refused accesses, oldest first: what was denied, why, and what to do about it. Denials name keys, which may be valid
+    /// for other accesses, so other users do not see them.
     pub denials: Vec<DenialView>,
     /// Processes that have tried keys without access, those with most tries first. Other users do not see them.
     #[serde(default)]
@@ -187,7 +187,7 @@ pub struct CounterView {
     pub writes: u64,
     /// How many reads peers made.
     pub reads: u64,
-    /// How many bytes both moved.
+    /// How many bytes these accesses moved.
     pub bytes: u64,
 }
 
@@ -205,7 +205,7 @@ impl Device {
 /// The devices on a host that this process may inspect.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// The inspections of those that answered.
+    /// The inspections of the devices that answered.
     pub devices: Vec<Inspection>,
     /// Processes whose devices run another version of rkey.
     pub other_versions: Vec<OtherVersion>,
@@ -305,7 +305,7 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     found.sort_by_key(|f| (f.pid, f.node));
     unanswered.sort_unstable();
     unanswered.dedup();
-    // It may have answered for another block of the device.
+    // A process may have answered for another of its blocks.
     unanswered.retain(|&pid| found.iter().all(|device| device.pid != pid));
     Ok(Listing {
         devices: found,

@@ -1,4 +1,4 @@
-//! Asynchronous events of a device that several front ends share: each takes those of its own objects from its own queue.
+//! Asynchronous events of a device that several front ends share: each front end has a queue for the events of its own objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The object of an event, if it is one that this version knows.
+    /// The object of an event; `None` for an event that this version does not know.
     fn of(event: AsyncEvent) -> Option<Self> {
         Some(match event {
             AsyncEvent::CqOverrun(cq) => Self::Cq(cq),
@@ -46,7 +46,7 @@ pub(crate) struct AsyncQueues {
 }
 
 impl AsyncQueues {
-    /// With the queue of the first opening.
+    /// Creates the queue of the first opening.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -81,7 +81,7 @@ impl AsyncQueues {
     }
 }
 
-/// A queue for one more opening. It drops its oldest events if nothing takes them.
+/// A queue for an opening. When it is full, each new event replaces the oldest.
 ///
 /// # Errors
 /// No descriptor is available.

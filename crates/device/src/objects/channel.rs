@@ -10,8 +10,8 @@ use super::event_queue::EventQueue;
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// A completion channel: an armed completion queue that was created with it sends it an event for its next completion. Clones are
-/// the same channel.
+/// A completion channel. It gets an event for the next completion of each armed completion queue that was created with it. Clones
+/// are the same channel.
 #[derive(Clone, Debug)]
 pub struct Channel {
     device: Device,
@@ -90,7 +90,7 @@ impl Device {
     /// No descriptor is available.
     pub fn create_channel(&self) -> Result<Channel, DeviceError> {
         self.check()?;
-        // Arming a queue causes one event at most, and takes a call, so no limit is needed.
+        // The program must arm a queue for each event, so no limit is needed.
         let queue = Arc::new(EventQueue::new(usize::MAX)?);
         self.shared().lifecycle().add_wait_point(&queue);
         Ok(Channel {

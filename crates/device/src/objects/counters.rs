@@ -14,7 +14,7 @@ pub struct Counter {
     pub writes: u64,
     /// How many reads peers made.
     pub reads: u64,
-    /// How many bytes both moved.
+    /// How many bytes these accesses moved.
     pub bytes: u64,
 }
 

@@ -168,7 +168,7 @@ impl Cq {
     }
 
     /// Like [`Cq::poll`], but if there are no completions, peers' messages are offered to `inbox` before they go to receives; see
-    /// [`Inbox`]. The inbox runs while the device is locked, and must not call it.
+    /// [`Inbox`]. The inbox runs while the device is locked, and must not call the device.
     ///
     /// # Errors
     /// Same as [`Cq::poll`].
@@ -354,7 +354,7 @@ impl Cq {
         Ok(())
     }
 
-    /// How many sends in flight complete here. Meanwhile the engine thread drives them.
+    /// How many sends in flight complete here. Hands the engine over to its thread, which drives them.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -371,7 +371,7 @@ impl Cq {
     /// Changes its depth.
     ///
     /// # Errors
-    /// [`DeviceError::TooLarge`]; the queue holds more completions than that.
+    /// [`DeviceError::TooLarge`]; the queue holds more than `depth` completions.
     pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
         let device = &self.0.device;
         device.check()?;

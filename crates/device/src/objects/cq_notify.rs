@@ -67,7 +67,7 @@ impl CqNotify {
 #[derive(Debug, Default)]
 pub(crate) struct CqTable {
     by_id: Mutex<HashMap<CqId, Arc<CqNotify>>>,
-    /// How many are armed or watched, which means that threads are about to sleep.
+    /// The number of armed queues plus the number of watched ones. If it is not 0, threads are about to sleep.
     armed: AtomicU32,
 }
 
@@ -129,7 +129,7 @@ impl CqTable {
         was
     }
 
-    /// Whether the program has armed a completion queue, and so is about to wait.
+    /// Whether the program has armed or watched a completion queue, and so is about to wait.
     #[inline]
     pub(crate) fn is_any_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0

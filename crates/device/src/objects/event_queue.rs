@@ -1,11 +1,12 @@
 //! A queue of events with a file descriptor that can be polled: used for completion channels and for asynchronous
 //! events.
 //!
-//! The descriptor is an eventfd that is readable exactly while there are events. Only this process has it, so a write to it cannot
-//! block. A program may put it into its own `poll` or `epoll` set, but must take events through the calls here.
+//! The descriptor is an eventfd that is readable exactly while there are events. A program may put it into its own `poll` or
+//! `epoll` set, but must take events through the calls here.
 //!
-//! There are two ways to wait. One has a time limit and ignores signals. The other behaves like a blocking `read` of a descriptor:
-//! a signal whose handler was installed without `SA_RESTART` ends it. A futex has exactly that behaviour; `poll` does not.
+//! There are two ways to wait. [`EventQueue::next`] has a time limit and ignores signals. [`EventQueue::next_or_signal`] behaves
+//! like a blocking `read` of a descriptor: a signal whose handler was installed without `SA_RESTART` ends it. A futex has exactly
+//! that behaviour; `poll` does not.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -123,7 +124,7 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Closes the queue: threads that wait, now or later, get `None`.
+    /// Closes the queue: once it is empty, threads that wait, now or later, get `None`.
     pub(crate) fn close(&self) {
         // Under the lock, so that a thread that takes the last event does not make the descriptor unreadable again.
         let _entries = self.entries.lock();
@@ -215,7 +216,7 @@ mod tests {
             assert_eq!(queue.next(None).unwrap(), None);
         });
         assert_eq!(queue.next(None).unwrap(), None);
-        // Otherwise the descriptor would stay readable after the last event was taken, for programs that poll it.
+        // The descriptor stays readable after the last event was taken, for programs that poll it.
         let queue = EventQueue::<u32>::new(8).unwrap();
         queue.push(1);
         queue.close();

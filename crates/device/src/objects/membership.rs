@@ -107,7 +107,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Leaves a multicast group. Returns whether it was a member.
+    /// Leaves a multicast group. Returns whether the queue pair was a member.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -129,7 +129,7 @@ impl Qp {
         true
     }
 
-    /// How many groups it is a member of, and how many flows it has.
+    /// The number of groups that the queue pair is a member of, plus the number of its flows.
     #[must_use]
     pub fn memberships(&self) -> usize {
         let membership = self.membership().lock();
@@ -185,10 +185,10 @@ impl Qp {
 
 impl Qp {
     /// Distributes the frames of a raw queue pair over receive queues of [`Device::create_wq`](crate::Device::create_wq) by RSS.
-    /// Their number must be a power of two.
+    /// The number of queues must be a power of two.
     ///
     /// # Errors
-    /// The queue pair is not raw, or these are not such queues.
+    /// The queue pair is not raw, or the number or the kind of the queues is wrong.
     pub fn set_rss(
         &self,
         queues: &[Srq],

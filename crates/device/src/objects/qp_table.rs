@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use rkey_engine::QpId;
 
-/// Queue pairs by number, and how each fails.
 #[derive(Debug, Default)]
 pub(crate) struct QpTable(Mutex<BTreeMap<u32, Entry>>);
 

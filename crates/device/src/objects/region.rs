@@ -38,7 +38,7 @@ impl Device {
         Ok(region)
     }
 
-    /// Registers memory whose ranges have copiers of their own, one for each; `None` is the processor. The device drops them
+    /// Registers memory whose ranges have copiers of their own, one for each; `None` is the processor. The device drops the copiers
     /// after the region has ended.
     ///
     /// # Safety
@@ -104,11 +104,11 @@ impl Device {
 
     /// Deregisters a region: its keys refuse at once, and when this returns no peer touches its memory.
     ///
-    /// This takes microseconds if no peer is using the memory, and about a second otherwise, even if a peer is stopped in
+    /// This takes microseconds if no peer is using the memory, and usually at most a second otherwise, even if a peer is stopped in
     /// the middle of a copy. A peer that does not respond for a second to a request that names the memory loses its link to
     /// this device; see [`crate::SharedMemory`] for leased memory. The device gives up on a peer that has lost its link and
     /// is not known, within two seconds, to have left our memory (its side of the copy may be on a file system that does not
-    /// respond), and logs the process as an error. Only regions whose addresses this peer received wait for it.
+    /// respond), and logs an error that names the process. Only regions whose addresses this peer received wait for it.
     ///
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (it has windows or bindings: nothing changed), or it does not exist.

@@ -16,9 +16,9 @@ use crate::error::DeviceError;
 static SEGMENTS: AtomicU32 = AtomicU32::new(1);
 
 /// Zeroed memory that can be registered and leased to peers. Clones are the same memory; the last one frees it, so keep
-/// a clone as long as a region covers it.
+/// a clone while a region covers it.
 ///
-/// If a peer is stopped in the middle of a copy while its region is deregistered, the pages that the copy can touch are detached.
+/// If a peer is stopped in the middle of a copy when the region is deregistered, the pages that the copy can touch are detached.
 /// They keep their addresses and contents in this process, but they can no longer be leased, and a forked child no longer
 /// shares them. Bytes that another device or process writes to them with a system call at that moment may be lost.
 #[derive(Clone, Debug)]

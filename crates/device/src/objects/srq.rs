@@ -156,7 +156,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Its depth, the limit below which an event is raised (0: none), and the receives in it.
+    /// Its depth, the limit below which an event is raised (0: none), and the number of receives in it.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].

@@ -26,7 +26,7 @@ impl ReservedKey<'_> {
         self.key
     }
 
-    /// The bind has been posted: from now on, the key belongs to it.
+    /// Leaves the key to the bind, which has been posted.
     pub fn posted(self) {
         std::mem::forget(self);
     }
@@ -111,7 +111,8 @@ impl Device {
         Ok(self.table().enable(region)?)
     }
 
-    /// Binds a region to a queue pair: no other queue pair can use it.
+    /// Binds a region to an endpoint ([`QpOptions`](crate::QpOptions)), or to a queue pair that is not part of one. A region that needs
+    /// an endpoint serves only the one that it is bound to.
     ///
     /// # Errors
     /// [`DeviceError::Core`].
