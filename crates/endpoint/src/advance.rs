@@ -88,8 +88,8 @@ impl<F: Front> Driver<F> {
         !self.cq.is_empty() || self.cq.peers_gone() != state.peers_gone
     }
 
-    /// Posts requests that waited for room on connections, as far as there is room now; returns whether some still wait. For
-    /// a host that watches ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
+    /// Posts requests that waited for room on connections, as far as there is room now. Returns whether some still wait. For
+    /// a host that watches its backlog ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
     pub fn post_backlog(&self) -> bool {
         // Report waiting requests: the thread that holds the lock may leave some.
         let Some(mut state) = self.state.try_lock() else {

@@ -85,10 +85,10 @@ impl<F: Front> Driver<F> {
         Ok(())
     }
 
-    /// Connects a queue pair to the listener of a destination if the two may talk; returns the listener's hello.
+    /// Connects a queue pair to the listener of a destination if the two endpoints may talk. Returns the listener's hello.
     ///
     /// # Errors
-    /// Same as [`rkey_device::Device::connect_patiently`], and if the two are not allowed to talk.
+    /// Same as [`rkey_device::Device::connect_patiently`], and if the two endpoints are not allowed to talk.
     pub fn ask_at(
         &self,
         to: Destination,
@@ -197,7 +197,7 @@ impl<F: Front> Driver<F> {
 /// Connects to a peer, in a separate thread.
 ///
 /// # Errors
-/// [`Error::NoMemory`]: there is no room for the thread.
+/// [`Error::NoMemory`]: the thread cannot be started.
 #[cold]
 pub fn spawn_connect<T: Holder>(holder: Arc<T>, peer: usize, to: Destination) -> Result<(), Error> {
     let spawned = rkey_device::threads::spawn("rkey-connect", move || {

@@ -49,10 +49,10 @@ impl<F: Front> Driver<F> {
         })
     }
 
-    /// Adds a connection, over which nothing is sent to that destination until it is made.
+    /// Adds a connection to a destination. Nothing is sent over it until it is made.
     ///
     /// # Errors
-    /// [`Error::Shutdown`]: the endpoint is being closed. No room for completions.
+    /// [`Error::Shutdown`]: the endpoint is being closed. The completion queue cannot be enlarged.
     pub fn add_connection(
         &self,
         state: &mut State<F>,

@@ -3,7 +3,7 @@
 //!
 //! A front end implements [`Host`](rkey_rdm::endpoint::Host) for what the state machine runs on and [`Front`] for what
 //! the driver adds, and keeps a [`Driver`] in its own endpoint ([`Holder`]). The driver makes progress when the front
-//! end calls [`Driver::advance`]. Only making and ending connections needs no call: threads of the device do it.
+//! end calls [`Driver::advance`]. Only connections are made without such a call, by other threads.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -15,7 +15,7 @@
 //! | [`buffers`] | where messages arrive |
 //! | [`queue_pair`] | the states of queue pairs, for hosts |
 //! | [`life`] | the end of an endpoint |
-//! | [`complaint`], [`signal`] | the log of peers' errors; waking a thread by a descriptor |
+//! | [`complaint`], [`signal`] | logs peers' errors; wakes a thread by a descriptor |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

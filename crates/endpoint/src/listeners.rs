@@ -19,21 +19,21 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The maximum number of clients that may be connecting at a time.
 const COMING_MAX: usize = 1024;
-/// The maximum number of such clients from one process, so that others can still connect.
+/// The maximum number of connecting clients from one process, so that others can still connect.
 const OF_PROCESS_MAX: usize = 256;
 
-/// Handles a peer that requests a connection. An accepted peer may answer later.
+/// Handles a peer that requests a connection. Returns the client if it was accepted; its confirmation may come later.
 pub type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
 
 /// An accepted client, and what to do when it is ready or has failed.
 pub struct Coming {
     /// The client.
     pub accepting: Accepting,
-    /// Called once.
+    /// Called once, with the result.
     pub then: Box<Then>,
 }
 
-/// Called every millisecond until it returns false.
+/// Called every millisecond until it returns `false`.
 pub type Look = dyn FnMut() -> bool + Send;
 
 type Then = dyn FnOnce(Result<(), DeviceError>) + Send;
@@ -46,7 +46,7 @@ pub struct Accepted {
     pub is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 
-/// Listeners that one thread serves. It runs from the first listener until this is dropped.
+/// Listeners that one thread serves. The thread runs from the first call that needs it until this value is dropped.
 #[derive(Default)]
 pub struct Listeners(Mutex<Option<Arc<Inner>>>);
 
@@ -59,7 +59,7 @@ struct Inner {
     /// How many times the thread has released the listeners that it polled; `None` once it has ended.
     rounds: Mutex<Option<u64>>,
     round: Condvar,
-    /// The process that runs the thread; a child of `fork` has none.
+    /// The process that runs the thread; a forked child does not have this thread.
     process: u32,
     ended: AtomicBool,
 }
@@ -71,7 +71,7 @@ struct Entry {
     open: Mutex<bool>,
 }
 
-/// Serves a listener until it is dropped.
+/// A listener that is served until this value is dropped.
 pub struct Serving {
     inner: Arc<Inner>,
     entry: Arc<Entry>,
@@ -116,7 +116,7 @@ impl Listeners {
         Ok(Serving { inner, entry })
     }
 
-    /// Calls `look` every millisecond, in the thread.
+    /// Calls `look` every millisecond, in the thread, until it returns `false`.
     pub fn look_until(&self, look: Box<Look>) -> io::Result<()> {
         let inner = self.inner()?;
         inner.looks.lock().push(look);

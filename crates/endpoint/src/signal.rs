@@ -11,7 +11,7 @@ impl Signal {
     /// A signal that is not raised.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// No descriptor is available.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(eventfd(0, flags)?))

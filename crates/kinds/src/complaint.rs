@@ -1,5 +1,5 @@
-//! Failed accesses in the log. A peer can cause any number of them, and this crate has no clock: so of each memory's failures
-//! those with the numbers 1, 2, 4, 8 and so on are logged.
+//! Failed accesses in the log. A peer can cause any number of them, and this crate has no clock for a rate limit. So only failures
+//! number 1, 2, 4, 8 and so on of each memory are logged.
 
 use std::fmt::Arguments;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Complaints(AtomicU64);
 
 impl Complaints {
-    /// Counts a failure, and logs it if it is its turn.
+    /// Counts a failure, and logs it if its number is a power of two.
     pub(crate) fn log(&self, what: Arguments<'_>) {
         let number = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if number == 1 {

@@ -52,8 +52,8 @@ impl Found {
     }
 }
 
-/// Asks the loaded runtimes whose memory is at an address; `None` means system memory. Runtimes that are not loaded, and
-/// those that cannot say it, are not asked.
+/// Asks the loaded runtimes that can tell whether the memory at an address is theirs. `None` means that none of them owns it,
+/// which counts as system memory.
 ///
 /// # Errors
 /// A call of a runtime failed, so the kind is unknown.

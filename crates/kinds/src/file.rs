@@ -2,7 +2,8 @@
 //!
 //! The driver behind a DMA-buf must be told before and after the processor touches its bytes (`DMA_BUF_IOCTL_SYNC`), so such a
 //! file has a copier. That call waits until the device has finished its own work with the buffer, however long this takes. An
-//! engine cannot wait so long, so a copy first waits a short time for the device, and fails if that does not suffice. The bytes of other files (a memfd, a file of a DAX file system) are ordinary memory.
+//! engine cannot wait so long, so a copy first waits a short time for the device, and fails if the device is still busy. The
+//! bytes of other files (a memfd, a file of a DAX file system) are ordinary memory.
 
 #![allow(unsafe_code)]
 // UNSAFETY: maps files and copies from and to the mapping.
@@ -68,7 +69,7 @@ impl Mapping {
         self.start as u64
     }
 
-    /// Makes a mapping writable that was made for reading.
+    /// Makes a read-only mapping writable.
     ///
     /// # Errors
     /// `EACCES`: the program's descriptor was not open for writing.
@@ -162,10 +163,10 @@ const WRITE: u64 = 2;
 const START: u64 = 0;
 const END: u64 = 4;
 
-/// How often a call is repeated that the kernel asks to repeat.
+/// The maximum number of attempts at a call while the kernel asks to repeat it.
 const TRIES: usize = 100;
 
-/// Makes a call until the kernel no longer asks to repeat it, but not for ever.
+/// Makes a call until the kernel no longer asks to repeat it, at most [`TRIES`] times.
 fn repeat(mut call: impl FnMut() -> c_int) -> io::Result<c_int> {
     let mut tries = 1;
     loop {
@@ -190,8 +191,8 @@ fn sync(fd: BorrowedFd<'_>, flags: u64) -> io::Result<()> {
 /// How long a copy waits for a device that works with the buffer, in milliseconds.
 const PATIENCE: c_int = 100;
 
-/// Whether the device has finished its work with the buffer: what it writes, before the processor reads; everything, before
-/// the processor writes. Waits for so many milliseconds.
+/// Whether the device has finished its work with the buffer: its writes, if the processor is going to read; all its accesses, if
+/// the processor is going to write. Waits at most `wait` milliseconds.
 fn is_idle(fd: BorrowedFd<'_>, direction: u64, wait: c_int) -> io::Result<bool> {
     let mut it = libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -214,8 +215,8 @@ struct DmaBuf {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
     sync: Sync,
-    /// For reads and for writes: the device has exhausted the patience of a copy, and was not seen idle since. Further
-    /// copies do not wait for it.
+    /// For reads and for writes: whether the device was still busy when the last copy stopped waiting for it. If so, the next
+    /// copy checks it without waiting.
     is_busy: [AtomicBool; 2],
     complaints: Complaints,
 }
@@ -389,7 +390,7 @@ mod tests {
         );
     }
 
-    /// A socket stands for the buffer: it can be read (the device has written all) once a byte has come, and be written to.
+    /// A socket stands for the buffer: it is readable (the device has finished writing) once a byte has arrived, and always writable.
     #[test]
     fn a_busy_device_is_a_fault_and_is_not_waited_for() {
         static SYNCS: AtomicU64 = AtomicU64::new(0);

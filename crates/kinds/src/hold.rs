@@ -62,7 +62,7 @@ pub enum Refusal {
         kind: Kind,
         /// The program's device.
         wanted: u64,
-        /// The allocation's.
+        /// The device of the allocation.
         found: u64,
     },
     /// A flag says that the memory is only on the accelerator, or on the host, and it is not.
@@ -74,7 +74,7 @@ pub enum Refusal {
         address: u64,
         /// The flag that contradicts the runtime.
         flag: &'static str,
-        /// Where the runtime says that it is.
+        /// Where the memory is, according to the runtime.
         found: &'static str,
     },
     /// The runtime cannot read its memory by address.

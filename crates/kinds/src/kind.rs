@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Cuda,
         Self::Rocr,
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Whether the runtime can say of any address whether it is in its memory.
+    /// Whether the runtime can tell if an address is in its memory.
     #[must_use]
     pub const fn discovers(self) -> bool {
         matches!(self, Self::Cuda | Self::Rocr | Self::LevelZero)

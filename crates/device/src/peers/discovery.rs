@@ -2,9 +2,9 @@
 //!
 //! When a queue pair gets a peer, the engine requests a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns
 //! the peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange
-//! numbers start in any order. So discovery retries, with backoff, as long as a waiting queue pair is in a state that
-//! allows it. A queue pair that already has the name of its peer's device does not wait. That device existed when it
-//! sent its numbers, so it is gone if its block is now free or another device's.
+//! numbers start in any order. So discovery retries, with backoff, for a limited time, and only while a waiting queue pair
+//! is in a state that allows it. A queue pair that already has the name of its peer's device does not wait. That device
+//! existed when it sent its numbers, so it is gone if its block is now free or another device's.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -26,8 +26,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long discovery tries to reach a device that does not appear.
 const PERSISTENCE: Duration = Duration::from_secs(60);
-/// How long a datagram waits if no device has the number, and how long if a device has it but cannot answer yet because
-/// its processor is busy. Datagrams may be lost, but not only because the receiver's processor is busy.
+/// How long a datagram waits if no device has the number, and if a device has it but has not answered yet. Datagrams may be
+/// lost, but not just because the receiver's processor is busy.
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
@@ -51,7 +51,7 @@ struct Attempt {
     pause: Duration,
     /// Whether the block is known to have an owner.
     exists: bool,
-    /// The owner's process, once it was dialled, if it has a number in our namespace.
+    /// The owner's process, once it was dialled, if it has a PID in our namespace.
     process: Option<u32>,
     /// Whether the owner was searched for in other scopes, and logged if found.
     owner_logged: bool,
@@ -98,7 +98,7 @@ impl Discovery {
         link.filter(|&link| links.has(link))
     }
 
-    /// The process that owns a block and has not answered yet, if it has a number in our namespace.
+    /// The process that owns a block and has not answered yet, if it has a PID in our namespace.
     pub(crate) fn dialled_process(&self, block: u16) -> Option<u32> {
         self.attempts.get(&block)?.process
     }
@@ -280,7 +280,7 @@ impl Discovery {
                     ErrorKind::PermissionDenied | ErrorKind::InvalidInput
                 )
             }
-            // The owner may have closed it just before.
+            // The owner may have closed its device just before.
             HandshakeError::Closed => true,
             HandshakeError::NotAllowed(_)
             | HandshakeError::Version(_)
@@ -378,7 +378,7 @@ fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
     info.attributes.peer?.node
 }
 
-/// Gives a queue pair its link, unless the queue pair has been destroyed meanwhile.
+/// Gives a queue pair its link, unless it has been destroyed meanwhile, or the link leads to another device than its peer's.
 fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     let known = node_of_peer(shared, waiting.qp);
     let is_other = shared.driver.command(|engine| {
@@ -404,7 +404,7 @@ fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     }
 }
 
-/// The device of a connected queue pair closed before there was a link to it: outstanding requests fail, and the program gets the
+/// The device of a queue pair's peer closed before there was a link to it: outstanding requests fail, and the program gets the
 /// event that the end of a link would cause.
 fn peer_was_never_reached(shared: &Shared, qp: QpId, peer: u32) {
     let info = shared.driver.command(|engine| {

@@ -17,7 +17,7 @@ use crate::shared::Shared;
 /// How long the sender waits for the devices of a group. Devices that are not connected by then miss the datagrams sent
 /// until they are, and later datagrams do not wait for them.
 const PERSISTENCE: Duration = Duration::from_millis(200);
-/// How long it waits for a device that could not answer because its process waits for a processor.
+/// How long the sender waits for a device that could not answer because its process waits for a processor.
 const PERSISTENCE_BUSY: Duration = Duration::from_secs(5);
 /// Pauses between two attempts to reach a device that did not answer: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -70,14 +70,14 @@ impl Silent {
         self.0.remove(&block);
     }
 
-    /// Records the blocks that have members of a group now. Forgets the others, so that a device that claims such a block later
-    /// is waited for.
+    /// Forgets the silent devices of a group whose blocks no longer have members of it, so that the search waits for a device that
+    /// claims such a block later.
     fn keep_members(&mut self, group: Group, blocks: &[u16]) {
         self.0
             .retain(|block, silence| silence.group != group || blocks.contains(block));
     }
 
-    /// Whether to try a device now: it is not silent, or its pause has ended.
+    /// Whether to try a device now: it is not silent, or its pause has ended, which doubles the next pause.
     fn is_due(&mut self, block: u16, now: Instant) -> bool {
         let Some(silence) = self.0.get_mut(&block) else {
             return true;

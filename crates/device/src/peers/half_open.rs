@@ -1,7 +1,7 @@
 //! Clients that have connected but not sent a request yet.
 //!
-//! These clients are untrusted: each has one second to send its request, and there are at most 64. Their owner drops those
-//! that are overdue. If there is no room for a new one, it drops a client of the party that has the most.
+//! These clients are untrusted: each has one second to send its request, and each list holds at most 64. The owner of the list
+//! drops clients that are overdue. If there is no room for a new one, it drops a client of the party that has the most.
 
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -16,7 +16,7 @@ pub(crate) const MAX: usize = 64;
 /// How long a client may stay silent.
 const TIME: Duration = Duration::from_secs(1);
 
-/// The clients of one kind of socket, in the order in which they connected.
+/// Clients, in the order in which they connected.
 #[derive(Debug)]
 pub(crate) struct HalfOpen<C>(Vec<Entry<C>>);
 
@@ -68,7 +68,7 @@ impl<C> HalfOpen<C> {
         self.0[index].until <= now
     }
 
-    /// A client that has been silent for too long.
+    /// The first client that has been silent for too long.
     pub(crate) fn overdue(&self, now: Instant) -> Option<usize> {
         self.0.iter().position(|entry| entry.until <= now)
     }
@@ -78,7 +78,7 @@ impl<C> HalfOpen<C> {
         self.0.iter().map(|entry| entry.until).min()
     }
 
-    /// The client to drop for a new one: the oldest one of the parties that have most clients.
+    /// The client to drop for a new one: the oldest one of the party with the most clients.
     pub(crate) fn greediest(&self) -> Option<usize> {
         let mut counts: HashMap<Party, usize> = HashMap::new();
         for entry in &self.0 {
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(processes(&[]), None);
         assert_eq!(processes(&[1, 2, 3]), Some(0));
         assert_eq!(processes(&[1, 2, 3, 2]), Some(1));
-        // All processes of another user are one.
+        // All processes of another user are one party.
         let others = [who(1, true), who(2, false), who(3, false)];
         assert_eq!(greediest(&others), Some(1));
     }

@@ -48,7 +48,7 @@ struct Known {
 struct Owner {
     claim: Claim,
     seen: Instant,
-    /// The name of its program when it was first seen, to log its exit.
+    /// The name of the process's program when the device was first seen, to log the exit.
     program: Option<String>,
 }
 
@@ -66,12 +66,12 @@ struct Process {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     process: Process,
-    /// It has the PID in the name, in our own PID namespace: no other process can have it.
+    /// The process has the PID in the device's name, in our own PID namespace: no other process can have that PID.
     sure: bool,
 }
 
 impl Claim {
-    /// `None` if it is not the process in the name.
+    /// `None` if the process cannot be the one in the device's name.
     fn of(node: NodeId, uid: u32, pid: Option<u32>) -> Option<Self> {
         let ours = uid == rustix::process::geteuid().as_raw();
         let sure = pid == Some(node.pid);
@@ -180,7 +180,7 @@ impl Identities {
         Claim::of(node, uid, pid).is_some_and(|claim| self.agree(node, claim, in_use))
     }
 
-    /// Whether the device may belong to this process.
+    /// Whether the device may belong to the process of `claim`, which then is recorded as its owner.
     fn agree(&self, node: NodeId, claim: Claim, in_use: impl FnOnce() -> HashSet<NodeId>) -> bool {
         let now = Instant::now();
         let mut known = self.known.lock();
@@ -190,9 +190,9 @@ impl Identities {
                 owner.seen = now;
                 return true;
             }
-            // The process that had the PID before has ended.
+            // If both have the same PID, the earlier process has ended.
             let ended = owner.claim.process.pid == claim.process.pid;
-            // An unconfirmed owner is of our own user, and only that user's processes can replace it.
+            // An unconfirmed owner belongs to our own user, and only that user's processes can replace it.
             let foreign = !owner.claim.sure && claim.process.uid != owner.claim.process.uid;
             if !claim.sure || foreign || owner.claim.sure && !ended {
                 return false;
@@ -391,7 +391,7 @@ mod tests {
         assert!(!told(Explain::User, uid + 1, elsewhere));
         assert!(told(Explain::All, uid + 1, elsewhere));
         assert!(!told(Explain::None, uid, elsewhere));
-        // This process itself always is credible.
+        // This process itself always learns the reason.
         assert!(told(Explain::None, uid, Some(std::process::id())));
     }
 

@@ -176,8 +176,8 @@ impl Links {
     /// Detaches a link from the engine: outstanding requests fail, and the memory of the link is released.
     pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
         // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. Each
-        // iteration takes the engine's lock anew, and their number is limited, because other links may never run out of
-        // work.
+        // iteration takes the engine's lock anew, and the number of iterations is limited, because other links may never run
+        // out of work.
         for _ in 0..LAST_DRIVES {
             if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;
@@ -238,12 +238,12 @@ impl Links {
         self.tokens.retain(|_, link| *link != id);
     }
 
-    /// Removes links that the engine or other threads have abandoned, and rechecks what lost links leave behind.
+    /// Removes links that the engine or other threads have abandoned, rechecks what lost links leave behind, and resends answers.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
         let lost = shared.driver.requests.take_broken();
         for id in lost {
             self.log_exit(shared, id);
-            // These are dropped after the lock is released: unmapping takes long.
+            // The link is dropped after the engine's lock is released, because unmapping takes long.
             let _link = shared.driver.command(|engine| engine.take_detached(id));
             self.forget(shared, id);
         }

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`names`] | abstract socket names, which devices of one host use to find each other |
 //! | `qp_numbers` | the blocks of queue pair numbers that this device has claimed |
-//! | `reception` | accepts clients, and makes links for those that want one |
+//! | `reception` | accepts clients, and makes links for those that request one |
 //! | `half_open` | clients that have connected but not yet sent a request |
 //! | `handshake` | how links are made; names the kind of link |
 //! | `discovery` | finds the device that has a queue pair number, and connects to it |

@@ -119,7 +119,7 @@ pub fn abstract_address(name: &str) -> std::io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
-/// The names that a client tries for an address: the address itself, then the wildcard listeners.
+/// The names that a client tries for an address: that of the address itself, then those of wildcard listeners.
 #[must_use]
 pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
     let mut names = vec![listen_name(scope, address)];

@@ -58,7 +58,7 @@ impl DepartedPeers {
     }
 }
 
-/// Whether a process has ended or is ending: its descriptors are closed slightly earlier.
+/// Whether a process has ended or is ending. Its descriptors are closed while it is ending.
 pub(crate) fn is_exiting(pid: u32) -> bool {
     // include/linux/sched.h
     const PF_EXITING: u64 = 4;
@@ -94,7 +94,7 @@ pub(crate) fn program(pid: u32) -> Option<String> {
     Some(name.chars().filter(|c| !c.is_control()).collect())
 }
 
-/// When a process was started, in the kernel's unit: PIDs are reused.
+/// When a process was started, in the kernel's unit. Distinguishes processes that had the same PID.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat_field(&stat, 22)?.parse().ok()

@@ -1,6 +1,6 @@
 //! The reception: clients that connect to our sockets, until they have a link or are dropped.
 //!
-//! Each client gets a second to request a link or an inspection. All others are dropped. What a client sends is untrusted
+//! Each client gets a second to request a link or an inspection; then it is dropped. What a client sends is untrusted
 //! input: the link crate has checked its form, and the reception checks its user and its share of our descriptors.
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::shared::Shared;
 
 /// The minimum time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
-/// How long to accept no client after the descriptors are used up.
+/// How long to accept no clients on a socket where accepting failed, most likely because the descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts clients, and makes links for those that request one.
@@ -92,7 +92,7 @@ impl Reception {
     }
 
     /// Makes room for a new client: handles the clients that have sent something, and if all are silent, drops one of the
-    /// party that has most. Returns whether a link came up.
+    /// party that has the most. Returns whether a link came up.
     fn make_room(&mut self, shared: &Shared, links: &mut Links) -> bool {
         let mut linked = false;
         for index in (0..self.half_open.len()).rev() {
@@ -128,7 +128,7 @@ impl Reception {
     /// Handles a client's packet. Returns whether a link came up.
     fn greet(&mut self, shared: &Shared, links: &mut Links, index: usize) -> bool {
         let acceptor = &mut self.half_open[index].acceptor;
-        // Remove it first: the next step may consume the socket.
+        // Remove the socket from the reactor first: the next step may consume it.
         if let Some(fd) = acceptor.socket() {
             shared.reactor.remove(fd);
         }

@@ -1,6 +1,6 @@
 //! Whether a peer that does not respond could have responded.
 //!
-//! A thread of the peer's process has to respond. If one of its threads waits for a processor (or for a page), the peer had no
+//! A thread of the peer's process has to respond. If one of its threads is runnable or waits for a page, the peer may have had no
 //! chance: a NIC would have responded. If all of them are asleep, stopped or ended, it had its chance. A process in another
 //! namespace, which we cannot see, counts as having had its chance.
 
@@ -63,7 +63,7 @@ pub(crate) fn listener(socket: impl AsFd) -> Option<u32> {
 /// gets no processor.
 const THREADS_MAX: usize = 256;
 
-/// Whether a thread of a process is runnable without running, or waits for a disk or a page.
+/// Whether a thread of a process is runnable (`/proc` does not tell whether it runs), or waits for a disk or a page.
 pub(super) fn waits_for_a_processor(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;

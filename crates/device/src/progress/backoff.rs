@@ -13,7 +13,7 @@ impl Backoff {
         Self(FIRST)
     }
 
-    /// Sleeps.
+    /// Sleeps for the current pause, and lengthens the next one.
     pub(crate) fn sleep(&mut self) {
         std::thread::sleep(self.0);
         self.0 = (self.0 * 2).min(LONGEST);

@@ -29,7 +29,7 @@ pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
 
 /// The maximum number of fragments that one call of `drive` takes, so that posting threads get the lock.
 const BUDGET: u32 = 256;
-/// How many times at most a thread that is about to wait drives before it leaves the rest to the engine thread.
+/// The maximum number of drives by a thread that is about to wait. The rest is left to the engine thread.
 const IDLE_DRIVES: u32 = 32;
 /// A poller reads the clock once in this many empty polls.
 const POLLS_PER_CLOCK: u32 = 64;
@@ -98,8 +98,8 @@ impl EngineDriver {
         self.engine.lock()
     }
 
-    /// Returns when the engine has no grant left from before this call, by taking the engine's lock once if another
-    /// thread holds it. Checks that the engine makes later find that the region has ended.
+    /// Waits until the engine holds no grant from before this call, by taking the engine's lock once if another thread
+    /// holds it. Checks that the engine makes later find that the region has ended.
     #[inline]
     pub(crate) fn drain_section(&self, draining: &mut impl Draining) {
         self.engine.drain_section(draining);
@@ -208,7 +208,7 @@ impl EngineDriver {
 
     /// Drives once, with the real time. Returns whether there was work.
     ///
-    /// A thread may sleep if this returns `false`, but not if the rings merely look empty: a ring may hold a request that
+    /// Use this result, not the state of the rings, to decide whether a thread may sleep: a ring may hold a request that
     /// cannot be executed before its peer has taken earlier responses.
     pub(crate) fn drive_now(&self) -> bool {
         let now = self.schedule.refresh_clock();
@@ -249,7 +249,7 @@ impl EngineDriver {
     }
 
     /// Runs a post, or a change of a queue pair's state (which may send what is queued), and makes sure that some thread
-    /// drives it.
+    /// drives the engine afterwards.
     #[inline]
     pub(crate) fn post<T>(&self, run: impl FnOnce(&mut DeviceEngine) -> T) -> T {
         let mut engine = self.engine.lock();
@@ -275,7 +275,8 @@ impl EngineDriver {
     }
 
     /// Called before a post while no thread drives: updates the engine's time, because the timeouts of the post start now.
-    /// Unless the program has armed a completion queue (and so is about to wait), it will most likely poll next.
+    /// Lends the engine to the program, which will most likely poll next, unless it has armed a completion queue and so is about to
+    /// wait.
     #[cold]
     fn before_post_asleep(&self, engine: &mut DeviceEngine) {
         engine.drive(self.schedule.refresh_clock(), 0);
@@ -293,7 +294,7 @@ impl EngineDriver {
         }
     }
 
-    /// Drives until there is no work at the moment, and leaves later work to the engine thread.
+    /// Drives until there is no work at the moment, but not for long, and leaves the rest and later work to the engine thread.
     pub(crate) fn drive_until_idle(&self) {
         let mut busy = true;
         for _ in 0..IDLE_DRIVES {
@@ -389,8 +390,8 @@ impl EngineDriver {
             || self.schedule.poll_set.check() != PollResult::Nothing
     }
 
-    /// Replaces the poll set after a link came up or went down. For the engine thread. Links with requests of peers come
-    /// first: a message is found sooner than an acknowledgement.
+    /// Replaces the poll set after a link came up or went down. Only the engine thread calls this. Links with requests of peers
+    /// come first, so that pollers find a message sooner than an acknowledgement.
     pub(crate) fn rebuild_poll_set(&self) {
         let mut list: Vec<_> = {
             let engine = self.engine.lock();

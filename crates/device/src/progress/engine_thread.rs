@@ -15,10 +15,11 @@ use crate::threads;
 
 /// This many empty polls while the engine thread drives mean that the program drives the engine itself.
 const PROGRAM_POLLS: u32 = 16;
-/// The engine thread reads the clock, and handles sockets, once in this many iterations of its loop.
+/// The engine thread reads the clock once in this many iterations of its loop.
 const TURNS_PER_CLOCK: u32 = 64;
+/// The engine thread handles sockets once in this many iterations of its loop.
 const TURNS_PER_SOCKETS: u32 = 4096;
-/// A program that has polled within this many nanoseconds before a doorbell is still polling.
+/// A program that has polled within this many nanoseconds before a doorbell counts as still polling.
 const RECENTLY: u64 = 200_000;
 
 /// The state of the thread.

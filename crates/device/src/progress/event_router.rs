@@ -96,7 +96,7 @@ impl EventRouter {
         self.events.push(AsyncEvent::PeerGone { qp, qpn });
     }
 
-    /// Fails a queue pair, and wakes its completion queues: if nothing was posted to it, no completion wakes them.
+    /// Fails a queue pair, and notifies its completion queues: if nothing was posted to the queue pair, no completion does so.
     fn fail_with_peer(&self, driver: &EngineDriver, qp: QpId) {
         let Some(info) = driver.command(|engine| engine.query_qp(qp)) else {
             return;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// After this many nanoseconds without work, pollers wake peers with unacknowledged requests, whatever their sleep words
 /// say.
 const KICK_AFTER: u64 = 50_000;
-/// How long they wait before they wake them again.
+/// How long pollers wait before they wake these peers again, in nanoseconds.
 const KICK_AGAIN: u64 = 10_000_000;
 
 /// How long polls have found nothing, as the pollers themselves record it. Times are nanoseconds of the monotonic clock.
@@ -22,7 +22,7 @@ pub(super) struct IdleTime {
 pub(super) struct Idle {
     /// How long pollers have found nothing.
     pub(super) ns: u64,
-    /// Wake peers now.
+    /// Whether to wake peers now.
     pub(super) kick_peers: bool,
 }
 

@@ -14,7 +14,7 @@
 //! timer. A program that is about to wait hands over the engine ([`EngineDriver::hand_over`]), also without the engine
 //! thread. The engine thread takes over when a tick finds no poll since the last one.
 //!
-//! Pollers take the time from a coarse clock, which the engine thread and every 64th empty poll refresh: reading the real one
+//! Pollers take the time from a coarse clock, which the engine thread and every 64th empty poll refresh: reading the real clock
 //! costs as much as a whole operation.
 //!
 //! | module | what it is |

@@ -1,6 +1,6 @@
 //! The poll set: the links that pollers check without a lock.
 //!
-//! Pollers check the rings of all links many million times a second; links change only a few times in the life of a program.
+//! Pollers check the rings of all links millions of times a second; links change only a few times in the life of a program.
 //! So a check costs two plain stores and a load, while a change of the list is expensive: it publishes a new list, issues a
 //! barrier on all processors, and waits until every thread that was checking at that moment has finished. Only then does it
 //! free the old list, and with it the memory of detached links.
@@ -50,7 +50,7 @@ fn watch_forks() {
         unsafe { CHECK_COUNTS.force_unlock() };
     }
     extern "C" fn in_child() {
-        // SAFETY: the one thread of the child has locked it in `before`.
+        // SAFETY: the child's only thread has locked it in `before`.
         let counts = unsafe { &*CHECK_COUNTS.data_ptr() };
         for check_count in counts.iter().filter_map(Weak::upgrade) {
             check_count.fetch_add(check_count.load(Ordering::Relaxed) % 2, Ordering::Release);

@@ -35,13 +35,13 @@ impl Token {
         Self(Self::OTHERS + n)
     }
 
-    /// The block that the socket belongs to.
+    /// The block whose socket has this token; `None` for other descriptors.
     pub(crate) fn as_block(self) -> Option<u16> {
         (self.0 & !0xffff == Self::BLOCKS).then_some((self.0 & 0xffff) as u16)
     }
 }
 
-/// The set.
+/// The set of watched descriptors.
 #[derive(Debug)]
 pub(crate) struct Reactor {
     epoll: OwnedFd,
@@ -67,7 +67,7 @@ impl Reactor {
         Token::other(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Reports when `fd` is readable or has hung up, as long as it is.
+    /// Adds `fd` to the set: [`Reactor::wait`] returns `token` while `fd` is readable or has hung up.
     ///
     /// # Errors
     /// The kernel's limit of watched descriptors is reached.
@@ -76,7 +76,7 @@ impl Reactor {
             .map_err(DeviceError::io("watching a descriptor"))
     }
 
-    /// No longer reports `fd`.
+    /// Removes `fd` from the set.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         // It can be missing only if adding it failed.
         let _ = epoll::delete(&self.epoll, fd);

@@ -53,12 +53,12 @@ pub(crate) struct Schedule {
     deadline: AtomicU64,
     timer: Timer,
     pub(super) poll_set: PollSet,
-    /// How often the engine thread checks whether the program still polls.
+    /// The interval at which the engine thread checks whether the program still polls.
     tick: u64,
 }
 
 impl Schedule {
-    /// The engine thread drives.
+    /// A schedule in which the engine thread drives.
     ///
     /// # Errors
     /// No descriptor is available.

@@ -39,7 +39,7 @@ impl ThreadRequests {
         })
     }
 
-    /// Wakes the engine thread. Only this process has the doorbell, so the write cannot block.
+    /// Wakes the engine thread. Never blocks.
     pub(crate) fn wake_engine_thread(&self) {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }

@@ -38,9 +38,9 @@ pub(crate) struct Leases {
     denials: Arc<Denials>,
     /// Locked after `granted` if both are needed.
     pub(super) segments: Mutex<HashMap<u32, Segment>>,
-    /// The regions of that memory, each with the region's own keys (not those of its windows).
+    /// The regions of memory that can be leased, each with its own keys (not those of its windows).
     pub(super) regions: Mutex<HashMap<RegionId, RegionKeys>>,
-    /// Whether there ever was a region of that memory. If not, deregistering takes no lock.
+    /// Whether there ever was a region of memory that can be leased. If not, [`Leases::revoke`] takes no lock.
     pub(super) any_region: AtomicBool,
     pub(super) granted: Mutex<HashMap<RegionId, Vec<Granted>>>,
     /// Locked while memory is detached from peers.
@@ -190,7 +190,7 @@ impl Leases {
         Ok(info)
     }
 
-    /// Grants a lease to the peer of a queue pair, if its key allows it.
+    /// Grants a lease to the peer of a queue pair, if the key in the request allows it.
     fn grant(
         &self,
         qp: &QpInfo,
@@ -329,6 +329,6 @@ pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 enum LeaseError {
     /// The key does not allow it.
     Denied(Box<Denial>),
-    /// The key allows it, but this memory cannot be leased.
+    /// Another reason prevents the lease: for example, this memory cannot be leased.
     Unavailable(&'static str),
 }

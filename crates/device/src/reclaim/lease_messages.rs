@@ -10,14 +10,14 @@ pub(super) enum Message {
     Ask(LeaseRequest),
     /// The owner grants it; the message carries the descriptor.
     Granted { id: u64, grant: Vec<u8> },
-    /// The key does not allow it. `report` is the owner's record of the denial, or 0 if the peer must not learn the
-    /// reason.
+    /// The key does not allow it. `report` is the id of the owner's record of the denial, or 0 if the peer must not learn
+    /// the reason.
     Denied {
         id: u64,
         denial: Vec<u8>,
         report: u32,
     },
-    /// The key allows it, but the memory cannot be leased.
+    /// Another reason prevents the lease: for example, the memory cannot be leased.
     Refused { id: u64, why: String },
 }
 

@@ -122,7 +122,7 @@ impl Qp {
     /// ordered with requests of the queue pair: wait for the completions of those first.
     ///
     /// # Errors
-    /// [`DeviceError::Denied`]: the key does not allow it. [`DeviceError::Refused`]: this memory cannot be leased.
+    /// [`DeviceError::Denied`]: the key does not allow it. [`DeviceError::Refused`]: another reason prevents the lease.
     /// [`DeviceError::TimedOut`], [`DeviceError::NotConnected`].
     pub fn lease(
         &self,

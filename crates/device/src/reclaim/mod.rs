@@ -7,8 +7,8 @@
 //! | --- | --- |
 //! | `lease` | leases that peers have on our memory |
 //! | `lease_requests` | leases that we request from peers |
-//! | `lease_messages` | the messages between both |
-//! | `outbox` | answers that a peer's socket had no room for |
+//! | `lease_messages` | the messages between the two sides of a lease |
+//! | `outbox` | answers to peers whose socket had no room |
 //! | `segment` | memory that can be leased |
 //! | `revoke` | revokes leases |
 //! | `remote_copies` | peers that copy by system calls, also after their link has ended |
@@ -130,13 +130,13 @@ impl Reclaim {
     }
 
     /// Whether deregistering a region without leases would return at once: no outstanding request of ours names it, and
-    /// no peer of a lost link can touch it. Leases are not checked: a region that has some may still wait for them.
+    /// no peer of a lost link can touch it. Leases are not checked: deregistering a region that has some may still wait.
     pub(crate) fn is_region_quiet(&self, driver: &EngineDriver, key: LocalKey) -> bool {
         let exposed = driver.lock().exposes(key);
         !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
     }
 
-    /// Waits until no peer touches the memory of a region whose keys already refuse. `leasable` means that it may have
+    /// Waits until no peer touches the memory of a region whose keys already refuse. `leasable` means that the region may have
     /// leases.
     #[inline]
     pub(crate) fn wait_for_region(

@@ -1,4 +1,4 @@
-//! Answers about leases that a peer's socket had no room for.
+//! Answers to lease requests that wait because a peer's socket has no room.
 //!
 //! A socket holds only a few packets (`net.unix.max_dgram_qlen`), and doorbells are packets too, so the socket of a peer
 //! that is short of processor time is sometimes full. Answers that do not fit wait here, in order, and the engine thread
@@ -57,7 +57,8 @@ impl<L> Default for Outbox<L> {
 }
 
 impl<L: Outlet> Outbox<L> {
-    /// Sends an answer now, or queues it after earlier ones for the same link until there is room.
+    /// Sends an answer now, or queues it after earlier ones for the same link until there is room. Drops it if [`PER_LINK`]
+    /// answers wait already.
     pub(super) fn send(&self, link: LinkId, line: Arc<L>, packet: Packet) {
         let mut unsent = self.0.lock();
         let before = unsent.iter().filter(|other| other.link == link).count();

@@ -19,8 +19,8 @@ impl Qp {
         self.device().is_forked() || shared.reclaim.is_qp_quiet(&shared.driver, self.qpn())
     }
 
-    /// Cuts the links over which a peer may still touch such memory because it has not responded for a long time.
-    /// [`Qp::is_quiet`] says when that is done.
+    /// Cuts the links over which a peer may still touch memory because of failed requests of this queue pair. Call this if the
+    /// peer has not responded for a long time. [`Qp::is_quiet`] says when no peer touches the memory any more.
     pub fn cut_off(&self) {
         let shared = self.device().shared();
         if !self.device().is_forked() {
@@ -36,7 +36,7 @@ impl Qp {
         if !shared.lifecycle().is_usable() {
             return;
         }
-        // Every state allows it.
+        // Every state allows this change.
         let _ = self.modify(&QpAttributes::to(QpState::Error));
         shared
             .reclaim

@@ -8,7 +8,7 @@
 //! Only memory whose addresses such a peer received in requests waits for it ([`CopyScope`]), and not forever: after
 //! [`LIMIT`] the device gives up waiting and logs an error.
 //!
-//! Until its peer is known to be out, a lost link also keeps descriptors and mappings. The engine thread releases them.
+//! A lost link keeps descriptors and mappings until its peer is known not to be in such a call. The engine thread releases them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ pub(crate) struct RemoteCopies {
 
 #[derive(Debug, Default)]
 struct All {
-    /// The links that the engine had at the last check.
+    /// The engine's links, and those that it has lost since the last check.
     linked: HashMap<LinkId, PeerAccess>,
     /// Lost links whose peers may still be in a call.
     lost_peers: HashMap<LinkId, LostPeer>,
@@ -159,8 +159,9 @@ impl RemoteCopies {
         self.update_count(&all);
     }
 
-    /// Forgets lost links whose peers are not in a call. Returns whether any remaining peer can touch memory of this
-    /// scope. The checks take `patience` at most; a peer that was not checked by then counts as being in a call.
+    /// Forgets lost links whose peers are not in a call, or on which the device gives up. Returns whether any remaining peer can
+    /// touch memory of this scope. The checks take `patience` at most; a peer that was not checked by then counts as being in a
+    /// call.
     fn recheck_within(&self, driver: &EngineDriver, scope: CopyScope, patience: Duration) -> bool {
         self.revoke_permits(driver);
         let lost_peers: Vec<(LinkId, LostPeer)> = {

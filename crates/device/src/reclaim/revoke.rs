@@ -1,7 +1,7 @@
 //! Revoking leases.
 //!
 //! A lease is revoked in three steps: the owner withdraws the lease, so that the peer begins no further copy; issues a heavy
-//! barrier, which makes every copy that has begun visible; and waits for those to end. A copy has 256 KiB at most, so this
+//! barrier, which makes every copy that has begun visible; and waits for those to end. A copy is at most 256 KiB long, so this
 //! takes microseconds, unless the peer's thread gets no processor.
 //!
 //! A peer that was stopped in the middle of a copy may stay stopped forever. After [`PATIENCE`] the owner detaches the pages that
@@ -28,9 +28,9 @@ use crate::reclaim::remote_copies::RemoteCopies;
 
 /// How long the owner waits for a copy in progress before it detaches the memory.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long it then waits for copies of other leases on the same pages.
+/// How long the owner then waits for copies of other leases on the same pages.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
-/// How many times it checks leases before the first pause.
+/// How many times the owner checks leases before the first pause.
 const SPINS: u32 = 200;
 
 /// One lease of one link.
@@ -46,7 +46,7 @@ impl Granted {
 type Part = (u32, Range<u64>);
 
 impl Leases {
-    /// Withdraws the leases that `which` selects: after the next heavy barrier no copy with them begins. Returns them.
+    /// Withdraws the leases that `which` selects: after the next heavy barrier no copy with them begins. Returns their names.
     fn withdraw(&self, which: impl Fn(RegionId, &Granted) -> bool) -> HashSet<Name> {
         let granted = self.granted.lock();
         let mut names = HashSet::new();
@@ -59,7 +59,7 @@ impl Leases {
         names
     }
 
-    /// Forgets those of the leases that have no copy in progress. Returns whether none are left.
+    /// Forgets those of the named leases that have no copy in progress. Returns whether none of them is left.
     fn forget_ended(&self, names: &HashSet<Name>) -> bool {
         let mut rest = false;
         self.retain(|lease| {
@@ -272,7 +272,7 @@ mod tests {
             pages_of(&lease, &(7 * page..100 * page)),
             8 * page..10 * page
         );
-        // Lies.
+        // A peer that announces bytes outside its lease.
         for said in [100 * page..101 * page, u64::MAX..u64::MAX] {
             assert_eq!(pages_of(&lease, &said), page..10 * page);
         }

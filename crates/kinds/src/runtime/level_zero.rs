@@ -93,7 +93,7 @@ struct Driver {
     devices: Vec<Device>,
 }
 
-/// A device. An allocation can belong to one of its sub-devices ("tiles"); a list of the whole device copies that too.
+/// A device. An allocation can belong to one of its sub-devices ("tiles"); a command list of the whole device copies that, too.
 #[derive(Debug)]
 struct Device {
     handle: usize,
@@ -123,7 +123,7 @@ fn check(call: &'static str, code: Code) -> Result<(), Failure> {
     }
 }
 
-/// What a call lists that first says how many there are.
+/// The handles that a call lists. The first call returns only their number.
 fn list(
     name: &'static str,
     mut call: impl FnMut(*mut u32, *mut Handle) -> Code,

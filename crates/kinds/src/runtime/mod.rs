@@ -41,9 +41,9 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) range: VaRange,
-    /// Distinguishes allocations that have the same address one after the other.
+    /// Distinguishes allocations that had the same address one after the other.
     pub(crate) id: u64,
-    /// The number of the accelerator, if the runtime says it.
+    /// The number of the accelerator, if the runtime reports it.
     pub(crate) device: Option<u64>,
     pub(crate) place: Place,
     /// What the runtime needs for a copy.
@@ -68,7 +68,7 @@ impl Failure {
 
 /// A loaded runtime. Calls may come from any thread.
 pub(crate) trait Runtime: Debug + Send + Sync {
-    /// The allocation with this address; `None` if the address is not the runtime's. Runtimes that cannot say it always return
+    /// The allocation with this address; `None` if the address is not the runtime's. Runtimes that cannot tell always return
     /// `None`.
     fn find(&self, address: u64) -> Result<Option<Allocation>, Failure> {
         let _ = address;

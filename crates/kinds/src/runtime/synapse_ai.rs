@@ -33,7 +33,7 @@ const DEVICE_TO_HOST: c_int = 1;
 /// The size of a host buffer, in bytes.
 const ROOM: usize = 256 << 10;
 
-/// The stream and the host buffer of one device; 0 is not made yet. Never freed.
+/// The stream and the host buffer of one device; 0 if not made yet. Never freed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lane {
     stream: usize,
