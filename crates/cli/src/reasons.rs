@@ -67,7 +67,7 @@ impl Table {
         }
     }
 
-    /// Makes a request of a peer that must be denied.
+    /// Makes a peer's request, which must be denied.
     fn ask(&mut self, key: Key, addr: u64, len: u64, operation: Operation) -> Result<()> {
         let (who, key) = (self.accessor(), WireKey::Device(key));
         let answer = self.table.check_remote(&who, key, addr, len, operation);

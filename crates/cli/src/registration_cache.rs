@@ -4,7 +4,7 @@ use crate::style;
 use rkey_cache::{MonitorName, Settings, variables};
 use serde::Serialize;
 
-/// The cache of this environment, on this machine.
+/// The cache's settings in this environment, and what the monitors can do on this machine.
 #[derive(Serialize)]
 pub(crate) struct CacheInfo {
     /// The monitor in effect for the device's regions, and why it is not another one.
@@ -51,7 +51,6 @@ pub(crate) fn gather() -> CacheInfo {
     }
 }
 
-/// Prints it.
 pub(crate) fn print(info: &CacheInfo, colour: bool) {
     let size = info.max_size.map_or_else(
         || "any total size".to_owned(),

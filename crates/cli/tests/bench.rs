@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// This is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A file that is removed with the test.
+/// A file that is removed when the value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

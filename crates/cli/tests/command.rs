@@ -10,7 +10,7 @@ fn run(words: &[&str]) -> Output {
     program().args(words).output().unwrap()
 }
 
-/// Runs the command until `done` accepts its output: a device whose process gets no processor for a second is left out of lists.
+/// Runs the command until `is_so` accepts its output: a device whose process gets no processor for a second is left out of lists.
 fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

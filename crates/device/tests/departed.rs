@@ -1,4 +1,4 @@
-//! A peer that has exited is named next to the queue pairs that still wait for it.
+//! A peer that has exited is named next to the queue pairs that were connected to it.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn a_peer_that_has_exited_is_named() {
         departed.to_string(),
         format!("PID {pid} ({})", program.trim())
     );
-    // A device without waiting queue pairs names no peer.
+    // Without a queue pair that was connected to it, the peer is not named.
     drop(qp);
     assert_eq!(inspect().departed, []);
 }

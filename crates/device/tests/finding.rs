@@ -15,7 +15,7 @@ use rkey_engine::{
 
 const NOWHERE: &str = "127.0.0.1:1";
 
-/// Moves to INIT, RTR and RTS, knowing only the number of the peer.
+/// Moves a queue pair to INIT, RTR and RTS, knowing only the number of the peer.
 fn bring_up(qp: &Qp, peer: u32) {
     to_init(qp);
     go_on(qp, peer);
@@ -54,7 +54,7 @@ fn start_talker(test: &str, role: &str) -> (Peer, u32, common::Remote, Words) {
     (Peer(child), words[0] as u32, remote, lines)
 }
 
-/// Starts a peer that prints nothing else.
+/// Like [`start_talker`], but drops the peer's remaining output.
 fn start(test: &str, role: &str) -> (Peer, u32, common::Remote) {
     let (peer, number, remote, lines) = start_talker(test, role);
     std::thread::spawn(move || lines.for_each(drop));
@@ -391,7 +391,7 @@ fn datagrams_of_a_destroyed_queue_pair() {
     peer.finish();
 }
 
-/// A group of this test process, or of the one that started this process: other tests may run at the same time.
+/// A group address that only this test and its peers use, because other tests may run at the same time.
 fn group(which: u8) -> [u8; 16] {
     let test = match role() {
         None => std::process::id(),
@@ -469,7 +469,7 @@ fn groups() {
     );
 }
 
-/// Members that do not answer, and names without a device, delay only the first datagram to the group.
+/// A member that does not answer does not delay every datagram to the group.
 #[test]
 fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     const SENDS: u32 = 600;
@@ -496,7 +496,7 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
         // The list of members is cached for a millisecond.
         std::thread::sleep(Duration::from_millis(2));
     }
-    // A wait for a device in each of them takes longer.
+    // If each of them waited for the device, this would take longer.
     assert!(started.elapsed() < SENDS * Duration::from_millis(100));
     peer.signal(libc::SIGCONT);
     peer.finish();

@@ -125,7 +125,7 @@ fn a_killed_peer_whose_child_lives_on() {
         // SAFETY: the child only makes system calls, and leaves with _exit.
         if unsafe { libc::fork() } == 0 {
             let mut byte = 0u8;
-            // It lives until the test closes its standard input, and holds none of the test's other descriptors.
+            // The child lives until the test closes its standard input, and holds none of the test's other descriptors.
             // SAFETY: `byte` is valid for a write of one byte; the descriptors are the child's own.
             unsafe {
                 libc::close(1);

@@ -132,7 +132,7 @@ fn idle_after_everything() {
     assert_eq!(wake_ups_while_idle(), 0, "after talking to itself");
 }
 
-/// Operations at random distances, so that both devices are caught in every stage of falling asleep.
+/// Operations at random intervals, so that both devices are caught in every stage of falling asleep.
 #[test]
 fn no_wake_up_is_lost() {
     if role().is_some() {

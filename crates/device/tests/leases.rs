@@ -37,11 +37,11 @@ fn share(side: &Side, writable: bool) -> (SharedMemory, Region) {
 
 fn word(memory: &SharedMemory, index: usize) -> u64 {
     assert!(index < LEN / 8);
-    // SAFETY: inside the memory, aligned, and mapped as long as `memory` lives.
+    // SAFETY: inside the memory, aligned, and mapped while `memory` lives.
     unsafe { memory.as_ptr().cast::<u64>().add(index).read_volatile() }
 }
 
-/// The keys and addresses that the initiator gets, in the first words of the plain region.
+/// Writes the memory's address and key into the plain region, where the initiator reads them.
 fn publish(side: &Side, at: usize, memory: &SharedMemory, key: Key) {
     side.set(at + 1, memory.as_ptr() as u64);
     side.set(at, u64::from(key.0) | 1 << 32);

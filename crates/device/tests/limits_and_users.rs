@@ -102,7 +102,7 @@ fn addresses() {
     assert!(matches!(error, DeviceError::AddressInUse { .. }), "{error}");
     let address = listener.local_address();
     drop(listener);
-    // So that no other program listens there meanwhile.
+    // The reservation keeps other programs from listening there meanwhile.
     let _reserved = side.device.reserve(address).unwrap();
     let started = Instant::now();
     let short = Duration::from_millis(50);
@@ -225,8 +225,8 @@ fn garbage_at_the_door() {
     });
 }
 
-/// Devices of this user are listed with their objects, also while their programs sleep. A stopped one is left out and does not delay
-/// the list.
+/// Devices of this user are listed with their objects, also while their programs sleep. The device of a stopped program is left
+/// out, and delays the list by at most a second.
 #[test]
 fn listing_devices() {
     if role().is_some() {
@@ -318,7 +318,8 @@ fn as_unprivileged() {
     assert!(status.success(), "{status}");
 }
 
-/// The command for a role as another user, on a copy of this binary that the user may read. Dropping the value removes the copy.
+/// A command that runs a role as another user, from a copy of this binary that the user may read. Dropping the value removes the
+/// copy.
 struct OtherUser {
     command: std::process::Command,
     copy: PathBuf,

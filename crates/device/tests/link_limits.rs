@@ -186,7 +186,7 @@ fn with_few_descriptors(test: &str) {
     drop(files);
 }
 
-/// Claims the device whose process and number it gets.
+/// Claims the device whose PID and nonce the test sends.
 fn squat() {
     let name = heard();
     let (pid, nonce) = (heard(), heard());

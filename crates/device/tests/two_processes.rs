@@ -56,7 +56,7 @@ fn every_one_sided_operation(side: &Side, qp: &Qp, remote: Remote) {
         &[side.sge(1, 8)],
     );
     assert_eq!(side.word(1), 5);
-    // Transfers have sizes around every limit of the ring, and go through it many times.
+    // The sizes are around every limit of the ring.
     for words in [
         1usize, 2, 26, 27, 28, 100, 512, 1024, 2047, 2048, 2049, 8192, 14_000,
     ] {

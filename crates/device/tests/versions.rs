@@ -34,7 +34,7 @@ fn answer_at(name: &str, packet: &'static [u8]) -> std::io::Result<()> {
         while let Ok(client) = accept(&listener) {
             let _ = recv(&client, &mut [0; 8192], RecvFlags::empty());
             let _ = send(&client, packet, SendFlags::NOSIGNAL);
-            // Read before the connection is closed.
+            // Wait until the client closes the connection, after it has read the answer.
             let _ = recv(&client, &mut [0; 8192], RecvFlags::empty());
         }
     });
@@ -54,7 +54,7 @@ fn old_device() -> u16 {
     panic!("no free block")
 }
 
-/// A device that cannot be shown because of its version is listed with it.
+/// A device that cannot be shown because of its version is listed with that version.
 #[test]
 fn a_device_of_another_version_is_listed_as_such() {
     old_device();

@@ -17,7 +17,7 @@ fn device() -> (Device, Cq, Qp) {
     (device, cq, qp)
 }
 
-/// Tries until the connection is there or refused.
+/// Tries until the connection is made or refused.
 fn finish(connecting: &mut Connecting) -> Result<Peer, DeviceError> {
     let end = Instant::now() + TIME;
     loop {

@@ -34,7 +34,7 @@ fn held(fake: &Fake, kind: Kind, place: Place, len: usize) -> (u64, Arc<dyn Fore
     (at, copier.expect("the runtime copies"))
 }
 
-/// The runtimes that say of any address whether it is theirs.
+/// The runtimes that can tell whether an address is theirs.
 const DISCOVERING: [(Kind, Runtime); 3] = [
     (Kind::Cuda, CUDA),
     (Kind::Rocr, ROCR),
@@ -360,7 +360,7 @@ fn memory_of_any_kind_is_found_at_each_copy() {
     fake.free(at);
 }
 
-/// Only where the kernel has a driver that makes them; the message of the skipped test is in the output of the suite. The tests of
+/// Runs only where the kernel has a driver that makes DMA-bufs; the suite's output says if it was skipped. The tests of
 /// `file` show the same with a memfd.
 #[test]
 fn a_dma_buf_of_the_kernel_is_written_and_read() {

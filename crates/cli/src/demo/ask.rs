@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 /// The size of the owner's memory that most steps use, in bytes.
 pub(super) const MEMORY: u64 = 1 << 20;
-/// The offset of the shared counter in it.
+/// The offset of the shared counter in that memory, in bytes.
 pub(super) const COUNTER: u64 = MEMORY - 64;
 
 /// The first message of the owner.
@@ -39,7 +39,7 @@ pub(super) enum Ask {
     Unbind,
     /// Allocate memory that can be leased, and register it.
     AllocateShared(u64),
-    /// The checksum of the first bytes of the shared memory.
+    /// The checksum of this many bytes at the start of the shared memory.
     SharedSum(u64),
     /// Deregister the shared memory.
     DeregisterShared,
@@ -53,7 +53,7 @@ pub(super) enum Ask {
     Goodbye,
 }
 
-/// How the owner prepares for a mistake. It answers with the key that the mistaken program would use.
+/// How the owner prepares for a mistake. The owner answers with the key that the mistaken program would use.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bait {
     /// 4096 bytes with all remote rights.

@@ -146,7 +146,7 @@ impl Visit<'_> {
                     .write_bytes(part, &self.key, 4096 + number * 24)?,
             );
         }
-        // They complete in order, so waiting for the last one is enough.
+        // Writes complete in order, so waiting for the last one is enough.
         last.context("nothing was written")?.wait()?;
         let (ours, theirs) = (checksum(&bytes), self.sum(4096, 24_000)?);
         ensure!(

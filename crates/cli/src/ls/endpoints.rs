@@ -67,7 +67,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     }
 }
 
-/// The first tags.
+/// The first tags as text, with "..." if there are more.
 fn tags(first: impl Iterator<Item = String>, all: usize) -> String {
     let mut tags: Vec<String> = first.collect();
     if tags.is_empty() {

@@ -25,7 +25,7 @@ pub(crate) struct LsArgs {
     json: bool,
 }
 
-/// The bytes of the address space on x86-64, with or without the last pages.
+/// The size of the address space on x86-64 in bytes, with or without the last pages.
 const ADDRESS_SPACE: std::ops::RangeInclusive<u64> = (1 << 47) - (1 << 16)..=1 << 47;
 
 /// Runs `rkey ls`.
@@ -62,7 +62,7 @@ pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
     find_all(pid).map(|(devices, _)| devices)
 }
 
-/// Like [`find`], and returns the processes that do not answer.
+/// Like [`find`], and also returns the processes that do not answer.
 fn find_all(pid: Option<u32>) -> anyhow::Result<(Vec<Inspection>, Vec<SilentProcess>)> {
     let config = rkey::Config::from_env()?;
     let listing = list_all(&config).context("cannot list the devices of this host")?;

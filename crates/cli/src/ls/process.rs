@@ -7,7 +7,7 @@ use rkey_device::core::{Access, Api, DomainId, Words};
 
 use super::{departed, endpoints, is_everything, peers};
 
-/// The maximum number of rows in a table; JSON has all.
+/// The maximum number of rows in a table; JSON has all rows of the inspection.
 const SHOWN: usize = 50;
 
 /// Prints the tables.

@@ -1,7 +1,7 @@
 //! `rkey run`: runs an unmodified program on the device instead of on hardware, without root.
 //!
-//! The program finds the front ends of the device through its environment. It replaces this process (`exec`), so nothing of `rkey`
-//! is between it and its caller. Only with `--explain` does `rkey` stay, to print at the end what was refused and why.
+//! The program finds the front ends of the device through its environment. The program replaces this process (`exec`), so nothing
+//! of `rkey` is between it and its caller. Only with `--explain` does `rkey` stay, to print at the end what was refused and why.
 
 mod folder;
 mod program;

@@ -2,7 +2,7 @@
 //!
 //! A directory with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build
 //! reuses it: there is one for each build directory. It is removed when the build directory is gone. A file for
-//! refusals is removed by its watcher; if the watcher was killed, the file is no longer locked.
+//! refusals is removed by its watcher. If the watcher was killed, a later run finds the file unlocked and removes it.
 
 use rkey_kit::dat_conf::REGISTRY;
 use rkey_kit::delivery::FRONT_ENDS;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The prefixes of directories with front ends, and of files for refusals.
 pub(super) const FOLDER: &str = "run-";
 pub(super) const REPORT: &str = "refused-";
-/// Younger files are not removed: their watcher may be about to lock them.
+/// Files for refusals that are younger than this are not removed: their watcher may be about to lock them.
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// Marks a file for refusals as in use, until it is closed.

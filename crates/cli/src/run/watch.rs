@@ -48,7 +48,7 @@ pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     let _ = forwarder.join();
     let status = status.context("waiting for the program failed")?;
     report.print();
-    drop(report); // the next line may be the last
+    drop(report); // `end_as` may not return
     Ok(Ok(end_as(status)))
 }
 
@@ -64,7 +64,7 @@ fn end_as(status: ExitStatus) -> ExitCode {
 /// The file to which refusals are appended. Dropping the value removes it.
 struct Report {
     path: PathBuf,
-    /// Locked as long as this watcher runs.
+    /// Locked while this watcher runs.
     _file: File,
 }
 

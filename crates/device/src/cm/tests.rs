@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType};
 
 /// How long an event may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Messages are repeated so late that no test waits for it.
+/// Messages are repeated so late that no test sees a repetition.
 const PATIENT: Timing = Timing {
     response: 26,
     retries: 15,
@@ -102,7 +102,7 @@ fn connect(service: &Service<Program>, to: ServiceId) -> ConnectionId {
         .unwrap()
 }
 
-/// The next request of a server. It counts as taken.
+/// Takes the next request of a server.
 fn request(server: &Service<Program>) -> ConnectionId {
     let id = wait_for(server, |event| match event {
         Event::ConnectRequest(it) => Some(it.connection),
@@ -141,7 +141,7 @@ fn disconnected(event: &Event) -> Option<()> {
     matches!(event, Event::Disconnected { .. }).then_some(())
 }
 
-/// A connection of a stranger to a name.
+/// Connects to a name without a connection manager.
 fn stranger(name: &str) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     rustix::net::connect(&socket, &names::abstract_address(name).unwrap()).unwrap();
@@ -157,7 +157,7 @@ fn block_name(service: &Service<Program>) -> String {
     names::cm_name(scope(), block)
 }
 
-/// Whether the other side has closed a connection, after what was sent on it.
+/// Waits until the other side closes a connection. Returns whether it did in time.
 fn is_closed(socket: &OwnedFd) -> bool {
     let begun = crate::time::now();
     while crate::time::since(begun) < PATIENCE {
@@ -203,7 +203,7 @@ fn a_request_to_a_process_that_ends_is_refused() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     connect(&client, at);
-    // It has the request and has not answered.
+    // The server has the request and has not answered.
     request(&server);
     drop(server);
     let reason = wait_for(&client, |event| match event {
@@ -325,7 +325,7 @@ fn messages_of_strangers_change_no_connection() {
         mad: [0; MAD],
     };
     rustix::net::send(&socket, &elsewhere.encode(), SendFlags::empty()).unwrap();
-    // It has read all of this when it closes the connection because of what follows.
+    // The server has read all earlier packets when it closes the connection because of this one.
     rustix::net::send(&socket, b"end", SendFlags::empty()).unwrap();
     assert!(is_closed(&socket));
     let state = |service: &Service<Program>, id| service.with(|parts| parts.manager.state(id));
@@ -386,7 +386,7 @@ fn connections_without_messages_make_room_for_others() {
     const EVICTED: usize = 100;
     let idle = (0..carrier::INCOMING_MAX + EVICTED).map(|_| stranger(&name));
     let idle: Vec<OwnedFd> = idle.collect();
-    // All are of one process, like the client: the oldest ones go. When this one goes, all have been accepted.
+    // All belong to one process, as the client does, so the oldest ones are closed. Once this one is, all have been accepted.
     assert!(is_closed(&idle[EVICTED - 1]));
     establish(&client, &server);
     drop(idle);

@@ -98,7 +98,7 @@ fn has_stopped(pid: u32) -> bool {
     };
     let process = std::path::Path::new("/proc").join(pid.to_string());
     let tasks = std::fs::read_dir(process.join("task")).unwrap();
-    // A thread that ends meanwhile has no state, and ends the list early.
+    // A thread that ends meanwhile has no state, and is missing in the list.
     let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
     let threads = fields(process).unwrap()[17].parse();
     threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
@@ -122,8 +122,8 @@ pub struct Side {
 pub const WORDS: usize = 1 << 15;
 
 impl Side {
-    /// Nothing times out while a test waits: a peer that does not respond is either busy or has ended, which the device
-    /// notices.
+    /// A side whose requests do not time out while a test waits: a peer that does not respond is either busy or has ended, which the
+    /// device notices.
     pub fn open() -> Self {
         let mut config = Config::from_env().unwrap();
         config.timeout = 21;
