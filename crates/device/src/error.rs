@@ -97,7 +97,7 @@ pub enum DeviceError {
         /// The address.
         address: SocketAddr,
     },
-    /// The peer refused the connection.
+    /// The peer refused the connection or the lease.
     #[error("the peer refused the connection: {reason}")]
     Refused {
         /// The reason that the peer gave.
@@ -121,7 +121,7 @@ pub enum DeviceError {
         /// Its user id.
         uid: u32,
     },
-    /// The peer ended or violated the protocol.
+    /// The connection could not be made: for example, the peer ended, violated the protocol, or claimed another process's device.
     #[error("connecting failed: {0}")]
     Handshake(&'static str),
     /// The peer runs another version of rkey.

@@ -225,7 +225,7 @@ impl Carrier {
         match sent {
             Sent::Yes => {}
             Sent::Busy if may_wait => self.waiting.push_back((until, message)),
-            // Its sender repeats it.
+            // The sender repeats the message.
             Sent::Busy => {}
             Sent::Gone if may_wait && is_request(&message) && !self.is_ours(&message) => {
                 self.waiting.push_back((until, message));
@@ -341,7 +341,7 @@ impl Carrier {
             if known.who.pid == who.pid {
                 known.waiting.insert(waits);
             }
-            // Requests to a later owner are repeated if it ends, and then refused.
+            // If a later owner of the port ends, requests to it are repeated, and then refused.
             return Ok(sent);
         }
         if self.requested.len() < OUTGOING_MAX {

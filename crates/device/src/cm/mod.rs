@@ -277,7 +277,7 @@ impl<H: Handler> Inner<H> {
             ended
                 .extend(unanswered.filter(|id| self.manager.state(*id).is_some_and(is_unanswered)));
             for id in ended {
-                // It may have ended meanwhile.
+                // The connection may have ended meanwhile.
                 let _ = self.manager.peer_is_gone(now, id);
             }
         }

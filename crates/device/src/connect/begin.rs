@@ -100,7 +100,7 @@ impl Connecting {
         }
     }
 
-    /// Counts that the listener dropped us without reading the request. Too many times in a row is an error.
+    /// Counts how many times the listener has dropped us without reading the request; too many are an error.
     fn dropped(&mut self) -> Result<Option<Peer>, DeviceError> {
         self.dropped += 1;
         if self.dropped > REDIALS {

@@ -85,7 +85,7 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Whether a client has connected that has not sent its request.
+    /// Whether an accepted client has not sent its request yet.
     #[must_use]
     pub fn has_half_open(&self) -> bool {
         !self.half_open.lock().is_empty()
@@ -256,7 +256,7 @@ impl Incoming {
     /// Whether the peer has closed the connection or ended. Never blocks.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        // It sends nothing before our answer, so a readable socket is a closed one.
+        // The peer sends nothing before our answer, so a readable socket is a closed one.
         wait_readable(self.socket.as_fd(), Some(Instant::now())).unwrap_or(false)
     }
 

@@ -68,7 +68,8 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::NotThisHost`], [`DeviceError::NotListening`], [`DeviceError::Refused`],
-    /// [`DeviceError::OtherUser`], [`DeviceError::TimedOut`], and the errors of changing the queue pairs. The queue pairs may then be in any state: destroy them.
+    /// [`DeviceError::OtherUser`], [`DeviceError::TimedOut`], and the errors of changing the queue pairs. The queue pairs may then be
+    /// in any state: destroy them.
     pub fn connect(
         &self,
         address: SocketAddr,

@@ -18,7 +18,7 @@ pub struct CacheView {
     pub off: Option<String>,
     /// How many regions it holds.
     pub entries: u64,
-    /// Their total size.
+    /// The total size of these regions, in bytes.
     pub bytes: u64,
     /// Lookups that found a region.
     pub hits: u64,

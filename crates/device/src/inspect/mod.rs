@@ -57,7 +57,7 @@ pub struct Inspection {
     pub uid: u32,
     /// Its command line, shortened.
     pub command: String,
-    /// The API that it uses. Its objects are shown in that API's terms.
+    /// The API in whose terms the device's objects are shown: that of its domains, or [`Api::Native`] if they have several.
     #[serde(default)]
     pub api: Api,
     /// Its blocks of queue pair numbers.
@@ -213,7 +213,7 @@ pub struct Listing {
     pub silent: Vec<SilentProcess>,
 }
 
-/// A process that has a device open which did not answer.
+/// A process whose device did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentProcess {
     /// Its PID.
@@ -227,7 +227,7 @@ pub struct SilentProcess {
 /// A process whose device speaks another version of the link protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherVersion {
-    /// The process, if it has a number in our PID namespace.
+    /// Its PID, if it has one in our PID namespace.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,

@@ -196,8 +196,8 @@ impl Device {
 }
 
 /// Waits until the last access has ended. An access lasts as long as one copy (a step of the engine copies 256 KiB at most;
-/// its thread may have been descheduled) and never waits for another thread, so this ends. Callers outside this crate never hold the engine's
-/// lock, whose guards never leave the crate.
+/// its thread may have been descheduled) and never waits for another thread, so this ends. Callers outside this crate never hold
+/// the engine's lock, whose guards never leave the crate.
 #[cold]
 fn wait_until_drained<P: Draining>(mut pending: P) -> P::Done {
     for _ in 0..SPINS {

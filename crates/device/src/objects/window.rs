@@ -96,7 +96,7 @@ impl Device {
     /// Closes a protection domain.
     ///
     /// # Errors
-    /// [`DeviceError::Core`]: it still has regions, windows or queue pairs, or is not open.
+    /// [`DeviceError::Core`]: it still has regions, windows, queue pairs or shared receive queues, or is not open.
     pub fn close_domain(&self, domain: DomainId) -> Result<(), DeviceError> {
         self.check()?;
         Ok(self.table().close_domain(domain)?)

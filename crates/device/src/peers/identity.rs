@@ -261,7 +261,7 @@ impl Known {
                 nodes.retain(|node| owners.contains_key(node));
                 !nodes.is_empty()
             });
-            // This happens again only when their number has doubled.
+            // The next cleanup comes only when the number of known devices has doubled.
             self.tidy_at = 2 * self.owners.len();
         }
         true

@@ -149,7 +149,7 @@ fn claim(scope: Scope) -> Result<Block, DeviceError> {
         let random = getrandom::u32().map_err(|e| {
             DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
         })?;
-        // It never claims the first or the last block: queue pair numbers 0 and 1 are special, and 0xffffff means a
+        // The first and the last block are never claimed: queue pair numbers 0 and 1 are special, and 0xffffff means a
         // group.
         let number = (random % (BLOCKS - 2) + 1) as u16;
         match Listener::bind(names::block_name(scope, number).as_bytes()) {

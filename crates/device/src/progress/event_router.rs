@@ -127,7 +127,7 @@ impl EventRouter {
         let link = driver.use_loopback();
         driver.command(|engine| {
             engine.connect_qpn(peer, link);
-            // It fails for datagram queue pairs, which do not have their own link.
+            // This call fails for datagram queue pairs, which do not have their own link.
             let _ = engine.connect_qp(qp, link);
         });
     }

@@ -30,7 +30,7 @@ impl IdleTime {
     /// Records that a poller has found work.
     #[inline]
     pub(super) fn found(&self) {
-        // It is usually 0 already, and a load is cheaper than a store.
+        // `since` is usually 0 already, and a load is cheaper than a store.
         if self.since.load(Ordering::Relaxed) != 0 {
             self.since.store(0, Ordering::Relaxed);
         }

@@ -78,7 +78,7 @@ impl Reactor {
 
     /// Removes `fd` from the set.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        // It can be missing only if adding it failed.
+        // The descriptor can be missing only if adding it failed.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
