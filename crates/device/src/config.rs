@@ -69,7 +69,7 @@ pub struct Config {
     pub max_links_per_process: u32,
     /// The maximum number of links that all processes of one other user may open together.
     pub max_links_per_user: u32,
-    /// How many descriptors (of `RLIMIT_NOFILE`) links leave to the program; at most half.
+    /// How many of the descriptors that `RLIMIT_NOFILE` allows the links leave to the program; at most half of them.
     pub reserved_files: u32,
     /// Which processes may connect to this device.
     pub share: Share,

@@ -24,7 +24,7 @@ use crate::shared::Shared;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long a device may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// How long discovery tries to reach a device that does not appear.
+/// How long discovery tries to reach the device of a connected queue pair's peer.
 const PERSISTENCE: Duration = Duration::from_secs(60);
 /// How long a datagram waits if no device has the number, and if a device has it but has not answered yet. Datagrams may be
 /// lost, but not just because the receiver's processor is busy.

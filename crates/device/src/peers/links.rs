@@ -18,8 +18,8 @@ use crate::shared::Shared;
 
 /// How many packets of one control socket are handled in one iteration.
 const PACKETS_PER_TURN: usize = 64;
-/// How many times at most to drive the engine before a link is detached: the peer's last messages may still be in the
-/// ring, and our acknowledgements may be delayed.
+/// The maximum number of drives before a link is detached: the peer's last messages may still be in the ring, and our
+/// acknowledgements may be delayed.
 const LAST_DRIVES: u32 = 64;
 /// The first and the longest pause between two checks of what lost links leave behind. A process that is being killed closes
 /// its sockets shortly before it ends.

@@ -1,7 +1,7 @@
 //! The reception: clients that connect to our sockets, until they have a link or are dropped.
 //!
-//! Each client gets a second to request a link or an inspection; then it is dropped. What a client sends is untrusted
-//! input: the link crate has checked its form, and the reception checks its user and its share of our descriptors.
+//! A client that requests neither a link nor an inspection within a second is dropped. What a client sends is untrusted
+//! input: the link crate checks its form, and the reception checks the client's identity and its share of our descriptors.
 
 use std::time::{Duration, Instant};
 
