@@ -144,7 +144,7 @@ fn print_json<T: Serialize>(content: T) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints one denial for each reason.
+/// Prints the examples of all reasons.
 fn reasons(json: bool) -> anyhow::Result<()> {
     let examples = examples()?;
     if json {

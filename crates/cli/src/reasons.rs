@@ -1,7 +1,7 @@
 //! `rkey explain --reasons`: each reason by example.
 //!
-//! The examples are real: the code makes each mistake against its own protection table and shows the table's answer, which
-//! is the same as a device's.
+//! Most examples are real: the code makes the mistakes against its own protection table and shows the table's answers, which
+//! are the same as a device's. Denials that no table causes are made directly.
 
 use anyhow::{Context, Result};
 use rkey::{Access, Denial, Key, WindowKind};
@@ -25,7 +25,7 @@ struct Table {
     denials: Vec<Denial>,
 }
 
-/// One denial for each reason.
+/// At least one denial for each reason.
 pub(crate) fn examples() -> Result<Vec<Denial>> {
     let mut table = Table::new()?;
     table.keys()?;
