@@ -9,8 +9,8 @@ fn main() {
     let mut arguments = vec![
         "-soname,libibverbs.so.1".to_owned(),
         "-z,nodelete".to_owned(),
-        // Nothing refers to the exports of verbs and librdmacm, which are assembly: this pulls their object files out of their
-        // archives.
+        // The exports of verbs and librdmacm are assembly that nothing refers to: these two options pull the object files with
+        // them out of the archives.
         "--undefined=__rkey_0_ibv_get_sysfs_path".to_owned(),
         "--undefined=__rkey_cm_rdma_create_id".to_owned(),
     ];

@@ -1,6 +1,6 @@
 //! The symbols that libfabric and libdat2 look up in a provider. As `libibverbs.so.1` the object is preloaded, so its
-//! symbols take precedence over those of all libraries: a version of their own distinguishes them from the same symbols of
-//! other providers.
+//! symbols take precedence over those of all libraries. They have a version of their own, so that other providers still use
+//! their own symbols of the same names.
 
 use core::arch::global_asm;
 

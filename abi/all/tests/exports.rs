@@ -1,5 +1,5 @@
-//! The library's symbol table has the names and versions of Debian's libibverbs and librdmacm, and of later rdma-core, what libfabric and libdat2
-//! look up in a provider, and otherwise only the interposed functions of the C library.
+//! The library exports the symbols of Debian's libibverbs and librdmacm and of later rdma-core, with their versions, and those that libfabric and
+//! libdat2 look up in a provider. It exports nothing else but the interposed functions of the C library.
 
 use rkey_kit::delivery::VERBS;
 use std::path::PathBuf;

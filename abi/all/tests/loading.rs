@@ -4,11 +4,11 @@ use rkey_kit::delivery::{FABRIC, RDMACM, UDAPL, VERBS};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A directory, removed at the end.
+/// A directory, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
-    /// With the library under all its names.
+    /// A new directory with the library under all its names.
     fn new(test: &str) -> Self {
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
@@ -62,8 +62,7 @@ fn load(folder: &Folder, program: &Path, libraries: &[&str], preload: bool) -> S
     text
 }
 
-/// Loads the library under its names, in every order, and with another library that is linked with libibverbs and its
-/// symbol versions.
+/// Loads the library under its names, in every order, and another library that is linked with libibverbs.
 #[test]
 fn a_process_has_the_library_once() {
     let folder = Folder::new("loading");

@@ -88,7 +88,7 @@ mod tests {
     fn null_and_misaligned_addresses_are_refused() {
         let mut numbers = [1u64, 2, 3];
         let odd = numbers.as_mut_ptr().wrapping_byte_add(4);
-        // SAFETY: each address is refused, or one of the array.
+        // SAFETY: each address is refused, or inside the array.
         unsafe {
             for bad in [null_mut(), odd] {
                 assert_eq!(input(bad.cast_const()).err(), Some(Errno::INVAL));

@@ -14,11 +14,11 @@ use std::path::Path;
 pub const REGISTRY: &str = "dat.conf";
 /// The environment variable that tells `libdat2.so.2` where the file is.
 pub const VARIABLE: &str = "DAT_OVERRIDE";
-/// The file that `libdat2.so.2` reads otherwise.
+/// The file that `libdat2.so.2` reads if [`VARIABLE`] is not set.
 const SYSTEM: &str = "/etc/dat.conf";
 
-/// Writes the file into a directory that has the provider. A process that reads it at the same time finds either the
-/// old or the new one.
+/// Writes `dat.conf` into a directory that has the provider. A process that reads the file at the same time finds either
+/// the old or the new contents.
 ///
 /// # Errors
 /// The directory cannot be written.
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_file_is_replaced_as_a_whole() {
         let folder = std::env::temp_dir().join(format!("rkey-registry-{}", std::process::id()));
-        // A killed process with the same id may have left one behind.
+        // A killed process with the same id may have left its directory behind.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(REGISTRY), "old").unwrap();

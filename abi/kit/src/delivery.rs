@@ -2,9 +2,9 @@
 //!
 //! One directory contains the libraries under the names that programs load. It comes first in `LD_LIBRARY_PATH`, for
 //! programs linked with a library and those that load it by name later. A library that must also precede the C library
-//! comes first in `LD_PRELOAD`. Libfabric searches the directories of `FI_PROVIDER_PATH` for providers; if
-//! `FI_PROVIDER` is not set, programs that name no provider get ours instead of one of libfabric's own. uDAPL's library
-//! looks providers up in a file (see [`dat_conf`]).
+//! comes first in `LD_PRELOAD`. Libfabric searches the directories of `FI_PROVIDER_PATH` for providers. `FI_PROVIDER` is
+//! set as well, unless the user has set it, so that programs that name no provider get ours instead of one of libfabric's
+//! own. uDAPL's library looks providers up in a file (see [`dat_conf`]).
 
 use crate::dat_conf;
 use std::ffi::{OsStr, OsString};
@@ -70,10 +70,11 @@ pub const DAT1: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// The defaults for libfabric, unless the user has set others: it offers only this provider and, to programs that
-/// request it by name, `ofi_rxm`, its layer over connected endpoints. By default `ofi_rxm` sends messages of 16 to 128
-/// KiB in segments. Version 1.17 then never completes a message that is peeked at and claimed before it is received,
-/// over any provider. With the limit 0 it reads such messages from the sender's memory, as it does with longer ones.
+/// Libfabric's variables, where the user has not set them. With these values libfabric offers only this provider and, to
+/// programs that request it by name, its own layer over connected endpoints, `ofi_rxm`. By default `ofi_rxm` sends
+/// messages of 16 to 128 KiB in segments. Version 1.17 then never completes a message that is peeked at and claimed
+/// before it is received, over any provider. With the limit 0 it reads such messages from the sender's memory, as it
+/// does longer ones.
 const UNLESS_SET: &[(&str, &str)] = &[
     ("FI_PROVIDER", "rkey,ofi_rxm"),
     ("FI_OFI_RXM_SAR_LIMIT", "0"),
@@ -87,7 +88,7 @@ pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, RDMACM, FABRIC, UDAPL, DAT1];
 pub const PLACES: &[&str] = &["deps", ".", "../lib/rkey"];
 
 impl FrontEnd {
-    /// The library as cargo built it or a package installed it, relative to the program's directory.
+    /// Looks for the library in [`PLACES`], relative to the directory `beside`.
     #[must_use]
     pub fn find(&self, beside: &Path) -> Option<PathBuf> {
         PLACES
@@ -96,7 +97,7 @@ impl FrontEnd {
             .find(|path| path.exists())
     }
 
-    /// Links it into a directory under its names. Existing files are left alone.
+    /// Links `library` into a directory under the names of this front end. Existing files are left alone.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -181,7 +182,7 @@ mod tests {
     fn a_library_is_found_beside_its_program_and_put_under_its_names() {
         let folder = std::env::temp_dir().join(format!("rkey-delivery-{}", std::process::id()));
         let deps = folder.join("deps");
-        // A killed process with the same id may have left one behind.
+        // A killed process with the same id may have left its directory behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&deps).unwrap();
         assert_eq!(VERBS.find(&folder), None);

@@ -114,7 +114,7 @@ impl fmt::Display for Errno {
 
 /// How a C function reports failure, for results of this type.
 pub trait Failure {
-    /// The value to return after `errno` was set.
+    /// The value that the function returns; the caller sets `errno`.
     fn failed(errno: Errno) -> Self;
 }
 

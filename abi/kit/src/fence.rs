@@ -4,7 +4,7 @@ use crate::errno::{Errno, Failure};
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code that may have a bug. `None` if it panicked; the panic hook has reported that.
+/// Runs code that a bug may make panic. Returns `None` if it panicked; the panic hook has already reported that.
 #[inline(always)]
 pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
     // A panic may leave shared state half changed. Our locks do not poison, so later calls still run; a device whose

@@ -15,7 +15,7 @@ pub struct Address {
     pub ip: IpAddr,
     /// The index of the interface.
     pub index: u32,
-    /// Whether only this host is behind the interface.
+    /// Whether it is a loopback interface.
     pub loopback: bool,
 }
 

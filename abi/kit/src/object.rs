@@ -46,7 +46,7 @@ macro_rules! object {
     };
 }
 
-/// The type of a field, exactly: a reference that is annotated with a type may have been coerced to it.
+/// The exact type of a field. (An annotated reference would not show it, because the reference may have been coerced.)
 #[doc(hidden)]
 pub const fn type_of<O, T>(_: fn(&O) -> &T) -> PhantomData<T> {
     PhantomData
@@ -102,7 +102,8 @@ pub unsafe fn remove<T: Object>(handle: *const T::C) -> Result<T, Errno> {
     unsafe { T::pool().take(object_address(handle)) }.ok_or(Errno::INVAL)
 }
 
-/// A slot for an object that needs its handle before it is created, from this thread's spare slots if it has any.
+/// A slot for an object whose handle is needed before the object exists. It comes from this thread's spare slots if there
+/// are any.
 ///
 /// # Errors
 /// `ENOMEM`: the pool is full, or memory is short.
@@ -179,26 +180,26 @@ fn object_address<T: Object>(handle: *const T::C) -> *const T {
 pub struct Users(AtomicU32);
 
 impl Users {
-    /// Adds one.
+    /// Adds a user.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Removes one.
+    /// Removes a user.
     pub fn remove(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether there are none.
+    /// Whether nothing uses the object.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Checks that there are none, so that the object may be destroyed.
+    /// Checks that nothing uses the object, so that it may be destroyed.
     ///
     /// # Errors
-    /// `EBUSY`.
+    /// `EBUSY`: it has users.
     pub fn none(&self) -> Result<(), Errno> {
         match self.is_empty() {
             true => Ok(()),

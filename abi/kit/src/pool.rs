@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// How many bytes are made usable at a time.
+/// How many bytes a pool makes usable at a time.
 const STEP: usize = 256 * 1024;
 
 const FREE: u32 = 0;
@@ -39,7 +39,8 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Makes a live slot free, if no search looks at its object; otherwise returns its state. One caller succeeds.
+    /// Frees a live slot if no search is looking at its object; otherwise returns the slot's state. If several threads try,
+    /// one succeeds.
     #[inline]
     fn release(&self) -> Result<(), u32> {
         let state = &self.state;
@@ -47,7 +48,7 @@ impl<T> Slot<T> {
         changed.map(drop)
     }
 
-    /// The object of a slot.
+    /// Moves the object out of a slot.
     ///
     /// # Safety
     /// The caller has released the slot, calls this once, and has put the slot into no list yet.
@@ -123,7 +124,7 @@ impl<T: 'static> Pool<T> {
         base.wrapping_add(index as usize * Self::STRIDE).cast()
     }
 
-    /// Adds an object. `None` if the pool is full or memory is short.
+    /// Adds an object and returns its address; `None` if the pool is full or memory is short.
     pub fn put(&self, value: T) -> Option<NonNull<T>> {
         let vacant = self.vacant(None)?;
         let address = vacant.address();
@@ -160,7 +161,7 @@ impl<T: 'static> Pool<T> {
         Some(free_list.fresh - 1)
     }
 
-    /// Reserves address space, less than requested if a limit requires that.
+    /// Reserves address space for `capacity` slots, or for fewer if the kernel refuses that much.
     fn reserve(&self, free_list: &mut FreeList) {
         let mut slots = self.capacity;
         while slots > 0 {
@@ -255,7 +256,7 @@ impl<T: 'static> Pool<T> {
         Some(value)
     }
 
-    /// Makes a slot available again that is not live and in no list.
+    /// Makes a slot available again. It must not be live, or in a list.
     #[inline]
     fn put_back(&self, spares: Option<&Spares<T>>, index: u32) {
         if !spares.is_some_and(|spares| spares.push(index)) {
@@ -426,7 +427,7 @@ mod space {
     }
 }
 
-/// The form for Miri, which has no `mprotect`: all bytes are usable at once.
+/// For Miri, which has no `mprotect`: all bytes are usable from the start.
 #[cfg(miri)]
 mod space {
     use std::alloc::{Layout, alloc_zeroed};

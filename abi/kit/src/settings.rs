@@ -131,7 +131,7 @@ pub const STRICT: Setting = Setting {
 const YES: [&str; 4] = ["1", "yes", "true", "on"];
 const NO: [&str; 4] = ["0", "no", "false", "off"];
 
-/// Whether a word means yes, as libfabric reads its variables.
+/// Whether libfabric would read this value of one of its variables as yes.
 pub fn is_yes(value: &str) -> bool {
     YES.contains(&&*value.to_lowercase())
 }

@@ -52,7 +52,7 @@ pub struct Strictness {
 }
 
 impl Strictness {
-    /// Strict mode by this setting: `1` is on. An invalid value counts as unset here; [`Setting::value`]
+    /// Strict mode is on if this setting is `1`. An invalid value counts as unset here; [`Setting::value`]
     /// reports it.
     #[must_use]
     pub const fn new(setting: Setting) -> Self {

@@ -147,7 +147,7 @@ fn spare_slots_are_used_and_returned() {
     let spares = Some(&Spares::new(words));
     for turn in 0..3 {
         let all: Vec<_> = std::iter::from_fn(|| put(spares)).collect();
-        // Slots that another thread (or an earlier round) keeps are not available.
+        // The slots that this thread has kept since the round before are available, too.
         assert_eq!(all.len(), MANY as usize, "{turn}");
         for address in all {
             // SAFETY: it is live, and no other thread destroys it meanwhile.
