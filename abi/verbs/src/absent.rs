@@ -11,7 +11,7 @@ use crate::sys::Context;
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// Every constructor: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
+/// Serves every constructor of such an object: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn make(context: *mut Context, _attr: *mut c_void) -> *mut
     })
 }
 
-/// Every capability query: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
+/// Serves every query for the capabilities of such objects: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -35,12 +35,12 @@ pub unsafe extern "C" fn ask(context: *mut Context, _into: *mut c_void) -> c_int
     })
 }
 
-/// Every call on such an object. None can exist, so the arguments are ignored.
+/// Serves every call on such an object: fails with `EOPNOTSUPP`. No such object exists, so the arguments are ignored.
 pub extern "C" fn use_object() -> c_int {
     fence(|| Err(Errno::OPNOTSUPP))
 }
 
-/// Every export to a file descriptor: `-1`.
+/// `ibv_dm_export_dmabuf_fd`: returns -1, with `EOPNOTSUPP` in `errno`.
 pub extern "C" fn export() -> c_int {
     Errno::OPNOTSUPP.set();
     -1

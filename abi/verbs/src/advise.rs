@@ -11,7 +11,7 @@ use rkey_device::base::VaRange;
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// `ibv_advise_mr`: prefetches pages, where the regions' rights allow it.
+/// `ibv_advise_mr`: prefetches pages. `IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE` needs a region with local write.
 ///
 /// # Safety
 /// `list` is null or has `count` entries; see [`crate::object`] for the rules of handles.

@@ -38,9 +38,9 @@ unsafe impl Send for AhObject {}
 
 rkey_kit::object!(AhObject, c: Ah, MAX);
 
-/// Checks the address of a peer. A global route must lead from one GID of this host to another, or to a multicast
-/// group. An address without a global route is in the same subnet, and thus on this host; programs that use only LIDs
-/// (qperf) rely on this.
+/// Checks the address of a peer. A global route must begin at a GID of the table, and end at a GID of this host or at a
+/// multicast group. An address without a global route is in the same subnet, and thus on this host; programs that use
+/// only LIDs (qperf) rely on this.
 ///
 /// # Errors
 /// `EINVAL`, `ENETUNREACH`; the reason is in the log.
@@ -68,8 +68,8 @@ pub fn check(attr: &AhAttr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether address handles may lack a global route, against the rule for Ethernet ports: some programs
-/// (qperf with datagrams) never set one.
+/// Whether address handles may lack a global route, although Ethernet ports require one: some programs
+/// (qperf with datagrams) never set it.
 fn takes_local_routes() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     *TAKES.get_or_init(|| match LOCAL_ROUTES.value() {
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     })
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining address handles of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

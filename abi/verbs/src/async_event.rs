@@ -100,7 +100,8 @@ impl Events {
         self.srqs.lock().remove(&id);
     }
 
-    /// The event in verbs' form; `None` if its object is gone or the program did not request such events.
+    /// Counts an event as taken and returns it in verbs' form. `None` if its object is gone, the program did not request
+    /// such events, or verbs has none.
     fn translate(&self, event: Event) -> Option<AsyncEvent> {
         let (element, event_type) = match event {
             Event::CqOverrun(cq) => {

@@ -12,7 +12,7 @@ use rkey_kit::Errno;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-/// The operations that the program may request for each service.
+/// Operations, in groups that a service supports as a whole.
 const SENDS: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
 const WRITES: u64 = QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM;
 const WINDOWS: u64 = QP_EX_WITH_LOCAL_INV | QP_EX_WITH_BIND_MW | QP_EX_WITH_SEND_WITH_INV;
@@ -23,7 +23,7 @@ const READS: u64 = QP_EX_WITH_RDMA_READ
 
 /// The requests under construction on one queue pair.
 pub struct Builder {
-    /// Locked from `ibv_wr_start` to `ibv_wr_complete`.
+    /// Locked from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
     pub(crate) lock: RawLock,
     pub(crate) batch: UnsafeCell<Batch>,
 }
@@ -31,7 +31,7 @@ pub struct Builder {
 // SAFETY: only the thread that holds the lock uses the batch.
 unsafe impl Sync for Builder {}
 
-/// Requests. Their scatter lists and inline payloads are in lists that they share.
+/// Requests. One list has the scatter lists of all requests, another one their inline payloads.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) requests: Vec<Pending>,

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn get_cq_event(
     let body = || {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ChannelObject>(channel)? };
-        // SAFETY: a channel stays until its context is closed.
+        // SAFETY: a live channel belongs to a live context.
         let context = unsafe { find::<ContextObject>(object.context)? };
         // SAFETY: the caller promises that both are writable.
         let (cq, cq_context) = unsafe { (output(cq)?, output(cq_context)?) };
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
     });
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining completion channels of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

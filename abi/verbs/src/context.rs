@@ -20,7 +20,7 @@ pub(crate) const MAX_GROUPS: c_int = 8192;
 /// The maximum number of bytes of one allocation of device memory.
 pub const MAX_DM: u64 = 1 << 24;
 
-/// An open rkey device. `ibv_import_device` gives it a second context.
+/// An open rkey device. `ibv_import_device` makes another context for it.
 pub struct Open {
     /// The device.
     pub device: rkey_device::Device,
@@ -31,11 +31,11 @@ pub struct Open {
 }
 
 /// Constructors of the C structures that contain function pointers. The functions (in `tables`) use the objects, so the
-/// objects must not depend on them: they get these constructors from their context.
+/// objects must not depend on the functions: an object gets these constructors from its context.
 pub struct Tables {
-    /// An extended completion queue around this plain one, for a program that requested these fields.
+    /// Makes an extended completion queue from a plain one and the fields that the program requested (`IBV_WC_EX_WITH_*`).
     pub cq: fn(Cq, u64) -> CqEx,
-    /// An extended queue pair around this plain one.
+    /// Makes an extended queue pair from a plain one.
     pub qp: fn(Qp) -> QpEx,
 }
 

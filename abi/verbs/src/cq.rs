@@ -100,7 +100,7 @@ pub struct CqConfig {
 /// Makes a completion queue.
 ///
 /// # Errors
-/// `EINVAL`: depth, vector or channel; `ENOMEM`: too many.
+/// `EINVAL`: a wrong depth, vector, channel or parent domain; `ENOMEM`: a limit is reached.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -113,7 +113,7 @@ pub unsafe fn create(context: *mut Context, wanted: &CqConfig) -> Result<*mut Cq
             find_or_null::<PdObject>(wanted.parent)?,
         )
     };
-    // SAFETY: a live context, and a live channel.
+    // SAFETY: the context is live, and so is the channel if there is one.
     let (vectors, of_other) = unsafe {
         let of_other = channel.is_some() && (*wanted.channel).context != context;
         ((*context).num_comp_vectors, of_other)
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
         context.open.events.remove_cq(object.cq.id());
         object.comp_acks.wait();
         object.async_acks.wait();
-        // SAFETY: this completion queue kept it alive until now.
+        // SAFETY: this completion queue kept both alive until now.
         unsafe {
             if let Ok(Some(channel)) = find_or_null::<ChannelObject>(object.channel) {
                 channel.users.remove();
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_
     })
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining completion queues of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

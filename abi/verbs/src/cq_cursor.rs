@@ -76,7 +76,7 @@ pub(crate) fn clock(which: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is writable.
+    // SAFETY: `now` is writable.
     unsafe { libc::clock_gettime(which, &raw mut now) };
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

@@ -71,7 +71,7 @@ pub fn check(device: *const Device) -> Result<(), Errno> {
     }
 }
 
-/// Lists that programs got and have not freed.
+/// The device lists that programs have not freed yet.
 static LISTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 fn new_list(devices: &[*mut Device]) -> *mut *mut Device {
@@ -170,7 +170,7 @@ pub extern "C" fn get_sysfs_path() -> *const c_char {
 /// `ibv_read_sysfs_file`: reads a small file and cuts off its last newline.
 ///
 /// # Safety
-/// `dir` and `file` are null or C strings; `buffer` has `size` bytes.
+/// `folder` and `file` are null or C strings; `buffer` is null or has `size` bytes.
 pub unsafe extern "C" fn read_sysfs_file(
     folder: *const c_char,
     file: *const c_char,

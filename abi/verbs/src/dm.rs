@@ -17,7 +17,6 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The mapping.
 struct Memory {
     start: *mut c_void,
     len: usize,
@@ -293,7 +292,7 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
     });
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining device memory of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

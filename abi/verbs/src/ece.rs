@@ -9,7 +9,7 @@ use crate::sys::{Ece, Qp};
 use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 
-/// `ibv_query_ece`: reports that there are no options.
+/// `ibv_query_ece`: fails with `EOPNOTSUPP`, because there are no options.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     })
 }
 
-/// `ibv_set_ece`.
+/// `ibv_set_ece`: fails with `EOPNOTSUPP`, or `EINVAL` for unknown fields.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.

@@ -15,7 +15,7 @@ pub fn of(error: &DeviceError) -> Errno {
     errno
 }
 
-/// For `map_err`.
+/// Like [`of`], for `map_err`.
 #[cold]
 pub fn from(error: DeviceError) -> Errno {
     of(&error)
@@ -38,7 +38,7 @@ fn broken_rule(error: &DeviceError) -> Option<String> {
     let DeviceError::Core(CoreError::AccessNeeds { asked, missing }) = error else {
         return None;
     };
-    // The only rights that need another (VB-014, VB-015).
+    // Only these rights require another right (VB-014, VB-015).
     let writing = *asked & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     let [asked, missing] = [writing, *missing].map(flags::names);
     Some(format!("{asked} needs {missing}"))
@@ -63,7 +63,7 @@ fn number(error: &DeviceError) -> Errno {
     }
 }
 
-/// Registration, windows, domains.
+/// The error number for an error of registration, windows or domains.
 #[must_use]
 pub fn core(error: &CoreError) -> Errno {
     match error {
@@ -73,7 +73,7 @@ pub fn core(error: &CoreError) -> Errno {
     }
 }
 
-/// Queue pairs, completion queues and what belongs to them.
+/// The error number for an error of queue pairs, completion queues or shared receive queues.
 #[must_use]
 pub fn engine(error: &EngineError) -> Errno {
     match error {
@@ -82,7 +82,7 @@ pub fn engine(error: &EngineError) -> Errno {
     }
 }
 
-/// Posted work requests.
+/// The error number for a work request that cannot be posted.
 #[must_use]
 pub const fn post(error: &PostError) -> Errno {
     match error {

@@ -30,7 +30,7 @@ pub struct RegionFlags {
 /// memory is always ordered here, and page sizes do not matter.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: `IBV_ACCESS_FLUSH_*`, which a device must offer; `EINVAL`: an unknown flag.
+/// `EOPNOTSUPP`: `IBV_ACCESS_FLUSH_*`, which this device does not offer; `EINVAL`: an unknown flag.
 pub fn region_flags(flags: u32) -> Result<RegionFlags, Errno> {
     let flags = flags & !ACCESS_OPTIONAL_RANGE;
     if flags & (ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT) != 0 {

@@ -25,13 +25,13 @@ const IPV4_EXT: u32 = 0x32;
 const TCP: u32 = 0x40;
 const UDP: u32 = 0x41;
 
-/// Offsets of layers in a frame.
+/// Offsets in a frame: of the Ethernet type, and of the headers of layers 3 and 4.
 const ETHER_TYPE: usize = 12;
 const L3: usize = 14;
 const L4_AFTER_IPV4: usize = L3 + 20;
 const L4_AFTER_IPV6: usize = L3 + 40;
 
-/// The size of a layer's specification: at least its type and size, at most more than any layer has.
+/// Limits for the size of a layer's specification, in bytes: its type and size alone, and more than any layer needs.
 const LAYER_MIN: u16 = 6;
 const LAYER_MAX: u16 = 256;
 
@@ -54,7 +54,7 @@ rkey_kit::object!(FlowObject, c: FlowHead, 1 << 16);
 #[derive(Default)]
 struct Pattern {
     flow: Flow,
-    /// Where the next layer begins, once it is known.
+    /// Where the header of layer 4 begins, once the IP version is known.
     l4: Option<usize>,
 }
 
@@ -173,8 +173,8 @@ fn pattern(count: u8, mut specs: &[u8]) -> Result<Flow, Errno> {
     Ok(pattern.flow)
 }
 
-/// The layers that follow a rule. Each states its own length. The size of the rule itself is ignored, as by other
-/// implementations: some programs set it to that of the bare rule.
+/// The layers that follow a rule. Each states its own length. The size in the rule is ignored, as by other
+/// implementations: some programs set it to the size without layers.
 ///
 /// # Safety
 /// `num_of_specs` layers follow the rule in memory.
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
     })
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining flow rules of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

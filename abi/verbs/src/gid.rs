@@ -1,8 +1,8 @@
 //! The GID table: the addresses of this host, as a RoCE device with all of its interfaces would have them.
 //!
 //! Entry 0 is the link-local address derived from the device's GUID, which every RoCE port has. The IPv4
-//! addresses of the interfaces (as `::ffff:a.b.c.d`) and their IPv6 addresses follow. A host without any
-//! gets those of its loopback interface, so that programs find at least one.
+//! addresses of the interfaces (as `::ffff:a.b.c.d`) and their IPv6 addresses follow, without loopback and
+//! link-local ones. A host that has no others gets its loopback addresses, so that programs find at least one.
 
 use crate::sys::Gid;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use rkey_kit::interfaces::{Address, addresses};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
-/// Entries of the table.
+/// The maximum number of entries of the table.
 pub const TABLE_LEN: usize = 64;
 
 /// One GID of the table.

@@ -1,8 +1,8 @@
 //! Stand-ins for C library functions, for programs that check `/dev/infiniband/<name>` before they use a
 //! device.
 //!
-//! Such programs check whether it is a character device that they may open: UCX with `stat` and `access`, programs
-//! built for older C libraries with `__xstat`. Others follow its link in sysfs with `realpath`. These files do not
+//! Such programs check whether this file is a character device that they may open: UCX with `stat` and `access`, programs
+//! built for older C libraries with `__xstat`. Others follow the device's link in sysfs with `realpath`. These files do not
 //! exist, so when this library is preloaded, these functions and their variants answer for [them](mod@made_up). The
 //! original function always runs first, and any result but "no such file" is final. That result also shows that the
 //! kernel could read the path.
@@ -27,10 +27,10 @@ const OLD: [&CStr; 2] = [c"GLIBC_2.2.5", c"GLIBC_2.4"];
 #[cfg(target_arch = "aarch64")]
 const OLD: [&CStr; 1] = [c"GLIBC_2.17"];
 
-/// The emulated file that a failed call named, if it is one.
+/// The emulated file at the path of a call, if the call `failed` because there is no such file.
 ///
 /// # Safety
-/// The call was given this path and failed.
+/// The C library was called with this path just before.
 unsafe fn made_up(failed: bool, path: *const c_char) -> Option<File> {
     if !failed || Errno::last() != Errno::NOENT {
         return None;
@@ -38,7 +38,7 @@ unsafe fn made_up(failed: bool, path: *const c_char) -> Option<File> {
     // SAFETY: the kernel looked the path up, so it is a readable C string.
     let found = made_up::find(unsafe { CStr::from_ptr(path) }.to_bytes());
     if found.is_none() {
-        // Our own lookup may have changed it.
+        // Our own lookup may have changed errno.
         Errno::NOENT.set();
     }
     found
@@ -83,13 +83,13 @@ impl Next {
     #[inline]
     fn address(&self) -> usize {
         match self.address.load(Ordering::Relaxed) {
-            // A library loaded before us called it, before our constructors ran.
+            // Another library called our function before our constructors ran.
             UNKNOWN => self.look_up(),
             known => known,
         }
     }
 
-    /// Looks it up. Concurrent lookups find the same address.
+    /// Looks the function up. Concurrent lookups find the same address.
     #[cold]
     fn look_up(&self) -> usize {
         let found = next(self.name).max(ABSENT);
@@ -155,7 +155,7 @@ unsafe fn kernel_stat(
     unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, into, flags) as c_int }
 }
 
-/// The result of a failed `stat` for an emulated file.
+/// The result of `stat`: `code`, or the answer for an emulated file if the call failed.
 ///
 /// # Safety
 /// Same as for `stat`, which returned `code`.
@@ -276,7 +276,8 @@ pub unsafe extern "C" fn statx(
     code
 }
 
-/// The result of a failed `access` for an emulated file: its permissions are the same for every user.
+/// The result of `access`: `code`, or the answer for an emulated file if the call failed. The permissions of such a file
+/// are the same for every user.
 ///
 /// # Safety
 /// Same as for `access`, which returned `code`.
@@ -346,7 +347,7 @@ unsafe fn next_realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     )
 }
 
-/// The result of a failed `realpath` for an emulated file.
+/// The result of `realpath`: `found`, or the answer for an emulated file if the call failed.
 ///
 /// # Safety
 /// Same as for `realpath`, which returned `found`.
@@ -410,7 +411,7 @@ pub unsafe extern "C" fn __realpath_chk(
         (path: *const c_char, into: *mut c_char, room: usize) -> *mut c_char,
         no_function()
     );
-    // SAFETY: the original has checked that any path fits.
+    // SAFETY: the C library's function has checked that the buffer has room for any path.
     unsafe { answer_realpath(found, path, into) }
 }
 

@@ -6,7 +6,7 @@ use crate::device::{DEV_NAME, NAME};
 use std::ffi::CString;
 
 const DEV: &str = "/dev/infiniband";
-/// Directories of sysfs by class, and the directories to which their links lead.
+/// The directory of each sysfs class, and the directory into which its links lead.
 const CLASSES: [(&str, &str); 2] = [
     ("/sys/class/infiniband", "/sys/devices/virtual/infiniband"),
     (
@@ -15,7 +15,7 @@ const CLASSES: [(&str, &str); 2] = [
     ),
 ];
 
-/// A path that does not exist, and what it stands for.
+/// What a path that does not exist stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// The character device.

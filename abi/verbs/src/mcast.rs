@@ -13,7 +13,7 @@ use crate::sys::{Gid, Qp};
 use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 
-/// A datagram queue pair and a group.
+/// Finds a datagram queue pair and reads the address of a group.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.

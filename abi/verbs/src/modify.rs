@@ -93,7 +93,7 @@ const CONNECT: u32 = QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
 const STANDARD: u32 = (1 << 21) - 1;
 /// Attributes that only the requester of a reliable connection has.
 const REQUESTER: u32 = QP_RETRY_CNT | QP_RNR_RETRY | QP_MAX_QP_RD_ATOMIC;
-/// Attributes that only its responder has.
+/// Attributes that only the responder of a reliable connection has.
 const RESPONDER: u32 = QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER;
 const MIGRATION: u32 = QP_ALT_PATH | QP_PATH_MIG_STATE;
 const PORT_RC: u32 = QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS;
@@ -211,8 +211,8 @@ pub const fn counted(service: Service, mask: u32) -> u32 {
 /// Checks the attributes that are set for a transition.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: an attribute unknown to the kernel, or rate limits, which no queue pair here has; `EINVAL`:
-/// logged with the reason.
+/// `EOPNOTSUPP`: an attribute unknown to the kernel, or rate limits, which no queue pair here has; `EINVAL`: no
+/// such transition, or an attribute is missing or not allowed. The log has the details.
 pub fn check(service: Service, from: QpState, to: QpState, mask: u32) -> Result<(), Errno> {
     if mask & !STANDARD != 0 {
         let unknown = names(mask & !STANDARD);
@@ -249,7 +249,7 @@ fn names(mask: u32) -> String {
     names.join(" | ")
 }
 
-/// The given attributes in the engine's form, without those that it does not have.
+/// The given attributes in the engine's form, without those that the engine does not have.
 ///
 /// # Errors
 /// `EINVAL`: a meaningless value.

@@ -24,7 +24,7 @@ const USER_SPACE: u64 = 1 << 47;
 /// The size of a page, in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
-/// The bytes that a program registers: the whole address space, for an implicit on-demand region.
+/// How many bytes a program registers: the whole address space, for an implicit on-demand region.
 pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
     if flags & ACCESS_ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
         USER_SPACE
@@ -121,11 +121,11 @@ const WRITES: u32 = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATO
 
 /// What is registered, and how.
 pub struct Registration {
-    /// First byte.
+    /// The address of the first byte.
     pub start: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// How requests address it; `Virtual` unless the flags contain `IBV_ACCESS_ZERO_BASED`.
+    /// How requests address the memory, unless the flags contain `IBV_ACCESS_ZERO_BASED`.
     pub addressing: Addressing,
     /// The program's flags.
     pub flags: u32,
@@ -136,7 +136,7 @@ pub struct Registration {
 /// Registers memory and creates its handle.
 ///
 /// # Errors
-/// `EINVAL`: flags or range; `ENOMEM`: a limit.
+/// `EINVAL`: wrong flags or range; `EOPNOTSUPP`: flags for flushes; `ENOMEM`: a limit is reached.
 ///
 /// # Safety
 /// The memory stays valid until the region is deregistered.
@@ -409,8 +409,8 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     found.ok_or(Errno::NOENT)
 }
 
-/// `ibv_alloc_null_mr`: its local key reads as zeros and drops writes, at any address. Its remote key is
-/// refused.
+/// `ibv_alloc_null_mr`: reads by its local key give zeros, and writes are dropped, at any address. Its remote
+/// key is refused.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -485,7 +485,7 @@ pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
     });
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining regions of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

@@ -98,7 +98,8 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     })
 }
 
-/// The work request for a bind. `key`: the program's choice for windows of type 2.
+/// The work request for a bind. `key` is the new key: the program's choice for a window of type 2, the device's for one of
+/// type 1, which needs none to end its binding.
 ///
 /// # Errors
 /// `EINVAL`: no such window or region, bad flags or range.
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
     })
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining windows of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

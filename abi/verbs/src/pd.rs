@@ -180,6 +180,7 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
 
 /// `ibv_unimport_pd`. While something uses the handle, it stays valid; the call cannot report that because it returns
 /// nothing.
+///
 /// # Safety
 /// No other thread uses it.
 pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     })
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining protection domains and thread domains of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

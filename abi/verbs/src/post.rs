@@ -108,7 +108,7 @@ fn post(qp: &QpObject, request: &SendRequest<'_>) -> Result<(), Errno> {
     })
 }
 
-/// The number of entries of a request. Checked before anything reads the list, which may be shorter.
+/// Checks the number of entries of a request before anything reads the list, which may be shorter.
 ///
 /// # Errors
 /// `EINVAL`: negative, or above the limit of the queue, which is at least 1.
@@ -159,7 +159,8 @@ fn sge(element: &crate::sys::Sge) -> Sge {
     }
 }
 
-/// This gathers the payload; the program may reuse its buffers as soon as the call returns.
+/// Posts a request with inline data. This gathers the payload, so the program may reuse its buffers as soon as the call
+/// returns.
 #[inline(never)]
 fn post_inline(
     qp: &QpObject,
@@ -215,7 +216,7 @@ pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Err
     })
 }
 
-/// The peer's shared receive queue that a request of an extended reliable connection goes to.
+/// The address of a shared receive queue of the peer, for a request of an extended reliable connection.
 #[must_use]
 pub const fn shared_queue(number: u32) -> UdAddress {
     UdAddress {
@@ -369,7 +370,7 @@ pub unsafe extern "C" fn post_srq_recv(
     })
 }
 
-/// Posts a list of receives to a queue that takes up to `limit` entries in each.
+/// Posts a list of receives to a queue that takes up to `max_sge` entries in each receive.
 #[inline]
 pub(crate) fn post_recvs(
     queue: &rkey_device::Srq,

@@ -35,9 +35,9 @@ pub struct QpObject {
     pub qp: rkey_device::Qp,
     /// The transport service.
     pub service: Service,
-    /// The attributes that the program set last.
+    /// The attributes that the program set and the engine does not store.
     settings: Mutex<QpAttr>,
-    /// The attributes that it was created with.
+    /// The sizes that it was created with.
     pub(crate) granted: QpCap,
     signal_all: bool,
     /// Asynchronous events not yet acknowledged.
@@ -340,7 +340,8 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
     })
 }
 
-/// Checks attributes of a port, which the engine does not have.
+/// Checks the values of attributes that the engine does not have (port, partition key, paths, addresses), and the limits
+/// for reads.
 fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     let wrong = mask & QP_PORT != 0 && u32::from(attr.port_num) != PORT
         || mask & QP_PKEY_INDEX != 0 && attr.pkey_index != 0
@@ -366,7 +367,8 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
 /// closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `ibv_modify_qp`. After a transition to RESET or ERR, no peer still touches memory on behalf of its requests.
+/// `ibv_modify_qp`. After a transition to RESET or ERR, no peer still touches memory on behalf of the queue pair's
+/// requests.
 ///
 /// # Safety
 /// No other thread modifies the queue pair; see [`crate::object`] for the rules of handles.
@@ -562,7 +564,7 @@ pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut Qp, _op: c_int, _flags
     0
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining queue pairs of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

@@ -1,5 +1,5 @@
 //! The lock that a program holds between two calls of an extended interface: from `ibv_start_poll` to
-//! `ibv_end_poll`, or from `ibv_wr_start` to `ibv_wr_complete`.
+//! `ibv_end_poll`, or from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct RawLock(AtomicBool);
 
 impl RawLock {
-    /// Unlocked.
     pub(crate) const fn new() -> Self {
         Self(AtomicBool::new(false))
     }

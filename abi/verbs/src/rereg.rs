@@ -20,7 +20,7 @@ struct NewRegistration {
     addr: *mut c_void,
     length: usize,
     flags: u32,
-    /// The address, length or addressing changes.
+    /// Whether the address, length or addressing changes.
     moves: bool,
 }
 

@@ -245,7 +245,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
     })
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining shared receive queues of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

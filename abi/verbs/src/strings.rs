@@ -103,7 +103,7 @@ pub extern "C" fn wc_status_str(number: i32) -> *const c_char {
     text(STATUS_TEXTS, number, c"unknown")
 }
 
-/// `enum ibv_rate`, multiples of 2.5 Gbit/s (-1: not a multiple) and Mbit/s.
+/// Each `enum ibv_rate`, as a multiple of 2.5 Gbit/s (-1: not a multiple) and in Mbit/s.
 const RATES: &[(i32, i32, i32)] = &[
     (2, 1, 2500),
     (5, 2, 5000),

@@ -184,7 +184,8 @@ pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
 pub struct TableObject {
     c: UnsafeCell<RwqIndTable>,
     queues: Vec<*mut Wq>,
-    /// The completion queue of the queue pair itself, which stays empty.
+    /// The completion queue of the queue pairs that use this table. It stays empty, because receives complete in those of
+    /// the queues.
     idle: Cq,
     users: Users,
 }
@@ -298,7 +299,8 @@ fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
 /// A raw packet queue pair with RSS, for `ibv_create_qp_ex`.
 ///
 /// # Errors
-/// `EINVAL`: no table; `EOPNOTSUPP`: another hash function.
+/// `EINVAL`: a missing attribute, another type of queue pair, or objects of another context; `EOPNOTSUPP`: attributes or
+/// creation flags that this device lacks, or another hash function.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -370,7 +372,7 @@ pub unsafe fn create_spreading(
     Ok(handle)
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining tables and receive work queues of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

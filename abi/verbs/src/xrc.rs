@@ -269,7 +269,7 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
     })
 }
 
-/// Destroys the remaining objects of a context that is being closed.
+/// Destroys the remaining XRC domains of a context that is being closed.
 ///
 /// # Safety
 /// Nothing made from the context is used afterwards.

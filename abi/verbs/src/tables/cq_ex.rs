@@ -87,7 +87,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
         } else {
             0
         };
-        // A queue that overruns loses completions, and this device does not pretend otherwise.
+        // A queue that overruns loses completions, so this device refuses `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
         if flags & !CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -178,7 +178,7 @@ fn take_stamped(object: &CqObject, current: &mut Current) -> Result<usize, Errno
 }
 
 /// # Safety
-/// Same as for the two functions below.
+/// See [`crate::object`] for the rules of handles and attributes.
 unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
     // SAFETY: `object` validates the handle.
     let Some(object) = (unsafe { object(cq) }) else {

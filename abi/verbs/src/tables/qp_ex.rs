@@ -61,8 +61,8 @@ unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
     Some((object, object.builder.as_deref()?))
 }
 
-/// Calls `body` with the batch of a queue pair, between `ibv_wr_start` and `ibv_wr_complete`. Its first error is
-/// returned by `ibv_wr_complete`.
+/// Calls `body` with the batch of a queue pair, between `ibv_wr_start` and `ibv_wr_complete`, which returns the first
+/// error of the batch.
 ///
 /// # Safety
 /// Called between start and complete, by the thread that called start.
