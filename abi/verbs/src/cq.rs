@@ -215,7 +215,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
 
 /// Waits for sends that hardware would have completed by now, because the check of the new depth must count their
 /// completions. Returns when no send is outstanding, when more than `depth` completions are queued, or when no send has
-/// completed for `PATIENCE`. Sends that wait for a receive at the peer do not count.
+/// completed for `PATIENCE`, as when all sends wait for receives at their peers.
 fn wait_for_outstanding_sends(object: &CqObject, depth: usize) -> Result<(), Errno> {
     const LOOK: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(2);

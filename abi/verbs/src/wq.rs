@@ -299,8 +299,8 @@ fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
 /// A raw packet queue pair with RSS, for `ibv_create_qp_ex`.
 ///
 /// # Errors
-/// `EINVAL`: a missing attribute, another type of queue pair, or objects of another context; `EOPNOTSUPP`: attributes or
-/// creation flags that this device lacks, or another hash function.
+/// `EINVAL`: a missing attribute, another type of queue pair, objects of another context, or a wrong length of the hash
+/// key; `EOPNOTSUPP`: attributes or creation flags that this device lacks, or another hash function.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
