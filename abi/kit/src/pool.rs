@@ -256,7 +256,7 @@ impl<T: 'static> Pool<T> {
         Some(value)
     }
 
-    /// Makes a slot available again. It must not be live, or in a list.
+    /// Makes a slot available again. The slot must not be live or in a list.
     #[inline]
     fn put_back(&self, spares: Option<&Spares<T>>, index: u32) {
         if !spares.is_some_and(|spares| spares.push(index)) {

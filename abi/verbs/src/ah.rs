@@ -43,7 +43,7 @@ rkey_kit::object!(AhObject, c: Ah, MAX);
 /// only LIDs (qperf) rely on this.
 ///
 /// # Errors
-/// `EINVAL`, `ENETUNREACH`; the reason is in the log.
+/// `EINVAL`: another port, or no GID has the index; `ENETUNREACH`: the destination is not on this host.
 pub fn check(attr: &AhAttr) -> Result<(), Errno> {
     if u32::from(attr.port_num) != PORT {
         return Err(Errno::INVAL);

@@ -4,7 +4,7 @@
 //! Such programs check whether this file is a character device that they may open: UCX with `stat` and `access`, programs
 //! built for older C libraries with `__xstat`. Others follow the device's link in sysfs with `realpath`. These files do not
 //! exist, so when this library is preloaded, these functions and their variants answer for [them](mod@made_up). The
-//! original function always runs first, and any result but "no such file" is final. That result also shows that the
+//! original function always runs first, and any result but "no such file" is final. This error also shows that the
 //! kernel could read the path.
 //!
 //! Signal handlers may call some of these functions (signal-safety(7)) but not `dlsym`, which takes locks. So

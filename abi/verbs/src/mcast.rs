@@ -1,5 +1,5 @@
-//! Multicast groups. A datagram to a group reaches all members on this host that belong to the same user or are
-//! shared with all users, including the sender itself.
+//! Multicast groups. A datagram to a group reaches all members on this host that the sender can reach (of the same user, or
+//! with `RKEY_SHARE=all` on both sides), including the sender itself.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

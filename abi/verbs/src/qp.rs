@@ -35,7 +35,7 @@ pub struct QpObject {
     pub qp: rkey_device::Qp,
     /// The transport service.
     pub service: Service,
-    /// The attributes that the program set and the engine does not store.
+    /// Attributes that the program set and that [`query_qp`] does not read from the engine.
     settings: Mutex<QpAttr>,
     /// The sizes that it was created with.
     pub(crate) granted: QpCap,
@@ -415,7 +415,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
     })
 }
 
-/// Stores the attributes that the engine does not store.
+/// Stores the attributes that [`query_qp`] does not read from the engine.
 fn remember(settings: &mut QpAttr, attr: &QpAttr, mask: u32, to: QpState) {
     if to == QpState::Reset {
         *settings = QpAttr::default();
