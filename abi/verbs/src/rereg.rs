@@ -24,8 +24,8 @@ struct NewRegistration {
     moves: bool,
 }
 
-/// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT` with the region unchanged. All checks precede the first change, so
-/// the codes for a lost region never occur. Nor do the codes for `fork`, which needs no special treatment here.
+/// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT`. A call that fails leaves the region unchanged, so the codes for a
+/// lost region never occur. Nor do the codes for `fork`, which needs no special treatment here.
 ///
 /// During the call every access is refused. When it returns, no access to the old memory is in progress. Both keys
 /// remain valid.
