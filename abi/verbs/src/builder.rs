@@ -84,7 +84,7 @@ impl Batch {
         self.failed = None;
     }
 
-    /// Posts all requests, or none.
+    /// Posts all requests, or none if one of them is wrong.
     pub(crate) fn post(&mut self, qp: &rkey_device::Qp) -> Result<(), Errno> {
         if let Some(errno) = self.failed {
             return Err(errno);

@@ -62,7 +62,7 @@ pub fn wc_flags(flags: CompletionFlags) -> u32 {
     out
 }
 
-/// Immediate data in network byte order, or the invalidated key.
+/// Immediate data in network byte order, or the invalidated key in host byte order.
 #[inline]
 #[must_use]
 pub const fn wc_imm(completion: &Completion) -> u32 {

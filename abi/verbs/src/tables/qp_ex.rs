@@ -108,8 +108,8 @@ unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
     }
 }
 
-/// Calls `body` with the batch and a list of `count` entries. Refuses more entries than the queue pair takes before
-/// anything reads the list.
+/// Calls `body` with the batch and a list of `count` entries. Refuses a list that is longer than `limit` (or than 1, if
+/// that is more) before anything reads it.
 ///
 /// # Safety
 /// Same as for [`with_batch`]; the list has `count` entries.
@@ -180,7 +180,7 @@ fn write_atomically(rkey: u32, addr: u64, value: *const c_void) -> Result<Work, 
 }
 
 fn bind(window: *mut Mw, rkey: u32, info: *const MwBindInfo) -> Result<Work, Errno> {
-    // SAFETY: `input` refuses null; `bind_work` validates window and region.
+    // SAFETY: `find` validates the window; `input` refuses null; `bind_work` validates the region.
     unsafe {
         let window = find::<MwObject>(window)?;
         if (*window.c()).mw_type != MW_TYPE_2 {
