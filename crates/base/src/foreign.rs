@@ -52,8 +52,8 @@ thread_local! {
     static BOUNCE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `with` with a buffer of this thread. A runtime that is called with it may call back into a copy of ours, and a
-/// thread that is ending has none: those get a new one.
+/// Calls `with` with a buffer of `len` bytes that this thread reuses. A nested call (a runtime may call back into one of
+/// our copies) and a thread that is ending get a new buffer.
 fn bounce<T>(len: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut buffer = BOUNCE.try_with(Cell::take).unwrap_or_default();
     if buffer.len() < len {

@@ -1,4 +1,4 @@
-//! The owner's operations on windows: create, bind, invalidate, close.
+//! The owner's operations on windows: create, bind, invalidate, deallocate.
 //!
 //! A **type 1 or DAT window** gets a new key, and with it a new slot of the table, at each bind; its old key becomes
 //! stale, like that of a deregistered region. A **type 2 window** keeps its slot, which each bind rewrites in place;

@@ -29,13 +29,13 @@ impl Cipher {
         Self(round_keys)
     }
 
-    /// Encrypts the numbers in place.
+    /// Encrypts each number.
     #[inline]
     pub(crate) fn encrypt<const N: usize>(&self, numbers: [u32; N]) -> [u32; N] {
         encrypt(&self.0, numbers)
     }
 
-    /// Decrypts the numbers in place.
+    /// Decrypts each number.
     #[inline]
     pub(crate) fn decrypt<const N: usize>(&self, numbers: [u32; N]) -> [u32; N] {
         decrypt(&self.0, numbers)

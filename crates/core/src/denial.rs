@@ -132,7 +132,7 @@ pub enum Reason {
         /// The right that was needed.
         missing: Access,
     },
-    /// The access was granted, but its memory was not mapped or not writable.
+    /// The access was granted, but its memory was not mapped, or could not be accessed in that way.
     Fault {
         /// The faulting address in the owner's process; 0 in the copy that a peer gets.
         at: u64,
@@ -148,7 +148,7 @@ pub enum Reason {
 pub struct Denial {
     /// What was tried.
     pub attempt: Attempt,
-    /// On which key.
+    /// The key that the request used.
     pub key: NamedKey,
     /// The address (or offset) in that memory.
     pub addr: u64,
@@ -159,7 +159,7 @@ pub struct Denial {
     /// Queue pair on which the request arrived; `None` for an access to local memory, and if the peer sent the
     /// denial.
     pub qp: Option<u32>,
-    /// Why not.
+    /// Why the access was denied.
     pub reason: Reason,
     /// The API whose words and flags the messages use, usually that of the memory's owner.
     #[serde(default)]

@@ -335,7 +335,7 @@ pub(crate) mod drained {
             Self { table, section }
         }
 
-        /// Whether its grants have ended.
+        /// Whether no section's grants are awaited any more.
         #[inline]
         pub(crate) fn is_over(&self) -> bool {
             !self.section || self.is_dropped()

@@ -1,6 +1,6 @@
 //! The signal handlers that turn a fault inside the guarded code into a return value.
 //!
-//! A fault anywhere else goes to the previous handler of the signal, so that crashes still crash, and debuggers,
+//! A fault anywhere else goes to the previous handler of the signal, so that a crash still ends the process, and debuggers,
 //! language runtimes and crash reporters still work.
 //!
 //! A program may install its own handler over ours at any time. We then install ours again on top, as another *layer*

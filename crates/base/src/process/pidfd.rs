@@ -1,5 +1,5 @@
 //! A process, named by a descriptor. The kernel reuses the PID of an ended process, but such a descriptor never refers
-//! to another one.
+//! to another process.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
