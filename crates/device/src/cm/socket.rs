@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rkey_link::peer::{Credentials, peer_credentials};
+use rkey_link::peer::{Credentials, peer_credentials, receive_before_end};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -101,7 +101,15 @@ pub(super) enum Received {
     End,
 }
 
+/// The next packet, if one has arrived.
 pub(super) fn receive(socket: impl AsFd) -> Received {
+    receive_before_end(
+        || receive_once(&socket),
+        |received| matches!(received, Received::End),
+    )
+}
+
+fn receive_once(socket: impl AsFd) -> Received {
     // One byte more than a packet, to detect longer ones.
     let mut bytes = [0; LEN + 1];
     match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
@@ -110,7 +118,7 @@ pub(super) fn receive(socket: impl AsFd) -> Received {
             Some(packet) => Received::Packet(Box::new(packet)),
             None => Received::Violation,
         },
-        Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Received::Nothing,
         Err(_) => Received::End,
     }
 }
@@ -119,4 +127,30 @@ fn new_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     Ok(rustix::net::socket_with(family, kind, flags, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_cm::wire::MAD;
+    use rustix::net::socketpair;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn the_last_packet_of_a_peer_that_reads_nothing_arrives() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let last = Packet {
+            from: Ipv4Addr::LOCALHOST.into(),
+            to: Ipv4Addr::LOCALHOST.into(),
+            mad: [7; MAD],
+        };
+        assert_eq!(send(&ours, &last), Sent::Yes);
+        assert_eq!(send(&theirs, &last), Sent::Yes);
+        // The kernel reports a reset first, because the peer has not read all packets.
+        drop(theirs);
+        assert!(matches!(receive(&ours), Received::Packet(packet) if *packet == last));
+        assert!(matches!(receive(&ours), Received::End));
+    }
 }

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use rkey_link::NodeId;
+use rkey_link::peer::receive_before_end;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -84,18 +85,11 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
 }
 
 /// Reads the next packet.
-///
-/// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the socket: a
-/// packet and the end may arrive between the kernel's check of the queue and its check of the socket. No packet follows an end or
-/// a reset, so a second read returns the last one.
 pub(super) fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
-    match read_once(socket)? {
-        end @ (Received::Closed | Received::Reset) => match read_once(socket)? {
-            packet @ Received::Packet(_) => Ok(packet),
-            _ => Ok(end),
-        },
-        received => Ok(received),
-    }
+    receive_before_end(
+        || read_once(socket),
+        |received| matches!(received, Ok(Received::Closed | Received::Reset)),
+    )
 }
 
 fn read_once(socket: &OwnedFd) -> Result<Received, DeviceError> {

@@ -7,6 +7,7 @@
 // (rustix' type has no room for that), and SO_PEERPIDFD.
 #![allow(unsafe_code)]
 
+use crate::peer::receive_before_end;
 use rkey_base::process::PidFd;
 use rustix::io::Errno;
 use rustix::net::{
@@ -189,20 +190,13 @@ impl Socket {
 
     /// Takes one packet.
     ///
-    /// Linux can report the end of a connection, or a reset, although the peer sent a packet before it closed the
-    /// socket: a packet and the end may arrive between the kernel's check of the queue and its check of the socket.
-    /// Once the end has been reported, the packet is in the queue, so a second read returns it.
-    ///
     /// # Errors
     /// `InvalidData` for a packet that is too long; other errors of the kernel.
     pub(crate) fn receive(&self) -> io::Result<Received> {
-        match self.receive_once()? {
-            Received::End => match self.receive_once()? {
-                packet @ Received::Packet(_) => Ok(packet),
-                _ => Ok(Received::End),
-            },
-            received => Ok(received),
-        }
+        receive_before_end(
+            || self.receive_once(),
+            |received| matches!(received, Ok(Received::End)),
+        )
     }
 
     fn receive_once(&self) -> io::Result<Received> {
