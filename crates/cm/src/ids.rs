@@ -7,6 +7,7 @@
 use crate::address::{Gid, Guid, ServiceId};
 use core::hash::Hasher;
 use core::net::IpAddr;
+use core::ops::RangeInclusive;
 use siphasher::sip::SipHasher13;
 
 /// The communication ids that a manager may issue. Processes that share an address divide the ids among them, so that an
@@ -33,10 +34,10 @@ impl IdSpace {
         }
     }
 
-    /// Whether an id belongs to it.
+    /// Its ids.
     #[must_use]
-    pub const fn contains(self, id: u32) -> bool {
-        self.bits == 32 || id >> 16 == self.prefix >> 16
+    pub const fn range(self) -> RangeInclusive<u32> {
+        self.prefix..=self.prefix | ((1_u64 << self.bits) - 1) as u32
     }
 
     const fn len(self) -> u64 {
@@ -143,10 +144,11 @@ mod tests {
         assert!(
             different
                 .iter()
-                .all(|&id| IdSpace::block(0x1234).contains(id))
+                .all(|id| IdSpace::block(0x1234).range().contains(id))
         );
         assert_eq!(ids.communication(0, |_| false), Some(issued[0]));
-        assert!(!IdSpace::block(0x1234).contains(0x1235_0000) && IdSpace::ALL.contains(1));
+        assert_eq!(IdSpace::block(0x1234).range(), 0x1234_0000..=0x1234_ffff);
+        assert_eq!(IdSpace::ALL.range(), 0..=u32::MAX);
     }
 
     #[test]

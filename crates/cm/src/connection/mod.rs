@@ -32,6 +32,8 @@ pub(crate) struct Connection {
     pub(crate) remote_id: Option<u32>,
     pub(crate) local: IpAddr,
     pub(crate) peer: IpAddr,
+    /// Passive side: which peer of this address asked.
+    pub(crate) party: u64,
     /// Our device instance, as this peer and service see it.
     pub(crate) own_guid: Guid,
     /// The peer's device instance, once known.

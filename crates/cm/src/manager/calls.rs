@@ -300,6 +300,7 @@ impl Manager {
             remote_id: None,
             local,
             peer,
+            party: 0,
             own_guid: self.ids.guid(self.config.guid, peer, service),
             guid: None,
             service,

@@ -10,7 +10,9 @@ pub struct Limits {
     /// Connections and requests in all states. At this limit, `connect` and `resolve_datagram` fail, a REQ is refused for
     /// lack of resources, and a SIDR_REQ is dropped.
     pub connections: usize,
-    /// Undecided requests from one address. Further ones are dropped; the peer repeats them.
+    /// Undecided requests from one peer: from one address, or from one of the parties that share the address if the host
+    /// distinguishes them ([`receive_from_party`](super::Manager::receive_from_party)). Further ones are dropped; the peer
+    /// repeats them.
     pub undecided_per_peer: usize,
     /// Refused requests and answered datagram requests that are kept to repeat the answer. Above this limit, a repeated
     /// request counts as new.

@@ -39,8 +39,8 @@ pub struct Manager {
     tables: Tables,
     listeners: Listeners,
     timers: BTreeSet<(Nanos, ConnectionId)>,
-    /// How many undecided requests each peer address has.
-    undecided: BTreeMap<IpAddr, usize>,
+    /// How many undecided requests each peer has, by its address and its number among the peers with this address.
+    undecided: BTreeMap<(IpAddr, u64), usize>,
     /// Connections that are kept only to repeat an answer.
     lingering: usize,
     outgoing: VecDeque<Transmit>,

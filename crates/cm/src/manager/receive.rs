@@ -20,6 +20,19 @@ impl Manager {
     ///
     /// Any bytes are allowed. We send at most one answer to a datagram, and it is no longer than the datagram.
     pub fn receive(&mut self, now: Nanos, from: IpAddr, to: IpAddr, bytes: &[u8]) {
+        self.receive_from_party(now, (from, 0), to, bytes);
+    }
+
+    /// As [`receive`](Self::receive), from a host that distinguishes peers with the same address: the number after the
+    /// address names one of them. Each has its own share of undecided requests
+    /// ([`Limits::undecided_per_peer`](super::Limits::undecided_per_peer)).
+    pub fn receive_from_party(
+        &mut self,
+        now: Nanos,
+        (from, party): (IpAddr, u64),
+        to: IpAddr,
+        bytes: &[u8],
+    ) {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         self.counters.received += 1;
         let mad = Mad::decode(bytes);
@@ -30,6 +43,7 @@ impl Manager {
         let at = Arrival {
             now,
             from,
+            party,
             to,
             tid: mad.tid,
             options: mad.modifier,
@@ -269,10 +283,13 @@ impl Manager {
     /// connections to one of them.
     #[must_use]
     pub fn connections_to(&self, peers: IdSpace) -> Vec<ConnectionId> {
-        let all = self.connections.iter();
-        all.filter(|(_, it)| it.remote_id.is_some_and(|id| peers.contains(id)))
-            .map(|(id, _)| *id)
-            .collect()
+        self.tables.with_remote(peers.range()).collect()
+    }
+
+    /// Whether there are [connections to](Self::connections_to) a manager.
+    #[must_use]
+    pub fn has_connections_to(&self, peers: IdSpace) -> bool {
+        self.tables.with_remote(peers.range()).next().is_some()
     }
 
     fn on_sidr_rep(&mut self, at: &Arrival, rep: &SidrRep) {
@@ -296,6 +313,8 @@ impl Manager {
 pub(super) struct Arrival {
     pub(super) now: Nanos,
     pub(super) from: IpAddr,
+    /// Which peer of this address sent it.
+    pub(super) party: u64,
     pub(super) to: IpAddr,
     pub(super) tid: u64,
     /// The attribute modifier: ECE options.

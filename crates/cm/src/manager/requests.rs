@@ -93,16 +93,30 @@ impl Manager {
     ///
     /// Linux takes this as a sign that the peer has forgotten that connection, and ends it. But every host that knows the
     /// peer's GUID and the number of its queue pair can send such a message, so here the earlier connection stays as it is.
+    ///
+    /// As on Linux, a queue pair is free again when its connection enters time wait: the peer may use the number of a queue
+    /// pair that it has destroyed.
     pub(super) fn is_taken(&self, at: &Arrival, guid: Guid, id: u32, qpn: u32) -> bool {
         let by_qpn = self.tables.by_queue_pair(at.from, guid, qpn);
-        // A refused peer may ask again with the same queue pair.
-        let by_qpn = by_qpn.filter(|id| self.state(*id) != Some(State::Refused));
-        by_qpn.is_some() || self.tables.by_remote(at.from, guid, id).is_some()
+        let by_qpn = by_qpn.and_then(|id| self.state(id));
+        // A refused peer may ask again with the same queue pair, and in the other states the peer has ended the connection.
+        let is_free = |state: &State| {
+            matches!(
+                state,
+                State::Refused | State::DreqReceived | State::TimeWait
+            )
+        };
+        by_qpn.is_some_and(|state| !is_free(&state))
+            || self.tables.by_remote(at.from, guid, id).is_some()
     }
 
-    /// Whether the peer's address has as many undecided requests as it may have.
+    /// Whether the peer has as many undecided requests as it may have.
     fn has_too_many(&self, at: &Arrival) -> bool {
-        let count = self.undecided.get(&at.from).copied().unwrap_or(0);
+        let count = self
+            .undecided
+            .get(&(at.from, at.party))
+            .copied()
+            .unwrap_or(0);
         count >= self.config.limits.undecided_per_peer
     }
 
@@ -111,6 +125,7 @@ impl Manager {
         let mut it = new.map_err(|_| No::Reject(RejectReason::NO_RESOURCES))?;
         let timing = &self.config.timing;
         it.transport = Some(from.transport);
+        it.party = at.party;
         it.remote_id = Some(req.local);
         it.guid = Some(req.guid);
         it.tid = at.tid;
@@ -161,6 +176,7 @@ impl Manager {
             self.counters.overload += 1;
             return;
         };
+        it.party = at.party;
         it.remote_id = Some(sidr.request);
         it.tid = at.tid;
         let id = self.add_passive(it, listener);

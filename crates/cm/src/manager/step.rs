@@ -208,7 +208,8 @@ impl Manager {
     fn count(&mut self, id: ConnectionId, before: State, after: State) {
         self.lingering += usize::from(Connection::lingers(after));
         self.lingering -= usize::from(Connection::lingers(before));
-        let Some(peer) = self.connections.get(&id).map(|it| it.peer) else {
+        let peer = self.connections.get(&id).map(|it| (it.peer, it.party));
+        let Some(peer) = peer else {
             return;
         };
         if Connection::is_undecided(after) {
@@ -236,7 +237,7 @@ impl Manager {
         }
     }
 
-    fn decided(&mut self, peer: IpAddr) {
+    fn decided(&mut self, peer: (IpAddr, u64)) {
         if let Some(count) = self.undecided.get_mut(&peer) {
             *count -= 1;
             if *count == 0 {

@@ -3,7 +3,8 @@
 use crate::address::Guid;
 use crate::connection::{Connection, ConnectionId};
 use core::net::IpAddr;
-use std::collections::BTreeMap;
+use core::ops::RangeInclusive;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a peer named: its address, its device instance, and its communication id or queue pair number. The address is part
 /// of it so that no other host can speak for the peer.
@@ -16,22 +17,25 @@ pub(super) struct Tables {
     remote: BTreeMap<Named, ConnectionId>,
     queue_pairs: BTreeMap<Named, ConnectionId>,
     resolutions: BTreeMap<(IpAddr, u32), ConnectionId>,
+    /// The connections, by the peer's communication id.
+    peers: BTreeSet<(u32, ConnectionId)>,
 }
 
 impl Tables {
-    /// Enters what is known of a connection. Another connection's entry for the same names stays.
+    /// Enters what is known of a connection. It replaces the entry of an ended connection that the same names stood for.
     pub(super) fn add(&mut self, id: ConnectionId, it: &Connection) {
         self.local.insert(it.local_id, id);
         let (Some(remote), peer) = (it.remote_id, it.peer) else {
             return;
         };
+        self.peers.insert((remote, id));
         let Some(guid) = it.guid else {
-            self.resolutions.entry((peer, remote)).or_insert(id);
+            self.resolutions.insert((peer, remote), id);
             return;
         };
-        self.remote.entry((peer, guid, remote)).or_insert(id);
+        self.remote.insert((peer, guid, remote), id);
         if let Some(qpn) = it.remote_qpn {
-            self.queue_pairs.entry((peer, guid, qpn)).or_insert(id);
+            self.queue_pairs.insert((peer, guid, qpn), id);
         }
     }
 
@@ -40,6 +44,7 @@ impl Tables {
         let (Some(remote), peer) = (it.remote_id, it.peer) else {
             return;
         };
+        self.peers.remove(&(remote, id));
         let Some(guid) = it.guid else {
             remove_own(&mut self.resolutions, (peer, remote), id);
             return;
@@ -70,8 +75,23 @@ impl Tables {
         self.resolutions.get(&(peer, request)).copied()
     }
 
+    /// The connections whose peers have communication ids in this range.
+    pub(super) fn with_remote(
+        &self,
+        ids: RangeInclusive<u32>,
+    ) -> impl Iterator<Item = ConnectionId> {
+        let (first, last) = (ids.start(), ids.end());
+        let from = (*first, ConnectionId(0));
+        let found = self.peers.range(from..=(*last, ConnectionId(u64::MAX)));
+        found.map(|(_, id)| *id)
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.local.len() + self.remote.len() + self.queue_pairs.len() + self.resolutions.len()
+        self.local.len()
+            + self.remote.len()
+            + self.queue_pairs.len()
+            + self.resolutions.len()
+            + self.peers.len()
     }
 }
 

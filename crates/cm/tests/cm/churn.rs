@@ -1,9 +1,12 @@
 //! Many connections: only what is in use takes memory, and floods are bounded.
 
-use crate::world::{A, B, Policy, SECOND, World, address, config};
-use rkey_cm::address::{Gid, Guid};
-use rkey_cm::manager::{Counters, Error, Event, Manager};
-use rkey_cm::wire::{About, IpHeader, Mad, Message, PrivateData, Rej, RejectReason, Req};
+use crate::world::{A, B, PORT, Policy, SECOND, World, address, config, queue_pair};
+use rkey_cm::address::{Gid, Guid, PortSpace, ServiceId};
+use rkey_cm::manager::{Accept, Connect, Counters, Error, Event, Kind, ListenOn, Manager};
+use rkey_cm::wire::{
+    About, Ece, IpHeader, Mad, Message, PrivateData, Rej, RejectReason, Req, Transport,
+};
+use rkey_cm::{ConnectionId, State};
 use std::net::IpAddr;
 
 #[test]
@@ -24,10 +27,113 @@ fn ten_thousand_connects_and_disconnects_leave_nothing() {
         world.sent.clear();
     }
     // 205 connections are in time wait at once, with at most four table entries and a timer each.
-    assert!(most <= 206 * 5 + 1, "{most}");
+    assert!(most <= 206 * 6 + 1, "{most}");
     world.run_to_the_end();
     assert_eq!(world.hosts[A].manager.remembered(), 0);
     assert_eq!(world.hosts[B].manager.remembered(), 1, "the listener");
+}
+
+/// Connects with these queue pairs; returns both ends.
+fn connect_with(world: &mut World, qpns: [u32; 2]) -> [ConnectionId; 2] {
+    let request = Connect {
+        queue_pair: queue_pair(qpns[A]),
+        ..world.request(A, b"")
+    };
+    world.hosts[B].policy = Policy::Keep;
+    let now = world.now;
+    let a = world.hosts[A].manager.connect(now, &request).unwrap();
+    world.run(0);
+    let b = world.requested(B);
+    let accept = Accept {
+        queue_pair: queue_pair(qpns[B]),
+        ece: Ece::default(),
+        data: PrivateData::default(),
+    };
+    // An error means that there was no new request.
+    let _ = world.hosts[B].manager.accept(now, b, &accept);
+    world.run(0);
+    [a, b]
+}
+
+/// The numbers of destroyed queue pairs come round while their connections are in time wait, on either side.
+#[test]
+fn the_queue_pair_of_an_ended_connection_connects_again() {
+    for (which, next) in [("A", [0x11, 0x23]), ("B", [0x12, 0x22])] {
+        for closes in [A, B] {
+            let mut world = World::new();
+            world.listen(B, 8);
+            let first = connect_with(&mut world, [0x11, 0x22]);
+            let now = world.now;
+            world.hosts[closes]
+                .manager
+                .disconnect(now, first[closes])
+                .unwrap();
+            world.run(0);
+            for side in [A, B] {
+                assert_eq!(world.state(side, first[side]), Some(State::TimeWait));
+            }
+            let second = connect_with(&mut world, next);
+            for side in [A, B] {
+                let state = world.state(side, second[side]);
+                assert_eq!(state, Some(State::Established), "{which}");
+            }
+            // The end of the first connection's time wait takes nothing from the second.
+            world.run(3 * SECOND);
+            assert_eq!(world.state(A, first[A]), None);
+            let third = connect_with(&mut world, next);
+            assert_eq!(world.hosts[A].history(third[A]), ["Rejected"], "{which}");
+            assert_eq!(world.state(A, second[A]), Some(State::Established));
+            assert_eq!(world.state(B, second[B]), Some(State::Established));
+        }
+    }
+}
+
+/// The program of the passive side has not agreed to the end yet.
+#[test]
+fn the_queue_pair_of_a_connection_that_the_peer_ended_connects_again() {
+    let mut world = World::new();
+    world.listen(B, 8);
+    let first = connect_with(&mut world, [0x11, 0x22]);
+    let dreq = |world: &mut World, a| {
+        let now = world.now;
+        world.hosts[A].manager.disconnect(now, a).unwrap();
+        while let Some(it) = world.hosts[A].manager.next_transmit() {
+            world.deliver(&it);
+        }
+    };
+    dreq(&mut world, first[A]);
+    assert_eq!(world.state(B, first[B]), Some(State::DreqReceived));
+    let request = Connect {
+        queue_pair: queue_pair(0x11),
+        ..world.request(A, b"")
+    };
+    world.hosts[A].manager.connect(0, &request).unwrap();
+    let req = world.hosts[A].manager.next_transmit().unwrap();
+    let before = world.hosts[B].manager.connections().count();
+    world.deliver(&req);
+    assert_eq!(world.hosts[B].manager.connections().count(), before + 1);
+}
+
+/// A refused request leaves no entry that hides the next one of the same queue pair.
+#[test]
+fn the_queue_pair_of_a_refused_request_has_one_connection_at_most() {
+    let mut world = World::new();
+    world.listen(B, 8);
+    world.hosts[B].policy = Policy::Reject;
+    let request = world.request(A, b"");
+    world.hosts[A].manager.connect(0, &request).unwrap();
+    world.run(0);
+    assert_eq!(
+        world.state(B, world.requested(B)),
+        Some(State::Refused),
+        "the answer is kept"
+    );
+    let qpn = request.queue_pair.qpn;
+    let second = connect_with(&mut world, [qpn, 0x22]);
+    assert_eq!(world.state(B, second[B]), Some(State::Established));
+    let third = connect_with(&mut world, [qpn, 0x23]);
+    assert_eq!(world.hosts[A].history(third[A]), ["Rejected"]);
+    assert_eq!(world.state(B, second[B]), Some(State::Established));
 }
 
 /// A REQ of a stranger with its own address and number.
@@ -85,8 +191,8 @@ fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
             "the flood is not answered"
         );
         let sources = if one_source { 1 } else { 16 };
-        // Connections, events and places in the backlog; three table entries each; a count for each source; the listener.
-        assert_eq!(manager.remembered(), 16 * 3 + 16 * 3 + sources + 1);
+        // Connections, events and places in the backlog; four table entries each; a count for each source; the listener.
+        assert_eq!(manager.remembered(), 16 * 3 + 16 * 4 + sources + 1);
     }
 }
 
@@ -168,6 +274,43 @@ fn one_address_cannot_take_the_whole_backlog_when_its_share_is_limited() {
     world.connect(A, b"");
     world.run(0);
     assert_eq!(world.hosts[B].manager.connections().count(), 5);
+}
+
+/// Processes of one host share its address.
+#[test]
+fn the_requests_of_one_party_do_not_count_against_another_of_the_same_address() {
+    const BACKLOG: usize = 1024;
+    let template = template();
+    let mut world = World::new();
+    world.listen(B, BACKLOG);
+    let other = ServiceId::new(PortSpace::Udp, PORT);
+    let manager = &mut world.hosts[B].manager;
+    let kind = Kind::Connected(Transport::Rc);
+    manager.listen(ListenOn::Any, other, kind, 4).unwrap();
+    let from = spoofed(1);
+    let mut ask = |party, number, service| {
+        let Message::Req(mut req) = Mad::decode(&stranger(&template, from, number))
+            .unwrap()
+            .message
+        else {
+            panic!("a REQ")
+        };
+        req.service = service;
+        let mad = Mad::new(u64::from(number), Message::Req(req)).encode();
+        manager.receive_from_party(0, (from, party), address(B), &mad);
+        manager.connections().count()
+    };
+    let template_service = ServiceId::new(PortSpace::Tcp, PORT);
+    for number in 1..=BACKLOG as u32 + 10 {
+        ask(1, number, template_service);
+    }
+    assert_eq!(ask(1, 5000, other), BACKLOG, "the share of this party");
+    assert_eq!(ask(2, 5001, other), BACKLOG + 1);
+    assert_eq!(
+        ask(2, 5002, template_service),
+        BACKLOG + 1,
+        "a full backlog"
+    );
 }
 
 #[test]
