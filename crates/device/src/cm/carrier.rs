@@ -2,13 +2,13 @@
 //!
 //! A process claims a block of communication ids, and a port for each service, by binding names to sockets: the kernel makes a
 //! claim unique and ends it with the process. A request goes to the port's name, all other messages to the block that the
-//! receiver's communication id names. Connections carry packets one way only, from the process that connected: so no process can
-//! pose as the owner of a name. When the owner's end of a connection closes, the owner counts as ended.
+//! receiver's communication id names. Links carry packets one way only, from the process that connected: so no process can
+//! pose as the owner of a name. `receivers` has the links to other processes, `senders` those from other processes.
 //!
 //! A message without a receiver goes to the sender's own manager, which answers as a manager does that does not know the service
 //! or the connection.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,34 +18,75 @@ use rkey_cm::address::ServiceId;
 use rkey_cm::manager::Transmit;
 use rkey_cm::time::Nanos;
 use rkey_cm::wire::{Addressee, Mad};
-use rkey_link::peer::Credentials;
 
+use super::inbox::Inbox;
+use super::limits::Limits;
+use super::notices::Notices;
 use super::packet::Packet;
-use super::socket::{self, Reached, Received, Sent};
+use super::receivers::Receivers;
+use super::senders::Senders;
+use super::socket::{self, Sent};
+use super::waiting::Waiting;
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
 
-/// The maximum number of connections from other processes. For a further one, the process with the most loses its oldest.
-pub(super) const INCOMING_MAX: usize = 256;
-/// The maximum number of connections to blocks, and of connections to ports, of other processes.
-const OUTGOING_MAX: usize = 256;
-/// The maximum number of messages that wait for a receiver. The senders repeat dropped ones.
-const WAITING_MAX: usize = 4096;
 /// How long a message other than a request waits for a busy receiver.
 const WAITING_TIME: Nanos = 1_000_000_000;
-/// The maximum number of packets that are read from a connection before its process counts as ended. A socket holds fewer.
-const LAST_WORDS: usize = 4096;
-/// The maximum number of packets, or of new connections, that are taken from one socket at a time.
-const BATCH: usize = 64;
+/// How long to accept no connections after an attempt failed.
+const ACCEPT_PAUSE: Nanos = 50_000_000;
+/// How long after a change links that are not needed any more may stay open.
+const TIDY_PAUSE: Nanos = 50_000_000;
+
+/// A name to which messages are sent. A process owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Name {
+    /// A block of communication ids.
+    Block(u16),
+    /// A port.
+    Port(ServiceId),
+}
+
+impl Name {
+    /// The abstract name of its socket.
+    pub(super) fn text(self, scope: Scope) -> String {
+        match self {
+            Self::Block(block) => names::cm_name(scope, block),
+            Self::Port(service) => names::cm_port_name(scope, service.0),
+        }
+    }
+
+    /// Where a message goes, and whether it is a request. `None` for bytes that are not a message: our manager sends none.
+    fn of(message: &Transmit) -> Option<(Self, bool)> {
+        let mad = Mad::decode(&message.mad).ok()?;
+        Some(match (mad.message.addressee(), message.of) {
+            // Without an answer, the peer's communication id is unknown, so the message goes where the request went.
+            (Addressee::Communication(0), Some((_, service))) => (Self::Port(service), false),
+            (Addressee::Communication(id), _) => (Self::Block((id >> 16) as u16), false),
+            (Addressee::Service(service), _) => (Self::Port(service), true),
+        })
+    }
+}
 
 /// What a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug)]
-enum Watched {
+pub(super) enum Watched {
     Block,
     Port(ServiceId),
-    Incoming,
-    Outgoing(u16),
-    Request(ServiceId),
+    Sender,
+    Receiver(Name),
+}
+
+/// What to do at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// Send what waits for a name.
+    Retry(Name),
+    /// Look whether a name still has its owner.
+    Check(Name),
+    /// Accept connections again.
+    Accept,
+    /// Close the links that nothing needs any more.
+    Tidy,
 }
 
 /// A port that this process has.
@@ -57,49 +98,58 @@ struct Port {
     claims: usize,
 }
 
-/// A connection to another process.
+/// A message on its way.
 #[derive(Debug)]
-struct Outgoing {
-    socket: OwnedFd,
-    token: Token,
+pub(super) struct Letter {
+    pub(super) message: Transmit,
+    pub(super) is_request: bool,
+    /// When to stop waiting for a receiver.
+    pub(super) until: Nanos,
 }
 
-/// The process that got the requests for a port, and the connections that wait for its first answer.
-#[derive(Debug)]
-struct Requested {
-    to: Outgoing,
-    who: Credentials,
-    waiting: BTreeSet<ConnectionId>,
+/// What the manager knows of connections.
+pub(super) struct Needs<'a> {
+    /// Whether a connection waits for the first answer to its request.
+    pub(super) waits: &'a dyn Fn(ConnectionId) -> bool,
+    /// Whether there are connections to a block.
+    pub(super) has_connections: &'a dyn Fn(u16) -> bool,
 }
 
 /// What belonged to processes that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     /// Blocks of communication ids without an owner.
-    pub(super) blocks: Vec<u16>,
+    pub(super) blocks: BTreeSet<u16>,
     /// Connections whose request has gone to a process that ended.
     pub(super) connections: BTreeSet<ConnectionId>,
+    /// The PIDs of the processes.
+    pub(super) pids: BTreeSet<Option<u32>>,
+    /// Whether it is unknown which process had one of the blocks.
+    pub(super) is_unknown: bool,
 }
 
 /// The sockets of the connection manager.
-#[derive(Debug)]
 pub(super) struct Carrier {
-    scope: Scope,
+    pub(super) scope: Scope,
     reactor: Arc<Reactor>,
     block: u16,
-    listening: OwnedFd,
+    /// `None` in a forked child.
+    listening: Option<(OwnedFd, Token)>,
     watched: BTreeMap<Token, Watched>,
     ports: BTreeMap<ServiceId, Port>,
-    incoming: BTreeMap<Token, (OwnedFd, Credentials)>,
-    outgoing: BTreeMap<u16, Outgoing>,
-    requested: BTreeMap<ServiceId, Requested>,
-    /// Messages for busy receivers and requests without a listener, and when to give them up.
-    waiting: VecDeque<(Nanos, Transmit)>,
+    pub(super) senders: Senders,
+    pub(super) receivers: Receivers,
+    pub(super) waiting: Waiting,
+    pub(super) timers: BTreeSet<(Nanos, Timer)>,
+    /// When to accept connections again, after an attempt failed.
+    accepts_at: Option<Nanos>,
+    tidies: bool,
     /// How long a request waits for a listener.
     listener_wait: Nanos,
-    /// Packets for our own manager.
-    arrived: VecDeque<Packet>,
-    gone: Gone,
+    pub(super) inbox: Inbox,
+    pub(super) gone: Gone,
+    pub(super) notices: Notices,
+    pub(super) limits: Box<dyn Fn() -> Limits + Send>,
 }
 
 impl Carrier {
@@ -108,6 +158,7 @@ impl Carrier {
         scope: Scope,
         reactor: Arc<Reactor>,
         listener_wait: Nanos,
+        limits: Box<dyn Fn() -> Limits + Send>,
     ) -> io::Result<Self> {
         let start = getrandom::u32().map_err(io::Error::other)? as u16;
         // Some blocks may be taken, but not all.
@@ -124,16 +175,20 @@ impl Carrier {
                 scope,
                 reactor,
                 block,
-                listening,
+                listening: Some((listening, token)),
                 watched: BTreeMap::from([(token, Watched::Block)]),
                 ports: BTreeMap::new(),
-                incoming: BTreeMap::new(),
-                outgoing: BTreeMap::new(),
-                requested: BTreeMap::new(),
-                waiting: VecDeque::new(),
+                senders: Senders::default(),
+                receivers: Receivers::default(),
+                waiting: Waiting::default(),
+                timers: BTreeSet::new(),
+                accepts_at: None,
+                tidies: false,
                 listener_wait,
-                arrived: VecDeque::new(),
+                inbox: Inbox::default(),
                 gone: Gone::default(),
+                notices: Notices::default(),
+                limits,
             });
         }
         Err(io::ErrorKind::AddrInUse.into())
@@ -192,19 +247,28 @@ impl Carrier {
             if let Some(token) = port.token {
                 self.unwatch(&port.socket, token);
             }
-            // A forked child may hold a copy of the socket.
+            // A child may hold a copy of the socket until it calls `exec`.
             let _ = rustix::net::shutdown(&port.socket, rustix::net::Shutdown::Both);
         }
     }
 
-    fn watch(&mut self, socket: &OwnedFd, as_what: Watched) -> io::Result<Token> {
-        let token = self.reactor.new_token();
-        self.reactor.add(socket, token).map_err(io::Error::other)?;
-        self.watched.insert(token, as_what);
-        Ok(token)
+    /// Whether a name is an open port of this process.
+    fn is_open(&self, name: Name) -> bool {
+        let Name::Port(service) = name else {
+            return false;
+        };
+        let port = self.ports.get(&service);
+        port.is_some_and(|port| port.token.is_some())
     }
 
-    fn unwatch(&mut self, socket: &OwnedFd, token: Token) {
+    pub(super) fn watch(&mut self, socket: &OwnedFd, as_what: Watched) -> Option<Token> {
+        let token = self.reactor.new_token();
+        self.reactor.add(socket, token).ok()?;
+        self.watched.insert(token, as_what);
+        Some(token)
+    }
+
+    pub(super) fn unwatch(&mut self, socket: &OwnedFd, token: Token) {
         self.reactor.remove(socket);
         self.watched.remove(&token);
     }
@@ -212,307 +276,269 @@ impl Carrier {
     /// Sends a message. Keeps it for a moment if its receiver is busy, or no process listens yet: programs that exchange their
     /// addresses in another way (perftest) connect a moment before the other side listens.
     pub(super) fn carry(&mut self, now: Nanos, message: Transmit) {
-        let time = match is_request(&message) {
+        let Some((name, is_request)) = Name::of(&message) else {
+            return;
+        };
+        let time = match is_request {
             true => self.listener_wait,
             false => WAITING_TIME,
         };
-        self.carry_until(now, now.saturating_add(time), message);
-    }
-
-    fn carry_until(&mut self, now: Nanos, until: Nanos, message: Transmit) {
-        let sent = self.try_carry(&message);
-        let may_wait = now < until && self.waiting.len() < WAITING_MAX;
-        match sent {
-            Sent::Yes => {}
-            Sent::Busy if may_wait => self.waiting.push_back((until, message)),
-            // The sender repeats the message.
-            Sent::Busy => {}
-            Sent::Gone if may_wait && is_request(&message) && !self.is_ours(&message) => {
-                self.waiting.push_back((until, message));
-            }
-            Sent::Gone => self.arrived.push_back(Packet {
-                from: message.from,
-                to: message.to,
-                mad: message.mad,
-            }),
-        }
-    }
-
-    /// Whether a request is for an open port of this process.
-    fn is_ours(&self, request: &Transmit) -> bool {
-        let port = |(_, service)| self.ports.get(&service).and_then(|port| port.token);
-        request.of.and_then(port).is_some()
-    }
-
-    /// Whether messages wait for busy receivers or listeners.
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// Whether the thread has something to do.
-    pub(super) fn needs_thread(&self) -> bool {
-        self.has_waiting() || !self.gone.blocks.is_empty()
-    }
-
-    /// Tries again to send what waits.
-    pub(super) fn retry(&mut self, now: Nanos) {
-        for (until, message) in std::mem::take(&mut self.waiting) {
-            self.carry_until(now, until, message);
-        }
-    }
-
-    fn try_carry(&mut self, message: &Transmit) -> Sent {
-        // Our manager writes only valid messages.
-        let Ok(mad) = Mad::decode(&message.mad) else {
-            return Sent::Yes;
+        let letter = Letter {
+            message,
+            is_request,
+            until: now.saturating_add(time),
         };
+        // Behind those that wait already.
+        if self.waiting.has(name) {
+            return self.waiting.push(name, letter);
+        }
+        let sent = self.try_send(now, name, &letter);
+        self.settle(now, name, letter, sent);
+        if let Some(at) = self.waiting.begin(now, name) {
+            self.timers.insert((at, Timer::Retry(name)));
+        }
+    }
+
+    fn try_send(&mut self, now: Nanos, name: Name, letter: &Letter) -> Sent {
+        let message = &letter.message;
         let packet = Packet {
             from: message.from,
             to: message.to,
             mad: message.mad,
         };
-        let sent = match (mad.message.addressee(), message.of) {
-            // Without an answer, the peer's communication id is unknown, so the message goes where the request went.
-            (Addressee::Communication(0), Some((_, service))) => {
-                self.send_to_port(service, &packet, None)
+        match name {
+            Name::Block(block) if block == self.block => Sent::Gone,
+            Name::Port(_) if self.is_open(name) => Sent::Gone,
+            Name::Block(_) => self.send_to_block(now, name, &packet, message.of.is_some()),
+            Name::Port(_) => {
+                let of = message.of.filter(|_| letter.is_request);
+                self.send_to_port(now, name, &packet, of.map(|(id, _)| id))
             }
-            (Addressee::Communication(id), _) => self.send_to_block((id >> 16) as u16, &packet),
-            (Addressee::Service(service), of) => {
-                self.send_to_port(service, &packet, of.map(|(id, _)| id))
-            }
-        };
-        sent.unwrap_or_else(|error| {
-            tracing::warn!("the connection manager cannot reach another process: {error}");
-            Sent::Busy
-        })
-    }
-
-    fn send_to_block(&mut self, block: u16, packet: &Packet) -> io::Result<Sent> {
-        if block == self.block {
-            return Ok(Sent::Gone);
-        }
-        if let Some(link) = self.outgoing.get(&block) {
-            // If the receiver has ended, the thread notices, too, and ends the connections to it.
-            return Ok(socket::send(&link.socket, packet));
-        }
-        if self.outgoing.len() >= OUTGOING_MAX {
-            return Ok(Sent::Busy);
-        }
-        let socket = match socket::connect(self.scope, &names::cm_name(self.scope, block))? {
-            Reached::Process(socket, _) => socket,
-            Reached::Busy => return Ok(Sent::Busy),
-            Reached::NoOwner => {
-                self.gone.blocks.push(block);
-                return Ok(Sent::Gone);
-            }
-        };
-        let sent = socket::send(&socket, packet);
-        let token = self.watch(&socket, Watched::Outgoing(block))?;
-        self.outgoing.insert(block, Outgoing { socket, token });
-        Ok(sent)
-    }
-
-    /// Sends to the process that has a port. `waits` is the connection that waits for the answer.
-    fn send_to_port(
-        &mut self,
-        service: ServiceId,
-        packet: &Packet,
-        waits: Option<ConnectionId>,
-    ) -> io::Result<Sent> {
-        if self
-            .ports
-            .get(&service)
-            .is_some_and(|port| port.token.is_some())
-        {
-            return Ok(Sent::Gone);
-        }
-        let name = names::cm_port_name(self.scope, service.0);
-        // Always a new connection: the port may belong to another process by now.
-        let (socket, who) = match socket::connect(self.scope, &name)? {
-            Reached::Process(socket, who) => (socket, who),
-            Reached::Busy => return Ok(Sent::Busy),
-            Reached::NoOwner => return Ok(Sent::Gone),
-        };
-        let sent = socket::send(&socket, packet);
-        let (Sent::Yes, Some(waits)) = (sent, waits) else {
-            return Ok(sent);
-        };
-        if let Some(known) = self.requested.get_mut(&service) {
-            if known.who.pid == who.pid {
-                known.waiting.insert(waits);
-            }
-            // If a later owner of the port ends, requests to it are repeated, and then refused.
-            return Ok(sent);
-        }
-        if self.requested.len() < OUTGOING_MAX {
-            let token = self.watch(&socket, Watched::Request(service))?;
-            let to = Outgoing { socket, token };
-            let waiting = BTreeSet::from([waits]);
-            self.requested
-                .insert(service, Requested { to, who, waiting });
-        }
-        Ok(sent)
-    }
-
-    /// The next packet for our own manager.
-    pub(super) fn next_arrived(&mut self) -> Option<Packet> {
-        self.arrived.pop_front()
-    }
-
-    /// Drops the waiting requests, and the sockets to other processes, that no connection of the manager needs any more.
-    pub(super) fn tidy(
-        &mut self,
-        waits: impl Fn(ConnectionId) -> bool,
-        needs: impl Fn(u16) -> bool,
-    ) {
-        let is_needed = |message: &Transmit| match message.of {
-            Some((id, _)) if is_request(message) => waits(id),
-            _ => true,
-        };
-        self.waiting.retain(|(_, message)| is_needed(message));
-        let mut unneeded = Vec::new();
-        self.requested.retain(|_, requested| {
-            requested.waiting.retain(|id| waits(*id));
-            let needed = !requested.waiting.is_empty();
-            if !needed {
-                self.reactor.remove(&requested.to.socket);
-                unneeded.push(requested.to.token);
-            }
-            needed
-        });
-        self.outgoing.retain(|block, link| {
-            let needed = needs(*block);
-            if !needed {
-                self.reactor.remove(&link.socket);
-                unneeded.push(link.token);
-            }
-            needed
-        });
-        for token in unneeded {
-            self.watched.remove(&token);
         }
     }
 
-    /// Handles a descriptor that is ready: accepts, reads, or notes the end of a process. Packets are in
-    /// [`Carrier::next_arrived`] afterwards.
-    pub(super) fn ready(&mut self, token: Token) {
+    /// Deals with what came of an attempt to send: the message has gone, waits, is dropped, or comes back.
+    fn settle(&mut self, now: Nanos, name: Name, letter: Letter, sent: Sent) {
+        let may_wait = now < letter.until && self.waiting.has_room();
+        match sent {
+            Sent::Yes => {}
+            Sent::Busy if may_wait => self.waiting.push(name, letter),
+            // The sender repeats the message.
+            Sent::Busy => {}
+            Sent::Gone if may_wait && letter.is_request && !self.is_open(name) => {
+                self.waiting.push(name, letter);
+            }
+            Sent::Gone => self.inbox.push_own(letter.message),
+        }
+    }
+
+    /// Sends what waits for a name. After the first message that cannot be sent, it tries no other.
+    fn retry(&mut self, now: Nanos, name: Name, needs: &Needs<'_>) {
+        let mut stuck = None;
+        let letters = self.waiting.take(name);
+        let count = letters.len();
+        for letter in letters {
+            let id = letter.message.of.map(|(id, _)| id);
+            if letter.is_request && !id.is_none_or(needs.waits) {
+                continue;
+            }
+            let sent = match stuck {
+                Some(sent) => sent,
+                None => self.try_send(now, name, &letter),
+            };
+            stuck = Some(sent).filter(|sent| *sent != Sent::Yes);
+            self.settle(now, name, letter, sent);
+        }
+        if let Some(at) = self.waiting.again(now, name, count) {
+            self.timers.insert((at, Timer::Retry(name)));
+        }
+    }
+
+    /// When [`Carrier::run_timers`] has something to do; `None` if no timer runs.
+    pub(super) fn next_deadline(&self) -> Option<Nanos> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Runs the timers that are due.
+    pub(super) fn run_timers(&mut self, now: Nanos, needs: &Needs<'_>) {
+        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Retry(name) => self.retry(now, name, needs),
+                Timer::Check(name) => self.check(now, name),
+                Timer::Accept => self.resume_accepting(now),
+                Timer::Tidy => {
+                    self.tidies = false;
+                    self.tidy(needs);
+                }
+            }
+        }
+    }
+
+    /// Closes links that are not needed any more, soon.
+    pub(super) fn tidy_soon(&mut self, now: Nanos) {
+        if !self.tidies && !self.receivers.is_empty() {
+            self.tidies = true;
+            self.timers.insert((now + TIDY_PAUSE, Timer::Tidy));
+        }
+    }
+
+    /// Handles a descriptor that is ready: accepts, reads, or notes the end of a link. Packets are in the inbox afterwards.
+    pub(super) fn ready(&mut self, now: Nanos, token: Token) {
         match self.watched.get(&token).copied() {
-            Some(Watched::Block) => self.accept(None),
-            Some(Watched::Port(service)) => self.accept(Some(service)),
-            Some(Watched::Incoming) => self.read(token, BATCH),
-            Some(Watched::Outgoing(block)) => {
-                if let Some(link) = self.outgoing.remove(&block) {
-                    self.unwatch(&link.socket, link.token);
-                    self.gone.blocks.push(block);
-                }
-            }
-            Some(Watched::Request(service)) => {
-                if let Some(requested) = self.requested.remove(&service) {
-                    self.unwatch(&requested.to.socket, requested.to.token);
-                    self.gone.connections.extend(requested.waiting);
-                }
-            }
+            Some(Watched::Block) => self.accept_from(now, None),
+            Some(Watched::Port(service)) => self.accept_from(now, Some(service)),
+            Some(Watched::Sender) => self.hear(now, token),
+            Some(Watched::Receiver(name)) => self.unlink(now, name),
             None => {}
         }
     }
 
-    /// What belonged to processes that have ended since the last call. Their packets are in [`Carrier::next_arrived`] by then.
-    pub(super) fn take_gone(&mut self) -> Option<Gone> {
-        if self.gone.blocks.is_empty() && self.gone.connections.is_empty() {
+    /// Whether there is something to take.
+    pub(super) fn has_gone(&self) -> bool {
+        !self.gone.blocks.is_empty() || !self.gone.connections.is_empty()
+    }
+
+    /// What belonged to processes that have ended since the last call. Their packets are in the inbox by then.
+    pub(super) fn take_gone(&mut self, now: Nanos) -> Option<Gone> {
+        if !self.has_gone() {
             return None;
         }
-        self.accept(None);
-        let services: Vec<ServiceId> = self.ports.keys().copied().collect();
-        for service in services {
-            self.accept(Some(service));
+        let gone = std::mem::take(&mut self.gone);
+        self.accept_from(now, None);
+        let open = self.ports.iter().filter(|(_, port)| port.token.is_some());
+        let open: Vec<ServiceId> = open.map(|(service, _)| *service).collect();
+        for service in open {
+            self.accept_from(now, Some(service));
         }
-        let tokens: Vec<Token> = self.incoming.keys().copied().collect();
-        for token in tokens {
-            self.read(token, LAST_WORDS);
-        }
-        Some(std::mem::take(&mut self.gone))
+        self.hear_last_words(now, |pid| gone.is_unknown || gone.pids.contains(&pid));
+        Some(gone)
     }
 
-    fn accept(&mut self, port: Option<ServiceId>) {
-        for _ in 0..BATCH {
+    fn accept_from(&mut self, now: Nanos, port: Option<ServiceId>) {
+        for _ in 0..super::senders::BATCH {
             let listening = match port {
-                None => &self.listening,
-                Some(service) => match self.ports.get(&service) {
-                    Some(port) => &port.socket,
-                    None => return,
-                },
+                None => self.listening.as_ref().map(|(socket, _)| socket),
+                Some(service) => self.ports.get(&service).map(|port| &port.socket),
             };
-            let (socket, who) = match socket::accept(listening) {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::warn!("the connection manager cannot accept a connection: {error}");
-                    // For example, no descriptor is left. The socket stays readable, so without a pause the thread would spin.
-                    crate::time::sleep(std::time::Duration::from_millis(1));
-                    return;
-                }
-            };
-            if !self.scope.admits(who.uid) {
-                continue;
-            }
-            self.make_room();
-            if let Ok(token) = self.watch(&socket, Watched::Incoming) {
-                self.incoming.insert(token, (socket, who));
-                self.read(token, BATCH);
-            }
-        }
-    }
-
-    /// Makes room for a connection: the process with the most loses its oldest one.
-    fn make_room(&mut self) {
-        if self.incoming.len() < INCOMING_MAX {
-            return;
-        }
-        let mut counts: BTreeMap<(u32, Option<u32>), (usize, Token)> = BTreeMap::new();
-        for (token, (_, who)) in &self.incoming {
-            let entry = counts.entry((who.uid, who.pid)).or_insert((0, *token));
-            entry.0 += 1;
-        }
-        let most = counts.values().max_by_key(|(count, _)| *count).copied();
-        if let Some((_, oldest)) = most {
-            self.close_incoming(oldest);
-        }
-    }
-
-    fn close_incoming(&mut self, token: Token) {
-        if let Some((socket, _)) = self.incoming.remove(&token) {
-            self.unwatch(&socket, token);
-        }
-    }
-
-    fn read(&mut self, token: Token, most: usize) {
-        for _ in 0..most {
-            let Some((socket, who)) = self.incoming.get(&token) else {
+            let Some(listening) = listening else {
                 return;
             };
-            match socket::receive(socket) {
-                Received::Packet(packet) => {
-                    if names::is_of_this_host(packet.from) && names::is_of_this_host(packet.to) {
-                        self.arrived.push_back(*packet);
-                    }
-                }
-                Received::Nothing => return,
-                Received::End => return self.close_incoming(token),
-                Received::Violation => {
-                    tracing::warn!(
-                        "process {} of user {} violated the connection manager's protocol; closing its connection",
-                        who.pid.unwrap_or(0),
-                        who.uid
-                    );
-                    return self.close_incoming(token);
+            match socket::accept(listening) {
+                Ok(Some((socket, who))) => self.welcome(now, socket, who),
+                Ok(None) => return,
+                Err(error) => {
+                    let text = "the connection manager cannot accept connections; it tries again";
+                    self.notices.add(now, format!("{text}: {error}"));
+                    return self.pause_accepting(now);
                 }
             }
         }
+    }
+
+    fn listening_sockets(&self) -> impl Iterator<Item = (&OwnedFd, Token)> {
+        let block = self
+            .listening
+            .iter()
+            .map(|(socket, token)| (socket, *token));
+        let ports = self.ports.values();
+        block.chain(ports.filter_map(|port| Some((&port.socket, port.token?))))
+    }
+
+    /// Watches no listening socket for a moment: they stay readable, for example because no descriptor is left, so the thread
+    /// would spin.
+    fn pause_accepting(&mut self, now: Nanos) {
+        if self.accepts_at.is_none() {
+            for (socket, _) in self.listening_sockets() {
+                self.reactor.remove(socket);
+            }
+            let at = now + ACCEPT_PAUSE;
+            self.accepts_at = Some(at);
+            self.timers.insert((at, Timer::Accept));
+        }
+    }
+
+    fn resume_accepting(&mut self, now: Nanos) {
+        self.accepts_at = None;
+        let mut all_are_watched = true;
+        for (socket, token) in self.listening_sockets() {
+            self.reactor.remove(socket);
+            all_are_watched &= self.reactor.add(socket, token).is_ok();
+        }
+        if !all_are_watched {
+            self.pause_accepting(now);
+        }
+    }
+
+    /// Closes the copies of the sockets that a forked child has. The parent's stay as they are.
+    pub(super) fn close_in_child(&mut self) {
+        self.listening = None;
+        self.ports.clear();
+        self.senders = Senders::default();
+        self.receivers = Receivers::default();
     }
 }
 
-/// Whether a message asks for a connection or a datagram queue pair.
-fn is_request(message: &Transmit) -> bool {
-    let mad = Mad::decode(&message.mad);
-    mad.is_ok_and(|mad| matches!(mad.message.addressee(), Addressee::Service(_)))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Share;
+    use rkey_cm::wire::{Drep, Message, PrivateData};
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    fn carrier(reactor: &Arc<Reactor>) -> Carrier {
+        let limits = Box::new(|| Limits::now(256));
+        let scope = Scope::of(Share::User);
+        Carrier::new(scope, Arc::clone(reactor), 1, limits).unwrap()
+    }
+
+    /// A stranger can cause any number of such answers.
+    #[test]
+    fn an_answer_that_belongs_to_no_connection_ends_none() {
+        let mut carrier = carrier(&Arc::new(Reactor::new().unwrap()));
+        let drep = Drep {
+            local: 1,
+            // No process has block 0.
+            remote: 1,
+            data: PrivateData::default(),
+        };
+        let here = Ipv4Addr::LOCALHOST.into();
+        let answer = Transmit {
+            from: here,
+            to: here,
+            mad: Mad::new(1, Message::Drep(drep)).encode(),
+            of: None,
+        };
+        carrier.carry(0, answer);
+        assert!(carrier.inbox.pop().is_some(), "it has come back");
+        assert!(!carrier.has_gone());
+    }
+
+    /// As when no descriptor is left: the socket stays readable, and accepting fails.
+    #[test]
+    fn a_socket_that_cannot_accept_is_left_alone_for_a_moment() {
+        let reactor = Arc::new(Reactor::new().unwrap());
+        let mut carrier = carrier(&reactor);
+        let reader = {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            rustix::io::write(&writer, b"x").unwrap();
+            reader
+        };
+        let (socket, token) = carrier.listening.take().unwrap();
+        reactor.remove(&socket);
+        reactor.add(&reader, token).unwrap();
+        carrier.listening = Some((reader, token));
+        assert_eq!(reactor.wait(None), [token]);
+        carrier.ready(7, token);
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
+        let at = carrier.next_deadline().unwrap();
+        assert!(at > 7);
+        let needs = Needs {
+            waits: &|_| true,
+            has_connections: &|_| true,
+        };
+        carrier.run_timers(at, &needs);
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), [token]);
+    }
 }

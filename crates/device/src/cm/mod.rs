@@ -3,20 +3,29 @@
 //!
 //! [`Service`] owns the [`Manager`] and the front end's [`Handler`], under one lock. A call ([`Service::with`]) sends its
 //! messages before it returns; a thread receives the messages of other processes and runs the timers. `carrier` has the sockets.
+//! A child closes its copies of them (`fork`).
 //!
 //! Processes of one host exchange the same 256-byte messages as hosts do. If a process ends without closing its connections, its
 //! peers see its sockets close, and end each connection as if the process had sent a DREQ or REJ (which the kernel would do on a
 //! host with a kernel driver).
 
 mod carrier;
+mod fork;
+mod inbox;
+mod limits;
+mod notices;
 pub(crate) mod packet;
+mod receivers;
+mod senders;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -33,10 +42,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::config::Share;
 use crate::peers::names::Scope;
 use crate::progress::reactor::{Reactor, Token};
-use carrier::Carrier;
-
-/// How soon the thread tries again to send to a busy receiver.
-const RETRY: Duration = Duration::from_millis(2);
+use carrier::{Carrier, Needs};
+use limits::Limits;
 
 /// How a [`Service`] works.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +54,8 @@ pub struct Settings {
     pub timing: Timing,
     /// How long a request waits if no process listens at its port, before it is refused.
     pub listener_wait: Duration,
+    /// How many descriptors to leave to the program: beyond that, links to other processes are closed after each message.
+    pub reserved_files: u32,
 }
 
 impl Default for Settings {
@@ -57,6 +66,7 @@ impl Default for Settings {
             share: Share::User,
             timing: Timing::default(),
             listener_wait: Duration::from_millis(500),
+            reserved_files: 256,
         }
     }
 }
@@ -65,6 +75,10 @@ impl Default for Settings {
 pub trait Handler: Send + 'static {
     /// Takes an event. Runs under the service's lock, in a call of the program or in the service's thread.
     fn event(&mut self, manager: &mut Manager, now: Nanos, event: Event);
+
+    /// The service's thread has panicked, so no more events come. Runs under the service's lock. The front end wakes the calls
+    /// that wait for events.
+    fn failed(&mut self) {}
 }
 
 /// What a call works on while it holds the service's lock.
@@ -110,11 +124,12 @@ pub struct Service<H: Handler> {
 }
 
 struct Shared<H> {
-    inner: Mutex<Inner<H>>,
+    inner: Arc<Mutex<Inner<H>>>,
     changed: Condvar,
     reactor: Arc<Reactor>,
     doorbell: OwnedFd,
     stops: AtomicBool,
+    has_failed: AtomicBool,
     started: Instant,
     process: u32,
 }
@@ -123,7 +138,7 @@ struct Inner<H> {
     manager: Manager,
     handler: H,
     carrier: Carrier,
-    /// The manager's deadline for which the thread last set its timeout, if there was one.
+    /// The deadline for which the thread last set its timeout, if there was one.
     wakes: Option<Nanos>,
 }
 
@@ -133,6 +148,15 @@ impl<H: Handler> Service<H> {
     /// # Errors
     /// No descriptor, memory or random number is available.
     pub fn start(settings: Settings, handler: H) -> io::Result<Self> {
+        let limits = move || Limits::now(settings.reserved_files);
+        Self::start_within(settings, Box::new(limits), handler)
+    }
+
+    fn start_within(
+        settings: Settings,
+        limits: Box<dyn Fn() -> Limits + Send>,
+        handler: H,
+    ) -> io::Result<Self> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::other)?;
         let mut guid = getrandom::u64().map_err(io::Error::other)?.to_be_bytes();
@@ -145,26 +169,29 @@ impl<H: Handler> Service<H> {
             .map_err(io::Error::other)?;
         let wait = settings.listener_wait.as_nanos();
         let wait = Nanos::try_from(wait).unwrap_or(Nanos::MAX);
-        let carrier = Carrier::new(Scope::of(settings.share), Arc::clone(&reactor), wait)?;
+        let scope = Scope::of(settings.share);
+        let carrier = Carrier::new(scope, Arc::clone(&reactor), wait, limits)?;
         let mut config = Config::new(Guid(guid), u128::from_ne_bytes(secret));
         config.ids = IdSpace::block(carrier.block());
         config.timing = settings.timing;
         let shared = Arc::new(Shared {
-            inner: Mutex::new(Inner {
+            inner: Arc::new(Mutex::new(Inner {
                 manager: Manager::new(config),
                 handler,
                 carrier,
                 wakes: None,
-            }),
+            })),
             changed: Condvar::new(),
             reactor,
             doorbell,
             stops: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             started: crate::time::now(),
             process: std::process::id(),
         });
+        fork::watch(&shared.inner);
         let of_thread = Arc::clone(&shared);
-        let thread = crate::threads::spawn("rkey-cm", move || of_thread.serve())?;
+        let thread = crate::threads::spawn("rkey-cm", move || of_thread.main())?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -177,13 +204,20 @@ impl<H: Handler> Service<H> {
         self.shared.process != std::process::id()
     }
 
+    /// Whether the service's thread has panicked, which is a bug. No more events come.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.shared.has_failed.load(Ordering::Acquire)
+    }
+
     /// Runs a call, and sends its messages.
     pub fn with<R>(&self, call: impl FnOnce(&mut Parts<'_, H>) -> R) -> R {
         let mut inner = self.shared.inner.lock();
         let now = self.shared.now();
         let result = call(&mut inner.parts(now));
         inner.pump(now);
-        let (deadline, is_busy) = (inner.manager.next_deadline(), inner.carrier.needs_thread());
+        let (deadline, has_gone) = (inner.next_deadline(), inner.carrier.has_gone());
+        let notices = inner.carrier.notices.take();
         let sooner = match (deadline, inner.wakes) {
             (Some(deadline), Some(wakes)) => deadline < wakes,
             (deadline, None) => deadline.is_some(),
@@ -191,18 +225,24 @@ impl<H: Handler> Service<H> {
         };
         drop(inner);
         self.shared.changed.notify_all();
-        if sooner || is_busy {
+        if sooner || has_gone {
             self.shared.ring();
         }
+        log(notices);
         result
     }
 
-    /// Waits until a condition holds. Checks it after every call and every round of the service's thread.
-    pub fn wait_until(&self, mut holds: impl FnMut(&mut H) -> bool) {
+    /// Waits until a condition holds. Checks it after every call and every round of the service's thread. Returns `false` if it
+    /// does not hold and the service has failed ([`Service::has_failed`]).
+    pub fn wait_until(&self, mut holds: impl FnMut(&mut H) -> bool) -> bool {
         let mut inner = self.shared.inner.lock();
         while !holds(&mut inner.handler) {
+            if self.has_failed() {
+                return false;
+            }
             self.shared.changed.wait(&mut inner);
         }
+        true
     }
 }
 
@@ -234,15 +274,28 @@ impl<H: Handler> Shared<H> {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// The main loop of the thread.
+    /// The body of the thread.
+    fn main(&self) {
+        if catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
+            tracing::error!(
+                "a bug: the connection manager's thread panicked; all its calls fail from now on"
+            );
+            self.has_failed.store(true, Ordering::Release);
+            self.inner.lock().handler.failed();
+            self.changed.notify_all();
+        }
+    }
+
     fn serve(&self) {
         let mut ready = Vec::new();
         while !self.stops.load(Ordering::Acquire) {
             let mut inner = self.inner.lock();
             inner.round(self.now(), &ready);
             let timeout = inner.timeout(self.now());
+            let notices = inner.carrier.notices.take();
             drop(inner);
             self.changed.notify_all();
+            log(notices);
             ready = self.reactor.wait(timeout);
             if ready.contains(&Token::DOORBELL) {
                 let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
@@ -264,9 +317,15 @@ impl<H: Handler> Inner<H> {
     /// One round of the thread: reads packets, ends the connections to processes that have ended, and runs timers that are due.
     fn round(&mut self, now: Nanos, ready: &[Token]) {
         for token in ready {
-            self.carrier.ready(*token);
+            self.carrier.ready(now, *token);
         }
-        let gone = self.carrier.take_gone();
+        let manager = &self.manager;
+        let needs = Needs {
+            waits: &|id| manager.state(id).is_some_and(is_unanswered),
+            has_connections: &|block| manager.has_connections_to(IdSpace::block(block)),
+        };
+        self.carrier.run_timers(now, &needs);
+        let gone = self.carrier.take_gone(now);
         self.pump(now);
         if let Some(gone) = gone {
             let of_blocks = gone.blocks.iter();
@@ -281,16 +340,14 @@ impl<H: Handler> Inner<H> {
                 let _ = self.manager.peer_is_gone(now, id);
             }
         }
-        if self.manager.next_deadline().is_some_and(|at| at <= now) {
+        let is_due = self.manager.next_deadline().is_some_and(|at| at <= now);
+        if is_due {
             self.manager.advance(now);
         }
-        self.carrier.retry(now);
         self.pump(now);
-        let manager = &self.manager;
-        self.carrier.tidy(
-            |id| manager.state(id).is_some_and(is_unanswered),
-            |block| !manager.connections_to(IdSpace::block(block)).is_empty(),
-        );
+        if is_due || !ready.is_empty() {
+            self.carrier.tidy_soon(now);
+        }
     }
 
     /// Moves messages and events until there are none.
@@ -298,9 +355,10 @@ impl<H: Handler> Inner<H> {
         loop {
             if let Some(message) = self.manager.next_transmit() {
                 self.carrier.carry(now, message);
-            } else if let Some(packet) = self.carrier.next_arrived() {
+            } else if let Some((packet, party)) = self.carrier.inbox.pop() {
+                let from = (packet.from, party);
                 self.manager
-                    .receive(now, packet.from, packet.to, &packet.mad);
+                    .receive_from_party(now, from, packet.to, &packet.mad);
             } else if let Some(event) = self.manager.next_event() {
                 self.handler.event(&mut self.manager, now, event);
             } else {
@@ -309,16 +367,33 @@ impl<H: Handler> Inner<H> {
         }
     }
 
+    /// When the thread has something to do; `None` if no timer runs.
+    fn next_deadline(&self) -> Option<Nanos> {
+        let deadlines = [self.manager.next_deadline(), self.carrier.next_deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
     /// How long the thread may sleep.
     fn timeout(&mut self, now: Nanos) -> Option<Duration> {
-        self.wakes = self.manager.next_deadline();
-        let left = self
-            .wakes
-            .map(|at| Duration::from_nanos(at.saturating_sub(now)));
-        match self.carrier.has_waiting() {
-            true => Some(left.map_or(RETRY, |left| left.min(RETRY))),
-            false => left,
+        self.wakes = self.next_deadline();
+        if self.carrier.has_gone() {
+            return Some(Duration::ZERO);
         }
+        self.wakes
+            .map(|at| Duration::from_nanos(at.saturating_sub(now)))
+    }
+}
+
+impl<H: Handler> fork::CloseInChild for Inner<H> {
+    fn close_in_child(&mut self) {
+        self.carrier.close_in_child();
+    }
+}
+
+/// Writes warnings to the log. The caller holds no lock: writing may block.
+fn log(notices: Vec<String>) {
+    for notice in notices {
+        tracing::warn!("{notice}");
     }
 }
 

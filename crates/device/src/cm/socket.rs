@@ -34,8 +34,10 @@ pub(super) enum Reached {
     Process(OwnedFd, Credentials),
     /// The owner's backlog is full, or a signal interrupted the attempt.
     Busy,
-    /// No process listens there, or its user is not allowed.
+    /// No process listens there.
     NoOwner,
+    /// It belongs to this user, who is not allowed.
+    OtherUser(u32),
 }
 
 /// Connects to a name.
@@ -48,14 +50,10 @@ pub(super) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
         Err(error) => return Err(error.into()),
     }
     let who = peer_credentials(&socket)?;
-    if !scope.admits(who.uid) {
-        tracing::warn!(
-            "{name} belongs to user {}, not to ours: connections through it are refused; if you trust that user, set RKEY_SHARE=all for both",
-            who.uid
-        );
-        return Ok(Reached::NoOwner);
+    match scope.admits(who.uid) {
+        true => Ok(Reached::Process(socket, who)),
+        false => Ok(Reached::OtherUser(who.uid)),
     }
-    Ok(Reached::Process(socket, who))
 }
 
 /// The next process that has connected to a listening socket; `None` if none waits.

@@ -2,7 +2,7 @@
 
 use super::packet::{LEN, Packet};
 use super::*;
-use crate::peers::names;
+use crate::peers::{half_open, names};
 use rkey_cm::address::PortSpace;
 use rkey_cm::manager::{Accept, Connect, Kind, ListenOn, PathOptions, QueuePair};
 use rkey_cm::wire::{Ece, MAD, Mad, Message, PrivateData, RejectReason, Transport};
@@ -20,7 +20,7 @@ const HERE: &str = "127.0.0.1";
 
 /// A program that keeps its events.
 #[derive(Default)]
-struct Program {
+pub(super) struct Program {
     events: Vec<Event>,
 }
 
@@ -30,7 +30,7 @@ impl Handler for Program {
     }
 }
 
-fn start() -> Service<Program> {
+pub(super) fn start() -> Service<Program> {
     start_with(Duration::from_millis(20))
 }
 
@@ -43,8 +43,22 @@ fn start_with(listener_wait: Duration) -> Service<Program> {
     Service::start(settings, Program::default()).unwrap()
 }
 
+/// A process that keeps few links.
+fn start_small() -> Service<Program> {
+    let limits = || Limits {
+        links: 3,
+        per_party: 3,
+        files_left: 1,
+    };
+    let settings = Settings {
+        timing: PATIENT,
+        ..Settings::default()
+    };
+    Service::start_within(settings, Box::new(limits), Program::default()).unwrap()
+}
+
 /// Waits for the first event for which `find` returns something.
-fn wait_for<R>(service: &Service<Program>, find: impl Fn(&Event) -> Option<R>) -> R {
+pub(super) fn wait_for<R>(service: &Service<Program>, find: impl Fn(&Event) -> Option<R>) -> R {
     let begun = crate::time::now();
     loop {
         let found = service.with(|parts| parts.handler.events.iter().find_map(&find));
@@ -58,7 +72,7 @@ fn wait_for<R>(service: &Service<Program>, find: impl Fn(&Event) -> Option<R>) -
 }
 
 /// Claims a free port, and listens there.
-fn listen(service: &Service<Program>, backlog: usize) -> ServiceId {
+pub(super) fn listen(service: &Service<Program>, backlog: usize) -> ServiceId {
     loop {
         let port = random().unwrap() as u16;
         let at = ServiceId::new(PortSpace::Tcp, port.max(1));
@@ -113,7 +127,10 @@ fn request(server: &Service<Program>) -> ConnectionId {
 }
 
 /// Connects two programs; returns the connection on each side.
-fn establish(client: &Service<Program>, server: &Service<Program>) -> [ConnectionId; 2] {
+pub(super) fn establish(client: &Service<Program>, server: &Service<Program>) -> [ConnectionId; 2] {
+    for service in [client, server] {
+        service.with(|parts| parts.handler.events.clear());
+    }
     let at = listen(server, 16);
     let active = connect(client, at);
     let passive = request(server);
@@ -137,8 +154,29 @@ fn establish(client: &Service<Program>, server: &Service<Program>) -> [Connectio
     [active, passive]
 }
 
-fn disconnected(event: &Event) -> Option<()> {
+pub(super) fn disconnected(event: &Event) -> Option<()> {
     matches!(event, Event::Disconnected { .. }).then_some(())
+}
+
+/// Waits for the end of a connection.
+fn wait_for_end(service: &Service<Program>, id: ConnectionId) {
+    wait_for(service, |event| {
+        disconnected(event).filter(|()| event.connection() == id)
+    });
+}
+
+/// Ends a connection from its first end; both programs learn it.
+fn end([first, second]: [(&Service<Program>, ConnectionId); 2]) {
+    first
+        .0
+        .with(|parts| parts.manager.disconnect(parts.now, first.1))
+        .unwrap();
+    wait_for_end(second.0, second.1);
+    second
+        .0
+        .with(|parts| parts.manager.disconnect(parts.now, second.1))
+        .unwrap();
+    wait_for_end(first.0, first.1);
 }
 
 /// Connects to a name without a connection manager.
@@ -174,14 +212,101 @@ fn is_closed(socket: &OwnedFd) -> bool {
 fn two_processes_connect_and_disconnect() {
     let (client, server) = (start(), start());
     let [active, passive] = establish(&client, &server);
-    client
-        .with(|parts| parts.manager.disconnect(parts.now, active))
-        .unwrap();
-    wait_for(&server, disconnected);
+    end([(&client, active), (&server, passive)]);
+}
+
+/// All connections have queue pairs with the same numbers, and each begins while the one before is in time wait.
+#[test]
+fn a_queue_pair_connects_again_at_once() {
+    let (client, server) = (start(), start());
+    for _ in 0..50 {
+        let [active, passive] = establish(&client, &server);
+        end([(&client, active), (&server, passive)]);
+    }
+}
+
+#[test]
+fn more_processes_than_there_are_links_connect_and_notice_each_others_end() {
+    const CLIENTS: usize = 8;
+    let server = start_small();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
+    let connect = |client| (client, establish(client, &server));
+    let mut all: Vec<_> = clients.iter().map(connect).collect();
+    for (client, [active, passive]) in &all {
+        let state = |it: &Service<Program>, id| it.with(|parts| parts.manager.state(id));
+        assert_eq!(state(client, *active), Some(State::Established));
+        assert_eq!(state(&server, *passive), Some(State::Established));
+    }
+    // Every second one, from either side.
+    for number in (0..CLIENTS / 2).rev() {
+        let (client, [active, passive]) = all.remove(2 * number);
+        let mut ends = [(client, active), (&server, passive)];
+        if number % 2 == 0 {
+            ends.reverse();
+        }
+        end(ends);
+    }
+    let left: Vec<_> = all.iter().map(|(_, ids)| *ids).collect();
+    let mut clients: Vec<_> = clients.into_iter().map(Some).collect();
+    clients[1] = None;
+    wait_for_end(&server, left[0][1]);
+    drop(server);
+    for (number, [active, _]) in left.into_iter().enumerate().skip(1) {
+        wait_for_end(clients[2 * number + 1].as_ref().unwrap(), active);
+    }
+}
+
+/// A process without room for all links closes some, also those of living processes.
+#[test]
+fn links_that_are_closed_end_no_connection() {
+    let (client, server) = (start(), start_small());
+    let [active, passive] = establish(&client, &server);
+    let strangers: Vec<OwnedFd> = (0..300)
+        .map(|_| {
+            let socket = stranger(&block_name(&server));
+            let here = HERE.parse().unwrap();
+            let packet = Packet {
+                from: here,
+                to: here,
+                mad: [0; MAD],
+            };
+            rustix::net::send(&socket, &packet.encode(), SendFlags::empty()).unwrap();
+            socket
+        })
+        .collect();
+    assert!(is_closed(&strangers[299]));
+    end([(&server, passive), (&client, active)]);
+    establish(&client, &server);
+}
+
+/// A front end with a bug.
+struct Panics;
+
+impl Handler for Panics {
+    fn event(&mut self, _: &mut Manager, _: Nanos, _: Event) {
+        panic!("a bug");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_has_panicked() {
+    let server = Service::start(Settings::default(), Panics).unwrap();
+    let at = loop {
+        let at = ServiceId::new(PortSpace::Tcp, random().unwrap() as u16 | 1);
+        if server.with(|parts| parts.claim(at)).unwrap() {
+            break at;
+        }
+    };
+    let kind = Kind::Connected(Transport::Rc);
     server
-        .with(|parts| parts.manager.disconnect(parts.now, passive))
+        .with(|parts| parts.manager.listen(ListenOn::Any, at, kind, 8))
         .unwrap();
-    wait_for(&client, disconnected);
+    server.with(|parts| parts.open(at)).unwrap();
+    assert!(!server.has_failed());
+    let client = start();
+    connect(&client, at);
+    assert!(!server.wait_until(|_| false));
+    assert!(server.has_failed());
 }
 
 #[test]
@@ -275,8 +400,11 @@ fn both_sides_may_be_in_one_process() {
     service
         .with(|parts| parts.manager.disconnect(parts.now, passive))
         .unwrap();
-    let state = |id| service.with(|parts| parts.manager.state(id));
-    assert_eq!([active, passive].map(state), [Some(State::TimeWait); 2]);
+    for id in [active, passive] {
+        let state = service.with(|parts| parts.manager.state(id));
+        // Without a state, the time wait is over.
+        assert!(matches!(state, None | Some(State::TimeWait)), "{state:?}");
+    }
 }
 
 #[test]
@@ -384,7 +512,7 @@ fn connections_without_messages_make_room_for_others() {
     let (client, server) = (start(), start());
     let name = block_name(&server);
     const EVICTED: usize = 100;
-    let idle = (0..carrier::INCOMING_MAX + EVICTED).map(|_| stranger(&name));
+    let idle = (0..half_open::MAX + EVICTED).map(|_| stranger(&name));
     let idle: Vec<OwnedFd> = idle.collect();
     // All belong to one process, as the client does, so the oldest ones are closed. Once this one is, all have been accepted.
     assert!(is_closed(&idle[EVICTED - 1]));

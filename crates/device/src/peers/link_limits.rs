@@ -16,7 +16,7 @@ const FILES_OF_RESPONDER: usize = 2;
 /// How many descriptors a link that we opened uses: the socket, the pidfd and the permit.
 const FILES_OF_REQUESTER: usize = 3;
 
-/// How many descriptors the links of all devices of this process use.
+/// How many descriptors the links of all devices of this process, and of its connection manager, use.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// The descriptors of one link, counted while it lives.
@@ -29,8 +29,22 @@ impl LinkFiles {
             true => FILES_OF_REQUESTER,
             false => FILES_OF_RESPONDER,
         };
+        Self::add(files)
+    }
+
+    /// A link of the connection manager: a socket.
+    pub(crate) fn of_messages() -> Self {
+        Self::add(1)
+    }
+
+    fn add(files: usize) -> Self {
         FILES.fetch_add(files, Ordering::Relaxed);
         Self(files)
+    }
+
+    /// How many descriptors all links use.
+    pub(crate) fn in_use() -> usize {
+        FILES.load(Ordering::Relaxed)
     }
 }
 
@@ -38,6 +52,17 @@ impl Drop for LinkFiles {
     fn drop(&mut self) {
         FILES.fetch_sub(self.0, Ordering::Relaxed);
     }
+}
+
+/// How many descriptors links may use, if so many are reserved for the program: the current descriptor limit less those, or half
+/// of it.
+pub(crate) fn files_of_links(reserved: u32) -> usize {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    unreserved(reserved, usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+fn unreserved(reserved: u32, most: usize) -> usize {
+    most - (reserved as usize).min(most / 2)
 }
 
 /// Processes that share one limit: each process of our own user alone, and all processes of another user together.
@@ -75,13 +100,10 @@ pub(crate) struct LinkLimits {
 impl LinkLimits {
     /// The limits for a configuration and the current descriptor limit.
     pub(crate) fn now(config: &Config) -> Self {
-        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        Self::of(config, usize::try_from(most).unwrap_or(usize::MAX))
+        Self::of(config, files_of_links(config.reserved_files))
     }
 
-    fn of(config: &Config, most_files: usize) -> Self {
-        let reserved = (config.reserved_files as usize).min(most_files / 2);
-        let files = most_files - reserved;
+    fn of(config: &Config, files: usize) -> Self {
         let quarter = (files / FILES_OF_RESPONDER / 4).max(1);
         Self {
             links: config.max_links as usize,
@@ -146,11 +168,11 @@ impl LinkLimits {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A process of this user or of another one.
-    pub(in crate::peers) fn who(pid: u32, ours: bool) -> Credentials {
+    pub(crate) fn who(pid: u32, ours: bool) -> Credentials {
         let own = rustix::process::geteuid().as_raw();
         let uid = if ours { own } else { own + 1 };
         Credentials {
@@ -163,18 +185,19 @@ pub(super) mod tests {
     #[test]
     fn the_limit_of_descriptors_leaves_some_to_the_program() {
         let config = Config::default();
-        let usual = LinkLimits::of(&config, 1024);
+        let usual = LinkLimits::of(&config, 1024 - 256);
         assert_eq!((usual.per_process, usual.per_user), (96, 96));
         assert_eq!(usual.files, 1024 - 256);
-        let few = LinkLimits::of(&config, 64);
+        let few = LinkLimits::of(&config, 32);
         assert_eq!((few.per_process, few.per_user, few.files), (4, 4, 32));
+        assert_eq!((unreserved(256, 1024), unreserved(256, 64)), (768, 32));
         let many = LinkLimits::of(&config, usize::MAX);
         assert_eq!((many.per_process, many.per_user), (256, 256));
     }
 
     #[test]
     fn each_limit_names_itself() {
-        let allowance = LinkLimits::of(&Config::default(), 1024);
+        let allowance = LinkLimits::of(&Config::default(), 1024 - 256);
         let process = vec![who(7, true); 96];
         let refused = |who, links, opened: &[Credentials]| {
             let opened = opened.iter().copied();

@@ -1,0 +1,114 @@
+//! The packets that have arrived for our own manager.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use rkey_cm::manager::Transmit;
+use rkey_cm::time::Nanos;
+use rkey_link::peer::Credentials;
+
+use super::packet::Packet;
+use super::socket::{self, Received};
+use crate::peers::link_limits::Party;
+use crate::peers::names;
+
+/// With so many packets in it, no more are read.
+const MAX: usize = 16_384;
+/// How long it is known whether an address belongs to this host.
+const ADDRESS_TIME: Nanos = 1_000_000_000;
+/// The maximum number of addresses of which this is known.
+const ADDRESSES_MAX: usize = 64;
+
+/// What came of reading from a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) packets: usize,
+    pub(super) has_ended: bool,
+    /// The other process has broken the protocol.
+    pub(super) is_violation: bool,
+}
+
+/// The packets, each with the number of the party that sent it.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    packets: VecDeque<(Packet, u64)>,
+    addresses: BTreeMap<IpAddr, (Nanos, bool)>,
+}
+
+impl Inbox {
+    /// Adds a message of our own manager that has no receiver.
+    pub(super) fn push_own(&mut self, message: Transmit) {
+        let packet = Packet {
+            from: message.from,
+            to: message.to,
+            mad: message.mad,
+        };
+        self.packets.push_back((packet, 0));
+    }
+
+    /// The next packet.
+    pub(super) fn pop(&mut self) -> Option<(Packet, u64)> {
+        self.packets.pop_front()
+    }
+
+    /// Reads from a link, at most `most` packets.
+    pub(super) fn read(
+        &mut self,
+        now: Nanos,
+        socket: &OwnedFd,
+        who: Credentials,
+        most: usize,
+    ) -> Heard {
+        let mut heard = Heard::default();
+        while heard.packets < most && self.packets.len() < MAX {
+            match socket::receive(socket) {
+                Received::Packet(packet) => {
+                    heard.packets += 1;
+                    if self.is_of_this_host(now, packet.from)
+                        && self.is_of_this_host(now, packet.to)
+                    {
+                        self.packets.push_back((*packet, number(Party::of(who))));
+                    }
+                }
+                Received::Nothing => break,
+                Received::End => {
+                    heard.has_ended = true;
+                    break;
+                }
+                Received::Violation => {
+                    heard.is_violation = true;
+                    break;
+                }
+            }
+        }
+        heard
+    }
+
+    fn is_of_this_host(&mut self, now: Nanos, address: IpAddr) -> bool {
+        if address.is_loopback() {
+            return true;
+        }
+        if let Some((until, is_ours)) = self.addresses.get(&address)
+            && now < *until
+        {
+            return *is_ours;
+        }
+        let is_ours = names::is_of_this_host(address);
+        if self.addresses.len() >= ADDRESSES_MAX {
+            self.addresses.clear();
+        }
+        let until = now.saturating_add(ADDRESS_TIME);
+        self.addresses.insert(address, (until, is_ours));
+        is_ours
+    }
+}
+
+/// A number for a party; 0 stands for ourselves.
+fn number(party: Party) -> u64 {
+    match party {
+        Party::Process(Some(pid)) => 1 << 32 | u64::from(pid),
+        Party::Process(None) => 2 << 32,
+        Party::User(uid) => 3 << 32 | u64::from(uid),
+    }
+}

@@ -1,0 +1,59 @@
+//! Warnings for the log. They are collected under the service's lock and written without it: a log that nobody reads may block.
+
+use std::collections::BTreeSet;
+
+use rkey_cm::time::Nanos;
+
+/// For how long the same warning is not repeated.
+const TIME: Nanos = 60_000_000_000;
+/// The maximum number of warnings in this time. A stranger can cause some of them.
+const MAX: usize = 16;
+
+/// The warnings.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    given: BTreeSet<String>,
+    since: Nanos,
+    new: Vec<String>,
+}
+
+impl Notices {
+    /// Adds a warning, unless it or too many others have been given in this minute.
+    pub(super) fn add(&mut self, now: Nanos, text: String) {
+        if now.saturating_sub(self.since) >= TIME {
+            self.since = now;
+            self.given.clear();
+        }
+        if self.given.len() < MAX && self.given.insert(text.clone()) {
+            self.new.push(text);
+        }
+    }
+
+    /// The new warnings.
+    pub(super) fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_given_once_in_a_while_and_only_some_are() {
+        let mut notices = Notices::default();
+        for number in 0..100 {
+            notices.add(5, "the same".to_owned());
+            notices.add(5, format!("number {number}"));
+        }
+        let new = notices.take();
+        assert_eq!(
+            (new.len(), &*new[0], &*new[1]),
+            (MAX, "the same", "number 0")
+        );
+        notices.add(TIME - 1, "the same".to_owned());
+        assert!(notices.take().is_empty());
+        notices.add(TIME, "the same".to_owned());
+        assert_eq!(notices.take(), ["the same"]);
+    }
+}

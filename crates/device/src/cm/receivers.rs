@@ -1,0 +1,286 @@
+//! The processes that something of ours depends on, and links to them.
+//!
+//! A link carries our messages, and ends with the process at its other end. But that process may also close it, because it has no
+//! room. So when a link ends, we look whether its name still has the same owner: only if it has none, or another one, the process
+//! counts as ended. A process to which there is no link, because one side has no room, is looked at once a second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+
+use rkey_cm::ConnectionId;
+use rkey_cm::time::Nanos;
+use rkey_link::peer::Credentials;
+
+use super::carrier::{Carrier, Name, Needs, Timer, Watched};
+use super::packet::Packet;
+use super::socket::{self, Reached, Sent};
+use crate::peers::link_limits::LinkFiles;
+use crate::peers::process;
+use crate::progress::reactor::Token;
+
+/// How often to look for a process to which there is no link. With many of them, it takes longer.
+const CHECK_TIME: Nanos = 1_000_000_000;
+/// How many such processes are looked at in this time.
+const CHECKS: usize = 256;
+/// The shortest pause before a look, if links to a process end soon after they begin.
+const CHECK_PAUSE: Nanos = 10_000_000;
+
+/// The owner of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    who: Credentials,
+    /// When it was started; distinguishes processes that had the same PID.
+    started: Option<u64>,
+}
+
+impl Owner {
+    fn of(who: Credentials) -> Self {
+        let started = who.pid.and_then(process::start_time);
+        Self { who, started }
+    }
+}
+
+/// A link to another process.
+#[derive(Debug)]
+struct Link {
+    socket: OwnedFd,
+    token: Token,
+    since: Nanos,
+    _files: LinkFiles,
+}
+
+/// A process that something of ours depends on.
+#[derive(Debug)]
+struct Receiver {
+    owner: Owner,
+    link: Option<Link>,
+    /// When to look whether it still has its name, if there is no link.
+    check: Option<Nanos>,
+    /// The pause before the next look if the next link ends soon.
+    pause: Nanos,
+    /// If the name is a port: the connections that wait for the answer to a request that it has got.
+    requests: BTreeSet<ConnectionId>,
+}
+
+/// The processes, by their names.
+#[derive(Debug, Default)]
+pub(super) struct Receivers(BTreeMap<Name, Receiver>);
+
+impl Receivers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn links(&self) -> Vec<Credentials> {
+        let linked = self.0.values().filter(|it| it.link.is_some());
+        linked.map(|it| it.owner.who).collect()
+    }
+}
+
+impl Carrier {
+    /// Sends to the process that has a block. `is_of_connection`: a connection to it depends on its life.
+    pub(super) fn send_to_block(
+        &mut self,
+        now: Nanos,
+        name: Name,
+        packet: &Packet,
+        is_of_connection: bool,
+    ) -> Sent {
+        let known = self.receivers.0.get(&name);
+        if let Some(link) = known.and_then(|it| it.link.as_ref()) {
+            match socket::send(&link.socket, packet) {
+                // Its process may live: see the module.
+                Sent::Gone => self.unlink(now, name),
+                sent => return sent,
+            }
+        }
+        let known = self.receivers.0.get(&name).map(|it| it.owner.who);
+        let (socket, who) = match self.reach(now, name) {
+            Reached::Process(socket, who) if known.is_none_or(|it| it == who) => (socket, who),
+            Reached::Busy => return Sent::Busy,
+            _ => {
+                if is_of_connection || known.is_some() {
+                    self.has_ended(name);
+                }
+                return Sent::Gone;
+            }
+        };
+        let sent = send_first(&socket, packet);
+        if is_of_connection {
+            self.keep(now, name, socket, who);
+        }
+        sent
+    }
+
+    /// Sends to the process that has a port. `waits` is the connection that waits for the answer.
+    pub(super) fn send_to_port(
+        &mut self,
+        now: Nanos,
+        name: Name,
+        packet: &Packet,
+        waits: Option<ConnectionId>,
+    ) -> Sent {
+        // Always a new connection: the port may belong to another process by now.
+        let (socket, who) = match self.reach(now, name) {
+            Reached::Process(socket, who) => (socket, who),
+            Reached::Busy => return Sent::Busy,
+            Reached::NoOwner | Reached::OtherUser(_) => return Sent::Gone,
+        };
+        let sent = send_first(&socket, packet);
+        let (Sent::Yes, Some(waits)) = (sent, waits) else {
+            return sent;
+        };
+        let known = self.receivers.0.get(&name);
+        // If a later owner of the port ends, requests to it are repeated, and then refused.
+        if known.is_none_or(|it| it.owner.who == who) {
+            self.keep(now, name, socket, who);
+            if let Some(receiver) = self.receivers.0.get_mut(&name) {
+                receiver.requests.insert(waits);
+            }
+        }
+        sent
+    }
+
+    /// Connects to the owner of a name.
+    fn reach(&mut self, now: Nanos, name: Name) -> Reached {
+        let text = name.text(self.scope);
+        let reached = socket::connect(self.scope, &text);
+        match &reached {
+            Ok(Reached::OtherUser(uid)) => self.notices.add(
+                now,
+                format!(
+                    "{text} belongs to user {uid}, not to ours: connections through it are refused; \
+                     if you trust that user, set RKEY_SHARE=all for both"
+                ),
+            ),
+            Ok(_) => {}
+            Err(error) => {
+                let text = "the connection manager cannot reach another process";
+                self.notices.add(now, format!("{text}: {error}"));
+            }
+        }
+        reached.unwrap_or(Reached::Busy)
+    }
+
+    /// Keeps a link to the owner of a name, if there is room.
+    fn keep(&mut self, now: Nanos, name: Name, socket: OwnedFd, who: Credentials) {
+        let receiver = self.receivers.0.entry(name).or_insert_with(|| Receiver {
+            owner: Owner::of(who),
+            link: None,
+            check: None,
+            pause: 0,
+            requests: BTreeSet::new(),
+        });
+        if receiver.link.is_some() {
+            return;
+        }
+        let linked = self.receivers.links();
+        let has_room = (self.limits)().admit(who, linked.iter().copied());
+        let token = has_room.then(|| self.watch(&socket, Watched::Receiver(name)));
+        let Some(token) = token.flatten() else {
+            let unlinked = self.receivers.0.len() - linked.len();
+            let time = CHECK_TIME.saturating_mul(1 + (unlinked / CHECKS) as u64);
+            return self.check_at(name, Some(now.saturating_add(time)));
+        };
+        self.check_at(name, None);
+        if let Some(receiver) = self.receivers.0.get_mut(&name) {
+            receiver.link = Some(Link {
+                socket,
+                token,
+                since: now,
+                _files: LinkFiles::of_messages(),
+            });
+        }
+    }
+
+    fn check_at(&mut self, name: Name, at: Option<Nanos>) {
+        if let Some(receiver) = self.receivers.0.get_mut(&name) {
+            if let Some(before) = std::mem::replace(&mut receiver.check, at) {
+                self.timers.remove(&(before, Timer::Check(name)));
+            }
+            self.timers.extend(at.map(|at| (at, Timer::Check(name))));
+        }
+    }
+
+    /// A link has ended: looks soon whether its process has.
+    pub(super) fn unlink(&mut self, now: Nanos, name: Name) {
+        let Some(receiver) = self.receivers.0.get_mut(&name) else {
+            return;
+        };
+        let Some(link) = receiver.link.take() else {
+            return;
+        };
+        if now.saturating_sub(link.since) >= CHECK_TIME {
+            receiver.pause = 0;
+        }
+        let at = now.saturating_add(receiver.pause);
+        receiver.pause = (2 * receiver.pause).clamp(CHECK_PAUSE, CHECK_TIME);
+        self.unwatch(&link.socket, link.token);
+        self.check_at(name, Some(at));
+    }
+
+    /// Looks whether the owner of a name still has it.
+    pub(super) fn check(&mut self, now: Nanos, name: Name) {
+        let Some(receiver) = self.receivers.0.get_mut(&name) else {
+            return;
+        };
+        receiver.check = None;
+        let owner = receiver.owner;
+        match self.reach(now, name) {
+            Reached::Process(socket, who) if Owner::of(who) == owner => {
+                self.keep(now, name, socket, who);
+            }
+            Reached::Busy => self.check_at(name, Some(now.saturating_add(CHECK_TIME))),
+            Reached::Process(..) | Reached::NoOwner | Reached::OtherUser(_) => self.has_ended(name),
+        }
+    }
+
+    /// The owner of a name has ended.
+    fn has_ended(&mut self, name: Name) {
+        match self.forget(name) {
+            Some(receiver) => {
+                self.gone.pids.insert(receiver.owner.who.pid);
+                self.gone.connections.extend(receiver.requests);
+            }
+            None => self.gone.is_unknown = true,
+        }
+        if let Name::Block(block) = name {
+            self.gone.blocks.insert(block);
+        }
+    }
+
+    fn forget(&mut self, name: Name) -> Option<Receiver> {
+        self.check_at(name, None);
+        let receiver = self.receivers.0.remove(&name)?;
+        if let Some(link) = &receiver.link {
+            self.unwatch(&link.socket, link.token);
+        }
+        Some(receiver)
+    }
+
+    /// Forgets the processes on which nothing depends any more, and closes the links to them.
+    pub(super) fn tidy(&mut self, needs: &Needs<'_>) {
+        let mut unneeded = Vec::new();
+        for (name, receiver) in &mut self.receivers.0 {
+            receiver.requests.retain(|id| (needs.waits)(*id));
+            let is_needed = match name {
+                Name::Block(block) => (needs.has_connections)(*block),
+                Name::Port(_) => !receiver.requests.is_empty(),
+            };
+            if !is_needed {
+                unneeded.push(*name);
+            }
+        }
+        for name in unneeded {
+            self.forget(name);
+        }
+    }
+}
+
+/// Sends over a new link. If it is closed already, its process has ended or has no room: trying again tells.
+fn send_first(socket: &OwnedFd, packet: &Packet) -> Sent {
+    match socket::send(socket, packet) {
+        Sent::Gone => Sent::Busy,
+        sent => sent,
+    }
+}
