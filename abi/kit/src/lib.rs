@@ -13,6 +13,7 @@
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
 //! | [`mod@object`] | handles: the objects that these addresses stand for |
 //! | [`argument`] | structures and lists whose addresses a C program passes |
+//! | [`export`] | exported functions with symbol versions |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -21,6 +22,7 @@ pub mod argument;
 pub mod dat_conf;
 pub mod delivery;
 pub mod errno;
+pub mod export;
 pub mod fence;
 pub mod interfaces;
 pub mod log;

@@ -1,18 +1,21 @@
 //! Calls that this library does not support yet: rsockets, multicast, and calls that were added after rdma-core 44. They fail with
 //! `ENOSYS`, and the first failure is logged.
 
-use rkey_kit::Errno;
+use rkey_kit::{Errno, fence_or_minus_one};
 use std::sync::Once;
 
 /// Returns -1, with `errno` set to `ENOSYS`, to a call that returns a number of any size.
 pub extern "C" fn call() -> isize {
     static SAID: Once = Once::new();
-    SAID.call_once(|| {
-        rkey_kit::log::start();
-        tracing::warn!(
-            "this librdmacm.so.1 does not support rsockets, multicast groups, and the calls of versions after 44 yet: they fail with ENOSYS"
-        );
+    let failed = fence_or_minus_one(|| {
+        SAID.call_once(|| {
+            rkey_kit::log::start();
+            tracing::warn!(
+                "this librdmacm.so.1 does not support rsockets, multicast groups, and the calls of versions after 44 yet: \
+                 they fail with ENOSYS"
+            );
+        });
+        Err(Errno::NOSYS)
     });
-    Errno::NOSYS.set();
-    -1
+    failed as isize
 }

@@ -45,8 +45,6 @@ fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Err
     if own.phase != Phase::Requested {
         return Err(Errno::INVAL);
     }
-    // From here on, events of the connection are for the program.
-    own.phase = Phase::Connected;
     let answered = if own.is_datagram() {
         let answer = DatagramAnswer {
             qpn: wish.number().0,
@@ -62,7 +60,19 @@ fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Err
         };
         parts.manager.accept(now, connection, &with)
     };
-    answered.map_err(errno)
+    answered.map_err(errno)?;
+    // From here on, events of the connection are for the program.
+    entry(parts.handler, key)?.phase = Phase::Connected;
+    Ok(())
+}
+
+/// Refuses a request that could not be accepted, as the kernel does.
+fn give_up(key: IdKey) {
+    let phase = with(|parts| Ok(entry(parts.handler, key)?.phase));
+    if phase == Ok(Phase::Requested) {
+        // An error means that the peer has given up, too.
+        let _ = refuse(key, RejectReason::CONSUMER, &[], 0);
+    }
 }
 
 unsafe fn accept_request(object: &IdObject, param: *mut ConnParam) -> Result<(), Errno> {
@@ -77,7 +87,10 @@ unsafe fn accept_request(object: &IdObject, param: *mut ConnParam) -> Result<(),
                 false => make_ready(object),
             })
             .and_then(|()| with(|parts| answer(parts, key, &wish)));
-        accepted.inspect_err(|_| verbs::fail_qp(object.qp()))?;
+        accepted.inspect_err(|_| {
+            verbs::fail_qp(object.qp());
+            give_up(key);
+        })?;
         match is_datagram {
             true => Ok(()),
             false => complete(object),
@@ -123,7 +136,7 @@ fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result
 pub unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
-        let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)?) };
+        let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)) };
         refuse(object.key, RejectReason::CONSUMER, &data, 0)?;
         Ok(0)
     })
@@ -136,7 +149,7 @@ pub unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: u8) -> 
 pub unsafe extern "C" fn reject_ece(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
-        let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)?) };
+        let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)) };
         let ece = with(|parts| Ok(entry(parts.handler, object.key)?.ece))?;
         refuse(object.key, RejectReason::VENDOR, &data, ece.options)?;
         Ok(0)

@@ -74,7 +74,7 @@ fn listen_on(entry: &Entry, local: SocketAddr) -> ListenOn {
     match local.ip() {
         ip if !is_any(ip) => ListenOn::Address(ip.to_canonical()),
         ip if ip.is_ipv4() => ListenOn::AnyV4,
-        _ if entry.options.one_family => ListenOn::AnyV6,
+        _ if entry.has_one_family(local) => ListenOn::AnyV6,
         _ => ListenOn::Any,
     }
 }

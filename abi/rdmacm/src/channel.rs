@@ -55,11 +55,16 @@ impl ChannelObject {
     /// Waits for the next event, unless the program has made the descriptor non-blocking.
     ///
     /// # Errors
-    /// `EAGAIN`: no event, and the descriptor is non-blocking. `EINTR`: a signal came.
+    /// `EAGAIN`: no event, and the descriptor is non-blocking. `EINTR`: a signal came. Those of [`with`].
     pub fn next(&self) -> Result<(IdKey, What), Errno> {
         loop {
             let key = self.key;
-            if let Some(event) = with(|parts| Ok(parts.handler.pop(key)))? {
+            let popped = with(|parts| Ok(parts.handler.pop(key)));
+            if popped.as_ref().err() == Some(&Errno::IO) {
+                // No event will come: the other threads that wait here must learn it, too.
+                signal(&self.fd);
+            }
+            if let Some(event) = popped? {
                 return Ok(event);
             }
             // `read` returns when an event comes. If another thread takes the event first, this one waits again.

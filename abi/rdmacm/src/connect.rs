@@ -71,11 +71,12 @@ pub unsafe fn read_wish(object: &IdObject, param: *mut ConnParam) -> Result<Wish
             return Err(Errno::INVAL);
         }
     }
-    let data = match param {
+    // Data from `rdma_create_ep` comes first.
+    let mut data = object.connect_data.lock().clone();
+    if let Some(param) = param {
         // SAFETY: guaranteed by the caller.
-        Some(param) => unsafe { private_data(param.private_data, param.private_data_len) }?,
-        None => Vec::new(),
-    };
+        data.extend(unsafe { private_data(param.private_data, param.private_data_len) });
+    }
     Ok(Wish { qp, param, data })
 }
 
@@ -188,11 +189,7 @@ pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int 
         // SAFETY: guaranteed by the caller.
         unsafe {
             let object = find::<IdObject>(id)?;
-            let mut wish = read_wish(object, param)?;
-            let prepared = object.connect_data.lock().clone();
-            if !prepared.is_empty() {
-                wish.data = prepared;
-            }
+            let wish = read_wish(object, param)?;
             with(|parts| begin(parts, object.key, &wish))?;
             object.connect_data.lock().clear();
             complete(object)?;

@@ -53,7 +53,7 @@ unsafe fn prepare(
         }
         if info.ai_connect_len > 0 {
             let len = u8::try_from(info.ai_connect_len).map_err(|_| Errno::INVAL)?;
-            *object.connect_data.lock() = address::private_data(info.ai_connect, len)?;
+            *object.connect_data.lock() = address::private_data(info.ai_connect, len);
         }
     }
     Ok(())
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn create_ep(
             let handle = ids::create(std::ptr::null_mut(), std::ptr::null_mut(), space, qp_type)?;
             let prepared = prepare(find(handle)?, info, pd, qp_init);
             prepared.inspect_err(|_| {
-                let _ = ids::destroy(handle);
+                let _ = destroy_all(handle);
             })?;
             store(id, handle)?;
         }
@@ -90,25 +90,35 @@ pub unsafe extern "C" fn create_ep(
     })
 }
 
+/// Destroys an identifier with its queues.
+///
+/// # Errors
+/// `EINVAL`: no live identifier has this address.
+///
+/// # Safety
+/// Nothing uses them afterwards.
+unsafe fn destroy_all(id: *mut CmId) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let object = find::<IdObject>(id)?;
+        if !object.qp().is_null() {
+            qp::destroy(object);
+        }
+        if !object.srq().is_null() {
+            crate::verbs::destroy_srq(object.srq());
+            object.set_srq(std::ptr::null_mut());
+        }
+        ids::destroy(id)
+    }
+}
+
 /// `rdma_destroy_ep`.
 ///
 /// # Safety
 /// Nothing uses it afterwards.
 pub unsafe extern "C" fn destroy_ep(id: *mut CmId) {
-    rkey_kit::fence(|| {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            let object = find::<IdObject>(id)?;
-            if !object.qp().is_null() {
-                qp::destroy(object);
-            }
-            if !object.srq().is_null() {
-                crate::verbs::destroy_srq(object.srq());
-                object.set_srq(std::ptr::null_mut());
-            }
-            ids::destroy(id)
-        }
-    });
+    // SAFETY: guaranteed by the caller.
+    rkey_kit::fence(|| unsafe { destroy_all(id) });
 }
 
 unsafe fn next_request(listener: &IdObject) -> Result<*mut CmId, Errno> {

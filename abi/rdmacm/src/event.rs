@@ -184,15 +184,16 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
         };
         // SAFETY: `rdma_destroy_id` waits until the event is acknowledged.
         let id: &IdObject = unsafe { of_handle(handle) }?;
-        let made = fetch::make(id, what).and_then(|draft| draft.map(new).transpose());
-        match made {
-            Ok(Some(event)) => return Ok(event),
-            Ok(None) => acknowledge(key),
-            Err(error) => {
-                acknowledge(key);
-                return Err(error);
-            }
-        }
+        let made = fetch::make(id, what).and_then(|draft| {
+            let child = (draft.event == CM_EVENT_CONNECT_REQUEST).then_some(draft.id);
+            new(draft).inspect_err(|_| {
+                if let Some(child) = child {
+                    // SAFETY: the program does not know it.
+                    let _ = unsafe { crate::ids::destroy(child) };
+                }
+            })
+        });
+        return made.inspect_err(|_| acknowledge(key));
     }
 }
 

@@ -3,42 +3,9 @@
 //! Rust cannot version a function, so each exported symbol is a jump in assembly; `.symver` sets its name and version.
 //! `rdmacm.map` declares the versions to the linker.
 
-use core::arch::global_asm;
+use rkey_kit::exports;
 
-/// The instruction for a jump to a function.
-#[cfg(target_arch = "x86_64")]
-macro_rules! jump {
-    () => {
-        "jmp {f}"
-    };
-}
-/// The instruction for a jump to a function.
-#[cfg(target_arch = "aarch64")]
-macro_rules! jump {
-    () => {
-        "b {f}"
-    };
-}
-
-/// Exports of one version: name => function.
-macro_rules! exports {
-    ($version:literal { $($name:literal => $function:path,)* }) => {
-        $(global_asm!(
-            ".pushsection .text",
-            concat!(".globl __rkey_cm_", $name),
-            concat!(".type __rkey_cm_", $name, ",@function"),
-            ".p2align 4",
-            concat!("__rkey_cm_", $name, ":"),
-            jump!(),
-            concat!(".size __rkey_cm_", $name, ", .-__rkey_cm_", $name),
-            concat!(".symver __rkey_cm_", $name, ", ", $name, "@@", $version),
-            ".popsection",
-            f = sym $function
-        );)*
-    };
-}
-
-exports! { "RDMACM_1.0" {
+exports! { "__rkey_cm_" "@@RDMACM_1.0" {
     "rdma_accept" => crate::accept::accept,
     "rdma_ack_cm_event" => crate::event::ack_cm_event,
     "rdma_bind_addr" => crate::bind::bind_addr,
@@ -103,28 +70,28 @@ exports! { "RDMACM_1.0" {
     "rwritev" => crate::absent::call,
 } }
 
-exports! { "RDMACM_1.1" {
+exports! { "__rkey_cm_" "@@RDMACM_1.1" {
     "rdma_join_multicast_ex" => crate::absent::call,
 } }
 
-exports! { "RDMACM_1.2" {
+exports! { "__rkey_cm_" "@@RDMACM_1.2" {
     "rdma_establish" => crate::connect::establish,
     "rdma_init_qp_attr" => crate::qp::init_qp_attr,
 } }
 
-exports! { "RDMACM_1.3" {
+exports! { "__rkey_cm_" "@@RDMACM_1.3" {
     "rdma_get_remote_ece" => crate::options::get_remote_ece,
     "rdma_reject_ece" => crate::accept::reject_ece,
     "rdma_set_local_ece" => crate::options::set_local_ece,
 } }
 
-exports! { "RDMACM_1.4" {
+exports! { "__rkey_cm_" "@@RDMACM_1.4" {
     "rdma_query_addrinfo" => crate::absent::call,
     "rdma_resolve_addrinfo" => crate::absent::call,
     "rdma_write_cm_event" => crate::absent::call,
 } }
 
-exports! { "RDMACM_1.5" {
+exports! { "__rkey_cm_" "@@RDMACM_1.5" {
     "repoll_create" => crate::absent::call,
     "repoll_ctl" => crate::absent::call,
     "repoll_wait" => crate::absent::call,

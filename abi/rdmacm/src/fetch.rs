@@ -21,27 +21,27 @@ use rkey_kit::Errno;
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
 
-/// Makes the event for the program. The result is always `Some` today.
+/// Makes the event for the program. If that fails for a request, the peer is refused.
 ///
 /// # Errors
-/// `ENOMEM`. `EINVAL`: the identifier has ended. Those of [`attach_device`].
-pub fn make(id: &IdObject, what: What) -> Result<Option<Draft>, Errno> {
-    match what {
-        What::AddressResolved => address_resolved(id).map(Some),
-        What::AddressError(status) => Ok(Some(plain(id, CM_EVENT_ADDR_ERROR, status))),
-        What::RouteResolved => route_resolved(id).map(Some),
-        What::Request(asked) => request(id, asked).map(Some),
-        What::Response(rep) => response(id, &rep).map(Some),
-        What::Established => Ok(Some(Draft {
+/// `ENOMEM`. `EINVAL`: the identifier has ended. For a request, those of [`attach_device`].
+pub fn make(id: &IdObject, what: What) -> Result<Draft, Errno> {
+    Ok(match what {
+        What::AddressResolved => address_resolved(id)?,
+        What::AddressError(status) => plain(id, CM_EVENT_ADDR_ERROR, status),
+        What::RouteResolved => route_resolved(id)?,
+        What::Request(asked) => request(id, &asked)?,
+        What::Response(rep) => response(id, &rep)?,
+        What::Established => Draft {
             param: Param::Connection(no_param()),
             ..plain(id, CM_EVENT_ESTABLISHED, 0)
-        })),
-        What::Datagram(rep) => datagram(id, &rep).map(Some),
-        What::Rejected(rej) => Ok(Some(rejected(id, &rej))),
-        What::Unreachable => Ok(Some(unreachable(id))),
-        What::Disconnected => Ok(Some(plain(id, CM_EVENT_DISCONNECTED, 0))),
-        What::TimeWaitExit => Ok(Some(plain(id, CM_EVENT_TIMEWAIT_EXIT, 0))),
-    }
+        },
+        What::Datagram(rep) => datagram(id, &rep)?,
+        What::Rejected(rej) => rejected(id, &rej),
+        What::Unreachable => unreachable(id),
+        What::Disconnected => plain(id, CM_EVENT_DISCONNECTED, 0),
+        What::TimeWaitExit => plain(id, CM_EVENT_TIMEWAIT_EXIT, 0),
+    })
 }
 
 fn plain(id: &IdObject, event: rdma_cm_event_type, status: c_int) -> Draft {
@@ -76,8 +76,20 @@ fn address_resolved(id: &IdObject) -> Result<Draft, Errno> {
         id.set_source(local);
         id.set_destination(peer);
     }
-    attach_device(id)?;
-    Ok(plain(id, CM_EVENT_ADDR_RESOLVED, 0))
+    Ok(match attach_device(id) {
+        Ok(()) => plain(id, CM_EVENT_ADDR_RESOLVED, 0),
+        Err(error) => {
+            with_entry(id.key, |own| {
+                // Its address was chosen for this peer, unless it has bound it.
+                if !own.claims {
+                    own.local = None;
+                }
+                own.phase = if own.claims { Phase::Bound } else { Phase::Idle };
+                Ok(())
+            })?;
+            plain(id, CM_EVENT_ADDR_ERROR, -error.raw())
+        }
+    })
 }
 
 fn route_resolved(id: &IdObject) -> Result<Draft, Errno> {
@@ -97,20 +109,34 @@ fn path_of(it: &ConnectRequest) -> PathOptions {
     }
 }
 
-/// Makes the identifier of a request.
-fn request(listener: &IdObject, asked: Asked) -> Result<Draft, Errno> {
+/// Makes the identifier of a request. If that fails, closes the connection.
+fn request(listener: &IdObject, asked: &Asked) -> Result<Draft, Errno> {
     let connection = asked.connection();
-    let made = crate::ids::create_child(listener, &What::Request(asked.clone()));
-    let (handle, key) = made.inspect_err(|_| {
+    let made = crate::ids::create_child(listener).and_then(|(handle, key)| {
+        let filled = fill_in(listener, asked, handle, key);
+        filled.inspect_err(|_| {
+            // SAFETY: just made; the program does not know it.
+            let _ = unsafe { crate::ids::destroy(handle) };
+        })
+    });
+    made.inspect_err(|_| {
         let _ = with(|parts| {
-            let now = parts.now;
-            parts
-                .manager
-                .close(now, connection)
-                .map_err(crate::front::errno)
+            // It may have ended already.
+            let _ = parts.manager.close(parts.now, connection);
+            Ok(())
         });
-    })?;
-    let (from, to, param, data) = match &asked {
+    })
+}
+
+/// Fills in the identifier of a request, and makes the event.
+fn fill_in(
+    listener: &IdObject,
+    asked: &Asked,
+    handle: *mut CmId,
+    key: IdKey,
+) -> Result<Draft, Errno> {
+    let connection = asked.connection();
+    let (from, to, param, data) = match asked {
         Asked::Connection(it) => {
             let param = ConnParam {
                 // What the peer executes at once is what we may begin, and the other way round.
@@ -140,7 +166,7 @@ fn request(listener: &IdObject, asked: Asked) -> Result<Draft, Errno> {
         own.phase = Phase::Requested;
         (own.local, own.peer) = (Some(to), Some(from));
         own.starting_psn = starting_psn;
-        if let Asked::Connection(it) = &asked {
+        if let Asked::Connection(it) = asked {
             own.path = path_of(it);
             own.responder_resources = it.req.initiator_depth;
             own.initiator_depth = it.req.responder_resources;
@@ -151,21 +177,9 @@ fn request(listener: &IdObject, asked: Asked) -> Result<Draft, Errno> {
                 starting_psn: it.req.starting_psn,
             });
         }
-        own.asked = Some(asked);
         parts.handler.set_connection(key, connection);
         Ok(())
     })?;
-    finish_request(listener, handle, key, param, data)
-}
-
-/// Fills in the identifier of a request, and makes the event.
-fn finish_request(
-    listener: &IdObject,
-    handle: *mut CmId,
-    key: IdKey,
-    param: Param,
-    data: Vec<u8>,
-) -> Result<Draft, Errno> {
     // SAFETY: just made; only this thread knows it.
     let child: &IdObject = unsafe { of_handle(handle.expose_provenance()) }?;
     let (local, peer, path) = with_entry(key, |own| Ok((own.local, own.peer, record(own))))?;

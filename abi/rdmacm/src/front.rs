@@ -14,7 +14,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 /// The connection manager.
 ///
 /// # Errors
-/// It cannot be started, or (`ENODEV`) this process was forked from the one that started it.
+/// It cannot be started; `ENODEV`: this process was forked from the one that started it; `EIO`: its thread has panicked (a bug).
 pub fn service() -> Result<&'static Service<Hub>, Errno> {
     let service = match SERVICE.get() {
         Some(service) => service,
@@ -25,6 +25,9 @@ pub fn service() -> Result<&'static Service<Hub>, Errno> {
             "a child cannot use its parent's connection manager: fork before the first call of librdmacm"
         );
         return Err(Errno::NODEV);
+    }
+    if service.has_failed() {
+        return Err(Errno::IO);
     }
     Ok(service)
 }
@@ -42,6 +45,7 @@ fn start() -> Result<&'static Service<Hub>, Errno> {
     })?;
     let settings = Settings {
         share: config.share,
+        reserved_files: config.reserved_files,
         ..Settings::default()
     };
     let started = Service::start(settings, Hub::default());
@@ -69,6 +73,21 @@ pub fn with_entry<R>(
     call: impl FnOnce(&mut Entry) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     with(|parts| call(entry(parts.handler, key)?))
+}
+
+/// Waits until the program has acknowledged all events of an identifier that it has fetched.
+///
+/// # Errors
+/// Those of [`service`].
+pub fn wait_for_acks(key: IdKey) -> Result<(), Errno> {
+    let are_acknowledged = |hub: &mut Hub| {
+        let entry = hub.entries.get(&key);
+        entry.is_none_or(|entry| entry.fetched == entry.acknowledged)
+    };
+    match service()?.wait_until(are_acknowledged) {
+        true => Ok(()),
+        false => Err(Errno::IO),
+    }
 }
 
 /// An identifier.

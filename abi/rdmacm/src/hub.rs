@@ -107,8 +107,8 @@ pub struct Options {
     pub tos: u8,
     /// Whether it may share its address and port with identifiers that allow it too.
     pub reuse_address: bool,
-    /// Whether a listener at the IPv6 wildcard address excludes IPv4.
-    pub one_family: bool,
+    /// Whether a listener at the IPv6 wildcard address excludes IPv4, if the program has set it.
+    pub one_family: Option<bool>,
     /// The local ACK timeout, if it is set.
     pub ack_timeout: Option<u8>,
 }
@@ -136,8 +136,6 @@ pub struct Entry {
     pub connection: Option<ConnectionId>,
     /// Its listener.
     pub listener: Option<ListenerId>,
-    /// Passive side: the request.
-    pub asked: Option<Asked>,
     /// The path.
     pub path: PathOptions,
     /// The peer's queue pair, once known.
@@ -179,7 +177,6 @@ impl Entry {
             peer: None,
             connection: None,
             listener: None,
-            asked: None,
             path: PathOptions::default(),
             remote: None,
             starting_psn: 0,
@@ -203,6 +200,13 @@ impl Entry {
             PS_IB => PortSpace::Ib,
             _ => PortSpace::Udp,
         }
+    }
+
+    /// Whether it uses only the family of its address: by the option, or as the system's sockets do.
+    #[must_use]
+    pub fn has_one_family(&self, address: SocketAddr) -> bool {
+        let default = || address.is_ipv4() || crate::ports::is_ipv6_alone();
+        self.options.one_family.unwrap_or_else(default)
     }
 
     /// Whether its queue pair is for datagrams.
@@ -394,6 +398,12 @@ impl Hub {
 }
 
 impl Handler for Hub {
+    fn failed(&mut self) {
+        for queue in self.channels.values() {
+            crate::channel::signal(&queue.fd);
+        }
+    }
+
     fn event(&mut self, manager: &mut Manager, now: Nanos, event: Event) {
         let (listener, asked) = match event {
             Event::ConnectRequest(it) => (it.listener, Asked::Connection(it)),

@@ -5,15 +5,15 @@
 
 use crate::channel;
 use crate::event::release_event;
-use crate::front::{entry, service, with};
-use crate::hub::{Entry, IdKey, What};
+use crate::front::{entry, wait_for_acks, with};
+use crate::hub::{Entry, IdKey};
 use crate::id::{self, IdObject};
 use crate::ports;
 use crate::sys::*;
 use ibverbs::sys::{QPT_RC, QPT_UD};
 use rkey_kit::argument::store;
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, caught, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
@@ -94,10 +94,7 @@ pub unsafe fn destroy(handle: *mut CmId) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { release_event(object) };
     end_connection(key)?;
-    service()?.wait_until(|hub| {
-        let entry = hub.entries.get(&key);
-        entry.is_none_or(|entry| entry.fetched == entry.acknowledged)
-    });
+    wait_for_acks(key)?;
     with(|parts| {
         ports::release(parts, key);
         parts.handler.remove(key);
@@ -150,20 +147,19 @@ pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Er
     let to_key = unsafe { channel::find_channel(to) }?.key;
     // SAFETY: guaranteed by the caller.
     unsafe { release_event(object) };
+    let from = object.channel();
+    // Before another thread can fetch an event from the new channel.
+    object.set_channel(to);
     with(|parts| {
         parts.handler.migrate(key, to_key);
         Ok(())
     })?;
     // The program may not have acknowledged all events that it fetched from the old channel.
-    service()?.wait_until(|hub| {
-        let entry = hub.entries.get(&key);
-        entry.is_none_or(|entry| entry.fetched == entry.acknowledged)
-    });
+    wait_for_acks(key)?;
     if was_sync {
         // SAFETY: it belonged to the identifier.
-        let _ = unsafe { channel::destroy(object.channel()) };
+        let _ = unsafe { channel::destroy(from) };
     }
-    object.set_channel(to);
     object.sync.store(is_sync, Ordering::Relaxed);
     Ok(())
 }
@@ -172,10 +168,9 @@ pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Er
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn create_child(listener: &IdObject, what: &What) -> Result<(*mut CmId, IdKey), Errno> {
+pub fn create_child(listener: &IdObject) -> Result<(*mut CmId, IdKey), Errno> {
     let space = with(|parts| Ok(entry(parts.handler, listener.key)?.space))?;
     let (channel, context) = (listener.channel(), listener.context());
-    debug_assert!(matches!(what, What::Request(_)));
     // SAFETY: the listener keeps its channel.
     let handle = unsafe { create_on(channel, context, space, listener.qp_type(), false) }?;
     // SAFETY: just made.
@@ -228,7 +223,8 @@ pub unsafe extern "C" fn migrate_id(id: *mut CmId, channel: *mut EventChannel) -
 /// Nothing destroys the identifier meanwhile.
 pub unsafe extern "C" fn get_src_port(id: *mut CmId) -> u16 {
     // SAFETY: guaranteed by the caller.
-    unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().0)
+    let port = caught(|| unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().0));
+    port.unwrap_or(0)
 }
 
 /// `rdma_get_dst_port`: the peer's port in network byte order; 0 if there is none.
@@ -237,5 +233,6 @@ pub unsafe extern "C" fn get_src_port(id: *mut CmId) -> u16 {
 /// Nothing destroys the identifier meanwhile.
 pub unsafe extern "C" fn get_dst_port(id: *mut CmId) -> u16 {
     // SAFETY: guaranteed by the caller.
-    unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().1)
+    let port = caught(|| unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().1));
+    port.unwrap_or(0)
 }

@@ -51,7 +51,7 @@ unsafe fn set_id_option(
                 }
                 match name {
                     OPTION_ID_REUSEADDR => own.options.reuse_address = on,
-                    _ => own.options.one_family = on,
+                    _ => own.options.one_family = Some(on),
                 }
                 Ok(())
             })

@@ -1,7 +1,7 @@
 //! Decides which identifier has which port, within this process and among processes.
 //!
 //! A process claims a port for all addresses (`rkey_device::cm`). Within the process, two identifiers may share a port if they have
-//! different addresses and neither is a wildcard, or if both allow it.
+//! different addresses and neither is a wildcard, if they have different families and exclude each other's, or if both allow it.
 
 use crate::address::is_any;
 use crate::front::entry;
@@ -9,19 +9,21 @@ use crate::hub::{Entry, Hub, IdKey};
 use rkey_cm::address::ServiceId;
 use rkey_device::cm::{Parts, random};
 use rkey_kit::Errno;
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 const EADDRINUSE: Errno = Errno::from_raw(libc::EADDRINUSE);
 const EADDRNOTAVAIL: Errno = Errno::from_raw(libc::EADDRNOTAVAIL);
 /// `CAP_NET_BIND_SERVICE`.
 const BIND_SERVICE: u32 = 10;
-/// The first port that needs no privilege.
+/// The first port that needs no privilege, if the system does not say another one.
 const UNPRIVILEGED: u16 = 1024;
 
 /// Gives an identifier an address and a port; port 0 stands for any free one.
 ///
 /// # Errors
-/// `EADDRINUSE`, `EADDRNOTAVAIL`: another identifier or process has the port. `EACCES`: a port below 1024, without the privilege.
+/// `EADDRINUSE`, `EADDRNOTAVAIL`: another identifier or process has the port. `EACCES`: a port below
+/// `net.ipv4.ip_unprivileged_port_start` (1024), without the privilege.
 pub fn bind(
     parts: &mut Parts<'_, Hub>,
     key: IdKey,
@@ -31,8 +33,9 @@ pub fn bind(
     if port == 0 {
         return bind_free(parts, key, address);
     }
-    if port < UNPRIVILEGED && !is_privileged() {
-        tracing::info!("port {port} is below 1024, which needs CAP_NET_BIND_SERVICE");
+    let unprivileged = setting("ipv4/ip_unprivileged_port_start").unwrap_or(UNPRIVILEGED);
+    if port < unprivileged && !is_privileged() {
+        tracing::info!("port {port} is below {unprivileged}, which needs CAP_NET_BIND_SERVICE");
         return Err(Errno::ACCES);
     }
     try_bind(parts, key, address)?;
@@ -65,18 +68,18 @@ fn bind_free(
 pub fn unclaimed(hub: &Hub, space: i32) -> Result<u16, Errno> {
     let (first, count) = ephemeral();
     let start = random().map_err(|error| Errno::from(&error))?;
-    let ports = (0..count).map(|step| first + (start.wrapping_add(step) % count) as u16);
-    let is_free = |port: &u16| {
-        let mut all = hub.entries.values();
-        !all.any(|it| it.space == space && it.local.is_some_and(|local| local.port() == *port))
-    };
-    // The first port is nearly always free. If most are in use, trying all of them would take long.
-    ports.take(1024).find(is_free).ok_or(EADDRNOTAVAIL)
+    let mut ports = (0..count).map(|step| first + (start.wrapping_add(step) % count) as u16);
+    let of_space = hub.entries.values().filter(|it| it.space == space);
+    let taken: HashSet<u16> = of_space.filter_map(|it| Some(it.local?.port())).collect();
+    ports
+        .find(|port| !taken.contains(port))
+        .ok_or(EADDRNOTAVAIL)
 }
 
 fn try_bind(parts: &mut Parts<'_, Hub>, key: IdKey, address: SocketAddr) -> Result<(), Errno> {
     let own = entry(parts.handler, key)?;
     let (space, options) = (own.space, own.options);
+    let has_one_family = own.has_one_family(address);
     let service = ServiceId::new(own.port_space(), address.port());
     let others = parts.handler.entries.iter();
     let others = others.filter(|(it, other)| **it != key && other.space == space);
@@ -85,6 +88,10 @@ fn try_bind(parts: &mut Parts<'_, Hub>, key: IdKey, address: SocketAddr) -> Resu
             continue;
         };
         if options.reuse_address && other.options.reuse_address {
+            continue;
+        }
+        let are_apart = taken.is_ipv4() != address.is_ipv4();
+        if are_apart && has_one_family && other.has_one_family(taken) {
             continue;
         }
         if is_any(taken.ip()) || is_any(address.ip()) {
@@ -118,6 +125,17 @@ pub fn release(parts: &mut Parts<'_, Hub>, key: IdKey) {
     if let Some(service) = service {
         parts.release(service);
     }
+}
+
+/// A number among the system's network settings.
+fn setting(name: &str) -> Option<u16> {
+    let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Whether IPv6 sockets of this system exclude IPv4 unless they ask for it.
+pub fn is_ipv6_alone() -> bool {
+    setting("ipv6/bindv6only").is_some_and(|on| on != 0)
 }
 
 /// The first of the kernel's ephemeral ports, and how many there are.

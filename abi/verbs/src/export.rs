@@ -4,47 +4,7 @@
 //! `verbs.map` declares the versions to the linker. Symbols of version `IBVERBS_1.0` had another ABI in 2006; programs
 //! of that time find no device, so they never call the others.
 
-use core::arch::global_asm;
-
-/// The instruction for a jump to a function.
-#[cfg(target_arch = "x86_64")]
-macro_rules! jump {
-    () => {
-        "jmp {f}"
-    };
-}
-/// The instruction for a jump to a function.
-#[cfg(target_arch = "aarch64")]
-macro_rules! jump {
-    () => {
-        "b {f}"
-    };
-}
-
-/// One export: prefix of the jump's local name, name, version (`@@` marks the default), function.
-macro_rules! export {
-    ($prefix:literal, $name:literal, $version:literal, $function:path) => {
-        global_asm!(
-            ".pushsection .text",
-            concat!(".globl ", $prefix, $name),
-            concat!(".type ", $prefix, $name, ",@function"),
-            ".p2align 4",
-            concat!($prefix, $name, ":"),
-            jump!(),
-            concat!(".size ", $prefix, $name, ", .-", $prefix, $name),
-            concat!(".symver ", $prefix, $name, ", ", $name, $version),
-            ".popsection",
-            f = sym $function
-        );
-    };
-}
-
-/// Exports of one version: name => function.
-macro_rules! exports {
-    ($prefix:literal $version:literal { $($name:literal => $function:path,)* }) => {
-        $(export!($prefix, $name, $version, $function);)*
-    };
-}
+use rkey_kit::exports;
 
 exports! { "__rkey_0_" "@@IBVERBS_1.0" {
     "ibv_copy_path_rec_from_kern" => crate::convert::copy_path_rec_from_kern,

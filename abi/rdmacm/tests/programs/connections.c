@@ -115,7 +115,6 @@ static void refusals(void)
 		switch (way) {
 		case 0:
 			FAILS(EINVAL, rdma_reject(server, data, 149));
-			FAILS(EINVAL, rdma_reject(server, NULL, 1));
 			GOOD(rdma_reject(server, data, 148));
 			FAILS(EINVAL, rdma_reject(server, NULL, 0));
 			FAILS(EINVAL, rdma_accept(server, &param));
@@ -125,7 +124,8 @@ static void refusals(void)
 			GOOD(rdma_destroy_id(server));
 			break;
 		case 2:
-			GOOD(rdma_reject_ece(server, NULL, 0));
+			/* Without a pointer, there is no private data, whatever the length says. */
+			GOOD(rdma_reject_ece(server, NULL, 200));
 			GOOD(rdma_destroy_id(server));
 			break;
 		}
@@ -166,6 +166,68 @@ static void refusals(void)
 	TRUE(state_of(server->qp) == IBV_QPS_ERR);
 	rdma_destroy_qp(server);
 	GOOD(rdma_destroy_id(server));
+	GOOD(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
+/* A request that cannot be accepted is rejected, although the program keeps the identifier. */
+static void failed_accept(void)
+{
+	struct rdma_event_channel *here = new_channel(), *there = new_channel();
+	struct rdma_cm_id *listener = new_listener(there, RDMA_PS_TCP), *client, *server;
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .qp_num = 0x77 };
+	struct rdma_cm_event *event;
+	char data[256] = "";
+
+	client = new_client(here, RDMA_PS_TCP, rdma_get_src_port(listener));
+	param.private_data_len = 255;
+	GOOD(rdma_connect(client, &param));
+	event = NEXT(there, CONNECT_REQUEST, 0);
+	server = event->id;
+	GOOD(rdma_ack_cm_event(event));
+	param.private_data = data;
+	param.private_data_len = 197;
+	FAILS(EINVAL, rdma_accept(server, &param));
+	ACK_NEXT(here, REJECTED, 28);
+	FAILS(EINVAL, rdma_accept(server, &param));
+	FAILS(EINVAL, rdma_reject(server, NULL, 0));
+	GOOD(rdma_destroy_id(client));
+	GOOD(rdma_destroy_id(server));
+	GOOD(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
+/* Connects, disconnects and destroys, so often that the numbers of queue pairs come round while their last connections are in time wait. */
+static void many_in_a_row(void)
+{
+	struct rdma_event_channel *here = new_channel(), *there = new_channel();
+	struct rdma_cm_id *listener = new_listener(there, RDMA_PS_TCP), *client, *server;
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct rdma_cm_event *event;
+	int count;
+
+	for (count = 0; count < 600; count++) {
+		client = new_client(here, RDMA_PS_TCP, rdma_get_src_port(listener));
+		add_qp(client, IBV_QPT_RC);
+		GOOD(rdma_connect(client, &param));
+		event = NEXT(there, CONNECT_REQUEST, 0);
+		server = event->id;
+		GOOD(rdma_ack_cm_event(event));
+		add_qp(server, IBV_QPT_RC);
+		GOOD(rdma_accept(server, &param));
+		ACK_NEXT(here, ESTABLISHED, 0);
+		ACK_NEXT(there, ESTABLISHED, 0);
+		GOOD(rdma_disconnect(client));
+		ACK_NEXT(there, DISCONNECTED, 0);
+		GOOD(rdma_disconnect(server));
+		ACK_NEXT(here, DISCONNECTED, 0);
+		rdma_destroy_qp(client);
+		rdma_destroy_qp(server);
+		GOOD(rdma_destroy_id(client));
+		GOOD(rdma_destroy_id(server));
+	}
 	GOOD(rdma_destroy_id(listener));
 	rdma_destroy_event_channel(here);
 	rdma_destroy_event_channel(there);
@@ -239,6 +301,7 @@ static void *serve(void *unused)
 	GOOD(rdma_get_request(sync_listener, &id));
 	MUST(id && id->event && id->qp && id->channel != sync_listener->channel);
 	TRUE(id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	TRUE(!memcmp(id->event->param.conn.private_data, "its and ours", 13));
 	GOOD(rdma_accept(id, &param));
 	TRUE(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
 	GOOD(rdma_disconnect(id));
@@ -249,7 +312,8 @@ static void *serve(void *unused)
 	return NULL;
 }
 
-static struct rdma_cm_id *new_endpoint(const char *port)
+/* `data`: the private data of the address. */
+static struct rdma_cm_id *new_endpoint(const char *port, char *data)
 {
 	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_flags = port ? 0 : RAI_PASSIVE }, *info = NULL;
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 2, 2, 1, 1, 0 } };
@@ -257,8 +321,12 @@ static struct rdma_cm_id *new_endpoint(const char *port)
 	GOOD(rdma_getaddrinfo("127.0.0.1", port, &hints, &info));
 	MUST(info && info->ai_qp_type == IBV_QPT_RC && info->ai_port_space == RDMA_PS_TCP && info->ai_family == AF_INET);
 	TRUE(port ? info->ai_dst_len == sizeof(struct sockaddr_in) : info->ai_src_len == sizeof(struct sockaddr_in));
+	info->ai_connect = data;
+	info->ai_connect_len = data ? strlen(data) : 0;
 	GOOD(rdma_create_ep(&id, info, NULL, &init));
 	MUST(id && id->channel);
+	info->ai_connect = NULL;
+	info->ai_connect_len = 0;
 	rdma_freeaddrinfo(info);
 	return id;
 }
@@ -269,18 +337,20 @@ static void synchronous(void)
 	char port[8];
 	pthread_t thread;
 
-	sync_listener = new_endpoint(NULL);
+	struct rdma_conn_param param = { .private_data = "ours", .private_data_len = 4 };
+
+	sync_listener = new_endpoint(NULL, NULL);
 	GOOD(rdma_listen(sync_listener, 0));
 	snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(sync_listener)));
 	GOOD(pthread_create(&thread, NULL, serve, NULL));
-	id = new_endpoint(port);
+	id = new_endpoint(port, "its and ");
 	TRUE(id->qp && id->verbs);
-	GOOD(rdma_connect(id, NULL));
+	GOOD(rdma_connect(id, &param));
 	TRUE(id->event->event == RDMA_CM_EVENT_ESTABLISHED && !memcmp(id->event->param.conn.private_data, "yes", 4));
 	GOOD(rdma_disconnect(id));
 	TRUE(id->event->event == RDMA_CM_EVENT_DISCONNECTED);
 	rdma_destroy_ep(id);
-	id = new_endpoint(port);
+	id = new_endpoint(port, NULL);
 	FAILS(ECONNREFUSED, rdma_connect(id, NULL));
 	TRUE(id->event->event == RDMA_CM_EVENT_REJECTED && !memcmp(id->event->param.conn.private_data, "no", 3));
 	rdma_destroy_ep(id);
@@ -294,6 +364,8 @@ int main(void)
 	connect_both(0);
 	connect_both(1);
 	refusals();
+	failed_accept();
+	many_in_a_row();
 	datagrams();
 	synchronous();
 	return finish();
