@@ -84,7 +84,11 @@ fn address_resolved(id: &IdObject) -> Result<Draft, Errno> {
                 if !own.claims {
                     own.local = None;
                 }
-                own.phase = if own.claims { Phase::Bound } else { Phase::Idle };
+                own.phase = if own.claims {
+                    Phase::Bound
+                } else {
+                    Phase::Idle
+                };
                 Ok(())
             })?;
             plain(id, CM_EVENT_ADDR_ERROR, -error.raw())

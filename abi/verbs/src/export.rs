@@ -4,6 +4,8 @@
 //! `verbs.map` declares the versions to the linker. Symbols of version `IBVERBS_1.0` had another ABI in 2006; programs
 //! of that time find no device, so they never call the others.
 
+use core::arch::global_asm;
+
 use rkey_kit::exports;
 
 exports! { "__rkey_0_" "@@IBVERBS_1.0" {
