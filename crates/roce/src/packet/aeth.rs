@@ -1,0 +1,194 @@
+//! The acknowledge extended transport header (AETH): how the responder got on.
+
+use super::bytes::{put, u24, u24_at};
+
+/// The acknowledge extended transport header (IBA volume 1, 9.5.1 and 9.7.5.2), 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aeth {
+    /// An acknowledgement or the reason why there is none.
+    pub syndrome: Syndrome,
+    /// The message sequence number: how many messages the responder has completed, modulo 2²⁴.
+    pub msn: u32,
+}
+
+/// What the responder says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// The packet has arrived, and all before it.
+    Ack(Credits),
+    /// Not ready to receive (RNR NAK): send again after this time.
+    RnrNak(RnrTimer),
+    /// Refused (NAK).
+    Nak(NakCode),
+    /// A byte that the specification reserves. A requester treats it as a bad response.
+    Reserved(ReservedSyndrome),
+}
+
+/// How many more messages the responder has receives for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits(u8);
+
+/// How long a requester waits after an RNR NAK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RnrTimer(u8);
+
+/// Why the responder refuses (IBA volume 1, 9.7.5.2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NakCode {
+    /// A packet is missing: send again from the PSN of this acknowledgement.
+    PsnSequenceError,
+    /// The responder does not support the request, or it does not fit the ones before or its own length.
+    InvalidRequest,
+    /// The key does not permit the access.
+    RemoteAccessError,
+    /// The responder failed.
+    RemoteOperationalError,
+    /// The request of a reliable datagram is invalid.
+    InvalidRdRequest,
+}
+
+/// A syndrome byte that the specification reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedSyndrome(u8);
+
+/// The bits of a credit count, timer or NAK code.
+const VALUE: u8 = 0x1f;
+
+const ACK: u8 = 0x00;
+const RNR_NAK: u8 = 0x20;
+const NAK: u8 = 0x60;
+
+impl Aeth {
+    /// Its length in bytes.
+    pub const LEN: usize = 4;
+
+    /// Writes it.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0] = self.syndrome.to_byte();
+        put(&mut bytes, 1, u24(self.msn));
+        bytes
+    }
+
+    /// Reads it.
+    #[must_use]
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
+        Self {
+            syndrome: Syndrome::from_byte(bytes[0]),
+            msn: u24_at(bytes, 1),
+        }
+    }
+}
+
+impl Syndrome {
+    /// Its byte.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Ack(credits) => ACK | credits.0,
+            Self::RnrNak(timer) => RNR_NAK | timer.0,
+            Self::Nak(code) => NAK | code.to_bits(),
+            Self::Reserved(ReservedSyndrome(byte)) => byte,
+        }
+    }
+
+    /// The syndrome of a byte.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Self {
+        let value = byte & VALUE;
+        match byte & !VALUE {
+            ACK => Self::Ack(Credits(value)),
+            RNR_NAK => Self::RnrNak(RnrTimer(value)),
+            NAK => match NakCode::from_bits(value) {
+                Some(code) => Self::Nak(code),
+                None => Self::Reserved(ReservedSyndrome(byte)),
+            },
+            _ => Self::Reserved(ReservedSyndrome(byte)),
+        }
+    }
+}
+
+impl Credits {
+    /// The responder does not count receives: the requester may send without limit.
+    pub const UNLIMITED: Self = Self(VALUE);
+
+    /// The largest count that the 5 bits can express and that is at most `receives`.
+    #[must_use]
+    pub fn at_most(receives: u32) -> Self {
+        let above = COUNTS.partition_point(|&count| count <= receives);
+        Self(above.saturating_sub(1) as u8)
+    }
+
+    /// The count; `None` if it is not limited.
+    #[must_use]
+    pub fn count(self) -> Option<u32> {
+        COUNTS.get(usize::from(self.0)).copied()
+    }
+}
+
+/// The counts of the codes 0 to 30 (IBA volume 1, 9.7.7.2, table "End-to-end flow control credit encoding").
+const COUNTS: [u32; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+];
+
+impl RnrTimer {
+    /// The timer of this code, which is the `min_rnr_timer` of `ibv_modify_qp`; `None` from 32.
+    #[must_use]
+    pub const fn new(code: u8) -> Option<Self> {
+        if code <= VALUE {
+            Some(Self(code))
+        } else {
+            None
+        }
+    }
+
+    /// Its code, below 32.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The time in nanoseconds.
+    ///
+    /// ```
+    /// use rkey_roce::packet::RnrTimer;
+    ///
+    /// assert_eq!(RnrTimer::new(1).map(RnrTimer::nanoseconds), Some(10_000));
+    /// ```
+    #[must_use]
+    pub const fn nanoseconds(self) -> u64 {
+        // The length of the table is that of the codes.
+        TENS_OF_MICROSECONDS[(self.0 & VALUE) as usize] * 10_000
+    }
+}
+
+/// The times of the codes, in units of 10 µs (IBA volume 1, table "Encoding for RNR NAK timer field").
+const TENS_OF_MICROSECONDS: [u64; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+impl NakCode {
+    const fn to_bits(self) -> u8 {
+        match self {
+            Self::PsnSequenceError => 0,
+            Self::InvalidRequest => 1,
+            Self::RemoteAccessError => 2,
+            Self::RemoteOperationalError => 3,
+            Self::InvalidRdRequest => 4,
+        }
+    }
+
+    const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0 => Self::PsnSequenceError,
+            1 => Self::InvalidRequest,
+            2 => Self::RemoteAccessError,
+            3 => Self::RemoteOperationalError,
+            4 => Self::InvalidRdRequest,
+            _ => return None,
+        })
+    }
+}

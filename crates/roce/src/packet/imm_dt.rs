@@ -1,0 +1,27 @@
+//! The immediate data header (ImmDt): 4 bytes for the receiver's completion.
+
+/// The immediate data header (IBA volume 1, 9.3.6), 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImmDt {
+    /// The number whose bytes in network order are the 4 bytes.
+    pub data: u32,
+}
+
+impl ImmDt {
+    /// Its length in bytes.
+    pub const LEN: usize = 4;
+
+    /// Writes it.
+    #[must_use]
+    pub const fn encode(&self) -> [u8; Self::LEN] {
+        self.data.to_be_bytes()
+    }
+
+    /// Reads it.
+    #[must_use]
+    pub const fn decode(bytes: &[u8; Self::LEN]) -> Self {
+        Self {
+            data: u32::from_be_bytes(*bytes),
+        }
+    }
+}

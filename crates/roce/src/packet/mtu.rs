@@ -1,0 +1,76 @@
+//! Path MTUs: how much of a message one packet carries.
+
+/// The path MTU: the payload of every packet of a message but the last, in bytes (IBA volume 1, 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mtu {
+    /// 256 bytes.
+    Bytes256,
+    /// 512 bytes.
+    Bytes512,
+    /// 1024 bytes.
+    Bytes1024,
+    /// 2048 bytes.
+    Bytes2048,
+    /// 4096 bytes.
+    Bytes4096,
+}
+
+impl Mtu {
+    /// All of them, from the smallest.
+    pub const ALL: [Self; 5] = [
+        Self::Bytes256,
+        Self::Bytes512,
+        Self::Bytes1024,
+        Self::Bytes2048,
+        Self::Bytes4096,
+    ];
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        128 << self.code()
+    }
+
+    /// The code that verbs (`enum ibv_mtu`) and the connection manager have for it: 1 to 5.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Bytes256 => 1,
+            Self::Bytes512 => 2,
+            Self::Bytes1024 => 3,
+            Self::Bytes2048 => 4,
+            Self::Bytes4096 => 5,
+        }
+    }
+
+    /// The path MTU of a code; `None` if there is none.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Bytes256,
+            2 => Self::Bytes512,
+            3 => Self::Bytes1024,
+            4 => Self::Bytes2048,
+            5 => Self::Bytes4096,
+            _ => return None,
+        })
+    }
+
+    /// How many packets a message of this many bytes has. A message without bytes has one.
+    ///
+    /// ```
+    /// use rkey_roce::packet::Mtu;
+    ///
+    /// assert_eq!(Mtu::Bytes1024.packets(0), 1);
+    /// assert_eq!(Mtu::Bytes1024.packets(1024), 1);
+    /// assert_eq!(Mtu::Bytes1024.packets(1025), 2);
+    /// ```
+    #[must_use]
+    pub const fn packets(self, length: u32) -> u32 {
+        if length == 0 {
+            1
+        } else {
+            length.div_ceil(self.bytes() as u32)
+        }
+    }
+}

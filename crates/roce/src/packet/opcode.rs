@@ -1,0 +1,209 @@
+//! Opcodes: what a packet is, in one byte.
+
+use core::fmt;
+
+/// The kind of queue pair that a packet travels between: bits 7 to 5 of the opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Congestion notification: no queue pair takes it.
+    Cnp,
+    /// Extended reliable connection.
+    Xrc,
+}
+
+/// Where a packet is in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// The first of several.
+    First,
+    /// Neither the first nor the last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The only one.
+    Only,
+}
+
+impl Position {
+    /// Whether a message starts with it.
+    #[must_use]
+    pub const fn starts(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    /// Whether a message ends with it.
+    #[must_use]
+    pub const fn ends(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+}
+
+/// The opcode of a packet (IBA volume 1, 9.2, table "OpCode field"). Only opcodes of [`Class`] exist: reliable datagrams, which
+/// nobody built, do not, nor do the flushes and atomic writes of annex A19.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Opcode(u8);
+
+impl Opcode {
+    /// The opcode of this byte; `None` if there is none.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        let code = byte & CODE;
+        let exists = match byte >> CLASS {
+            RC | XRC => code <= SEND_ONLY_INVALIDATE && code != RESERVED,
+            UC => code <= WRITE_ONLY_IMMEDIATE,
+            UD => code == SEND_ONLY || code == SEND_ONLY_IMMEDIATE,
+            CNP => code == NOTIFICATION,
+            _ => false,
+        };
+        if exists { Some(Self(byte)) } else { None }
+    }
+
+    /// Its byte.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        self.0
+    }
+
+    /// The kind of queue pair.
+    #[must_use]
+    pub const fn class(self) -> Class {
+        match self.0 >> CLASS {
+            UC => Class::Uc,
+            UD => Class::Ud,
+            CNP => Class::Cnp,
+            XRC => Class::Xrc,
+            _ => Class::Rc,
+        }
+    }
+
+    /// Whether a responder sends it: a read response or an acknowledgement.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        let code = self.code();
+        READ_RESPONSE_FIRST <= code && code <= ATOMIC_ACKNOWLEDGE
+    }
+
+    /// Its name, as the specification writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.class() {
+            Class::Cnp => "CNP",
+            _ => NAMES[self.code() as usize],
+        }
+    }
+
+    /// The operation within the class.
+    pub(super) const fn code(self) -> u8 {
+        self.0 & CODE
+    }
+
+    /// The opcode of a class and an operation within it, if there is one.
+    pub(super) const fn of(class: Class, code: u8) -> Option<Self> {
+        let class = match class {
+            Class::Rc => RC,
+            Class::Uc => UC,
+            Class::Ud => UD,
+            Class::Cnp => CNP,
+            Class::Xrc => XRC,
+        };
+        Self::from_byte(class << CLASS | code)
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.class() {
+            Class::Cnp => f.write_str(self.name()),
+            class => write!(f, "{class} {}", self.name()),
+        }
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#04x} ({self})", self.0)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Cnp => "CNP",
+            Self::Xrc => "XRC",
+        })
+    }
+}
+
+/// The bits of the operation.
+const CODE: u8 = 0x1f;
+/// How far the class is shifted.
+const CLASS: u8 = 5;
+
+const RC: u8 = 0;
+const UC: u8 = 1;
+const UD: u8 = 3;
+const CNP: u8 = 4;
+const XRC: u8 = 5;
+
+pub(super) const SEND_FIRST: u8 = 0x00;
+pub(super) const SEND_MIDDLE: u8 = 0x01;
+pub(super) const SEND_LAST: u8 = 0x02;
+pub(super) const SEND_LAST_IMMEDIATE: u8 = 0x03;
+pub(super) const SEND_ONLY: u8 = 0x04;
+pub(super) const SEND_ONLY_IMMEDIATE: u8 = 0x05;
+pub(super) const WRITE_FIRST: u8 = 0x06;
+pub(super) const WRITE_MIDDLE: u8 = 0x07;
+pub(super) const WRITE_LAST: u8 = 0x08;
+pub(super) const WRITE_LAST_IMMEDIATE: u8 = 0x09;
+pub(super) const WRITE_ONLY: u8 = 0x0a;
+pub(super) const WRITE_ONLY_IMMEDIATE: u8 = 0x0b;
+pub(super) const READ_REQUEST: u8 = 0x0c;
+pub(super) const READ_RESPONSE_FIRST: u8 = 0x0d;
+pub(super) const READ_RESPONSE_MIDDLE: u8 = 0x0e;
+pub(super) const READ_RESPONSE_LAST: u8 = 0x0f;
+pub(super) const READ_RESPONSE_ONLY: u8 = 0x10;
+pub(super) const ACKNOWLEDGE: u8 = 0x11;
+pub(super) const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
+pub(super) const COMPARE_SWAP: u8 = 0x13;
+pub(super) const FETCH_ADD: u8 = 0x14;
+const RESERVED: u8 = 0x15;
+pub(super) const SEND_LAST_INVALIDATE: u8 = 0x16;
+pub(super) const SEND_ONLY_INVALIDATE: u8 = 0x17;
+/// The only operation of the class CNP.
+pub(super) const NOTIFICATION: u8 = 0x01;
+
+const NAMES: [&str; 24] = [
+    "SEND First",
+    "SEND Middle",
+    "SEND Last",
+    "SEND Last with Immediate",
+    "SEND Only",
+    "SEND Only with Immediate",
+    "RDMA WRITE First",
+    "RDMA WRITE Middle",
+    "RDMA WRITE Last",
+    "RDMA WRITE Last with Immediate",
+    "RDMA WRITE Only",
+    "RDMA WRITE Only with Immediate",
+    "RDMA READ Request",
+    "RDMA READ response First",
+    "RDMA READ response Middle",
+    "RDMA READ response Last",
+    "RDMA READ response Only",
+    "Acknowledge",
+    "ATOMIC Acknowledge",
+    "CmpSwap",
+    "FetchAdd",
+    "reserved",
+    "SEND Last with Invalidate",
+    "SEND Only with Invalidate",
+];

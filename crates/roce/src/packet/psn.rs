@@ -1,0 +1,98 @@
+//! Packet sequence numbers: 24 bits that wrap around.
+
+use core::cmp::Ordering;
+use core::fmt;
+
+const MASK: u32 = 0x00ff_ffff;
+/// Half of all numbers.
+const HALF: u32 = 0x0080_0000;
+
+/// A packet sequence number, modulo 2²⁴ (IBA volume 1, 9.7.1).
+///
+/// At most half of all numbers may be outstanding, so any two numbers in use have an order. That order is not transitive
+/// over all numbers, which is why `Psn` has no `Ord`.
+///
+/// ```
+/// use rkey_roce::packet::Psn;
+///
+/// let last = Psn::new(0xff_ffff);
+/// assert_eq!(last.next(), Psn::new(0));
+/// assert!(last.is_before(Psn::new(3)));
+/// assert_eq!(Psn::new(3).distance_from(last), 4);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The low 24 bits of a number.
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value & MASK)
+    }
+
+    /// The number, below 2²⁴.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number after it.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        self.plus(1)
+    }
+
+    /// The number before it.
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        self.minus(1)
+    }
+
+    /// The number `count` packets later.
+    #[must_use]
+    pub const fn plus(self, count: u32) -> Self {
+        Self::new(self.0.wrapping_add(count))
+    }
+
+    /// The number `count` packets earlier.
+    #[must_use]
+    pub const fn minus(self, count: u32) -> Self {
+        Self::new(self.0.wrapping_sub(count))
+    }
+
+    /// How many packets it is after `earlier`: negative if it is before. From -2²³ to 2²³ - 1; a number that is half
+    /// of all numbers away counts as before.
+    #[must_use]
+    pub const fn distance_from(self, earlier: Self) -> i32 {
+        let distance = self.0.wrapping_sub(earlier.0) & MASK;
+        if distance < HALF {
+            distance as i32
+        } else {
+            distance as i32 - (MASK as i32 + 1)
+        }
+    }
+
+    /// Whether it is before `other`, and not equal.
+    #[must_use]
+    pub const fn is_before(self, other: Self) -> bool {
+        self.distance_from(other) < 0
+    }
+
+    /// Whether it is after `other`, and not equal.
+    #[must_use]
+    pub const fn is_after(self, other: Self) -> bool {
+        self.distance_from(other) > 0
+    }
+
+    /// Its order relative to `other`, by [`distance_from`](Self::distance_from).
+    #[must_use]
+    pub fn compare(self, other: Self) -> Ordering {
+        self.distance_from(other).cmp(&0)
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
