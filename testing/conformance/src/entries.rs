@@ -100,6 +100,12 @@ pub const ALL: &[Entry] = &[
         samples: cm_samples,
         seeds: include_str!("../../../fuzz/seeds/cm.hex"),
     },
+    Entry {
+        name: "roce",
+        run: roce,
+        samples: roce_samples,
+        seeds: include_str!("../../../fuzz/seeds/roce.hex"),
+    },
 ];
 
 /// The entry of this name.
@@ -283,6 +289,15 @@ fn cm_samples() -> Vec<Vec<u8>> {
     (0..8)
         .map(|_| (0..600).map(|_| random.draw() as u8).collect())
         .collect()
+}
+
+/// A datagram of RoCEv2.
+pub fn roce(bytes: &[u8]) {
+    crate::roce::datagram(bytes);
+}
+
+fn roce_samples() -> Vec<Vec<u8>> {
+    crate::roce::samples()
 }
 
 #[cfg(test)]

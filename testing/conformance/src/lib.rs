@@ -10,6 +10,7 @@ pub mod cm;
 pub mod entries;
 pub mod hostile;
 pub mod mutate;
+pub mod roce;
 pub mod world;
 
 /// The program in README.md compiles and runs.

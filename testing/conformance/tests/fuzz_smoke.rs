@@ -98,6 +98,11 @@ fn messages_of_the_connection_manager() {
 }
 
 #[test]
+fn datagrams_of_roce() {
+    soak("roce");
+}
+
+#[test]
 fn every_entry_has_a_fuzz_target() {
     let manifest = include_str!("../../../fuzz/Cargo.toml");
     for entry in entries::ALL {

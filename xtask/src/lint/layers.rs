@@ -22,7 +22,13 @@ const SYSTEM_CRATES: &[&str] = &[
     "parking_lot",
     "tokio",
 ];
-const HEART_CRATES: &[&str] = &["rkey-cm", "rkey-core", "rkey-engine", "rkey-rdm"];
+const HEART_CRATES: &[&str] = &[
+    "rkey-cm",
+    "rkey-core",
+    "rkey-engine",
+    "rkey-rdm",
+    "rkey-roce",
+];
 
 /// A row of the table.
 #[derive(Default)]

@@ -52,6 +52,7 @@ const HEART: &[&str] = &[
     "crates/core/src/",
     "crates/engine/src/",
     "crates/rdm/src/",
+    "crates/roce/src/",
 ];
 
 type Rule = (&'static str, fn(&Tree) -> Vec<Finding>);

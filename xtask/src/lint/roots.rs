@@ -104,7 +104,7 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let mut files = vec![(path, text)];
-        for heart in ["cm", "core", "engine", "rdm"] {
+        for heart in ["cm", "core", "engine", "rdm", "roce"] {
             let root = format!("crates/{heart}/src/lib.rs").leak();
             if root != path {
                 files.push((root, HEART_ROOT));

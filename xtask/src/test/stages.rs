@@ -261,7 +261,9 @@ fn miri(session: &Session<'_>) -> Result<Report> {
     }
     let mut command = nightly(session.root);
     command.args("miri test --no-fail-fast --lib --tests".split(' '));
-    command.args("-p rkey-base -p rkey-core -p rkey-engine -p rkey-rdm -p rkey-cm".split(' '));
+    command.args(
+        "-p rkey-base -p rkey-core -p rkey-engine -p rkey-rdm -p rkey-cm -p rkey-roce".split(' '),
+    );
     command.env(
         "MIRIFLAGS",
         "-Zmiri-disable-isolation -Zmiri-permissive-provenance",

@@ -2,7 +2,7 @@
 
 use super::bytes::{put, u24, u24_at};
 
-/// The acknowledge extended transport header (IBA volume 1, 9.5.1 and 9.7.5.2), 4 bytes.
+/// The acknowledge extended transport header (IBA volume 1, 9.3.5), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// An acknowledgement or the reason why there is none.
@@ -32,7 +32,7 @@ pub struct Credits(u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
-/// Why the responder refuses (IBA volume 1, 9.7.5.2.4).
+/// Why the responder refuses (IBA volume 1, 9.7.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NakCode {
     /// A packet is missing: send again from the PSN of this acknowledgement.
@@ -127,7 +127,7 @@ impl Credits {
     }
 }
 
-/// The counts of the codes 0 to 30 (IBA volume 1, 9.7.7.2, table "End-to-end flow control credit encoding").
+/// The counts of the codes 0 to 30 (IBA volume 1, 9.7.7, table "End-to-end flow control credit encoding").
 const COUNTS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
@@ -190,5 +190,56 @@ impl NakCode {
             4 => Self::InvalidRdRequest,
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_a_syndrome() {
+        for byte in 0..=u8::MAX {
+            let syndrome = Syndrome::from_byte(byte);
+            assert_eq!(syndrome.to_byte(), byte);
+            let reserved = matches!(syndrome, Syndrome::Reserved(_));
+            // The top bit, the combination 10 of the next two, and NAK codes from 5 are reserved.
+            assert_eq!(reserved, byte >= 0x65 || byte >> 5 == 2, "{byte:#x}");
+        }
+        assert_eq!(Syndrome::from_byte(0x1f), Syndrome::Ack(Credits::UNLIMITED));
+        assert_eq!(
+            Syndrome::from_byte(0x62),
+            Syndrome::Nak(NakCode::RemoteAccessError)
+        );
+    }
+
+    #[test]
+    fn credits_are_rounded_down() {
+        for (receives, count) in [
+            (0, 0),
+            (5, 4),
+            (6, 6),
+            (7, 6),
+            (1000, 768),
+            (32767, 24576),
+            (32768, 32768),
+            (u32::MAX, 32768),
+        ] {
+            assert_eq!(Credits::at_most(receives).count(), Some(count));
+        }
+        assert_eq!(Credits::UNLIMITED.count(), None);
+    }
+
+    #[test]
+    fn timers_are_those_of_verbs() {
+        let nanoseconds = |code| RnrTimer::new(code).map(RnrTimer::nanoseconds);
+        assert_eq!(nanoseconds(0), Some(655_360_000));
+        assert_eq!(nanoseconds(1), Some(10_000));
+        assert_eq!(nanoseconds(12), Some(640_000));
+        assert_eq!(nanoseconds(31), Some(491_520_000));
+        assert_eq!(nanoseconds(32), None);
+        for code in 1..31 {
+            assert!(nanoseconds(code) < nanoseconds(code + 1));
+        }
     }
 }

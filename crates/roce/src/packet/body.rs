@@ -11,7 +11,8 @@ pub enum Body {
     Request(Service, Request),
     /// From a responder to a requester.
     Response(Reliable, Response),
-    /// A congestion notification packet (CNP): packets of the receiver found the path congested (annex A17.9.3).
+    /// A congestion notification packet (CNP): what the queue pair that gets it has sent found the path congested (annex
+    /// A17.9.3). Its sender sets [`becn`](super::Headers::becn).
     Congestion,
 }
 
@@ -137,7 +138,7 @@ impl Body {
         }
     }
 
-    /// The lengths that the payload may have on a path with this MTU, in bytes (IBA volume 1, 9.6.1 and 9.7.4.1.6): first
+    /// The lengths that the payload may have on a path with this MTU, in bytes (IBA volume 1, 9.7.4.1, from C9-92 on): first
     /// and middle packets are full, last ones have a byte or more.
     #[must_use]
     pub const fn lengths(&self, mtu: Mtu) -> RangeInclusive<usize> {

@@ -71,3 +71,66 @@ impl Bth {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A layout of its own for each field.
+    #[test]
+    fn each_field_has_its_bits() {
+        let opcode = Opcode::from_byte(0x64).expect("UD SEND Only");
+        let zero = Bth {
+            opcode,
+            solicited: false,
+            migrated: false,
+            pad: 0,
+            pkey: 0,
+            fecn: false,
+            becn: false,
+            destination: 0,
+            ack_request: false,
+            psn: Psn::new(0),
+        };
+        let with = |change: fn(&mut Bth)| {
+            let mut bth = zero;
+            change(&mut bth);
+            bth
+        };
+        for (bth, at, bytes) in [
+            (with(|it| it.solicited = true), 1, &[0x80][..]),
+            (with(|it| it.migrated = true), 1, &[0x40]),
+            (with(|it| it.pad = 3), 1, &[0x30]),
+            (with(|it| it.pkey = 0x8765), 2, &[0x87, 0x65]),
+            (with(|it| it.fecn = true), 4, &[0x80]),
+            (with(|it| it.becn = true), 4, &[0x40]),
+            (
+                with(|it| it.destination = 0x12_3456),
+                5,
+                &[0x12, 0x34, 0x56],
+            ),
+            (with(|it| it.ack_request = true), 8, &[0x80]),
+            (
+                with(|it| it.psn = Psn::new(0xfe_dcba)),
+                9,
+                &[0xfe, 0xdc, 0xba],
+            ),
+        ] {
+            let mut wanted = [0; Bth::LEN];
+            wanted[0] = 0x64;
+            wanted[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(bth.encode(), wanted);
+            assert_eq!(Bth::decode(&wanted), Ok(bth));
+        }
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let mut bytes = [0; Bth::LEN];
+        let plain = Bth::decode(&bytes);
+        assert!(plain.is_ok());
+        bytes[4] = 0x3f;
+        bytes[8] = 0x7f;
+        assert_eq!(Bth::decode(&bytes), plain);
+    }
+}

@@ -1,6 +1,6 @@
 //! Path MTUs: how much of a message one packet carries.
 
-/// The path MTU: the payload of every packet of a message but the last, in bytes (IBA volume 1, 4.3).
+/// The path MTU: the payload of every packet of a message but the last, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mtu {
     /// 256 bytes.
@@ -72,5 +72,27 @@ impl Mtu {
         } else {
             length.div_ceil(self.bytes() as u32)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_bytes_are_those_of_verbs() {
+        let bytes = Mtu::ALL.map(Mtu::bytes);
+        assert_eq!(bytes, [256, 512, 1024, 2048, 4096]);
+        let found = (0..=u8::MAX).filter_map(Mtu::from_code);
+        assert!(found.eq(Mtu::ALL));
+        for mtu in Mtu::ALL {
+            assert_eq!(Mtu::from_code(mtu.code()), Some(mtu));
+        }
+    }
+
+    #[test]
+    fn the_longest_message_has_so_many_packets() {
+        assert_eq!(Mtu::Bytes256.packets(u32::MAX), 1 << 24);
+        assert_eq!(Mtu::Bytes4096.packets(1 << 31), 1 << 19);
     }
 }

@@ -11,7 +11,7 @@ pub enum Class {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Congestion notification: no queue pair takes it.
+    /// Congestion notification. It names the queue pair that should send more slowly; its queues do not see it.
     Cnp,
     /// Extended reliable connection.
     Xrc,
@@ -44,8 +44,8 @@ impl Position {
     }
 }
 
-/// The opcode of a packet (IBA volume 1, 9.2, table "OpCode field"). Only opcodes of [`Class`] exist: reliable datagrams, which
-/// nobody built, do not, nor do the flushes and atomic writes of annex A19.
+/// The opcode of a packet (IBA volume 1, 9.2, table "OpCode field"). Only opcodes of [`Class`] exist: those of reliable
+/// datagrams do not, nor do the flushes and atomic writes of annex A19.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(u8);
 
@@ -207,3 +207,47 @@ const NAMES: [&str; 24] = [
     "SEND Last with Invalidate",
     "SEND Only with Invalidate",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IBA volume 1, 9.2, table "OpCode field"; annexes A14 (XRC) and A17 (the notification).
+    #[test]
+    fn these_opcodes_exist_and_no_others() {
+        let reliable = (0x00..=0x14).chain(0x16..=0x17);
+        let bytes = reliable
+            .clone()
+            .chain(0x20..=0x2b)
+            .chain(0x64..=0x65)
+            .chain([0x81])
+            .chain(reliable.map(|code| 0xa0 | code));
+        let found = (0..=u8::MAX).filter(|&byte| Opcode::from_byte(byte).is_some());
+        assert!(found.eq(bytes));
+    }
+
+    #[test]
+    fn an_opcode_names_its_class_and_operation() {
+        for (byte, class, name) in [
+            (0x00, Class::Rc, "RC SEND First"),
+            (0x17, Class::Rc, "RC SEND Only with Invalidate"),
+            (0x2b, Class::Uc, "UC RDMA WRITE Only with Immediate"),
+            (0x65, Class::Ud, "UD SEND Only with Immediate"),
+            (0x81, Class::Cnp, "CNP"),
+            (0xb4, Class::Xrc, "XRC FetchAdd"),
+        ] {
+            let opcode = Opcode::from_byte(byte).expect("an opcode");
+            assert_eq!((opcode.class(), opcode.to_byte()), (class, byte));
+            assert_eq!(opcode.to_string(), name);
+            assert_eq!(Opcode::of(class, opcode.code()), Some(opcode));
+        }
+    }
+
+    #[test]
+    fn responses_are_read_responses_and_acknowledgements() {
+        for byte in (0..=u8::MAX).filter_map(Opcode::from_byte) {
+            let wanted = byte.name().contains("response") || byte.name().contains("Acknowledge");
+            assert_eq!(byte.is_response(), wanted, "{byte:?}");
+        }
+    }
+}

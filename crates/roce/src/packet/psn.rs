@@ -96,3 +96,42 @@ impl fmt::Display for Psn {
         write!(f, "{:#08x}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_wrap_around() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.next(), Psn::new(0));
+        assert_eq!(Psn::new(0).previous(), last);
+        assert_eq!(Psn::new(0x1ff_ffff), last);
+        assert_eq!(last.to_string(), "0xffffff");
+        assert_eq!(Psn::new(7).to_string(), "0x000007");
+    }
+
+    #[test]
+    fn half_of_all_numbers_are_before_and_half_after() {
+        let it = Psn::new(0x12_3456);
+        assert_eq!(it.plus(HALF - 1).distance_from(it), 0x7f_ffff);
+        assert_eq!(it.plus(HALF).distance_from(it), -0x80_0000);
+        assert!(it.plus(HALF - 1).is_after(it));
+        assert!(it.plus(HALF).is_before(it));
+        assert!(!it.is_before(it) && !it.is_after(it));
+    }
+
+    proptest! {
+        #[test]
+        fn the_distance_is_what_was_added(start: u32, distance in -0x80_0000..0x80_0000_i32) {
+            let start = Psn::new(start);
+            let end = start.plus(distance as u32);
+            prop_assert_eq!(end, start.minus(distance.wrapping_neg() as u32));
+            prop_assert_eq!(end.distance_from(start), distance);
+            prop_assert_eq!(end.compare(start), distance.cmp(&0));
+            prop_assert_eq!(end.is_before(start), distance < 0);
+            prop_assert_eq!(end.is_after(start), distance > 0);
+        }
+    }
+}

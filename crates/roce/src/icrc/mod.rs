@@ -1,0 +1,252 @@
+//! The invariant checksum (ICRC): the last 4 bytes of a datagram. It covers the packet and those fields of the IP and UDP headers
+//! that routers leave alone (IBA volume 1, 7.8, and annex A17).
+//!
+//! It is the CRC of Ethernet, written with its lowest byte first, over 8 bytes of ones in the place of InfiniBand's local route header, the
+//! IP header, the UDP header and the packet. Fields that may change on the way count as ones: the traffic class, the time to
+//! live, both checksums and the flow label, and byte 4 of the packet with its congestion bits.
+//!
+//! A program with a UDP socket sees no IP header, but all of it can be told from the addresses and the length, except for one field: the
+//! identification of IPv4. [`Flow`] says what senders and receivers do about it.
+
+mod identification;
+#[cfg(test)]
+mod tests;
+
+use crate::packet::Bth;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use crc32fast::Hasher;
+
+/// The UDP port that every RoCEv2 datagram goes to.
+pub const PORT: u16 = 4791;
+
+/// The length of the checksum in bytes.
+pub const LEN: usize = 4;
+
+/// The addresses and ports of a datagram.
+///
+/// Every covered field of an IPv6 header is known. An IPv4 header counts as one without options and fragments, with
+/// the flag that forbids fragments set; its identification is up to the sender:
+///
+/// * A sender passes the identification that the kernel writes. On Linux, that of an unconnected socket with
+///   `IP_PMTUDISC_DO` is 0; with `UDP_SEGMENT`, the segments of a call have 0, 1, 2 and so on. For connected sockets, and
+///   for other values of `IP_MTU_DISCOVER`, it is a counter that the sender does not know.
+/// * A receiver finds the identification that makes the checksum right. If there is one, `open` returns it.
+///   Random damage has one with a probability of 2⁻¹⁶. A receiver that knows what the sender's next identification
+///   is can compare them, and so checks all 32 bits.
+///
+/// ```
+/// use rkey_roce::icrc::Flow;
+/// use std::net::SocketAddr;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (from, to): (SocketAddr, SocketAddr) = ("10.77.0.2:49332".parse()?, "10.77.0.1:4791".parse()?);
+/// let flow = Flow::new(from, to).ok_or("two versions of IP")?;
+///
+/// let mut datagram = b"a packet with its padding...".to_vec();
+/// flow.seal(&mut datagram, 7);
+/// let opened = flow.open(&datagram)?;
+/// assert_eq!(opened.packet, b"a packet with its padding...");
+/// assert_eq!(opened.identification, Some(7));
+///
+/// let elsewhere = Flow::new(from, "10.77.0.3:4791".parse()?).ok_or("two versions of IP")?;
+/// assert!(elsewhere.open(&datagram).is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flow {
+    /// Over IPv4.
+    V4 {
+        /// Where it comes from.
+        source: SocketAddrV4,
+        /// Where it goes.
+        destination: SocketAddrV4,
+    },
+    /// Over IPv6.
+    V6 {
+        /// Where it comes from.
+        source: SocketAddrV6,
+        /// Where it goes.
+        destination: SocketAddrV6,
+    },
+}
+
+/// A datagram with a right checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    /// All bytes but the checksum.
+    pub packet: &'a [u8],
+    /// The identification with which the checksum is right; `None` for IPv6, which has none.
+    pub identification: Option<u16>,
+}
+
+/// The checksum of a datagram is wrong. The receiver drops the datagram without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the invariant checksum of {length} B is wrong")]
+pub struct WrongChecksum {
+    /// The length of the datagram in bytes.
+    pub length: usize,
+}
+
+/// The CRC of the 8 bytes of ones.
+const LOCAL_ROUTE_HEADER: u32 = 0x2144_df1c;
+
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const UDP: usize = 8;
+/// The number of UDP among IP's protocols.
+const PROTOCOL: u8 = 17;
+/// The byte of the packet that counts as ones.
+const CONGESTION: usize = 4;
+
+impl Flow {
+    /// The flow between two addresses; `None` if they are of two versions of IP. An IPv4 address that is written as an
+    /// IPv6 address counts as IPv4, which is what travels.
+    #[must_use]
+    pub fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
+        match (canonical(source), canonical(destination)) {
+            (SocketAddr::V4(source), SocketAddr::V4(destination)) => Some(Self::V4 {
+                source,
+                destination,
+            }),
+            (SocketAddr::V6(source), SocketAddr::V6(destination)) => Some(Self::V6 {
+                source,
+                destination,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The checksum of a packet, as it is written. `identification` is that of the IPv4 header; IPv6 has none, and ignores it.
+    #[must_use]
+    pub fn checksum(&self, packet: &[u8], identification: u16) -> [u8; LEN] {
+        self.crc(packet, identification).to_le_bytes()
+    }
+
+    /// Appends the checksum to a packet. `identification` is that of the IPv4 header; IPv6 has none, and ignores it.
+    pub fn seal(&self, packet: &mut Vec<u8>, identification: u16) {
+        let checksum = self.checksum(packet, identification);
+        packet.extend_from_slice(&checksum);
+    }
+
+    /// Checks the checksum of a datagram.
+    ///
+    /// # Errors
+    ///
+    /// It is wrong, for IPv4 with any identification. That of an IPv4 datagram whose length is not a multiple of 4 bytes, or longer than
+    /// that of any packet, is always wrong, unless its identification is 0.
+    pub fn open<'a>(&self, datagram: &'a [u8]) -> Result<Opened<'a>, WrongChecksum> {
+        let wrong = WrongChecksum {
+            length: datagram.len(),
+        };
+        let (packet, received) = datagram.split_last_chunk().ok_or(wrong)?;
+        let difference = u32::from_le_bytes(*received) ^ self.crc(packet, 0);
+        let identification = match self {
+            Self::V4 { .. } if difference == 0 => Some(0),
+            Self::V4 { .. } => Some(identification::of(difference, packet.len()).ok_or(wrong)?),
+            Self::V6 { .. } if difference == 0 => None,
+            Self::V6 { .. } => return Err(wrong),
+        };
+        Ok(Opened {
+            packet,
+            identification,
+        })
+    }
+
+    fn crc(&self, packet: &[u8], identification: u16) -> u32 {
+        let mut crc = Hasher::new_with_initial(LOCAL_ROUTE_HEADER);
+        // As much of the IP header as either version has, the UDP header, and the first header of the packet.
+        let (start, rest) = packet.split_at(packet.len().min(Bth::LEN));
+        let mut masked = [0; IPV6 + UDP + Bth::LEN];
+        let ip = match self {
+            Self::V4 {
+                source,
+                destination,
+            } => {
+                let length = packet.len() + LEN + UDP + IPV4;
+                let header = ipv4(*source.ip(), *destination.ip(), length, identification);
+                masked[..IPV4].copy_from_slice(&header);
+                IPV4
+            }
+            Self::V6 {
+                source,
+                destination,
+            } => {
+                let header = ipv6(*source.ip(), *destination.ip(), packet.len() + LEN + UDP);
+                masked[..IPV6].copy_from_slice(&header);
+                IPV6
+            }
+        };
+        let header = udp(self.ports(), packet.len() + LEN + UDP);
+        masked[ip..ip + UDP].copy_from_slice(&header);
+        let end = ip + UDP + start.len();
+        masked[ip + UDP..end].copy_from_slice(start);
+        if start.len() > CONGESTION {
+            masked[ip + UDP + CONGESTION] = 0xff;
+        }
+        crc.update(&masked[..end]);
+        crc.update(rest);
+        crc.finalize()
+    }
+
+    const fn ports(&self) -> (u16, u16) {
+        match self {
+            Self::V4 {
+                source,
+                destination,
+            } => (source.port(), destination.port()),
+            Self::V6 {
+                source,
+                destination,
+            } => (source.port(), destination.port()),
+        }
+    }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        core::net::IpAddr::V4(ip) => SocketAddrV4::new(ip, address.port()).into(),
+        core::net::IpAddr::V6(_) => address,
+    }
+}
+
+/// The low 16 bits of a length: a datagram has no more.
+const fn field(length: usize) -> [u8; 2] {
+    (length as u16).to_be_bytes()
+}
+
+fn ipv4(from: Ipv4Addr, to: Ipv4Addr, length: usize, identification: u16) -> [u8; IPV4] {
+    /// Version 4, a header of five words.
+    const VERSION: u8 = 0x45;
+    /// The flag that forbids fragments; the offset of the fragment is 0.
+    const FLAGS: [u8; 2] = [0x40, 0];
+    let mut header = [0xff; IPV4];
+    header[0] = VERSION;
+    header[2..4].copy_from_slice(&field(length));
+    header[4..6].copy_from_slice(&identification.to_be_bytes());
+    header[6..8].copy_from_slice(&FLAGS);
+    header[9] = PROTOCOL;
+    header[12..16].copy_from_slice(&from.octets());
+    header[16..20].copy_from_slice(&to.octets());
+    header
+}
+
+fn ipv6(from: Ipv6Addr, to: Ipv6Addr, length: usize) -> [u8; IPV6] {
+    /// Version 6; the other bits are those of the traffic class.
+    const VERSION: u8 = 0x6f;
+    let mut header = [0xff; IPV6];
+    header[0] = VERSION;
+    header[4..6].copy_from_slice(&field(length));
+    header[6] = PROTOCOL;
+    header[8..24].copy_from_slice(&from.octets());
+    header[24..40].copy_from_slice(&to.octets());
+    header
+}
+
+fn udp((from, to): (u16, u16), length: usize) -> [u8; UDP] {
+    let mut header = [0xff; UDP];
+    header[..2].copy_from_slice(&from.to_be_bytes());
+    header[2..4].copy_from_slice(&to.to_be_bytes());
+    header[4..6].copy_from_slice(&field(length));
+    header
+}
