@@ -75,9 +75,9 @@ mod tests {
         let admits = |who| limits.admit(who, all.iter().copied());
         assert!(!admits(who(7, true)) && !admits(who(10, false)));
         assert!(admits(who(8, true)));
-        let own = vec![who(std::process::id(), true); 9];
+        let own = [who(std::process::id(), true); 9];
         assert!(limits.admit(own[0], own.iter().copied()));
-        let full = vec![who(7, true); 10];
+        let full = [who(7, true); 10];
         assert!(!limits.admit(who(8, true), full.into_iter()));
         let none_left = Limits {
             files_left: 0,

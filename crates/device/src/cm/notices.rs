@@ -1,4 +1,4 @@
-//! Warnings for the log. They are collected under the service's lock and written without it: a log that nobody reads may block.
+//! Warnings for the log. They are collected under the service's lock and written without it: a write may block if the log's reader stands still.
 
 use std::collections::BTreeSet;
 
