@@ -21,6 +21,11 @@ fn connections_begin_and_end_with_the_events_of_the_manual_pages() {
     succeeds("connections", include_str!("connections.c"));
 }
 
+#[test]
+fn a_server_has_more_client_processes_than_links() {
+    succeeds("processes", include_str!("processes.c"));
+}
+
 /// Every symbol of Debian's library and of later versions can be found by its version, as the loader does for a program.
 #[test]
 fn calls_of_later_versions_and_rsockets_say_that_they_are_missing() {

@@ -66,7 +66,7 @@ fn unlock(then: impl Fn(&Closing)) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{disconnected, establish, listen, start, wait_for};
+    use super::super::tests::{claim, disconnected, establish, listen, start, wait_for};
 
     /// A forked child that sleeps until it is dropped.
     struct Sleeper(libc::pid_t);
@@ -106,11 +106,7 @@ mod tests {
         let child = Sleeper::new();
         one.with(|parts| parts.release(at));
         // The child closes its copies before `fork` returns there, perhaps after it has returned here.
-        let begun = crate::time::now();
-        while !other.with(|parts| parts.claim(at)).unwrap() {
-            assert!(crate::time::since(begun).as_secs() < 60);
-            crate::time::sleep(std::time::Duration::from_millis(1));
-        }
+        claim(&other, at);
         // The parent still works.
         establish(&other, &one);
         drop(child);

@@ -18,7 +18,7 @@ use crate::progress::reactor::Token;
 
 /// The maximum number of packets, or of new connections, that are taken from one socket at a time.
 pub(super) const BATCH: usize = 64;
-/// The maximum number of packets that are read from a link of a process that has ended. A socket holds fewer.
+/// The maximum number of packets that are read from a link before it is closed. A socket holds fewer.
 const LAST_WORDS: usize = 1024;
 
 /// A link from another process.
@@ -55,8 +55,11 @@ impl Carrier {
             return;
         }
         let heard = self.inbox.read(now, &socket, who, BATCH);
-        if self.ends(now, heard, who) || heard.packets > 0 && !self.has_room_for(who) {
+        if self.ends(now, heard, who) {
             return;
+        }
+        if heard.packets > 0 && !self.has_room_for(who) {
+            return self.dismiss(now, &socket, who);
         }
         let Some(token) = self.watch(&socket, Watched::Sender) else {
             return;
@@ -76,8 +79,17 @@ impl Carrier {
         {
             let evicted = self.senders.silent.remove(index);
             self.unwatch(&evicted.socket, evicted.token);
+            self.dismiss(now, &evicted.socket, evicted.who);
         }
         self.senders.silent.push(who, sender);
+    }
+
+    /// Reads what is left of a link that the caller closes. From here on, its process cannot send over it, so no message is lost.
+    fn dismiss(&mut self, now: Nanos, socket: &OwnedFd, who: Credentials) {
+        // It fails only if the link has ended.
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
+        let heard = self.inbox.read(now, socket, who, LAST_WORDS);
+        self.ends(now, heard, who);
     }
 
     fn has_room_for(&self, who: Credentials) -> bool {
@@ -122,8 +134,11 @@ impl Carrier {
             return;
         }
         let sender = silent.remove(index);
-        if self.ends(now, heard, who) || !self.has_room_for(who) {
+        if self.ends(now, heard, who) {
             self.unwatch(&sender.socket, token);
+        } else if !self.has_room_for(who) {
+            self.unwatch(&sender.socket, token);
+            self.dismiss(now, &sender.socket, who);
         } else {
             self.senders.known.insert(token, sender);
         }
