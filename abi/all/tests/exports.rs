@@ -36,6 +36,7 @@ const PLUGINS: &[&str] = &[
     "dat_provider_init@@RKEY_1",
     "fi_prov_ini@@RKEY_1",
     "rkey_dat_provider@@RKEY_1",
+    "rkey_fi_open@@RKEY_1",
 ];
 
 /// The library that cargo built for this test.

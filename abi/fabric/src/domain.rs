@@ -13,15 +13,17 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::identity::Identities;
 use crate::info::filter::Hints;
 use crate::mode;
+use crate::mr::cached::LocalCache;
 use crate::mr::exposed::ExposedMessages;
+use crate::mr::imported;
 use crate::object::{Users, object};
 use crate::sys::*;
 use crate::watched::WatchedRegions;
 use crate::work::{Counting, Queue};
 use parking_lot::Mutex;
-use rkey_device::Device;
 use rkey_device::base::{ForeignMemory, VaRange};
 use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId, RegionSpec};
+use rkey_device::{CacheDescription, Device};
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
@@ -85,7 +87,9 @@ pub(crate) struct Domain {
     /// Counters that can be bound to regions, by the numbers under which the device counts for them.
     pub(crate) counters: Mutex<HashMap<u32, Weak<dyn Counting>>>,
     /// Messages that peers may read from regions.
-    pub(crate) exposed: ExposedMessages,
+    pub(crate) exposed: Arc<ExposedMessages>,
+    /// Registrations that outlive regions without remote rights. The description has a reference to the cache.
+    pub(crate) cache: Option<(CacheDescription, Arc<LocalCache>)>,
     /// Regions registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions bound to a counter or an endpoint, and those with remote rights where remote accesses can be
@@ -164,7 +168,7 @@ impl Domain {
         if hmem {
             rkey_kinds::discover::load_all();
         }
-        Ok(Self {
+        let mut domain = Self {
             fabric: Arc::clone(&owner.inner),
             device: owner.inner.device()?,
             version,
@@ -186,13 +190,28 @@ impl Domain {
             plain_keys: Mutex::default(),
             eq: OnceLock::new(),
             counters: Mutex::default(),
-            exposed: ExposedMessages::default(),
+            exposed: Arc::default(),
+            cache: None,
             persistent: Mutex::default(),
             watched: WatchedRegions::default(),
             remote_counted: OnceLock::new(),
             work: Arc::default(),
             users: Users::default(),
-        })
+        };
+        domain.open_cache()?;
+        Ok(domain)
+    }
+
+    /// Opens the registration cache, if the program has imported a memory monitor. A cached registration is that of several
+    /// regions, so a domain has no cache if the state of its regions can change.
+    fn open_cache(&mut self) -> Result<()> {
+        const STATES: c_int = FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT;
+        let states = self.has(STATES) || self.rma_events || self.av_keys || self.hmem;
+        if !states && imported::exists() {
+            let pd = Arc::clone(self.own_pd()?);
+            self.cache = LocalCache::new(&self.device, pd.id, pd, &self.exposed);
+        }
+        Ok(())
     }
 
     pub(crate) fn has(&self, bit: c_int) -> bool {
@@ -247,7 +266,8 @@ impl Domain {
             .filter_map(Weak::upgrade)
             .filter_map(|pd| table.regions_of_program(pd.id).ok())
             .map(|regions| regions as usize)
-            .sum()
+            .sum::<usize>()
+            + self.cache.as_ref().map_or(0, |(_, cache)| cache.open())
     }
 
     fn find_pd(&self, key: &[u8]) -> Result<Arc<ProtectionDomain>> {

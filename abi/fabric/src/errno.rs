@@ -7,6 +7,8 @@ use rkey_device::engine::{PostError, Status};
 use rkey_kit::Errno;
 use rkey_rdm::atomic::AtomicError;
 use rkey_rdm::commit::CommitError;
+use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt::Arguments;
 
 /// A positive error number; calls return it negated.
@@ -196,9 +198,10 @@ pub(crate) fn of_status(status: Status, denial: Option<&Denial>) -> FiError {
     }
 }
 
-/// The text for a positive error number.
-pub(crate) fn text(number: i32) -> std::borrow::Cow<'static, std::ffi::CStr> {
-    let own = match number {
+/// The text for one of libfabric's own error numbers, or for 0; `None` for those of the C library.
+#[must_use]
+pub fn own_text(number: i32) -> Option<&'static CStr> {
+    Some(match number {
         0 => c"Success",
         256 => c"Unspecified error",
         257 => c"Provided buffer is too small",
@@ -214,13 +217,18 @@ pub(crate) fn text(number: i32) -> std::borrow::Cow<'static, std::ffi::CStr> {
         267 => c"Missing or unavailable address vector",
         268 => c"Queue has been overrun",
         269 => c"Receiver not ready, no receive buffers available",
-        _ => {
-            let words = std::io::Error::from_raw_os_error(number).to_string();
-            let words = words.split(" (os error").next().unwrap_or("").to_owned();
-            return std::ffi::CString::new(words).unwrap_or_default().into();
-        }
-    };
-    own.into()
+        _ => return None,
+    })
+}
+
+/// The text for a positive error number.
+pub(crate) fn text(number: i32) -> Cow<'static, CStr> {
+    if let Some(own) = own_text(number) {
+        return own.into();
+    }
+    let words = std::io::Error::from_raw_os_error(number).to_string();
+    let words = words.split(" (os error").next().unwrap_or("").to_owned();
+    std::ffi::CString::new(words).unwrap_or_default().into()
 }
 
 #[cfg(test)]

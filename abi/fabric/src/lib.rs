@@ -55,14 +55,16 @@ mod wait;
 mod watched;
 mod work;
 
+pub use errno::own_text;
 use std::ffi::CStr;
+pub use tables::open::open;
 
 /// The newest API version that the provider supports. Libfabric skips providers whose version is below what a program
 /// asks for, and accepts one above its own.
-const FI_VERSION: u32 = sys::version(2, 6);
+pub const FI_VERSION: u32 = sys::version(2, 6);
 
 /// The name of the provider.
-pub(crate) const NAME: &CStr = c"rkey";
+pub const NAME: &CStr = c"rkey";
 
 /// The index, in the provider's context, of the flag that keeps libfabric's core from layering its own provider over
 /// this one unasked: `-p rkey` then means this provider only.

@@ -4,7 +4,7 @@
 //! programs linked with a library and those that load it by name later. A library that must also precede the C library
 //! comes first in `LD_PRELOAD`. Libfabric searches the directories of `FI_PROVIDER_PATH` for providers. `FI_PROVIDER` is
 //! set as well, unless the user has set it, so that programs that name no provider get ours instead of one of libfabric's
-//! own. uDAPL's library looks providers up in a file (see [`dat_conf`]).
+//! own. uDAPL's library looks providers up in a file (see [`dat_conf`]). Our own libfabric is in the directory only if the user asks for it.
 
 use crate::dat_conf;
 use std::ffi::{OsStr, OsString};
@@ -70,6 +70,14 @@ pub const DAT1: FrontEnd = FrontEnd {
     preload: false,
 };
 
+/// Libfabric itself, for programs that are not to use the system's. It has only our provider, which it finds in its directory.
+pub const OWN_LIBFABRIC: FrontEnd = FrontEnd {
+    built: "libfabric.so",
+    file: "libfabric.so.1",
+    links: &["libfabric.so"],
+    preload: false,
+};
+
 /// Libfabric's variables, where the user has not set them. With these values libfabric offers only this provider and, to
 /// programs that request it by name, its own layer over connected endpoints, `ofi_rxm`. By default `ofi_rxm` sends
 /// messages of 16 to 128 KiB in segments. Version 1.17 then never completes a message that is peeked at and claimed
@@ -80,7 +88,7 @@ const UNLESS_SET: &[(&str, &str)] = &[
     ("FI_OFI_RXM_SAR_LIMIT", "0"),
 ];
 
-/// All front ends.
+/// The front ends that every program gets.
 pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, RDMACM, FABRIC, UDAPL, DAT1];
 
 /// The directories that may contain the libraries, relative to the `rkey` program's, in search order: cargo's `deps`

@@ -5,6 +5,7 @@
 //! | [`mod@fence`] | a panic ends at the boundary and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and how C functions return them |
 //! | [`delivery`] | how programs find the front ends |
+//! | [`companion`] | how a library outside their shared object finds them |
 //! | [`interfaces`] | the addresses of this host |
 //! | [`dat_conf`] | the file that names uDAPL providers |
 //! | [`settings`] | the environment variables of the front ends |
@@ -19,6 +20,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod argument;
+pub mod companion;
 pub mod dat_conf;
 pub mod delivery;
 pub mod errno;

@@ -26,6 +26,7 @@ const CRATES: &[&str] = &[
     "rkey-rdmacm",
     "rkey-udapl",
     "rkey-dat1",
+    "rkey-libfabric",
     "rkey-all",
 ];
 
@@ -33,7 +34,7 @@ const CRATES: &[&str] = &[
 const LEFT_OUT: &[&str] = &["compile_fail"];
 
 /// Shared libraries that tests load into other programs.
-const FRONT_ENDS: &[&str] = &["librkey_all.so", "libdat.so"];
+const FRONT_ENDS: &[&str] = &["librkey_all.so", "libdat.so", "libfabric.so"];
 
 /// Runs the process tests as `UID`.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {

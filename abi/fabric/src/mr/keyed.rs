@@ -54,7 +54,9 @@ impl Mr {
     pub(super) fn everywhere(&self) -> impl Iterator<Item = Region> {
         let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
         let keyed = copies.into_iter().flatten();
-        keyed.map(|keyed| keyed.region).chain([self.region])
+        // A cached registration is also that of other regions.
+        let own = self.cached.is_none().then_some(self.region);
+        keyed.map(|keyed| keyed.region).chain(own)
     }
 
     /// Makes copies for the chosen key, or for all keys that the address vector has now (FI-211, FI-I21), with the region's

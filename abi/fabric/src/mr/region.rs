@@ -4,6 +4,7 @@
 // UNSAFETY: C functions; registers memory that the program keeps valid.
 
 use super::attr::{Memory, Ranges, Request, ranges};
+use super::cached::{Cached, LocalCache};
 use super::hmem::{self, Foreign};
 use super::keyed::Copies;
 use super::{bind, persistent, raw, refresh};
@@ -41,6 +42,8 @@ pub(crate) struct Mr {
     pub(crate) pd: DomainId,
     /// Registered in `pd`.
     pub(crate) region: Region,
+    /// Where `region` comes from, if that is the domain's cache; `None` in it: the region is being closed.
+    pub(super) cached: Option<Box<Mutex<Option<Cached>>>>,
     pub(super) copies: Option<Box<Copies>>,
     /// Registered with `FI_RMA_PMEM`.
     pub(super) durable: bool,
@@ -198,10 +201,20 @@ pub(super) unsafe fn make(
     };
     let vacant = vacant::<MrObject>(&SPARES)?;
     let spec = shape.spec(pd, &ranges, unconfigured || !backed);
-    // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
-    // Copies survive faults.
-    let region = unsafe { hmem::register(&domain.device, &spec, foreign.as_deref())? };
-    let base = base(addressing, &ranges);
+    let cached = match &domain.cache {
+        None => None,
+        Some(_) if keeper.is_some() || foreign.is_some() => None,
+        Some((_, cache)) => from_cache(cache, &request, &ranges, access)?,
+    };
+    let (region, base) = match &cached {
+        Some(cached) => (cached.region(), base(Addressing::Virtual, &ranges)),
+        None => {
+            // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
+            // Copies survive faults.
+            let region = unsafe { hmem::register(&domain.device, &spec, foreign.as_deref())? };
+            (region, base(addressing, &ranges))
+        }
+    };
     let handle: *mut FidMr = vacant.address().as_ptr().cast();
     let object = vacant.fill(MrObject {
         fid: UnsafeCell::new(FidMr {
@@ -216,6 +229,7 @@ pub(super) unsafe fn make(
             domain: unsafe { DomainRef::new(domain) },
             pd,
             region,
+            cached: cached.map(|cached| Box::new(Mutex::new(Some(cached)))),
             copies: request.keys.map(|keys| Copies::new(keys, shape)),
             durable,
             ranges,
@@ -252,6 +266,24 @@ pub(super) unsafe fn make(
         eq.completed(FI_MR_COMPLETE, handle as usize, request.context, 0);
     }
     Ok(())
+}
+
+/// A registration from the domain's cache, if the request is for one range without remote rights, and nothing else. Registrations
+/// with remote rights are not cached, because peers would keep their keys.
+#[cold]
+fn from_cache(
+    cache: &Arc<LocalCache>,
+    request: &Request<'_>,
+    ranges: &Ranges,
+    access: Access,
+) -> Result<Option<Cached>> {
+    let simple = request.flags == 0 && request.keys.is_none();
+    match &ranges[..] {
+        [range] if simple && !access.is_empty() && !access.is_remote() => {
+            cache.register(*range, access).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Deregisters a region that the program does not get, and its copies.
@@ -320,9 +352,10 @@ pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if known {
             bind::release(mr)?;
         }
-        match mr.copies {
-            None => end_region(mr, mr.region, known)?,
-            Some(_) => mr
+        match (&mr.copies, &mr.cached) {
+            (None, None) => end_region(mr, mr.region, known)?,
+            (_, Some(cached)) => give_back(cached)?,
+            (Some(_), None) => mr
                 .everywhere()
                 .try_for_each(|region| end_region(mr, region, known))?,
         }
@@ -336,6 +369,14 @@ pub(crate) unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // close the device accepted gets here; and nothing iterates over the pool of regions.
         unsafe { end::<MrObject, _>(&SPARES, fid) }
     })
+}
+
+/// Returns a registration to the domain's cache.
+#[cold]
+fn give_back(cached: &Mutex<Option<Cached>>) -> Result<()> {
+    // Of several threads that close the region, one gets the registration.
+    let registration = cached.lock().take();
+    registration.map(drop).ok_or(FiError::INVAL)
 }
 
 /// Closes one of the regions that a registration has in the protection table. If that fails, and the region is `known` in the

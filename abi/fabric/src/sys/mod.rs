@@ -5,15 +5,18 @@
 //! beginning. A structure that a program passes may be as short as in 1.17: the later fields are in separate structures
 //! (`Long…`), which are read only when the version that the program requested has them. The compiler checks sizes and
 //! offsets when it builds this crate, and a test checks them against the installed headers. Values of C enumerations are
-//! plain integers, because a C program can put anything there. The manual pages describe the fields.
+//! plain integers, because a C program can put anything there. The manual pages describe the fields. [`ext`] has the
+//! structures of `fi_ext.h`.
 #![allow(missing_docs)]
 
 #[allow(non_camel_case_types)] // names of C
 pub mod consts;
+pub mod ext;
 #[allow(non_camel_case_types)] // names of C
 pub mod layouts;
 
 pub use consts::*;
+pub use ext::*;
 pub use layouts::*;
 
 /// The protocol number of this provider, outside the range that libfabric assigns.

@@ -4,3 +4,4 @@
 pub(crate) mod domain;
 pub(crate) mod fabric;
 mod mr;
+pub(crate) mod open;

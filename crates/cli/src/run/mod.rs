@@ -10,7 +10,7 @@ mod watch;
 
 use crate::failure::{hinted, report};
 use clap::Args;
-use rkey_kit::delivery::{self, FRONT_ENDS};
+use rkey_kit::delivery::{self, FRONT_ENDS, FrontEnd, OWN_LIBFABRIC};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -23,6 +23,9 @@ pub(crate) struct RunArgs {
     /// When the program has ended, print the accesses that were refused in it and its children, and why.
     #[arg(long)]
     explain: bool,
+    /// Give the program a libfabric.so.1 that has only rkey's provider, instead of the system's.
+    #[arg(long)]
+    own_libfabric: bool,
     /// The program and its arguments.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     words: Vec<OsString>,
@@ -33,6 +36,7 @@ const HELP: &str = "\
 Examples (put `--` before a program that has options of its own):
   rkey run -- ib_write_bw & sleep 1; rkey run -- ib_write_bw 127.0.0.1
   rkey run -- fi_info -p rkey
+  rkey run --own-libfabric -- fi_info                                        (where no libfabric is installed)
   rkey run -- dtest -P rkey-lo -s -b 64 & sleep 1; rkey run -- dtest -P rkey-lo -h 127.0.0.1 -b 64
   rkey run --explain -- mpirun --mca pml cm --mca mtl ofi -n 4 ./program     (Open MPI)
   rkey run --explain -- mpiexec -n 4 ./program                               (MPICH with ch4:ofi)
@@ -63,7 +67,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             "rkey run [--] PROGRAM [ARGUMENTS]",
         )
     })?;
-    let folder = folder::make(FRONT_ENDS)?;
+    let own: &[FrontEnd] = match args.own_libfabric {
+        true => &[OWN_LIBFABRIC],
+        false => &[],
+    };
+    let folder = folder::make(&[FRONT_ENDS, own].concat())?;
     if let Some(obstacle) = program::find(program).and_then(|path| program::obstacle(&path)) {
         eprintln!(
             "rkey: warning: {obstacle}. It cannot use the device; programs that it starts may."

@@ -5,7 +5,7 @@
 //! refusals is removed by its watcher. If the watcher was killed, a later run finds the file unlocked and removes it.
 
 use rkey_kit::dat_conf::REGISTRY;
-use rkey_kit::delivery::FRONT_ENDS;
+use rkey_kit::delivery::{FRONT_ENDS, FrontEnd, OWN_LIBFABRIC};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -43,13 +43,18 @@ pub(super) fn tidy(private: &Path) {
     }
 }
 
+/// All that a directory may have.
+fn front_ends() -> impl Iterator<Item = &'static FrontEnd> {
+    FRONT_ENDS.iter().chain([&OWN_LIBFABRIC])
+}
+
 /// Removes a directory with front ends if their build directory is gone. It removes only our own links and the file of
 /// adapters.
 fn remove_without_libraries(folder: &Path) -> io::Result<()> {
     let mut gone = false;
-    for front_end in FRONT_ENDS {
+    for front_end in front_ends() {
         let library = match fs::read_link(folder.join(front_end.file)) {
-            // Earlier versions had fewer front ends.
+            // Earlier versions had fewer front ends, and our libfabric is there only on request.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
         };
@@ -61,9 +66,7 @@ fn remove_without_libraries(folder: &Path) -> io::Result<()> {
     if !gone {
         return Ok(());
     }
-    let names = FRONT_ENDS
-        .iter()
-        .flat_map(|front_end| front_end.links.iter().chain([&front_end.file]));
+    let names = front_ends().flat_map(|front_end| front_end.links.iter().chain([&front_end.file]));
     for name in names {
         let link = folder.join(name);
         if link.is_symlink() {
@@ -111,7 +114,7 @@ mod tests {
         let make = |name: &str, libraries: &Path| {
             let folder = base.join(name);
             fs::create_dir(&folder).unwrap();
-            for front_end in FRONT_ENDS {
+            for front_end in front_ends() {
                 let library = libraries.join(front_end.built);
                 front_end.put_into(&folder, &library).unwrap();
             }
