@@ -89,7 +89,7 @@ mod tests {
             assert_ne!(old, new);
         }
         // As the headers of these versions have them.
-        assert_eq!(lengths(&FABRIC_1_0), [112, 72, 64, 80, 136, 28]);
+        assert_eq!(lengths(&FABRIC_1_0), [112, 72, 64, 80, 120, 28]);
         assert_eq!(lengths(&FABRIC_1_3), [120, 80, 64, 96, 192, 32]);
         assert_eq!(lengths(&FABRIC_1_10), [120, 80, 64, 104, 232, 32]);
     }

@@ -9,7 +9,7 @@ use rkey_kit::companion::Companion;
 use rkey_kit::delivery::{FABRIC, OWN_LIBFABRIC};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 /// `fi_open` of the provider.
 pub(crate) type Open = unsafe extern "C" fn(
@@ -93,9 +93,10 @@ pub(crate) fn is_wanted(hint: Option<&CStr>) -> bool {
     rkey_kit::log::start();
     let filter = std::env::var("FI_PROVIDER").unwrap_or_default();
     if !allowed(&filter) {
-        tracing::warn!(
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| tracing::warn!(
             "FI_PROVIDER={filter} leaves nothing: this libfabric.so.1 has only the provider rkey, and no layers"
-        );
+        ));
         return false;
     }
     let hint = hint.map(CStr::to_string_lossy).unwrap_or_default();

@@ -30,7 +30,7 @@ pub type Result<T> = std::result::Result<T, Failed>;
 pub(crate) fn passed(code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),
-        code => Err(Failed(-code)),
+        code => Err(Failed(code.wrapping_neg())),
     }
 }
 
@@ -38,6 +38,6 @@ pub(crate) fn passed(code: c_int) -> Result<()> {
 pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> c_int {
     match contained(body) {
         Ok(()) => 0,
-        Err(Failed(number)) => -number,
+        Err(Failed(number)) => number.wrapping_neg(),
     }
 }

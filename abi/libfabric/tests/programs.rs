@@ -114,6 +114,29 @@ fn a_program_for_libfabric_sends_messages() {
 }
 
 #[test]
+fn without_its_provider_the_library_says_what_is_missing() {
+    let folder = Folder::new("alone");
+    let Some(program) = folder.compile("alone", include_str!("programs/message.c")) else {
+        return;
+    };
+    let alone = folder.0.join("alone-folder");
+    std::fs::create_dir(&alone).expect("a directory can be made");
+    // A copy: the library would find its provider beside the file that a link names.
+    let ours = folder.0.join(OWN_LIBFABRIC.file);
+    std::fs::copy(ours, alone.join(OWN_LIBFABRIC.file)).expect("a file can be copied");
+    let mut command = folder.on_ours(program);
+    let output = command.env("LD_LIBRARY_PATH", &alone).output();
+    let output = output.expect("it can be started");
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let advice = "neither librkey-fi.so nor librkey_all.so is in";
+    assert!(
+        log.contains(advice) && log.contains("put libfabric.so.1 next to one of them"),
+        "{log}"
+    );
+    assert!(!output.status.success());
+}
+
+#[test]
 fn shorter_structures_of_older_programs_are_not_read_beyond_their_end() {
     let folder = Folder::new("versions");
     folder.run("versions", include_str!("programs/versions.c"), &[], &[]);

@@ -5,7 +5,7 @@ mod common;
 use common::{program, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn run(words: &[&str]) -> Output {
@@ -41,6 +41,25 @@ fn libfabric_finds_the_provider() {
     for endpoint in ["FI_EP_RDM", "FI_EP_MSG", "FI_EP_DGRAM"] {
         assert!(text.contains(endpoint), "{output:?}");
     }
+}
+
+/// A program gets our libfabric only if the user asks for it.
+#[test]
+fn libfabric_itself_can_be_ours() {
+    let output = run(&["--own-libfabric", "--", "fi_info", "--version"]);
+    if output.status.code() == Some(127) {
+        println!("skipped: fi_info is not installed");
+        return;
+    }
+    assert!(
+        text(&output.stdout).contains("libfabric: 2.6.0"),
+        "{output:?}"
+    );
+    let offered = text(&run(&["--own-libfabric", "fi_info"]).stdout);
+    assert!(offered.contains("provider: rkey"), "{offered}");
+    let host = Command::new("fi_info").arg("--version").output().unwrap();
+    let version = text(&run(&["fi_info", "--version"]).stdout);
+    assert_eq!(version, text(&host.stdout));
 }
 
 /// The adapters are in the registry that `DAT_OVERRIDE` names, unless the user has set it.

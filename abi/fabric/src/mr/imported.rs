@@ -114,7 +114,7 @@ impl Use {
         if code != 0 {
             tracing::warn!(
                 "the imported memory monitor did not start: {:?}; memory is not cached",
-                FiError(-code)
+                FiError(code.wrapping_neg())
             );
             return None;
         }

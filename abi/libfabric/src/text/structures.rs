@@ -6,7 +6,8 @@
 use super::names::{self, extensible, flags, value};
 use super::{address, pointer};
 use rkey_fi::sys::{
-    DomainAttr, EpAttr, FI_ORDER_DATA, FI_ORDER_STRICT, FabricAttr, Info, RxAttr, TxAttr,
+    DomainAttr, EpAttr, FI_ORDER_DATA, FI_ORDER_STRICT, FI_SHARED_CONTEXT, FabricAttr, Info,
+    RxAttr, TxAttr,
 };
 use std::ffi::{CStr, c_char};
 
@@ -53,6 +54,14 @@ unsafe fn string(text: *const c_char) -> String {
 
 fn version(number: u32) -> String {
     format!("{}.{}", number >> 16, number & 0xffff)
+}
+
+/// How many contexts an endpoint has.
+fn contexts(count: usize) -> String {
+    match count {
+        FI_SHARED_CONTEXT => "FI_SHARED_CONTEXT".to_owned(),
+        count => count.to_string(),
+    }
 }
 
 /// The order of completions, of which only the strict one has a name.
@@ -127,8 +136,8 @@ pub(super) unsafe fn ep_attr(attr: *const EpAttr, indent: &str) -> String {
             "mem_tag_format",
             format_args!("{:#018x}", it.mem_tag_format),
         )
-        .field("tx_ctx_cnt", it.tx_ctx_cnt)
-        .field("rx_ctx_cnt", it.rx_ctx_cnt)
+        .field("tx_ctx_cnt", contexts(it.tx_ctx_cnt))
+        .field("rx_ctx_cnt", contexts(it.rx_ctx_cnt))
         .field("auth_key_size", it.auth_key_size)
         .text
 }

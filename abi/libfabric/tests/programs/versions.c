@@ -17,7 +17,7 @@ struct version {
 	size_t info, tx, rx, ep, domain, fabric;
 };
 static const struct version versions[] = {
-	{"FABRIC_1.0", 112, 72, 64, 80, 136, 28},
+	{"FABRIC_1.0", 112, 72, 64, 80, 120, 28},
 	{"FABRIC_1.1", 112, 72, 64, 96, 184, 32},
 	{"FABRIC_1.2", 120, 72, 64, 96, 184, 32},
 	{"FABRIC_1.3", 120, 80, 64, 96, 192, 32},

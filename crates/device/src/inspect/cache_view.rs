@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct CacheView {
     /// The domain of its regions.
     pub domain: u32,
-    /// What notices changes of memory: "userfaultfd", "memhooks", "disabled" (no cache), or "none" (not needed).
+    /// What notices changes of memory: "userfaultfd", "memhooks", "imported", "disabled" (no cache), or "none" (not needed).
     pub monitor: String,
     /// Why `monitor` is not the one that the environment names.
     pub monitor_reason: Option<String>,
