@@ -144,12 +144,10 @@ mod tests {
 
     #[test]
     fn every_number_has_a_text() {
-        // SAFETY: a C string.
         let text = |number| {
-            unsafe { CStr::from_ptr(strerror(number)) }
-                .to_str()
-                .unwrap()
-                .to_owned()
+            // SAFETY: a C string.
+            let text = unsafe { CStr::from_ptr(strerror(number)) };
+            text.to_str().unwrap().to_owned()
         };
         assert_eq!(text(0), "Success");
         assert_eq!(text(-libc::EINVAL), "Invalid argument");

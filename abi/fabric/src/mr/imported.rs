@@ -105,8 +105,8 @@ impl Use {
     pub(crate) fn begin() -> Option<Self> {
         let program = MONITOR.source();
         let mut caches = program.caches.lock();
-        // SAFETY: the function is the program's, and `functions` is locked, so the monitor is not closed.
         let start = |it: &Functions| match *caches {
+            // SAFETY: the function is the program's, and `functions` is locked, so the monitor is not closed.
             0 => unsafe { (it.start)(it.fid.as_ptr()) },
             _ => 0,
         };
