@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`packet`] | packets, byte by byte: one file for each header |
 //! | [`icrc`] | the checksum at the end of a datagram |
+//! | [`transport`] | queue pairs as state machines: RC, UC and UD |
 //!
 //! A peer is a hostile stranger: bytes that are not a packet are an error that says why, and the receiver drops them.
 //!
@@ -55,3 +56,4 @@
 
 pub mod icrc;
 pub mod packet;
+pub mod transport;

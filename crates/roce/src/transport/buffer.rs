@@ -1,0 +1,34 @@
+//! The place of one packet that leaves: headers, payload and padding are written where they travel.
+
+use crate::packet::{Headers, MAX_PAYLOAD, padding};
+
+/// The place of one packet, with room for the invariant checksum that the caller adds.
+pub type PacketBuffer = [u8; Headers::MAX + MAX_PAYLOAD + 4];
+
+/// Writes a packet with a payload of `length` bytes, which `load` copies to its place. Returns the packet's length.
+///
+/// # Errors
+///
+/// `load` failed: there is no packet.
+pub(crate) fn write_packet<E>(
+    to: &mut PacketBuffer,
+    headers: &Headers,
+    length: u32,
+    load: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<Option<usize>, E> {
+    let length = length as usize;
+    // A transport builds only heads that exist, with at most an MTU of payload.
+    let Ok(bytes) = headers.encode(length) else {
+        return Ok(None);
+    };
+    let bytes = bytes.as_ref();
+    let (front, rest) = to.split_at_mut(bytes.len());
+    front.copy_from_slice(bytes);
+    let (payload, rest) = rest.split_at_mut(length);
+    if length > 0 {
+        load(payload)?;
+    }
+    let pad = padding(length);
+    rest[..pad].fill(0);
+    Ok(Some(bytes.len() + length + pad))
+}

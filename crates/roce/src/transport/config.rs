@@ -1,0 +1,83 @@
+//! What a queue pair is told before it starts: its peer and its limits.
+
+use crate::packet::{Mtu, Psn, RnrTimer};
+
+/// The service of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionType {
+    /// RC: everything arrives once and in order, or the connection fails.
+    Reliable,
+    /// UC: a message arrives whole, or not at all. Sends and writes only.
+    Unreliable,
+}
+
+/// The attributes of a connected queue pair, as `ibv_modify_qp(3)` sets them.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The service.
+    pub connection: ConnectionType,
+    /// The path MTU. Both sides must have the same.
+    pub mtu: Mtu,
+    /// The number of the peer's queue pair (24 bits).
+    pub peer: u32,
+    /// The partition key, in each packet.
+    pub pkey: u16,
+    /// The PSN of the first packet sent (`sq_psn`).
+    pub send_psn: Psn,
+    /// The PSN of the first packet expected (`rq_psn`).
+    pub receive_psn: Psn,
+    /// 4.096 µs · 2^timeout without an answer is one retry; 0 means no limit (5 bits).
+    pub timeout: u8,
+    /// Retries after a timeout or a lost packet, without progress between them, before the request fails (3 bits).
+    pub retry_count: u8,
+    /// Retries while the peer has no receive posted; 7 means no limit (3 bits).
+    pub rnr_retry: u8,
+    /// How long a peer waits that finds no receive posted here.
+    pub min_rnr_timer: RnrTimer,
+    /// How many reads and atomics this side may have outstanding (`max_rd_atomic`). The peer must accept as many.
+    pub max_reads_out: u8,
+    /// How many reads and atomics the peer may have outstanding (`max_dest_rd_atomic`); 0 refuses them.
+    pub max_reads_in: u8,
+    /// How many packets may be without acknowledgement, at most; at least 1.
+    pub window: u32,
+}
+
+impl Config {
+    /// A reliable connection with usual values: up to 128 packets of 1024 bytes and 16 reads outstanding, about 67 ms for an
+    /// answer, 7 retries, and no limit for a peer without a receive (which waits 640 µs).
+    #[must_use]
+    pub const fn reliable(peer: u32, send_psn: Psn, receive_psn: Psn) -> Self {
+        let Some(min_rnr_timer) = RnrTimer::new(12) else {
+            unreachable!()
+        };
+        Self {
+            connection: ConnectionType::Reliable,
+            mtu: Mtu::Bytes1024,
+            peer,
+            pkey: 0xffff,
+            send_psn,
+            receive_psn,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            min_rnr_timer,
+            max_reads_out: 16,
+            max_reads_in: 16,
+            window: 128,
+        }
+    }
+}
+
+/// The time of a 5-bit timeout code, in nanoseconds; `None` if there is no limit (IBA volume 1, 9.7.6.1.3).
+///
+/// ```
+/// assert_eq!(rkey_roce::transport::timeout_ns(14), Some(67_108_864));
+/// assert_eq!(rkey_roce::transport::timeout_ns(0), None);
+/// ```
+#[must_use]
+pub const fn timeout_ns(code: u8) -> Option<u64> {
+    match code & 31 {
+        0 => None,
+        code => Some(4096 << code),
+    }
+}

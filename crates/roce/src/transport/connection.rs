@@ -1,0 +1,173 @@
+//! A connected queue pair: its two halves under one roof.
+
+use super::buffer::PacketBuffer;
+use super::config::{Config, ConnectionType};
+use super::event::{Counters, Event};
+use super::host::Host;
+use super::requester::Requester;
+use super::responder::{Responder, UnreliableResponder};
+use super::step::{Output, Step};
+use super::work::WorkRequest;
+use crate::packet::{Body, Packet, Reliable, Service};
+
+/// A queue pair of a reliable or unreliable connection that is ready to receive and to send.
+///
+/// Calls return at once and never wait. After each of [`post`](Self::post), [`receive`](Self::receive) and
+/// [`advance`](Self::advance), its owner calls [`transmit`](Self::transmit) until there is no packet, takes the
+/// [events](Self::next_event), and then waits for a packet or for [`next_deadline`](Self::next_deadline).
+///
+/// The owner finds the queue pair by the number in the packet, and drops packets that did not come from the peer's address
+/// or have another partition key.
+#[derive(Debug)]
+pub struct Connection {
+    requester: Requester,
+    responder: Responding,
+    out: Output,
+    /// Answers and requests take turns.
+    answered_last: bool,
+    is_flushed: bool,
+}
+
+#[derive(Debug)]
+enum Responding {
+    Reliable(Box<Responder>),
+    Unreliable(UnreliableResponder),
+}
+
+impl Connection {
+    /// A queue pair whose peer has the same attributes, the other way round.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let responder = match config.connection {
+            ConnectionType::Reliable => Responding::Reliable(Box::new(Responder::new(config))),
+            ConnectionType::Unreliable => Responding::Unreliable(UnreliableResponder::new(config)),
+        };
+        Self {
+            requester: Requester::new(config),
+            responder,
+            out: Output::default(),
+            answered_last: false,
+            is_flushed: false,
+        }
+    }
+
+    /// Adds a work request to the send queue. Its end is an [event](Self::next_event), also if it is impossible. The queue has
+    /// no limit of its own.
+    pub fn post(&mut self, request: WorkRequest) {
+        self.requester.post(request, &mut self.out);
+    }
+
+    /// Handles a packet that arrived at `now`, in nanoseconds of any monotonic clock.
+    pub fn receive<H: Host>(&mut self, now: u64, host: &mut H, packet: &Packet<'_>) {
+        let Self {
+            requester,
+            responder,
+            out,
+            is_flushed,
+            ..
+        } = self;
+        let mut step = Step { now, host, out };
+        let (headers, payload) = (&packet.headers, packet.payload);
+        match (&headers.body, responder) {
+            (Body::Request(Service::Rc, request), Responding::Reliable(responder))
+                if !*is_flushed || responder.has_refused() =>
+            {
+                responder.receive(&mut step, headers, request, payload);
+                fail_together(requester, responder, step.out);
+            }
+            (Body::Request(Service::Uc, request), Responding::Unreliable(responder))
+                if !*is_flushed =>
+            {
+                responder.receive(&mut step, headers, request, payload);
+            }
+            (Body::Response(Reliable::Rc, response), Responding::Reliable(_)) => {
+                requester.receive(&mut step, headers.psn, response, payload);
+            }
+            _ => step.out.counters.dropped += 1,
+        }
+    }
+
+    /// Writes the next packet to `to`: headers, payload and padding. Returns its length; the owner adds the invariant checksum
+    /// there. `None` if there is nothing to send at `now`.
+    pub fn transmit<H: Host>(
+        &mut self,
+        now: u64,
+        host: &mut H,
+        to: &mut PacketBuffer,
+    ) -> Option<usize> {
+        for _ in 0..2 {
+            self.answered_last = !self.answered_last;
+            let length = if self.answered_last {
+                self.answer(now, host, to)
+            } else {
+                let out = &mut self.out;
+                self.requester.transmit(&mut Step { now, host, out }, to)
+            };
+            if length.is_some() {
+                return length;
+            }
+        }
+        None
+    }
+
+    fn answer<H: Host>(&mut self, now: u64, host: &mut H, to: &mut PacketBuffer) -> Option<usize> {
+        let Responding::Reliable(responder) = &mut self.responder else {
+            return None;
+        };
+        let out = &mut self.out;
+        let length = responder.transmit(&mut Step { now, host, out }, to);
+        fail_together(&mut self.requester, responder, &mut self.out);
+        length
+    }
+
+    /// Lets time pass: timers up to `now` run.
+    pub fn advance(&mut self, now: u64) {
+        self.requester.on_time(now, &mut self.out);
+    }
+
+    /// The time of the next [`advance`](Self::advance), if one is needed.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.requester.next_deadline()
+    }
+
+    /// The oldest event that has not been taken.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.out.events.pop_front()
+    }
+
+    /// Moves the queue pair to the error state: all work requests end with [`Status::Flushed`](super::Status::Flushed), a receive
+    /// that was being filled too. Nothing is executed or sent any more, except for a refusal and the answers before it.
+    pub fn flush(&mut self) {
+        self.is_flushed = true;
+        self.requester.flush(&mut self.out);
+        match &mut self.responder {
+            Responding::Reliable(responder) => responder.flush(&mut self.out),
+            Responding::Unreliable(responder) => responder.flush(&mut self.out),
+        }
+    }
+
+    /// What it has seen of the network.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.out.counters
+    }
+
+    /// How many work requests, answers and remembered requests of the peer it holds. The latter two depend on the peer, and are
+    /// at most four times `max_reads_in`, and two.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        let answers = match &self.responder {
+            Responding::Reliable(responder) => responder.outstanding(),
+            Responding::Unreliable(_) => 0,
+        };
+        (self.requester.outstanding(), answers)
+    }
+}
+
+/// If the responder has refused a request, the queue pair has failed as a whole.
+fn fail_together(requester: &mut Requester, responder: &Responder, out: &mut Output) {
+    if responder.has_refused() {
+        requester.flush(out);
+    }
+}

@@ -1,0 +1,189 @@
+//! Answers of the peer: acknowledgements, NAKs, read data, results of atomics.
+//!
+//! A responder executes in order, so an answer to one packet says that every packet before it has been executed. But reads
+//! and atomics end only with their own response: an answer to something later shows that the response was lost (an implied
+//! NAK, IBA volume 1, 9.7.5.1.2), and the request is sent again.
+//!
+//! The message number in an answer (MSN) counts what the PSN says already, so it is not looked at. Credits are ignored: a
+//! peer that is out of receives says so with an RNR NAK.
+
+use super::Requester;
+use crate::packet::{Aeth, AtomicAckEth, NakCode, Psn, Response, RnrTimer, Syndrome};
+use crate::transport::event::Status;
+use crate::transport::host::Host;
+use crate::transport::sequence::Sequence;
+use crate::transport::step::Step;
+use crate::transport::work::{Operation, Part, Work};
+
+impl Requester {
+    /// Handles an answer.
+    pub(crate) fn receive<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        psn: Psn,
+        response: &Response,
+        payload: &[u8],
+    ) {
+        let at = self.unacked.near(psn);
+        if at < self.unacked || at >= self.top {
+            step.out.counters.stale_responses += 1;
+            return;
+        }
+        match *response {
+            Response::Acknowledge(aeth) => self.on_acknowledge(step, at, aeth),
+            Response::AtomicAcknowledge(_, AtomicAckEth { original }) => {
+                self.on_atomic(step, at, original);
+            }
+            Response::ReadFirst(_)
+            | Response::ReadMiddle
+            | Response::ReadLast(_)
+            | Response::ReadOnly(_) => {
+                self.on_read_data(step, at, response, payload);
+            }
+        }
+    }
+
+    fn on_acknowledge<H>(&mut self, step: &mut Step<'_, H>, at: Sequence, aeth: Aeth) {
+        match aeth.syndrome {
+            Syndrome::Ack(_) => {
+                if !self.acknowledge(step, at.next()) {
+                    self.on_lost_response(step);
+                }
+            }
+            Syndrome::Nak(code) => self.on_nak(step, at, code),
+            Syndrome::RnrNak(timer) => self.on_rnr_nak(step, at, timer),
+            Syndrome::Reserved(_) => self.on_bad_response(step),
+        }
+    }
+
+    /// Everything before `position` has been executed. False if a response to it is missing.
+    fn acknowledge<H>(&mut self, step: &mut Step<'_, H>, position: Sequence) -> bool {
+        let awaited = self.awaited().map(Work::awaited);
+        let until = awaited.map_or(position, |awaited| awaited.min(position));
+        self.advance(step.now, until, step.out);
+        until == position
+    }
+
+    /// The oldest request whose response has not arrived.
+    fn awaited(&self) -> Option<&Work> {
+        if self.reads_out == 0 {
+            return None;
+        }
+        let mut started = self.works.iter().take(self.started);
+        started.find(|work| work.request.operation.needs_response())
+    }
+
+    fn on_lost_response<H>(&mut self, step: &mut Step<'_, H>) {
+        step.out.counters.implied_naks += 1;
+        self.go_back(step);
+    }
+
+    fn on_nak<H>(&mut self, step: &mut Step<'_, H>, at: Sequence, code: NakCode) {
+        if !self.acknowledge(step, at) {
+            self.on_lost_response(step);
+            return;
+        }
+        let status = match code {
+            NakCode::PsnSequenceError => {
+                step.out.counters.sequence_naks += 1;
+                self.go_back(step);
+                return;
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRdRequest => Status::RemoteInvalidRequest,
+            NakCode::RemoteAccessError => Status::RemoteAccess,
+            NakCode::RemoteOperationalError => Status::RemoteOperation,
+        };
+        self.fail(status, step.out);
+    }
+
+    fn on_rnr_nak<H>(&mut self, step: &mut Step<'_, H>, at: Sequence, timer: RnrTimer) {
+        if !self.acknowledge(step, at) {
+            self.on_lost_response(step);
+            return;
+        }
+        if self.retry.is_waiting(step.now) || self.next == self.unacked {
+            return; // it answers a packet of an earlier attempt
+        }
+        step.out.counters.rnr_naks += 1;
+        if self.retry.wait_for_receive(step.now, timer.nanoseconds()) {
+            self.move_to(self.unacked);
+        } else {
+            self.fail(Status::RnrRetryExceeded, step.out);
+        }
+    }
+
+    fn on_bad_response<H>(&mut self, step: &mut Step<'_, H>) {
+        self.fail(Status::BadResponse, step.out);
+    }
+
+    /// Whether the response at `at` is the next one that is missing. If so, the oldest request is the one that it answers.
+    fn is_next<H>(&mut self, step: &mut Step<'_, H>, at: Sequence) -> bool {
+        let Some(awaited) = self.awaited().map(Work::awaited) else {
+            step.out.counters.stale_responses += 1;
+            return false;
+        };
+        if at < awaited {
+            // It answers a send or write, which have no responses.
+            step.out.counters.stale_responses += 1;
+            return false;
+        }
+        self.advance(step.now, awaited, step.out);
+        if at > awaited {
+            self.on_lost_response(step);
+        }
+        at == awaited && !self.has_failed
+    }
+
+    fn on_read_data<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        at: Sequence,
+        response: &Response,
+        payload: &[u8],
+    ) {
+        if !self.is_next(step, at) {
+            return;
+        }
+        let Some(work) = self.works.front().copied() else {
+            return;
+        };
+        let part = Part::of(work.request.length, work.answered, self.mtu);
+        let fits = matches!(work.request.operation, Operation::Read { .. })
+            && part.position.ends() == response.position().ends()
+            && part.length as usize == payload.len();
+        if !fits {
+            self.on_bad_response(step);
+            return;
+        }
+        let is_stored =
+            payload.is_empty() || (step.host.store(work.request.id, part.offset, payload)).is_ok();
+        self.answered(step, is_stored);
+    }
+
+    fn on_atomic<H: Host>(&mut self, step: &mut Step<'_, H>, at: Sequence, original: u64) {
+        if !self.is_next(step, at) {
+            return;
+        }
+        let Some(work) = self.works.front().copied() else {
+            return;
+        };
+        if !matches!(work.request.operation, Operation::Atomic { .. }) {
+            self.on_bad_response(step);
+            return;
+        }
+        let stored = step.host.store(work.request.id, 0, &original.to_ne_bytes());
+        self.answered(step, stored.is_ok());
+    }
+
+    /// The next packet of the oldest request's response has arrived.
+    fn answered<H>(&mut self, step: &mut Step<'_, H>, is_stored: bool) {
+        if !is_stored {
+            self.fail(Status::LocalProtection, step.out);
+            return;
+        }
+        if let Some(work) = self.works.front_mut() {
+            work.answered += 1;
+        }
+        self.advance(step.now, self.unacked.next(), step.out);
+    }
+}

@@ -1,0 +1,171 @@
+//! Retries: how long to wait for an answer, how often to send again, and how much to have outstanding.
+
+use super::Requester;
+use crate::transport::config::{Config, timeout_ns};
+use crate::transport::event::Status;
+use crate::transport::sequence::Sequence;
+use crate::transport::step::{Output, Step};
+
+/// `rnr_retry` without a limit.
+const FOREVER: u8 = 7;
+
+/// The fewest packets that loss leaves in the window, unless it was smaller from the start: one that is lost and one that
+/// shows it.
+const WINDOW_MIN: u32 = 2;
+
+/// Counters and timers of a requester.
+#[derive(Debug)]
+pub(super) struct Retry {
+    /// How long an answer may take, in nanoseconds.
+    timeout: Option<u64>,
+    retry_count: u8,
+    rnr_retry: u8,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    /// When the answer that is awaited is late.
+    deadline: Option<u64>,
+    /// Nothing is sent before this time, because the peer had no receive.
+    not_before: Option<u64>,
+    /// The position that an answer has made us go back to, until it is acknowledged. Answers that were under way at that time
+    /// say the same again.
+    went_back_to: Option<Sequence>,
+    window_max: u32,
+    window: u32,
+    /// Positions acknowledged since the window last changed.
+    acknowledged: u32,
+}
+
+impl Retry {
+    pub(super) fn new(config: &Config) -> Self {
+        let window = config.window.max(1);
+        Self {
+            timeout: timeout_ns(config.timeout),
+            retry_count: config.retry_count,
+            rnr_retry: config.rnr_retry,
+            retries_left: config.retry_count,
+            rnr_retries_left: config.rnr_retry,
+            deadline: None,
+            not_before: None,
+            went_back_to: None,
+            window_max: window,
+            window,
+            acknowledged: 0,
+        }
+    }
+
+    /// How many positions may be outstanding.
+    pub(super) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Whether nothing may be sent because the peer had no receive.
+    pub(super) fn is_waiting(&self, now: u64) -> bool {
+        self.not_before.is_some_and(|time| now < time)
+    }
+
+    /// A packet has left.
+    pub(super) fn sent(&mut self, now: u64) {
+        self.not_before = None;
+        if self.deadline.is_none() {
+            self.watch(now, true);
+        }
+    }
+
+    /// Starts the timer anew, or stops it if no answer is awaited.
+    pub(super) fn watch(&mut self, now: u64, awaits_answer: bool) {
+        let timeout = self.timeout.filter(|_| awaits_answer);
+        self.deadline = timeout.map(|timeout| now.saturating_add(timeout));
+    }
+
+    /// The peer has executed `positions` packets: retries count from the beginning. The window grows by one packet each time
+    /// that a whole window has been acknowledged.
+    pub(super) fn progress(&mut self, positions: u32) {
+        self.retries_left = self.retry_count;
+        self.rnr_retries_left = self.rnr_retry;
+        self.not_before = None;
+        self.went_back_to = None;
+        self.acknowledged = self.acknowledged.saturating_add(positions);
+        if self.acknowledged >= self.window {
+            self.acknowledged = 0;
+            self.window = (self.window + 1).min(self.window_max);
+        }
+    }
+
+    /// Halves the window: the network, or the peer's receive buffer, holds less.
+    fn shrink(&mut self) {
+        self.window = (self.window / 2).max(WINDOW_MIN.min(self.window_max));
+        self.acknowledged = 0;
+    }
+
+    /// Uses up a retry, if one is left.
+    fn take(&mut self) -> bool {
+        let left = self.retries_left.checked_sub(1);
+        self.retries_left = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Pauses because the peer has no receive, if a retry for that is left.
+    pub(super) fn wait_for_receive(&mut self, now: u64, delay: u64) -> bool {
+        if self.rnr_retry != FOREVER {
+            let Some(left) = self.rnr_retries_left.checked_sub(1) else {
+                return false;
+            };
+            self.rnr_retries_left = left;
+        }
+        self.not_before = Some(now.saturating_add(delay));
+        self.deadline = None;
+        true
+    }
+
+    /// Stops all timers.
+    pub(super) fn stop(&mut self) {
+        (self.deadline, self.not_before) = (None, None);
+    }
+
+    /// When something happens on its own.
+    fn next_deadline(&self) -> Option<u64> {
+        self.deadline.into_iter().chain(self.not_before).min()
+    }
+}
+
+impl Requester {
+    /// An answer has shown that the packet or the response at `unacked` was lost: sends again from there on.
+    pub(super) fn go_back<H>(&mut self, step: &mut Step<'_, H>) {
+        let repeated = self.retry.went_back_to == Some(self.unacked);
+        if repeated || self.next == self.unacked || self.retry.is_waiting(step.now) {
+            return;
+        }
+        if !self.retry.take() {
+            self.fail(Status::RetryExceeded, step.out);
+            return;
+        }
+        self.retry.went_back_to = Some(self.unacked);
+        self.retry.shrink();
+        self.move_to(self.unacked);
+        self.retry.watch(step.now, true);
+    }
+
+    /// The time at which [`on_time`](Self::on_time) has something to do, or a packet may be sent again.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.retry.next_deadline()
+    }
+
+    /// Sends again, or gives up, if the answer is late.
+    pub(crate) fn on_time(&mut self, now: u64, out: &mut Output) {
+        if self.retry.not_before.is_some_and(|time| time <= now) {
+            self.retry.not_before = None;
+        }
+        if self.retry.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        out.counters.timeouts += 1;
+        if !self.retry.take() {
+            self.fail(Status::RetryExceeded, out);
+            return;
+        }
+        self.retry.went_back_to = None;
+        self.retry.shrink();
+        self.move_to(self.unacked);
+        self.retry.watch(now, true);
+    }
+}

@@ -1,0 +1,246 @@
+//! Request packets: which one is next, and what it contains.
+
+use super::Requester;
+use crate::packet::{
+    AtomicEth, Body, Headers, Ieth, ImmDt, Position, Request, Reth, Service, Tail,
+};
+use crate::transport::buffer::{PacketBuffer, write_packet};
+use crate::transport::event::Status;
+use crate::transport::host::{Atomic, Host};
+use crate::transport::step::Step;
+use crate::transport::work::{Operation, Part, Target, Work, WorkRequest};
+
+/// At most half of all PSNs are in use, so that an old one cannot be mistaken for a new one (IBA volume 1, 9.7.2).
+const POSITIONS_MAX: u32 = 1 << 23;
+
+impl Requester {
+    /// Writes the next packet to `to`, if one may be sent now; returns its length.
+    pub(crate) fn transmit<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        to: &mut PacketBuffer,
+    ) -> Option<usize> {
+        if !self.may_send(step.now) {
+            return None;
+        }
+        let index = self.cursor;
+        if index == self.started {
+            self.start(index);
+        }
+        let work = *self.works.get(index)?;
+        let packet = self.packet(&work);
+        let (before, resent) = (self.next, self.next < self.top);
+        self.pass(&packet);
+        let mut headers = Headers::new(self.peer, before.psn(), packet.body);
+        headers.pkey = self.pkey;
+        headers.solicited = packet.is_last && work.request.solicited;
+        headers.ack_request = self.asks_for_acknowledgement(step.now, &packet);
+        let (host, id) = (&mut *step.host, work.request.id);
+        let offset = packet.offset;
+        let written = write_packet(to, &headers, packet.length, |payload| {
+            host.load(id, offset, payload)
+        });
+        match written {
+            Ok(length) => {
+                step.out.counters.retransmitted += u64::from(resent);
+                self.sent(step, &headers);
+                length
+            }
+            Err(_) => {
+                self.next = before;
+                self.cursor = index;
+                self.break_off(step, index);
+                self.transmit(step, to)
+            }
+        }
+    }
+
+    /// Whether there is a packet that may be sent now.
+    fn may_send(&self, now: u64) -> bool {
+        let Some(work) = self.works.get(self.cursor) else {
+            return false;
+        };
+        if self.has_failed || work.failed.is_some() || self.retry.is_waiting(now) {
+            return false;
+        }
+        if self.next.since(self.unacked) >= self.retry.window() {
+            return false;
+        }
+        self.cursor < self.started || self.may_start(work)
+    }
+
+    /// Whether a request that has not been started may start.
+    fn may_start(&self, work: &Work) -> bool {
+        let request = &work.request;
+        let fits = self.next.since(self.unacked) + work.packets <= POSITIONS_MAX;
+        let fenced = request.fence && self.reads_out > 0;
+        let full = request.operation.needs_response() && self.reads_out >= self.max_reads_out;
+        fits && !fenced && !full
+    }
+
+    /// Gives the request at `index`, the first one without, its positions.
+    fn start(&mut self, index: usize) {
+        let Some(work) = self.works.get_mut(index) else {
+            return;
+        };
+        work.first = self.next;
+        self.reads_out += u32::from(work.request.operation.needs_response());
+        self.started += 1;
+    }
+
+    /// The packet of `work` at `next`.
+    fn packet(&self, work: &Work) -> Packet {
+        let request = &work.request;
+        let index = self.next.since(work.first);
+        match request.operation {
+            Operation::Read { target } => {
+                // What has arrived of the data is not requested again.
+                let part = Part::of(request.length, index, self.mtu);
+                let rest = Reth {
+                    address: target.address.wrapping_add(part.offset.into()),
+                    rkey: target.rkey,
+                    length: request.length - part.offset,
+                };
+                let mut packet = Packet::whole(Request::Read(rest));
+                packet.positions = work.packets - index;
+                packet
+            }
+            Operation::Atomic { target, operation } => Packet::whole(atomic(target, operation)),
+            Operation::Send { .. } | Operation::Write { .. } => {
+                let part = Part::of(request.length, index, self.mtu);
+                let service = if self.is_reliable {
+                    Service::Rc
+                } else {
+                    Service::Uc
+                };
+                Packet {
+                    body: Body::Request(service, fragment(request, part.position)),
+                    offset: part.offset,
+                    length: part.length,
+                    positions: 1,
+                    is_last: part.position.ends(),
+                    is_answered: false,
+                }
+            }
+        }
+    }
+
+    /// Moves on to the packet after `packet`.
+    fn pass(&mut self, packet: &Packet) {
+        self.next = self.next.plus(packet.positions);
+        self.cursor += usize::from(packet.is_last);
+    }
+
+    /// Whether the packet before `next` asks for an acknowledgement: if no other one follows now, or if a quarter of the
+    /// window has not asked. So a peer that answers only when it is asked never leaves the last packet without an answer.
+    fn asks_for_acknowledgement(&self, now: u64, packet: &Packet) -> bool {
+        let many = self.unrequested + 1 >= self.retry.window().div_ceil(4);
+        self.is_reliable && !packet.is_answered && (many || !self.may_send(now))
+    }
+
+    /// A packet has left.
+    fn sent<H>(&mut self, step: &mut Step<'_, H>, headers: &Headers) {
+        self.top = self.top.max(self.next);
+        if !self.is_reliable {
+            self.advance(step.now, self.next, step.out);
+            return;
+        }
+        self.unrequested = if headers.ack_request {
+            0
+        } else {
+            self.unrequested + 1
+        };
+        self.retry.sent(step.now);
+    }
+
+    /// The memory of the request at `index` cannot be read. It ends after those before it, for which the peer may not have
+    /// been asked to answer yet.
+    fn break_off<H>(&mut self, step: &mut Step<'_, H>, index: usize) {
+        if let Some(work) = self.works.get_mut(index) {
+            work.failed = Some(Status::LocalProtection);
+        }
+        self.move_to(self.unacked);
+        self.end_failed(step.out);
+    }
+}
+
+/// A packet of a request.
+struct Packet {
+    body: Body,
+    offset: u32,
+    length: u32,
+    /// How many positions it takes.
+    positions: u32,
+    /// The request has no further packet.
+    is_last: bool,
+    /// It has a response of its own.
+    is_answered: bool,
+}
+
+impl Packet {
+    /// A request of one packet that has a response.
+    fn whole(request: Request) -> Self {
+        Self {
+            body: Body::Request(Service::Rc, request),
+            offset: 0,
+            length: 0,
+            positions: 1,
+            is_last: true,
+            is_answered: true,
+        }
+    }
+}
+
+fn atomic(target: Target, operation: Atomic) -> Request {
+    let Target { address, rkey } = target;
+    let with = |swap_or_add, compare| AtomicEth {
+        address,
+        rkey,
+        swap_or_add,
+        compare,
+    };
+    match operation {
+        Atomic::CompareSwap { compare, swap } => Request::CompareSwap(with(swap, compare)),
+        Atomic::FetchAdd { add } => Request::FetchAdd(with(add, 0)),
+    }
+}
+
+/// The headers of a packet of a send or write.
+fn fragment(request: &WorkRequest, position: Position) -> Request {
+    match request.operation {
+        Operation::Write { target, immediate } => {
+            let reth = Reth {
+                address: target.address,
+                rkey: target.rkey,
+                length: request.length,
+            };
+            let immediate = immediate.map(|data| ImmDt { data });
+            match position {
+                Position::First => Request::WriteFirst(reth),
+                Position::Middle => Request::WriteMiddle,
+                Position::Last => Request::WriteLast(immediate),
+                Position::Only => Request::WriteOnly(reth, immediate),
+            }
+        }
+        _ => match position {
+            Position::First => Request::SendFirst,
+            Position::Middle => Request::SendMiddle,
+            Position::Last => Request::SendLast(tail(request)),
+            Position::Only => Request::SendOnly(tail(request)),
+        },
+    }
+}
+
+fn tail(request: &WorkRequest) -> Tail {
+    match request.operation {
+        Operation::Send {
+            invalidate: Some(rkey),
+            ..
+        } => Tail::Invalidate(Ieth { rkey }),
+        Operation::Send {
+            immediate: Some(data),
+            ..
+        } => Tail::Immediate(ImmDt { data }),
+        _ => Tail::None,
+    }
+}

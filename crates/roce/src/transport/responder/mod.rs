@@ -1,0 +1,293 @@
+//! The responder: requests of the peer in, responses out.
+//!
+//! Requests are executed in the order of their PSNs, each one once. A packet that is too early is dropped and reported once
+//! (NAK sequence error). A packet that comes again is answered again: sends and writes with an acknowledgement of everything
+//! so far, reads with the data as it is now, atomics with the result that is remembered.
+//!
+//! [`assembly`] puts messages together, [`remembered`] has the reads and atomics that may come again, [`replies`] is the queue
+//! of answers. Unreliable connections have their own rules for what is expected, in [`unreliable`].
+
+mod assembly;
+mod remembered;
+mod replies;
+mod unreliable;
+
+use crate::packet::{
+    Aeth, AtomicEth, Credits, Headers, Mtu, NakCode, Request, Reth, RnrTimer, Syndrome,
+};
+use crate::transport::buffer::PacketBuffer;
+use crate::transport::config::Config;
+use crate::transport::event::{Event, Status};
+use crate::transport::host::{Access, Atomic, Host, RemoteRange};
+use crate::transport::sequence::Sequence;
+use crate::transport::step::{Output, Step};
+use crate::transport::work::MESSAGE_MAX;
+use assembly::{Assembly, Trouble};
+use remembered::{Kind, Remembered};
+use replies::{Replies, Reply, Sender};
+
+pub(crate) use unreliable::UnreliableResponder;
+
+/// Message numbers have 24 bits.
+const MSN_MASK: u32 = 0xff_ffff;
+
+/// The responding half of a reliable connection.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    mtu: Mtu,
+    min_rnr_timer: RnrTimer,
+    sender: Sender,
+    /// The position of the next packet to execute.
+    expected: Sequence,
+    /// Messages executed, modulo 2²⁴.
+    msn: u32,
+    /// The peer has been told that the packet at `expected` is missing, or has no receive.
+    is_reported: bool,
+    assembly: Assembly,
+    remembered: Remembered,
+    replies: Replies,
+    /// The packet that was refused, after which nothing is executed.
+    refused: Option<(Sequence, NakCode)>,
+}
+
+impl Responder {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            mtu: config.mtu,
+            min_rnr_timer: config.min_rnr_timer,
+            sender: Sender::new(config),
+            expected: Sequence::first(config.receive_psn),
+            msn: 0,
+            is_reported: false,
+            assembly: Assembly::default(),
+            remembered: Remembered::new(config.max_reads_in),
+            replies: Replies::default(),
+            refused: None,
+        }
+    }
+
+    /// Whether a request has been refused: the queue pair has failed.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    /// How many answers and remembered requests there are.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.replies.len() + self.remembered.len()
+    }
+
+    /// Executes, answers or drops a request.
+    pub(crate) fn receive<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        headers: &Headers,
+        request: &Request,
+        payload: &[u8],
+    ) {
+        let at = self.expected.near(headers.psn);
+        if let Some((refused, code)) = self.refused {
+            // The peer has not seen the refusal.
+            if at == refused {
+                self.acknowledge(at, Syndrome::Nak(code));
+            }
+        } else if at > self.expected {
+            step.out.counters.out_of_sequence += 1;
+            if !self.is_reported {
+                self.is_reported = true;
+                self.acknowledge(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
+            }
+        } else if at < self.expected {
+            step.out.counters.duplicates += 1;
+            self.answer_again(at, request);
+        } else if headers.body.check_length(payload.len(), self.mtu).is_err() {
+            self.refuse(step, at, NakCode::InvalidRequest, Status::Flushed);
+        } else {
+            self.execute(step, headers, request, payload);
+        }
+    }
+
+    /// Executes the request that is expected.
+    fn execute<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        headers: &Headers,
+        request: &Request,
+        payload: &[u8],
+    ) {
+        let at = self.expected;
+        let result = match *request {
+            Request::Read(reth) => self.read(step, &reth),
+            Request::CompareSwap(atomic) => {
+                let operation = Atomic::CompareSwap {
+                    compare: atomic.compare,
+                    swap: atomic.swap_or_add,
+                };
+                self.atomic(step, request, &atomic, operation)
+            }
+            Request::FetchAdd(atomic) => {
+                let operation = Atomic::FetchAdd {
+                    add: atomic.swap_or_add,
+                };
+                self.atomic(step, request, &atomic, operation)
+            }
+            _ => self.fragment(step, headers, request, payload),
+        };
+        match result {
+            Ok(()) => self.is_reported = false,
+            Err(Trouble::NoReceive) => {
+                step.out.counters.rnr_naks_sent += 1;
+                self.is_reported = true;
+                self.acknowledge(at, Syndrome::RnrNak(self.min_rnr_timer));
+            }
+            Err(Trouble::Refused { code, receive }) => self.refuse(step, at, code, receive),
+        }
+    }
+
+    fn fragment<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        headers: &Headers,
+        request: &Request,
+        payload: &[u8],
+    ) -> Result<(), Trouble> {
+        let has_ended = (self.assembly).accept(step, request, headers.solicited, payload)?;
+        let at = self.expected;
+        self.expected = at.next();
+        self.msn = self.msn.wrapping_add(has_ended.into()) & MSN_MASK;
+        if headers.ack_request {
+            self.acknowledge(at, Syndrome::Ack(Credits::UNLIMITED));
+        }
+        Ok(())
+    }
+
+    fn read<H: Host>(&mut self, step: &mut Step<'_, H>, reth: &Reth) -> Result<(), Trouble> {
+        let possible = !self.assembly.is_active()
+            && reth.length <= MESSAGE_MAX
+            && self.remembered.make_room(&mut self.replies);
+        if !possible {
+            return Err(Trouble::INVALID);
+        }
+        if reth.length > 0 {
+            step.host.check(&range(reth), Access::Read)?;
+        }
+        let (first, packets) = (self.expected, self.mtu.packets(reth.length));
+        self.msn = self.msn.wrapping_add(1) & MSN_MASK;
+        let kind = Kind::Read {
+            reth: *reth,
+            packets,
+        };
+        self.remembered.add(first, self.msn, kind);
+        self.replies.read(first, first, *reth, self.msn);
+        self.expected = first.plus(packets);
+        Ok(())
+    }
+
+    fn atomic<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        request: &Request,
+        atomic: &AtomicEth,
+        operation: Atomic,
+    ) -> Result<(), Trouble> {
+        let possible = !self.assembly.is_active()
+            && atomic.address.is_multiple_of(8)
+            && self.remembered.make_room(&mut self.replies);
+        if !possible {
+            return Err(Trouble::INVALID);
+        }
+        let word = RemoteRange {
+            address: atomic.address,
+            rkey: atomic.rkey,
+            length: 8,
+        };
+        let original = step.host.atomic(&word, operation)?;
+        let at = self.expected;
+        self.msn = self.msn.wrapping_add(1) & MSN_MASK;
+        let kind = Kind::Atomic {
+            request: *request,
+            original,
+        };
+        self.remembered.add(at, self.msn, kind);
+        self.replies.atomic(at, original, self.msn);
+        self.expected = at.next();
+        Ok(())
+    }
+
+    /// Answers a request that has been executed before.
+    fn answer_again(&mut self, at: Sequence, request: &Request) {
+        match request {
+            Request::Read(reth) => {
+                if let Some((first, msn)) = self.remembered.find_read(at, reth, self.mtu) {
+                    self.replies.read(first, at, *reth, msn);
+                }
+            }
+            Request::CompareSwap(_) | Request::FetchAdd(_) => {
+                if let Some((original, msn)) = self.remembered.find_atomic(at, request) {
+                    self.replies.atomic(at, original, msn);
+                }
+            }
+            _ => self.acknowledge(self.expected.previous(), Syndrome::Ack(Credits::UNLIMITED)),
+        }
+    }
+
+    fn acknowledge(&mut self, at: Sequence, syndrome: Syndrome) {
+        let msn = self.msn;
+        self.replies.acknowledge(at, Aeth { syndrome, msn });
+    }
+
+    /// Refuses the packet at `at` for good. Answers to earlier requests still leave, and then the refusal.
+    fn refuse<H>(&mut self, step: &mut Step<'_, H>, at: Sequence, code: NakCode, receive: Status) {
+        step.out.counters.refused += 1;
+        let is_first = self.refused.replace((at, code)).is_none();
+        self.acknowledge(at, Syndrome::Nak(code));
+        self.assembly.fail_receive(step.out, receive);
+        if is_first {
+            step.out.events.push_back(Event::Refused(code));
+        }
+    }
+
+    /// Writes the next answer to `to`, if there is one; returns its length.
+    pub(crate) fn transmit<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        to: &mut PacketBuffer,
+    ) -> Option<usize> {
+        match self.replies.pop(self.mtu)? {
+            Reply::Acknowledge { at, aeth } => self.sender.acknowledge(at, aeth, to),
+            Reply::Atomic { at, original, msn } => {
+                self.remembered.answered(at);
+                self.sender.atomic(at, original, msn, to)
+            }
+            Reply::Read(read) => {
+                if read.part.position.ends() {
+                    self.remembered.answered(read.first);
+                }
+                match self.sender.read(step, &read, to) {
+                    Ok(length) => length,
+                    Err(refusal) => {
+                        // The memory has gone since the request arrived. Answers to later requests are void.
+                        self.replies.clear();
+                        self.refuse(step, read.at, refusal.into(), Status::Flushed);
+                        self.transmit(step, to)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Drops the message that is being received, and the answers that have not left unless they end in a refusal.
+    pub(crate) fn flush(&mut self, out: &mut Output) {
+        self.assembly.fail_receive(out, Status::Flushed);
+        if self.refused.is_none() {
+            self.replies.clear();
+        }
+    }
+}
+
+fn range(reth: &Reth) -> RemoteRange {
+    RemoteRange {
+        address: reth.address,
+        rkey: reth.rkey,
+        length: reth.length,
+    }
+}

@@ -1,0 +1,118 @@
+//! The reads and atomics that a responder remembers, because it may have to answer them again.
+//!
+//! The peer may have `max_dest_rd_atomic` of them outstanding. So the last ones, as many, are all that can come again.
+
+use super::replies::Replies;
+use crate::packet::{Mtu, Request, Reth};
+use crate::transport::sequence::Sequence;
+use std::collections::VecDeque;
+
+/// The last reads and atomics, oldest first.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    limit: usize,
+    requests: VecDeque<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    first: Sequence,
+    /// The message number of its response.
+    msn: u32,
+    kind: Kind,
+    /// The whole response has left at least once.
+    is_answered: bool,
+}
+
+/// A request that may come again.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// A read, and how many packets its response has.
+    Read { reth: Reth, packets: u32 },
+    /// An atomic and its result.
+    Atomic { request: Request, original: u64 },
+}
+
+impl Remembered {
+    pub(super) fn new(limit: u8) -> Self {
+        Self {
+            limit: limit.into(),
+            requests: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Forgets the oldest request if there is no room for another one. False if the peer has more outstanding than it may:
+    /// the oldest has not even been answered.
+    pub(super) fn make_room(&mut self, replies: &mut Replies) -> bool {
+        if self.requests.len() < self.limit {
+            return true;
+        }
+        match self.requests.front() {
+            Some(oldest) if oldest.is_answered => {
+                // The peer has its response, or it could not send another request. An answer to a late duplicate is void.
+                replies.remove(oldest.first);
+                self.requests.pop_front();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Remembers a request.
+    pub(super) fn add(&mut self, first: Sequence, msn: u32, kind: Kind) {
+        self.requests.push_back(Entry {
+            first,
+            msn,
+            kind,
+            is_answered: false,
+        });
+    }
+
+    /// The response to the request at `first` has left.
+    pub(super) fn answered(&mut self, first: Sequence) {
+        for entry in self
+            .requests
+            .iter_mut()
+            .filter(|entry| entry.first == first)
+        {
+            entry.is_answered = true;
+        }
+    }
+
+    /// Finds the read that this one repeats, as a whole or from a later packet on; returns its first position and the
+    /// message number of the response.
+    pub(super) fn find_read(
+        &self,
+        at: Sequence,
+        again: &Reth,
+        mtu: Mtu,
+    ) -> Option<(Sequence, u32)> {
+        self.requests.iter().find_map(|entry| {
+            let Kind::Read { reth, packets } = entry.kind else {
+                return None;
+            };
+            if at < entry.first || at >= entry.first.plus(packets) {
+                return None;
+            }
+            let skipped = u64::from(at.since(entry.first)) * mtu.bytes() as u64;
+            let same = again.rkey == reth.rkey
+                && again.address == reth.address.wrapping_add(skipped)
+                && u64::from(again.length) + skipped == u64::from(reth.length);
+            same.then_some((entry.first, entry.msn))
+        })
+    }
+
+    /// Finds the atomic that this one repeats; returns its result and the message number of the response.
+    pub(super) fn find_atomic(&self, at: Sequence, again: &Request) -> Option<(u64, u32)> {
+        self.requests.iter().find_map(|entry| match entry.kind {
+            Kind::Atomic { request, original } if entry.first == at && request == *again => {
+                Some((original, entry.msn))
+            }
+            _ => None,
+        })
+    }
+}

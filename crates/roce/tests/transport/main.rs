@@ -1,0 +1,14 @@
+//! Two queue pairs, their programs and the network between them, in one thread under a virtual clock.
+
+mod datagrams;
+mod hostile;
+mod lone;
+mod model;
+mod network;
+mod program;
+mod reliable;
+mod requester;
+mod responder;
+mod schedules;
+mod unreliable;
+mod world;

@@ -1,0 +1,144 @@
+//! A network that loses, doubles, delays (and so reorders) and damages datagrams.
+
+use rkey_roce::icrc::Flow;
+use rkey_roce::packet::Packet;
+use std::collections::{BTreeMap, HashMap};
+
+pub(crate) const A: usize = 0;
+pub(crate) const B: usize = 1;
+
+/// Random numbers from a seed.
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Seeds that differ little give sequences that differ much.
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 16) % limit.max(1)
+    }
+
+    pub(crate) fn happens(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// How the network treats datagrams. Percentages of all datagrams, times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    pub(crate) lost: u64,
+    pub(crate) doubled: u64,
+    pub(crate) damaged: u64,
+    /// Datagrams that take up to `delay` longer than the others, and so are overtaken.
+    pub(crate) late: u64,
+    pub(crate) delay: u64,
+    /// How many times in a row the same packet of a side may be lost or damaged.
+    pub(crate) most_lost: u32,
+}
+
+pub(crate) const FAIR: Weather = Weather {
+    lost: 0,
+    doubled: 0,
+    damaged: 0,
+    late: 0,
+    delay: 0,
+    most_lost: 0,
+};
+
+/// How long every datagram takes.
+pub(crate) const LATENCY: u64 = 5_000;
+
+type Censor = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;
+
+/// The network.
+pub(crate) struct Network {
+    pub(crate) weather: Weather,
+    /// Decides for each packet, with the side that sent it, whether it is lost, before the weather does.
+    pub(crate) censor: Option<Censor>,
+    /// Datagrams under way, by the time of arrival: the receiver and the bytes.
+    under_way: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
+    flows: [Flow; 2],
+    sequence: u64,
+    lost_in_a_row: HashMap<(usize, u32, u8), u32>,
+    /// All datagrams that were sent.
+    pub(crate) sent: [u64; 2],
+}
+
+impl Network {
+    pub(crate) fn new() -> Self {
+        let address = |side: u16| format!("[fd77::{}]:4791", side + 1).parse().unwrap();
+        let flow = |from, to| Flow::new(address(from), address(to)).unwrap();
+        Self {
+            weather: FAIR,
+            censor: None,
+            under_way: BTreeMap::new(),
+            flows: [flow(0, 1), flow(1, 0)],
+            sequence: 0,
+            lost_in_a_row: HashMap::new(),
+            sent: [0; 2],
+        }
+    }
+
+    /// When the next datagram arrives.
+    pub(crate) fn next_arrival(&self) -> Option<u64> {
+        self.under_way.first_key_value().map(|((time, _), _)| *time)
+    }
+
+    /// Takes the next datagram: its receiver, and the packet in it. `None` if it is damaged.
+    pub(crate) fn arrive(&mut self) -> Option<(usize, Vec<u8>)> {
+        let (_, (to, datagram)) = self.under_way.pop_first()?;
+        let opened = self.flows[1 - to].open(&datagram).ok()?;
+        Some((to, opened.packet.to_vec()))
+    }
+
+    /// Takes a packet that side `from` sends.
+    pub(crate) fn send(&mut self, now: u64, random: &mut Random, from: usize, packet: &[u8]) {
+        self.sent[from] += 1;
+        let decoded = Packet::decode(packet).unwrap();
+        if let Some(censor) = &mut self.censor
+            && censor(from, &decoded)
+        {
+            return;
+        }
+        let weather = self.weather;
+        let name = (from, decoded.headers.psn.get(), packet[0]);
+        let row = self.lost_in_a_row.entry(name).or_default();
+        let may_fail = *row < weather.most_lost;
+        let lost = may_fail && random.happens(weather.lost);
+        let damaged = may_fail && random.happens(weather.damaged);
+        *row = if lost || damaged { *row + 1 } else { 0 };
+        if lost {
+            return;
+        }
+        let copies = 1 + u64::from(random.happens(weather.doubled));
+        for copy in 0..copies {
+            let mut datagram = packet.to_vec();
+            self.flows[from].seal(&mut datagram, 0);
+            if damaged && copy == 0 {
+                let bit = random.below(datagram.len() as u64 * 8);
+                datagram[bit as usize / 8] ^= 1 << (bit % 8);
+            }
+            let mut time = now + LATENCY;
+            if copy > 0 || random.happens(weather.late) {
+                time += random.below(weather.delay);
+            }
+            self.sequence += 1;
+            self.under_way
+                .insert((time, self.sequence), (1 - from, datagram));
+        }
+    }
+}

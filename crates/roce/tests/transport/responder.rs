@@ -1,0 +1,420 @@
+//! The responder alone: what requests do, and which answers leave.
+
+use crate::lone::{ACCESS, ACK, INVALID, Lone, SEQUENCE, Sent};
+use crate::program::{BASE, EXPOSED, KEY};
+use rkey_roce::packet::{
+    Aeth, AtomicAckEth, AtomicEth, Ieth, ImmDt, NakCode, Request, Response, Reth, RnrTimer,
+    Syndrome, Tail,
+};
+use rkey_roce::transport::{Access, Event, Received, Status};
+
+const ONLY: Request = Request::SendOnly(Tail::None);
+const LAST: Request = Request::SendLast(Tail::None);
+
+fn reth(place: usize, length: u32) -> Reth {
+    Reth {
+        address: BASE + place as u64,
+        rkey: KEY,
+        length,
+    }
+}
+
+fn fetch_add(place: u64) -> Request {
+    Request::FetchAdd(AtomicEth {
+        address: BASE + place,
+        rkey: KEY,
+        swap_or_add: 5,
+        compare: 0,
+    })
+}
+
+/// A queue pair with receives of 4000 bytes.
+fn ready() -> Lone {
+    let mut lone = Lone::new(|_| {});
+    post_receives(&mut lone, 5);
+    lone
+}
+
+fn post_receives(lone: &mut Lone, count: u64) {
+    let receives = (0..count).map(|id| (id, vec![0; 4000]));
+    lone.program.receives.extend(receives);
+}
+
+fn received(id: u64, bytes: u32) -> Event {
+    Event::Received(Received {
+        id,
+        bytes,
+        is_write: false,
+        immediate: None,
+        invalidated: None,
+        solicited: false,
+        source: None,
+    })
+}
+
+#[test]
+fn a_gap_is_reported_once_until_it_closes() {
+    let mut lone = ready();
+    lone.request(501, ONLY, &[2]);
+    lone.request(502, ONLY, &[3]);
+    assert_eq!(lone.answers(), [(500, SEQUENCE, 0)]);
+    lone.request(501, ONLY, &[2]);
+    assert_eq!(lone.answers(), []);
+    assert_eq!(lone.events(), []);
+    lone.request(500, ONLY, &[1]);
+    assert_eq!(lone.answers(), [(500, ACK, 1)]);
+    lone.request(502, ONLY, &[3]);
+    assert_eq!(lone.answers(), [(501, SEQUENCE, 1)]);
+    // The report has not left when the gap closes: the acknowledgement takes its place.
+    lone.request(501, ONLY, &[2]);
+    lone.request(503, ONLY, &[4]);
+    lone.request(502, ONLY, &[3]);
+    assert_eq!(lone.answers(), [(502, ACK, 3)]);
+    let events = [received(0, 1), received(1, 1), received(2, 1)];
+    assert_eq!(lone.events(), events);
+    assert_eq!(lone.connection.counters().out_of_sequence, 5);
+}
+
+#[test]
+fn a_batch_of_packets_gets_one_acknowledgement() {
+    let mut lone = ready();
+    for psn in 500..504 {
+        lone.request(psn, ONLY, &[1]);
+    }
+    assert_eq!(lone.answers(), [(503, ACK, 4)]);
+    // A copy is acknowledged as everything so far, and a report is not replaced by that.
+    lone.request(500, ONLY, &[1]);
+    assert_eq!(lone.answers(), [(503, ACK, 4)]);
+    lone.request(505, ONLY, &[1]);
+    lone.request(500, ONLY, &[1]);
+    assert_eq!(lone.answers(), [(504, SEQUENCE, 4)]);
+    assert_eq!(lone.events().len(), 4);
+}
+
+#[test]
+fn a_message_without_a_receive_is_not_executed_and_answered_with_the_delay() {
+    let mut lone = Lone::new(|config| config.min_rnr_timer = RnrTimer::new(5).unwrap());
+    let nak = Syndrome::RnrNak(RnrTimer::new(5).unwrap());
+    lone.request(500, ONLY, &[1]);
+    lone.request(501, ONLY, &[2]);
+    assert_eq!(lone.answers(), [(500, nak, 0)]);
+    post_receives(&mut lone, 1);
+    lone.request(501, ONLY, &[2]);
+    assert_eq!(lone.answers(), []);
+    lone.request(500, ONLY, &[1]);
+    assert_eq!(lone.answers(), [(500, ACK, 1)]);
+    // A write needs a receive for its immediate data only, with its last packet.
+    lone.request(501, Request::WriteFirst(reth(0, 1025)), &[7; 1024]);
+    let last = Request::WriteLast(Some(ImmDt { data: 9 }));
+    lone.request(502, last, &[7]);
+    assert_eq!(lone.answers(), [(502, nak, 1)]);
+    assert_eq!(
+        (lone.program.exposed[1023], lone.program.exposed[1024]),
+        (7, 0)
+    );
+    post_receives(&mut lone, 1);
+    lone.request(502, last, &[7]);
+    assert_eq!(lone.answers(), [(502, ACK, 2)]);
+    assert_eq!(lone.program.exposed[1024], 7);
+    assert_eq!(lone.connection.counters().rnr_naks_sent, 2);
+}
+
+#[test]
+fn messages_are_put_together_in_their_receive() {
+    let mut lone = ready();
+    lone.request(500, Request::SendFirst, &[1; 1024]);
+    lone.request(501, Request::SendMiddle, &[2; 1024]);
+    let ieth = Ieth { rkey: 0x99 };
+    lone.request(502, Request::SendLast(Tail::Invalidate(ieth)), &[3; 52]);
+    // The acknowledgement counts messages.
+    assert_eq!(lone.answers(), [(502, ACK, 1)]);
+    let Event::Received(message) = lone.events()[0] else {
+        panic!("a message");
+    };
+    assert_eq!((message.bytes, message.invalidated), (2100, Some(0x99)));
+    assert_eq!(lone.program.invalidated, [0x99]);
+    let bytes = &lone.program.taken[&0];
+    assert_eq!(
+        (bytes[0], bytes[1024], bytes[2099], bytes[2100]),
+        (1, 2, 3, 0)
+    );
+}
+
+/// Requests, with their payloads, of which the last one is refused.
+type Script = Vec<(Request, usize)>;
+
+fn refused(script: &Script) -> (Lone, Vec<Event>, Syndrome) {
+    let mut lone = Lone::new(|config| config.max_reads_in = 2);
+    post_receives(&mut lone, 5);
+    for (psn, (request, length)) in (500..).zip(script) {
+        lone.request(psn, *request, &vec![5; *length]);
+    }
+    let events = lone.events();
+    let sent = lone.sent();
+    let Response::Acknowledge(aeth) = sent.last().expect("a NAK").response() else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(sent.last().unwrap().psn(), 499 + script.len() as u32);
+    (lone, events, aeth.syndrome)
+}
+
+#[test]
+fn requests_that_do_not_fit_are_refused() {
+    let first = (Request::SendFirst, 1024);
+    let write_first = (Request::WriteFirst(reth(0, 1025)), 1024);
+    let read = Request::Read(reth(0, 1));
+    let cases: Vec<Script> = vec![
+        vec![(Request::SendMiddle, 1024)],
+        vec![(LAST, 1)],
+        vec![(Request::WriteMiddle, 1024)],
+        vec![first, first],
+        vec![first, (ONLY, 1)],
+        vec![first, (read, 0)],
+        vec![first, (fetch_add(0), 0)],
+        vec![first, (Request::WriteMiddle, 1024)],
+        vec![write_first, (Request::SendMiddle, 1024)],
+        vec![(Request::SendFirst, 1023)],
+        vec![first, (Request::SendMiddle, 1000)],
+        vec![first, (LAST, 0)],
+        vec![first, (LAST, 1025)],
+        vec![(ONLY, 1025)],
+        vec![(Request::WriteOnly(reth(0, 2), None), 1)],
+        vec![(Request::WriteOnly(reth(0, 2), None), 3)],
+        vec![(Request::WriteFirst(reth(0, 1024)), 1024)],
+        vec![write_first, (Request::WriteMiddle, 1024)],
+        vec![write_first, (Request::WriteLast(None), 2)],
+        vec![(Request::WriteFirst(reth(0, (1 << 31) + 1)), 1024)],
+        vec![(Request::Read(reth(0, (1 << 31) + 1)), 0)],
+        vec![(fetch_add(4), 0)],
+        // More reads than the peer may have outstanding.
+        vec![(read, 0), (fetch_add(0), 0), (read, 0)],
+    ];
+    for script in cases {
+        let (lone, events, syndrome) = refused(&script);
+        assert_eq!(syndrome, INVALID, "{script:?}");
+        let refusal = Event::Refused(NakCode::InvalidRequest);
+        assert_eq!(events.last(), Some(&refusal), "{script:?}");
+        let taken = script[0].0 == Request::SendFirst && script.len() > 1;
+        let flushed = Event::ReceiveFailed {
+            id: 0,
+            status: Status::Flushed,
+        };
+        assert_eq!(events.contains(&flushed), taken, "{script:?}");
+        assert_eq!(lone.connection.counters().refused, 1);
+    }
+}
+
+#[test]
+fn accesses_that_are_not_granted_are_refused_and_touch_nothing() {
+    let end = EXPOSED - 1;
+    let other_key = |mut reth: Reth| {
+        reth.rkey += 1;
+        reth
+    };
+    let ieth = Ieth { rkey: KEY };
+    let cases: Vec<Script> = vec![
+        vec![(Request::WriteOnly(reth(end, 2), None), 2)],
+        vec![(Request::WriteOnly(other_key(reth(0, 2)), None), 2)],
+        // The whole message is checked before its first byte is stored.
+        vec![(Request::WriteFirst(reth(end - 1024, 1026)), 1024)],
+        vec![(Request::Read(reth(end, 2)), 0)],
+        vec![(Request::Read(other_key(reth(0, 1))), 0)],
+        vec![(fetch_add(EXPOSED as u64), 0)],
+        vec![(
+            Request::Read(Reth {
+                address: u64::MAX,
+                rkey: KEY,
+                length: 9,
+            }),
+            0,
+        )],
+        vec![(Request::SendOnly(Tail::Invalidate(ieth)), 1)],
+    ];
+    for script in cases {
+        let (lone, events, syndrome) = refused(&script);
+        assert_eq!(syndrome, ACCESS, "{script:?}");
+        let refusal = Event::Refused(NakCode::RemoteAccessError);
+        assert_eq!(events.last(), Some(&refusal));
+        assert_eq!(
+            (lone.program.accesses, &lone.program.invalidated[..]),
+            (0, &[][..])
+        );
+    }
+    // No byte needs no key.
+    let mut lone = ready();
+    lone.request(500, Request::WriteOnly(other_key(reth(0, 0)), None), &[]);
+    assert_eq!(lone.answers(), [(500, ACK, 1)]);
+    lone.request(501, Request::Read(other_key(reth(0, 0))), &[]);
+    let sent = lone.sent();
+    assert!(matches!(sent[0].response(), Response::ReadOnly(aeth) if aeth.msn == 2));
+}
+
+#[test]
+fn a_message_that_is_too_long_for_its_receive_ends_both() {
+    let mut lone = ready();
+    for psn in 500..503 {
+        let request = if psn == 500 {
+            Request::SendFirst
+        } else {
+            Request::SendMiddle
+        };
+        lone.request(psn, request, &[1; 1024]);
+    }
+    lone.request(503, LAST, &[1; 929]);
+    assert_eq!(lone.answers(), [(503, INVALID, 0)]);
+    let failed = Event::ReceiveFailed {
+        id: 0,
+        status: Status::LocalLength,
+    };
+    assert_eq!(
+        lone.events(),
+        [failed, Event::Refused(NakCode::InvalidRequest)]
+    );
+}
+
+#[test]
+fn reads_come_again_from_any_packet_on() {
+    let mut lone = ready();
+    for (place, byte) in lone.program.exposed.iter_mut().enumerate() {
+        *byte = (place / 1024) as u8;
+    }
+    lone.request(500, Request::Read(reth(0, 3000)), &[]);
+    lone.request(503, ONLY, &[1]);
+    let sent = lone.sent();
+    let psns: Vec<u32> = sent.iter().map(Sent::psn).collect();
+    assert_eq!(psns, [500, 501, 502, 503]);
+    let aeth = |msn| Aeth { syndrome: ACK, msn };
+    assert_eq!(sent[0].response(), Response::ReadFirst(aeth(1)));
+    assert_eq!(sent[1].response(), Response::ReadMiddle);
+    assert_eq!(sent[2].response(), Response::ReadLast(aeth(1)));
+    assert_eq!(sent[3].response(), Response::Acknowledge(aeth(2)));
+    assert_eq!(sent[2].payload, [2; 952]);
+    lone.request(501, Request::Read(reth(1024, 3000 - 1024)), &[]);
+    let sent = lone.sent();
+    let psns: Vec<u32> = sent.iter().map(Sent::psn).collect();
+    assert_eq!(psns, [501, 502]);
+    assert_eq!(sent[0].response(), Response::ReadFirst(aeth(1)));
+    assert_eq!(sent[0].payload, [1; 1024]);
+    // What was not part of the read is not served.
+    let others = [
+        (501, reth(0, 3000)),
+        (501, reth(1024, 1)),
+        (501, reth(1024, 3000)),
+        (500, reth(1, 3000)),
+        (503, reth(3072, 1)),
+        (499, reth(0, 3000)),
+    ];
+    for (psn, reth) in others {
+        lone.request(psn, Request::Read(reth), &[]);
+        assert_eq!(lone.psns(), [], "{psn} {reth:?}");
+    }
+    assert_eq!(lone.events(), [received(0, 1)]);
+}
+
+#[test]
+fn an_atomic_that_comes_again_gets_its_first_result() {
+    let mut lone = ready();
+    for psn in [500, 501, 500, 500] {
+        lone.request(psn, fetch_add(8), &[]);
+    }
+    let result = |sent: &Sent| match sent.response() {
+        Response::AtomicAcknowledge(aeth, AtomicAckEth { original }) => {
+            (sent.psn(), aeth.msn, original)
+        }
+        other => panic!("{other:?}"),
+    };
+    let sent: Vec<_> = lone.sent().iter().map(result).collect();
+    assert_eq!(sent, [(500, 1, 0), (501, 2, 5)]);
+    lone.request(500, fetch_add(8), &[]);
+    lone.request(501, fetch_add(16), &[]);
+    let sent: Vec<_> = lone.sent().iter().map(result).collect();
+    assert_eq!(sent, [(500, 1, 0)]);
+    assert_eq!(lone.program.exposed[8], 10);
+}
+
+#[test]
+fn as_many_reads_are_remembered_as_the_peer_may_have_outstanding() {
+    let mut lone = Lone::new(|config| config.max_reads_in = 2);
+    let read = |place| Request::Read(reth(place, 1));
+    for psn in 500..503 {
+        lone.request(psn, read(psn as usize), &[]);
+        assert_eq!(lone.psns(), [psn]);
+    }
+    for (psn, again) in [(500, false), (501, true), (502, true)] {
+        lone.request(psn, read(psn as usize), &[]);
+        assert_eq!(!lone.psns().is_empty(), again);
+    }
+    // An answer to a late copy makes way for a new request.
+    lone.request(501, read(501), &[]);
+    lone.request(503, read(503), &[]);
+    assert_eq!(lone.psns(), [503]);
+    assert_eq!(lone.events(), []);
+}
+
+#[test]
+fn memory_that_goes_while_it_is_read_ends_the_connection() {
+    let mut lone = ready();
+    lone.request(500, Request::Read(reth(0, 1024)), &[]);
+    lone.request(501, Request::Read(reth(0, 3000)), &[]);
+    lone.request(504, ONLY, &[1]);
+    lone.program.rights = vec![Access::Write];
+    let sent = lone.sent();
+    let aeth = Aeth {
+        syndrome: ACCESS,
+        msn: 3,
+    };
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!(
+        (sent[0].psn(), sent[0].response()),
+        (500, Response::Acknowledge(aeth))
+    );
+    let refusal = Event::Refused(NakCode::RemoteAccessError);
+    assert_eq!(lone.events(), [received(0, 1), refusal]);
+}
+
+#[test]
+fn a_refusal_is_repeated_and_nothing_else_is_executed() {
+    let mut lone = ready();
+    lone.post(crate::world::send(1, 1), vec![0]);
+    lone.request(500, Request::Read(reth(0, 1)), &[]);
+    lone.request(501, Request::WriteOnly(reth(EXPOSED, 1), None), &[1]);
+    let events = lone.events();
+    let flushed = Event::Completed {
+        id: 1,
+        status: Status::Flushed,
+    };
+    assert_eq!(
+        events,
+        [Event::Refused(NakCode::RemoteAccessError), flushed]
+    );
+    lone.connection.flush();
+    let sent = lone.sent();
+    assert_eq!(sent.len(), 2);
+    assert!(matches!(sent[0].response(), Response::ReadOnly(_)));
+    assert_eq!(sent[1].psn(), 501);
+    let before = lone.program.accesses;
+    for psn in [499, 500, 502] {
+        lone.request(psn, ONLY, &[1]);
+        assert_eq!(lone.psns(), []);
+    }
+    lone.request(501, Request::WriteOnly(reth(EXPOSED, 1), None), &[1]);
+    assert_eq!(lone.answers().len(), 1);
+    assert_eq!((lone.program.accesses, lone.events()), (before, vec![]));
+}
+
+#[test]
+fn a_flushed_queue_pair_is_silent() {
+    let mut lone = ready();
+    lone.request(500, Request::SendFirst, &[1; 1024]);
+    lone.request(501, Request::SendMiddle, &[1; 1024]);
+    lone.connection.flush();
+    assert_eq!(lone.psns(), []);
+    lone.request(502, LAST, &[1]);
+    lone.request(500, Request::SendFirst, &[1; 1024]);
+    assert_eq!(lone.psns(), []);
+    let flushed = Event::ReceiveFailed {
+        id: 0,
+        status: Status::Flushed,
+    };
+    assert_eq!(lone.events(), [flushed]);
+}

@@ -1,0 +1,274 @@
+//! Random schedules: both sides post random requests over a bad network. Each request is executed once and in order, or ends
+//! with the status of the specification, and then so do all after it.
+//!
+//! `RKEY_TEST_ROCE_SCHEDULES` sets the number of schedules (1,500 if unset), and `RKEY_TEST_SEED` the first one. Each one is
+//! repeated by its own seed, which a failure prints: `RKEY_TEST_SEED=… RKEY_TEST_ROCE_SCHEDULES=1`.
+
+use crate::model::{LONGEST, Model};
+use crate::network::{Random, Weather};
+use crate::program::EXPOSED;
+use crate::world::{Action, World, configs};
+use rkey_roce::packet::{Mtu, Psn, RnrTimer};
+use rkey_roce::transport::{Config, ConnectionType, Event, Status};
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+/// The seeds of this run: of some thousands from a random one, or from the one that is set.
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let count = setting("RKEY_TEST_ROCE_SCHEDULES").unwrap_or(usual);
+    let clock = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    let first =
+        setting("RKEY_TEST_SEED").unwrap_or(clock.map_or(1, |time| time.as_nanos() as u64 >> 1));
+    println!("RKEY_TEST_SEED={first}");
+    first..first + if cfg!(miri) { 3 } else { count }
+}
+
+/// Prints the seed of a schedule that fails.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("RKEY_TEST_SEED={} RKEY_TEST_ROCE_SCHEDULES=1", self.0);
+        }
+    }
+}
+
+fn random_config(random: &mut Random, connection: ConnectionType) -> [Config; 2] {
+    let psn = |random: &mut Random| match random.below(3) {
+        0 => Psn::new(0xff_ffff - random.below(50) as u32),
+        _ => Psn::new(random.next() as u32),
+    };
+    let (a, b) = (psn(random), psn(random));
+    let mut configs = configs(a, b);
+    let mtu = Mtu::ALL[random.below(5) as usize];
+    let reads = 1 + random.below(8) as u8;
+    for config in &mut configs {
+        config.connection = connection;
+        config.mtu = mtu;
+        config.window = 1 + random.below(64) as u32;
+        (config.max_reads_in, config.max_reads_out) = (reads, reads);
+        // About 1 ms.
+        config.timeout = 8;
+        config.min_rnr_timer = RnrTimer::new(1 + random.below(14) as u8).unwrap();
+    }
+    configs
+}
+
+/// A network that is bad, but lets one of a few copies of each packet through within the timeout.
+fn bad_weather(random: &mut Random) -> Weather {
+    Weather {
+        lost: random.below(30),
+        doubled: random.below(20),
+        damaged: random.below(10),
+        late: random.below(60),
+        delay: random.below(300_000),
+        most_lost: 1,
+    }
+}
+
+/// Plans random requests of both sides, and receives for them; returns what they do.
+fn plan(world: &mut World, random: &mut Random, reliable: bool) -> [Model; 2] {
+    [0, 1].map(|side| {
+        let mut model = Model::new();
+        for _ in 0..random.below(30) {
+            model.add(random, reliable);
+        }
+        let mut time = world.now;
+        for (request, (memory, _)) in model.requests.iter().zip(&model.memory) {
+            time += random.below(40_000) * random.below(2);
+            let requests = &mut world.sides[side].program.requests;
+            requests.insert(request.id, memory.clone());
+            world.plan(side, time, Action::Post(*request));
+        }
+        let mut time = world.now;
+        for id in 0..model.messages.len() as u64 {
+            time += random.below(100_000) * random.below(2);
+            let buffer = LONGEST + random.below(100) as usize;
+            world.plan(1 - side, time, Action::Receive(id, buffer));
+        }
+        model
+    })
+}
+
+/// Compares what a side's requests did with what they should do. Returns how many succeeded.
+fn verify(world: &World, side: usize, model: &Model) -> usize {
+    let (own, other) = (&world.sides[side], &world.sides[1 - side]);
+    let ids: Vec<u64> = own.completed.iter().map(|(id, _)| *id).collect();
+    assert!(
+        ids.iter().copied().eq(0..model.requests.len() as u64),
+        "{ids:?}"
+    );
+    let statuses = world.statuses(side);
+    let done = statuses
+        .iter()
+        .take_while(|status| **status == Status::Success);
+    let done = done.count();
+    for (id, (_, after)) in model.memory[..done].iter().enumerate() {
+        // A request without bytes succeeds without memory too.
+        let memory = own.program.requests.get(&(id as u64));
+        let same = memory.map_or(after.is_empty(), |memory| memory == after);
+        assert!(same, "memory of request {id}");
+    }
+    assert!(
+        model.explains(&other.program.exposed, done),
+        "exposed memory after {done}"
+    );
+    assert_eq!(other.program.exposed.len(), EXPOSED);
+    let messages = model.messages.iter().zip(&other.received);
+    for ((_, expected), (received, bytes)) in messages {
+        let same = expected.bytes == *bytes
+            && expected.length == received.bytes
+            && expected.is_write == received.is_write
+            && expected.immediate == received.immediate
+            && expected.invalidated == received.invalidated
+            && expected.solicited == received.solicited;
+        assert!(same, "{expected:?} {received:?}");
+    }
+    let received = other.received.len();
+    let due = model.messages.iter().take_while(|(index, _)| *index < done);
+    assert!((due.count()..=model.messages.len()).contains(&received));
+    let invalidated = &other.program.invalidated;
+    assert!(model.invalidated.starts_with(invalidated));
+    done
+}
+
+#[test]
+fn every_request_is_executed_once_and_in_order() {
+    for seed in seeds(1500) {
+        let _named = Named(seed);
+        let mut random = Random::new(seed);
+        let configs = random_config(&mut random, ConnectionType::Reliable);
+        let mut world = World::new(&configs, random.next());
+        world.network.weather = bad_weather(&mut random);
+        let models = plan(&mut world, &mut random, true);
+        world.run();
+        for (side, model) in models.iter().enumerate() {
+            let done = verify(&world, side, model);
+            assert_eq!(done, model.requests.len(), "{:?}", world.statuses(side));
+            let other = &world.sides[1 - side];
+            assert_eq!(other.received.len(), model.messages.len());
+            assert_eq!(other.program.invalidated, model.invalidated);
+            assert!(other.program.exposed == *model.states.last().unwrap());
+            assert_eq!(
+                (&other.failures[..], &other.failed_receives[..]),
+                (&[][..], &[][..])
+            );
+        }
+    }
+}
+
+/// The network may fail for good, memory may go, and receives may be missing. What was executed was executed once and in order; the
+/// first request that was not says why.
+#[test]
+fn requests_fail_with_the_status_of_the_specification() {
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in seeds(1500) {
+        let _named = Named(seed);
+        let mut random = Random::new(seed);
+        let mut configs = random_config(&mut random, ConnectionType::Reliable);
+        for config in &mut configs {
+            config.retry_count = random.below(3) as u8;
+            config.rnr_retry = random.below(3) as u8;
+        }
+        let mut world = World::new(&configs, random.next());
+        let storm = Weather {
+            lost: random.below(60),
+            most_lost: 100,
+            ..bad_weather(&mut random)
+        };
+        world.network.weather = storm;
+        let models = plan(&mut world, &mut random, true);
+        for side in &mut world.sides {
+            match random.below(6) {
+                0 => {
+                    side.program.rights.remove(random.below(3) as usize);
+                }
+                1 => {
+                    side.program.requests.remove(&random.below(30));
+                }
+                _ => {}
+            }
+        }
+        world.run();
+        for (side, model) in models.iter().enumerate() {
+            let done = verify(&world, side, model);
+            let statuses = world.statuses(side);
+            let failed = statuses[done..].first().copied();
+            *seen.entry(format!("{failed:?}")).or_insert(0) += 1;
+            let rest = statuses.iter().skip(done + 1);
+            assert!(
+                rest.copied().all(|status| status == Status::Flushed),
+                "{statuses:?}"
+            );
+            let failures = &world.sides[side].failures;
+            match failed {
+                None => {}
+                Some(Status::Flushed) => {
+                    assert!(
+                        matches!(failures[..], [Event::Refused(_), ..]),
+                        "{failures:?}"
+                    );
+                }
+                Some(
+                    Status::RetryExceeded
+                    | Status::RnrRetryExceeded
+                    | Status::RemoteAccess
+                    | Status::LocalProtection,
+                ) => assert!(failures.contains(&Event::Failed), "{failures:?}"),
+                Some(other) => panic!("{other:?} {statuses:?}"),
+            }
+        }
+    }
+    println!("{seen:?}");
+    if !cfg!(miri) && setting("RKEY_TEST_ROCE_SCHEDULES").is_none_or(|count| count > 1000) {
+        for status in [
+            "RetryExceeded",
+            "RnrRetryExceeded",
+            "RemoteAccess",
+            "LocalProtection",
+        ] {
+            assert!(
+                seen.contains_key(&format!("Some({status})")),
+                "{status}: {seen:?}"
+            );
+        }
+    }
+}
+
+/// A message arrives whole, at most once and in order, or not at all.
+#[test]
+fn messages_of_unreliable_connections_arrive_whole() {
+    for seed in seeds(1500) {
+        let _named = Named(seed);
+        let mut random = Random::new(seed);
+        let configs = random_config(&mut random, ConnectionType::Unreliable);
+        let mut world = World::new(&configs, random.next());
+        world.network.weather = bad_weather(&mut random);
+        let models = plan(&mut world, &mut random, false);
+        world.run();
+        for (side, model) in models.iter().enumerate() {
+            let statuses = world.statuses(side);
+            assert_eq!(statuses, vec![Status::Success; model.requests.len()]);
+            let other = &world.sides[1 - side];
+            assert_eq!(
+                (&other.failures[..], &other.failed_receives[..]),
+                (&[][..], &[][..])
+            );
+            let mut expected = model.messages.iter();
+            for (received, bytes) in &other.received {
+                // Messages before it may be missing.
+                let found = expected.any(|(_, message)| {
+                    message.bytes == *bytes
+                        && message.length == received.bytes
+                        && message.immediate == received.immediate
+                        && message.solicited == received.solicited
+                });
+                assert!(found, "{received:?}");
+            }
+        }
+    }
+}
