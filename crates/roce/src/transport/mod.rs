@@ -102,10 +102,10 @@
 //! let mut a = Connection::new(&Config::reliable(0x22, psn_a, psn_b));
 //! let mut b = Connection::new(&Config::reliable(0x11, psn_b, psn_a));
 //! let (mut sender, mut receiver) = (Program::default(), Program::default());
-//! sender.message = b"hello".repeat(1000);
+//! sender.message = b"hello".repeat(600);
 //!
 //! let message = Operation::Send { immediate: None, invalidate: None };
-//! a.post(WorkRequest::new(7, message, 5000));
+//! a.post(WorkRequest::new(7, message, 3000));
 //! let mut buffer: PacketBuffer = [0; _];
 //! // The time is that of any monotonic clock.
 //! let now = 0;
@@ -115,8 +115,8 @@
 //! while let Some(length) = b.transmit(now, &mut receiver, &mut buffer) {
 //!     a.receive(now, &mut sender, &Packet::decode(&buffer[..length])?);
 //! }
-//! assert_eq!(receiver.buffer, sender.message);
-//! assert!(matches!(b.next_event(), Some(Event::Received(message)) if message.bytes == 5000));
+//! assert!(receiver.buffer == sender.message);
+//! assert!(matches!(b.next_event(), Some(Event::Received(message)) if message.bytes == 3000));
 //! assert_eq!(a.next_event(), Some(Event::Completed { id: 7, status: Status::Success }));
 //! # Ok(())
 //! # }

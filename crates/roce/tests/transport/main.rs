@@ -10,5 +10,6 @@ mod reliable;
 mod requester;
 mod responder;
 mod schedules;
+mod seeds;
 mod unreliable;
 mod world;

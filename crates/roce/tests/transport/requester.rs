@@ -144,14 +144,48 @@ fn a_sequence_error_is_answered_once_by_going_back() {
     lone.acknowledge(102, SEQUENCE);
     lone.acknowledge(102, SEQUENCE);
     assert_eq!(lone.psns(), [102, 103, 104]);
+    lone.now += 1000;
     lone.acknowledge(102, SEQUENCE);
     assert_eq!(lone.psns(), []);
     lone.acknowledge(104, SEQUENCE);
     assert_eq!(lone.psns(), [104]);
+    assert_eq!(lone.connection.next_deadline(), Some(lone.now + 67_108_864));
     lone.acknowledge(104, ACK);
     assert_eq!(lone.completed(), [(1, Status::Success)]);
     let counters = lone.connection.counters();
     assert_eq!((counters.retransmitted, counters.timeouts), (4, 0));
+}
+
+#[test]
+fn a_sequence_error_counts_again_after_a_timeout() {
+    let mut lone = Lone::new(|config| config.retry_count = 2);
+    lone.post(send(1, 3000), vec![0; 3000]);
+    assert_eq!(lone.psns(), [100, 101, 102]);
+    lone.acknowledge(100, SEQUENCE);
+    assert_eq!(lone.psns(), [100, 101, 102]);
+    lone.wait();
+    // It answers a packet of an earlier attempt, and uses no retry.
+    lone.acknowledge(100, SEQUENCE);
+    assert_eq!(lone.psns(), [100, 101, 102]);
+    lone.acknowledge(101, SEQUENCE);
+    assert_eq!(lone.psns(), [101, 102]);
+    lone.wait();
+    assert_eq!(lone.psns(), [101, 102]);
+    assert_eq!(lone.completed(), []);
+    lone.acknowledge(101, SEQUENCE);
+    assert_eq!(lone.completed(), [(1, Status::RetryExceeded)]);
+    // The first loss after a timeout can be reported at once too.
+    let mut lone = Lone::new(|_| {});
+    lone.post(send(1, 2000), vec![0; 2000]);
+    lone.sent();
+    lone.now += 1000;
+    lone.acknowledge(100, SEQUENCE);
+    assert_eq!(lone.psns(), [100, 101]);
+    assert_eq!(lone.connection.next_deadline(), Some(lone.now + 67_108_864));
+    lone.wait();
+    assert_eq!(lone.psns(), [100, 101]);
+    lone.acknowledge(100, SEQUENCE);
+    assert_eq!(lone.psns(), [100, 101]);
 }
 
 #[test]
@@ -313,6 +347,31 @@ fn a_peer_without_a_receive_is_asked_again_after_its_delay() {
     lone.acknowledge(100, nak);
     let ends = [(1, Status::RnrRetryExceeded), (2, Status::Flushed)];
     assert_eq!(lone.completed(), ends);
+}
+
+#[test]
+fn nothing_is_late_while_the_peer_has_no_receive() {
+    let nak = Syndrome::RnrNak(RnrTimer::new(0).unwrap());
+    let mut lone = Lone::new(|_| {});
+    lone.post(send(1, 1), vec![0]);
+    lone.post(send(2, 1), vec![0]);
+    lone.sent();
+    let start = lone.now;
+    lone.acknowledge(100, nak);
+    // Ten times the timeout.
+    let deadline = lone.connection.next_deadline();
+    assert_eq!(deadline, Some(start + 655_360_000));
+    // A packet that leaves before timers run starts the timeout again.
+    lone.now = start + 655_360_000;
+    assert_eq!(lone.psns(), [100, 101]);
+    let deadline = lone.connection.next_deadline();
+    assert_eq!(deadline, Some(lone.now + 67_108_864));
+    // A copy had found a receive after all.
+    lone.acknowledge(100, nak);
+    assert_eq!(lone.psns(), []);
+    lone.acknowledge(100, ACK);
+    assert_eq!(lone.psns(), [101]);
+    assert_eq!(lone.connection.counters().timeouts, 0);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use crate::lone::{ACCESS, ACK, INVALID, Lone, SEQUENCE, Sent};
 use crate::program::{BASE, EXPOSED, KEY};
 use rkey_roce::packet::{
-    Aeth, AtomicAckEth, AtomicEth, Ieth, ImmDt, NakCode, Request, Response, Reth, RnrTimer,
+    Aeth, AtomicAckEth, AtomicEth, Ieth, ImmDt, Mtu, NakCode, Request, Response, Reth, RnrTimer,
     Syndrome, Tail,
 };
-use rkey_roce::transport::{Access, Event, Received, Status};
+use rkey_roce::transport::{Access, Event, MESSAGE_MAX, Received, Status};
 
 const ONLY: Request = Request::SendOnly(Tail::None);
 const LAST: Request = Request::SendLast(Tail::None);
@@ -265,6 +265,31 @@ fn a_message_that_is_too_long_for_its_receive_ends_both() {
     let failed = Event::ReceiveFailed {
         id: 0,
         status: Status::LocalLength,
+    };
+    assert_eq!(
+        lone.events(),
+        [failed, Event::Refused(NakCode::InvalidRequest)]
+    );
+}
+
+/// Too many packets for Miri.
+#[cfg(not(miri))]
+#[test]
+fn a_message_is_not_longer_than_any_may_be() {
+    let mut lone = Lone::new(|config| config.mtu = Mtu::Bytes4096);
+    lone.program.endless = true;
+    post_receives(&mut lone, 1);
+    let payload = [0; 4096];
+    let most = 500 + MESSAGE_MAX / 4096;
+    lone.request(500, Request::SendFirst, &payload);
+    for psn in 501..most {
+        lone.request(psn, Request::SendMiddle, &payload);
+    }
+    assert_eq!(lone.events(), []);
+    lone.request(most, LAST, &[0]);
+    let failed = Event::ReceiveFailed {
+        id: 0,
+        status: Status::Flushed,
     };
     assert_eq!(
         lone.events(),

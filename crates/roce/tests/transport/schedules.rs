@@ -1,41 +1,15 @@
 //! Random schedules: both sides post random requests over a bad network. Each request is executed once and in order, or ends
 //! with the status of the specification, and then so do all after it.
 //!
-//! `RKEY_TEST_ROCE_SCHEDULES` sets the number of schedules (1,500 if unset), and `RKEY_TEST_SEED` the first one. Each one is
-//! repeated by its own seed, which a failure prints: `RKEY_TEST_SEED=… RKEY_TEST_ROCE_SCHEDULES=1`.
+//! `seeds.rs` says how to run more schedules, or one again.
 
 use crate::model::{LONGEST, Model};
 use crate::network::{Random, Weather};
 use crate::program::EXPOSED;
+use crate::seeds::{Named, count, seeds};
 use crate::world::{Action, World, configs};
 use rkey_roce::packet::{Mtu, Psn, RnrTimer};
 use rkey_roce::transport::{Config, ConnectionType, Event, Status};
-
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().expect("a number"))
-}
-
-/// The seeds of this run: of some thousands from a random one, or from the one that is set.
-fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let count = setting("RKEY_TEST_ROCE_SCHEDULES").unwrap_or(usual);
-    let clock = std::time::SystemTime::UNIX_EPOCH.elapsed();
-    let first =
-        setting("RKEY_TEST_SEED").unwrap_or(clock.map_or(1, |time| time.as_nanos() as u64 >> 1));
-    println!("RKEY_TEST_SEED={first}");
-    first..first + if cfg!(miri) { 3 } else { count }
-}
-
-/// Prints the seed of a schedule that fails.
-struct Named(u64);
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            println!("RKEY_TEST_SEED={} RKEY_TEST_ROCE_SCHEDULES=1", self.0);
-        }
-    }
-}
 
 fn random_config(random: &mut Random, connection: ConnectionType) -> [Config; 2] {
     let psn = |random: &mut Random| match random.below(3) {
@@ -138,7 +112,7 @@ fn verify(world: &World, side: usize, model: &Model) -> usize {
 
 #[test]
 fn every_request_is_executed_once_and_in_order() {
-    for seed in seeds(1500) {
+    for seed in seeds() {
         let _named = Named(seed);
         let mut random = Random::new(seed);
         let configs = random_config(&mut random, ConnectionType::Reliable);
@@ -166,7 +140,7 @@ fn every_request_is_executed_once_and_in_order() {
 #[test]
 fn requests_fail_with_the_status_of_the_specification() {
     let mut seen = std::collections::BTreeMap::new();
-    for seed in seeds(1500) {
+    for seed in seeds() {
         let _named = Named(seed);
         let mut random = Random::new(seed);
         let mut configs = random_config(&mut random, ConnectionType::Reliable);
@@ -176,7 +150,7 @@ fn requests_fail_with_the_status_of_the_specification() {
         }
         let mut world = World::new(&configs, random.next());
         let storm = Weather {
-            lost: random.below(60),
+            lost: random.below(30),
             most_lost: 100,
             ..bad_weather(&mut random)
         };
@@ -224,7 +198,7 @@ fn requests_fail_with_the_status_of_the_specification() {
         }
     }
     println!("{seen:?}");
-    if !cfg!(miri) && setting("RKEY_TEST_ROCE_SCHEDULES").is_none_or(|count| count > 1000) {
+    if count() >= 1500 {
         for status in [
             "RetryExceeded",
             "RnrRetryExceeded",
@@ -242,7 +216,7 @@ fn requests_fail_with_the_status_of_the_specification() {
 /// A message arrives whole, at most once and in order, or not at all.
 #[test]
 fn messages_of_unreliable_connections_arrive_whole() {
-    for seed in seeds(1500) {
+    for seed in seeds() {
         let _named = Named(seed);
         let mut random = Random::new(seed);
         let configs = random_config(&mut random, ConnectionType::Unreliable);

@@ -153,3 +153,17 @@ fn a_request_ends_when_its_last_packet_has_left() {
     );
     assert_eq!(lone.connection.next_deadline(), None);
 }
+
+#[test]
+fn a_flushed_queue_pair_takes_nothing() {
+    let mut lone = ready();
+    give(&mut lone, &[(500, Request::SendFirst)]);
+    lone.connection.flush();
+    give(&mut lone, &[(501, LAST), (502, ONLY)]);
+    let flushed = Event::ReceiveFailed {
+        id: 0,
+        status: Status::Flushed,
+    };
+    assert_eq!(lone.events(), [flushed]);
+    assert_eq!(lone.connection.counters().dropped, 2);
+}

@@ -101,7 +101,7 @@ impl Requester {
             self.on_lost_response(step);
             return;
         }
-        if self.retry.is_waiting(step.now) || self.next == self.unacked {
+        if self.next == self.unacked {
             return; // it answers a packet of an earlier attempt
         }
         step.out.counters.rnr_naks += 1;

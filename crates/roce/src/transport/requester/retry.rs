@@ -26,8 +26,7 @@ pub(super) struct Retry {
     deadline: Option<u64>,
     /// Nothing is sent before this time, because the peer had no receive.
     not_before: Option<u64>,
-    /// The position that an answer has made us go back to, until it is acknowledged. Answers that were under way at that time
-    /// say the same again.
+    /// The last position that an answer has made us go back to. Answers that were under way at that time say the same again.
     went_back_to: Option<Sequence>,
     window_max: u32,
     window: u32,
@@ -83,7 +82,6 @@ impl Retry {
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
         self.not_before = None;
-        self.went_back_to = None;
         self.acknowledged = self.acknowledged.saturating_add(positions);
         if self.acknowledged >= self.window {
             self.acknowledged = 0;
@@ -131,8 +129,8 @@ impl Retry {
 impl Requester {
     /// An answer has shown that the packet or the response at `unacked` was lost: sends again from there on.
     pub(super) fn go_back<H>(&mut self, step: &mut Step<'_, H>) {
-        let repeated = self.retry.went_back_to == Some(self.unacked);
-        if repeated || self.next == self.unacked || self.retry.is_waiting(step.now) {
+        let is_repeated = self.retry.went_back_to == Some(self.unacked);
+        if is_repeated || self.next == self.unacked {
             return;
         }
         if !self.retry.take() {

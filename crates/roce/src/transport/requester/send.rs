@@ -6,7 +6,7 @@ use crate::packet::{
 };
 use crate::transport::buffer::{PacketBuffer, write_packet};
 use crate::transport::event::Status;
-use crate::transport::host::{Atomic, Host};
+use crate::transport::host::{Atomic, Host, LocalFault};
 use crate::transport::step::Step;
 use crate::transport::work::{Operation, Part, Target, Work, WorkRequest};
 
@@ -20,39 +20,45 @@ impl Requester {
         step: &mut Step<'_, H>,
         to: &mut PacketBuffer,
     ) -> Option<usize> {
-        if !self.may_send(step.now) {
-            return None;
+        while self.may_send(step.now) {
+            let index = self.cursor;
+            if index == self.started {
+                self.start(index);
+            }
+            let work = *self.works.get(index)?;
+            let (before, packet) = (self.next, self.packet(&work));
+            match self.write(step, &work, &packet, to) {
+                Ok(length) => return length,
+                Err(LocalFault) => {
+                    (self.next, self.cursor) = (before, index);
+                    self.break_off(step, index);
+                }
+            }
         }
-        let index = self.cursor;
-        if index == self.started {
-            self.start(index);
-        }
-        let work = *self.works.get(index)?;
-        let packet = self.packet(&work);
-        let (before, resent) = (self.next, self.next < self.top);
-        self.pass(&packet);
-        let mut headers = Headers::new(self.peer, before.psn(), packet.body);
+        None
+    }
+
+    /// Writes a packet of `work`, the one at `next`, and moves on.
+    fn write<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        work: &Work,
+        packet: &Packet,
+        to: &mut PacketBuffer,
+    ) -> Result<Option<usize>, LocalFault> {
+        let is_again = self.next < self.top;
+        let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
+        self.pass(packet);
         headers.pkey = self.pkey;
         headers.solicited = packet.is_last && work.request.solicited;
-        headers.ack_request = self.asks_for_acknowledgement(step.now, &packet);
+        headers.ack_request = self.asks_for_acknowledgement(step.now, packet);
         let (host, id) = (&mut *step.host, work.request.id);
-        let offset = packet.offset;
-        let written = write_packet(to, &headers, packet.length, |payload| {
-            host.load(id, offset, payload)
-        });
-        match written {
-            Ok(length) => {
-                step.out.counters.retransmitted += u64::from(resent);
-                self.sent(step, &headers);
-                length
-            }
-            Err(_) => {
-                self.next = before;
-                self.cursor = index;
-                self.break_off(step, index);
-                self.transmit(step, to)
-            }
-        }
+        let length = write_packet(to, &headers, packet.length, |payload| {
+            host.load(id, packet.offset, payload)
+        })?;
+        step.out.counters.retransmitted += u64::from(is_again);
+        self.sent(step, &headers);
+        Ok(length)
     }
 
     /// Whether there is a packet that may be sent now.
