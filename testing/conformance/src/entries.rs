@@ -106,6 +106,12 @@ pub const ALL: &[Entry] = &[
         samples: roce_samples,
         seeds: include_str!("../../../fuzz/seeds/roce.hex"),
     },
+    Entry {
+        name: "roce_queue_pair",
+        run: roce_queue_pair,
+        samples: roce_queue_pair_samples,
+        seeds: include_str!("../../../fuzz/seeds/roce_queue_pair.hex"),
+    },
 ];
 
 /// The entry of this name.
@@ -298,6 +304,15 @@ pub fn roce(bytes: &[u8]) {
 
 fn roce_samples() -> Vec<Vec<u8>> {
     crate::roce::samples()
+}
+
+/// Packets for a queue pair of RoCEv2, and what its program does.
+pub fn roce_queue_pair(bytes: &[u8]) {
+    crate::roce_queue_pair::script(bytes);
+}
+
+fn roce_queue_pair_samples() -> Vec<Vec<u8>> {
+    crate::roce_queue_pair::samples()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod entries;
 pub mod hostile;
 pub mod mutate;
 pub mod roce;
+pub mod roce_queue_pair;
 pub mod world;
 
 /// The program in README.md compiles and runs.

@@ -103,6 +103,11 @@ fn datagrams_of_roce() {
 }
 
 #[test]
+fn packets_for_a_queue_pair_of_roce() {
+    soak("roce_queue_pair");
+}
+
+#[test]
 fn every_entry_has_a_fuzz_target() {
     let manifest = include_str!("../../../fuzz/Cargo.toml");
     for entry in entries::ALL {
