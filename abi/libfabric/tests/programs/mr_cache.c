@@ -1,14 +1,16 @@
 /* A program with a memory monitor of its own, which it imports into the registration cache. */
 #include "check.h"
 #include "pair.h"
+#include <pthread.h>
 #include <rdma/fi_ext.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 enum { LEN = 4096 };
 
 /* What the cache has asked of the monitor, and the last range. */
 static struct {
-	int start, stop, subscribe, unsubscribe, valid;
+	atomic_int start, stop, subscribe, unsubscribe, valid;
 	const void *addr;
 	size_t len;
 	bool refuse_start, refuse, is_invalid;
@@ -218,6 +220,37 @@ static void messages(struct fid_domain *domain, struct fi_info *info)
 	RETURNS(fi_close(&from->fid), 0);
 }
 
+enum { THREADS = 3, ROUNDS = 20000 };
+
+/* Registers parts of the buffer in turn. */
+static void *register_parts(void *domain)
+{
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		struct fid_mr *mr = reg(domain, buffer + round * 37 % (2 * LEN), 100 + round % LEN, FI_SEND);
+		RETURNS(fi_close(&mr->fid), 0);
+	}
+	return NULL;
+}
+
+/* Notifications at any time, while other threads register. Every subscription ends. */
+static void threads(struct fid_fabric *fabric, struct fi_info *info)
+{
+	struct fid_domain *domain;
+	pthread_t running[THREADS];
+	int subscribed = asked.subscribe, unsubscribed = asked.unsubscribe;
+
+	RETURNS(fi_domain(fabric, info, &domain, NULL), 0);
+	for (int at = 0; at < THREADS; at++)
+		RETURNS(pthread_create(&running[at], NULL, register_parts, domain), 0);
+	for (int round = 0; round < ROUNDS; round++)
+		monitor.import_ops->notify(&monitor, buffer + round * 61 % sizeof buffer, 1);
+	for (int at = 0; at < THREADS; at++)
+		RETURNS(pthread_join(running[at], NULL), 0);
+	RETURNS(fi_close(&domain->fid), 0);
+	CHECK(asked.subscribe > subscribed);
+	RETURNS(asked.unsubscribe - unsubscribed, asked.subscribe - subscribed);
+}
+
 /* A domain that is opened now. */
 static struct fid_domain *opened(struct fid_fabric *fabric, struct fi_info *info)
 {
@@ -275,7 +308,7 @@ int main(int count, char **words)
 
 	/* Without its monitor, the cache keeps nothing; another monitor needs new domains. */
 	RETURNS(fi_close(&monitor.fid), 0);
-	memset(&asked, 0, sizeof asked);
+	asked.start = asked.stop = asked.subscribe = asked.unsubscribe = 0;
 	CHECK(!anew(domain, buffer, LEN, FI_SEND));
 	RETURNS(fi_open(FI_VERSION(1, 13), "mr_cache", NULL, 0, 0, &cache, NULL), 0);
 	RETURNS(fi_import_fid(cache, &monitor.fid, 0), -FI_EBUSY);
@@ -288,6 +321,7 @@ int main(int count, char **words)
 	CHECK(!anew(domain, buffer, LEN, FI_SEND) && asked.unsubscribe == 0);
 	RETURNS(fi_close(&domain->fid), 0);
 	CHECK(asked.start == 1 && asked.stop == 1 && asked.subscribe == 2 && asked.unsubscribe == 2);
+	threads(fabric, info);
 	RETURNS(fi_close(&monitor.fid), 0);
 
 	RETURNS(fi_close(&fabric->fid), 0);
