@@ -216,7 +216,7 @@ impl Stage {
         }
         let (own, peers) = self.connection.held();
         assert_eq!(own as u64, self.posted - self.ended);
-        assert!(peers <= 4 * usize::from(READS) + 2);
+        assert!(peers <= 3 * usize::from(READS) + 2);
     }
 }
 

@@ -154,7 +154,7 @@ impl Connection {
     }
 
     /// How many work requests, answers and remembered requests of the peer it holds. The latter two depend on the peer, and are
-    /// at most four times `max_reads_in`, and two.
+    /// at most three times `max_reads_in`, and two.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let answers = match &self.responder {

@@ -165,7 +165,7 @@ fn attacked(seed: u64, connection: ConnectionType) -> u64 {
         }
         let (own, peers) = lone.connection.held();
         assert!(
-            own <= model.requests.len() && peers <= 4 * usize::from(READS) + 2,
+            own <= model.requests.len() && peers <= 3 * usize::from(READS) + 2,
             "{peers}"
         );
         if random.happens(60) {
@@ -225,7 +225,7 @@ fn a_peer_that_takes_no_answers_fills_no_memory() {
         lone.request(psn + 5, Request::WriteOnly(write, None), &[]);
         lone.request(501, Request::WriteOnly(write, None), &[]);
         let (_, peers) = lone.connection.held();
-        assert!(peers <= 4 * usize::from(READS) + 2, "{peers}");
+        assert!(peers <= 3 * usize::from(READS) + 2, "{peers}");
     }
     assert!(lone.sent().len() <= 2 * usize::from(READS) + 1);
 }

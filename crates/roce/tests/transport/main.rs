@@ -11,5 +11,6 @@ mod requester;
 mod responder;
 mod schedules;
 mod seeds;
+mod soft_roce;
 mod unreliable;
 mod world;
