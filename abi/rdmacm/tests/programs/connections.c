@@ -1,5 +1,39 @@
 /* Connections from their beginning to their end, with both sides in this process. */
 #include "common.h"
+#include <sys/resource.h>
+
+/* Lets no call make a descriptor, or lets calls do so again. */
+static void limit_files(int limit)
+{
+	static struct rlimit usual;
+	struct rlimit few;
+	if (!usual.rlim_cur)
+		GOOD(getrlimit(RLIMIT_NOFILE, &usual));
+	few = usual;
+	if (limit)
+		few.rlim_cur = 3;
+	GOOD(setrlimit(RLIMIT_NOFILE, &few));
+}
+
+/* A device that cannot be opened is an event, and can be opened later. */
+static void no_device(void)
+{
+	struct rdma_event_channel *channel = new_channel();
+	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+	struct sockaddr_in to = loopback(htons(7));
+	struct rdma_cm_event *event = NULL;
+	GOOD(rdma_resolve_addr(id, NULL, ADDRESS(to), 1));
+	limit_files(1);
+	GOOD(rdma_get_cm_event(channel, &event));
+	limit_files(0);
+	MUST(event);
+	TRUE(event->event == RDMA_CM_EVENT_ADDR_ERROR && event->status < 0 && event->id == id);
+	GOOD(rdma_ack_cm_event(event));
+	GOOD(rdma_resolve_addr(id, NULL, ADDRESS(to), 1));
+	ACK_NEXT(channel, ADDR_RESOLVED, 0);
+	GOOD(rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
 
 /* Connects, exchanges a message, disconnects. */
 static void connect_both(int external)
@@ -331,6 +365,49 @@ static struct rdma_cm_id *new_endpoint(const char *port, char *data)
 	return id;
 }
 
+/* An endpoint that cannot be made leaves nothing that uses the protection domain. */
+static void failed_endpoint(void)
+{
+	struct rdma_event_channel *channel = new_channel();
+	struct rdma_cm_id *id = NULL, *other = new_client(channel, RDMA_PS_TCP, htons(7));
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *info = NULL;
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 2, 2, 1, 1, 0 } };
+	struct ibv_pd *pd = ibv_alloc_pd(other->verbs);
+	char data[300] = "";
+
+	MUST(pd);
+	GOOD(rdma_getaddrinfo("127.0.0.1", "7", &hints, &info));
+	MUST(info);
+	info->ai_connect = data;
+	info->ai_connect_len = sizeof data;
+	FAILS(EINVAL, rdma_create_ep(&id, info, pd, &init));
+	info->ai_connect = NULL;
+	info->ai_connect_len = 0;
+	rdma_freeaddrinfo(info);
+	GOOD(ibv_dealloc_pd(pd));
+	GOOD(rdma_destroy_id(other));
+	rdma_destroy_event_channel(channel);
+}
+
+/* A request that the program cannot fetch is rejected. */
+static void failed_fetch(void)
+{
+	struct rdma_event_channel *here = new_channel();
+	struct rdma_cm_id *listener = new_endpoint(NULL, NULL), *client, *server = NULL;
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .qp_num = 0x77 };
+
+	GOOD(rdma_listen(listener, 0));
+	client = new_client(here, RDMA_PS_TCP, rdma_get_src_port(listener));
+	GOOD(rdma_connect(client, &param));
+	limit_files(1);
+	FAILS(EMFILE, rdma_get_request(listener, &server));
+	limit_files(0);
+	ACK_NEXT(here, REJECTED, 28);
+	GOOD(rdma_destroy_id(client));
+	rdma_destroy_ep(listener);
+	rdma_destroy_event_channel(here);
+}
+
 static void synchronous(void)
 {
 	struct rdma_cm_id *id;
@@ -361,6 +438,7 @@ static void synchronous(void)
 int main(void)
 {
 	begin();
+	no_device();
 	connect_both(0);
 	connect_both(1);
 	refusals();
@@ -368,5 +446,7 @@ int main(void)
 	many_in_a_row();
 	datagrams();
 	synchronous();
+	failed_fetch();
+	failed_endpoint();
 	return finish();
 }
