@@ -237,14 +237,15 @@ fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
     if own.is_datagram() {
         return Ok(false);
     }
-    let state = parts.manager.state(connection);
-    let ends = matches!(
-        state,
-        Some(State::Established | State::DreqSent | State::DreqReceived)
-    );
+    let follows = match parts.manager.state(connection) {
+        Some(State::Established | State::DreqSent) => true,
+        // The program may have fetched the event already.
+        Some(State::DreqReceived) => parts.handler.has_events(key),
+        _ => false,
+    };
     // In other states there is nothing to end, or the end is under way.
     let _ = parts.manager.disconnect(now, connection);
-    Ok(ends)
+    Ok(follows)
 }
 
 /// `rdma_disconnect`.

@@ -311,6 +311,14 @@ impl Hub {
         Some((key, what))
     }
 
+    /// Whether events of an identifier wait.
+    #[must_use]
+    pub fn has_events(&self, key: IdKey) -> bool {
+        let entry = self.entries.get(&key);
+        let queue = entry.and_then(|entry| self.channels.get(&entry.channel));
+        queue.is_some_and(|queue| queue.events.iter().any(|(of, _)| *of == key))
+    }
+
     /// Drops the waiting events of an identifier.
     pub fn drop_events(&mut self, key: IdKey) {
         let Some(entry) = self.entries.get(&key) else {

@@ -303,6 +303,32 @@ static void signals(void)
 	rdma_destroy_event_channel(channel);
 }
 
+static void *fetch_one(void *channel)
+{
+	ACK_NEXT(channel, ADDR_RESOLVED, 0);
+	return NULL;
+}
+
+/* Each event of a channel wakes a thread that waits there. */
+static void two_readers(void)
+{
+	struct rdma_event_channel *channel = new_channel();
+	struct rdma_cm_id *ids[2] = { new_id(channel, RDMA_PS_TCP), new_id(channel, RDMA_PS_TCP) };
+	struct sockaddr_in to = loopback(htons(7));
+	pthread_t threads[2];
+	int i;
+
+	for (i = 0; i < 2; i++)
+		GOOD(pthread_create(&threads[i], NULL, fetch_one, channel));
+	for (i = 0; i < 2; i++)
+		GOOD(rdma_resolve_addr(ids[i], NULL, ADDRESS(to), 1));
+	for (i = 0; i < 2; i++)
+		GOOD(pthread_join(threads[i], NULL));
+	for (i = 0; i < 2; i++)
+		GOOD(rdma_destroy_id(ids[i]));
+	rdma_destroy_event_channel(channel);
+}
+
 /* A child process cannot use its parent's connection manager. */
 static void children(void)
 {
@@ -344,6 +370,7 @@ int main(void)
 	wrong_states();
 	moving();
 	signals();
+	two_readers();
 	children();
 	devices();
 	return finish();

@@ -22,6 +22,11 @@ fn connections_begin_and_end_with_the_events_of_the_manual_pages() {
 }
 
 #[test]
+fn a_server_that_was_stopped_connects_and_ends() {
+    succeeds("stopped", include_str!("stopped.c"));
+}
+
+#[test]
 fn a_server_has_more_client_processes_than_links() {
     succeeds("processes", include_str!("processes.c"));
 }

@@ -343,6 +343,13 @@ static void *serve(void *unused)
 	GOOD(rdma_get_request(sync_listener, &id));
 	GOOD(rdma_reject(id, "no", 2));
 	rdma_destroy_ep(id);
+	/* The end of the connection has been fetched before, so no event follows. */
+	GOOD(rdma_get_request(sync_listener, &id));
+	GOOD(rdma_accept(id, NULL));
+	ACK_NEXT(id->channel, DISCONNECTED, 0);
+	GOOD(rdma_disconnect(id));
+	TRUE(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	rdma_destroy_ep(id);
 	return NULL;
 }
 
@@ -430,6 +437,10 @@ static void synchronous(void)
 	id = new_endpoint(port, NULL);
 	FAILS(ECONNREFUSED, rdma_connect(id, NULL));
 	TRUE(id->event->event == RDMA_CM_EVENT_REJECTED && !memcmp(id->event->param.conn.private_data, "no", 3));
+	rdma_destroy_ep(id);
+	id = new_endpoint(port, NULL);
+	GOOD(rdma_connect(id, NULL));
+	GOOD(rdma_disconnect(id));
 	rdma_destroy_ep(id);
 	GOOD(pthread_join(thread, NULL));
 	rdma_destroy_ep(sync_listener);
