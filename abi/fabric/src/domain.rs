@@ -206,8 +206,7 @@ impl Domain {
     /// regions, so a domain has no cache if the state of its regions can change.
     fn open_cache(&mut self) -> Result<()> {
         const STATES: c_int = FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT;
-        let states = self.has(STATES) || self.rma_events || self.av_keys || self.hmem;
-        if !states && imported::exists() {
+        if !self.has(STATES) && !self.av_keys && imported::exists() {
             let pd = Arc::clone(self.own_pd()?);
             self.cache = LocalCache::new(&self.device, pd.id, pd, &self.exposed);
         }

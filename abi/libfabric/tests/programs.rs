@@ -152,6 +152,7 @@ fn an_imported_monitor_sees_and_ends_cached_registrations() {
     let source = include_str!("programs/mr_cache.c");
     for mode in [("FI_RKEY_MR_MODE", "LOCAL"), ("FI_RKEY_PROFILE", "verbs")] {
         folder.run("cache", source, &[], &[mode]);
+        folder.run("cache", source, &["all"], &[mode]);
     }
 }
 
