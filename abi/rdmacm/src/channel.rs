@@ -1,21 +1,20 @@
 //! Event channels (`struct rdma_event_channel`): a descriptor that is readable while events wait.
 //!
-//! The descriptor is an eventfd. Programs poll it and choose whether it blocks; only this library reads it. A thread that
+//! Programs poll the descriptor ([`Bell`]) and choose whether it blocks; only this library reads it. A thread that
 //! waits for an event does so in `read`, so a signal interrupts it unless the program's handler has `SA_RESTART`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use crate::bell::Bell;
 use crate::front::with;
 use crate::hub::{ChannelKey, IdKey, What};
 use crate::sys::EventChannel;
 use rkey_kit::Errno;
 use rkey_kit::fence;
 use rkey_kit::object::{find, insert, remove};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{IoSliceMut, ReadWriteFlags};
 use std::cell::UnsafeCell;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// The maximum number of event channels at a time.
@@ -25,7 +24,7 @@ pub const MAX: u32 = 1 << 16;
 #[repr(C)]
 pub struct ChannelObject {
     c: UnsafeCell<EventChannel>,
-    fd: Arc<OwnedFd>,
+    bell: Arc<Bell>,
     /// Its name in the hub.
     pub key: ChannelKey,
 }
@@ -36,20 +35,6 @@ unsafe impl Sync for ChannelObject {}
 unsafe impl Send for ChannelObject {}
 
 rkey_kit::object!(ChannelObject, c: EventChannel, MAX);
-
-/// Makes the descriptor of a channel readable.
-pub fn signal(fd: &OwnedFd) {
-    // The count cannot reach its limit of 2^64.
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-}
-
-/// Makes the descriptor of a channel unreadable, without waiting.
-pub fn drain(fd: &OwnedFd) {
-    let mut count = [0; 8];
-    let mut into = [IoSliceMut::new(&mut count)];
-    // An offset of -1 means that the descriptor has none.
-    let _ = rustix::io::preadv2(fd, &mut into, u64::MAX, ReadWriteFlags::NOWAIT);
-}
 
 impl ChannelObject {
     /// Waits for the next event, unless the program has made the descriptor non-blocking.
@@ -62,16 +47,14 @@ impl ChannelObject {
             let popped = with(|parts| Ok(parts.handler.pop(key)));
             if popped.as_ref().err() == Some(&Errno::IO) {
                 // No event will come: the other threads that wait here must learn it, too.
-                signal(&self.fd);
+                self.bell.signal();
             }
             if let Some(event) = popped? {
                 return Ok(event);
             }
-            // `read` returns when an event comes. If another thread takes the event first, this one waits again.
-            match rustix::io::read(&*self.fd, &mut [0; 8]) {
-                Ok(_) => {}
-                Err(error) => return Err(Errno::from_raw(error.raw_os_error())),
-            }
+            // It returns when an event comes. If another thread takes the event first, this one waits again.
+            let waited = self.bell.wait();
+            waited.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
         }
     }
 }
@@ -81,13 +64,13 @@ impl ChannelObject {
 /// # Errors
 /// No descriptor or memory is available, or the connection manager cannot be used.
 pub fn new() -> Result<*mut EventChannel, Errno> {
-    let fd = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Errno::from_raw(e.raw_os_error()))?;
-    let fd = Arc::new(fd);
-    let number = fd.as_fd().as_raw_fd();
-    let of_hub = Arc::clone(&fd);
+    let bell = Bell::new().map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+    let number = bell.fd().as_raw_fd();
+    let bell = Arc::new(bell);
+    let of_hub = Arc::clone(&bell);
     let key = with(|parts| Ok(parts.handler.add_channel(of_hub)))?;
     let c = UnsafeCell::new(EventChannel { fd: number });
-    insert(ChannelObject { c, fd, key }).inspect_err(|_| {
+    insert(ChannelObject { c, bell, key }).inspect_err(|_| {
         let _ = with(|parts| {
             parts.handler.remove_channel(key);
             Ok(())

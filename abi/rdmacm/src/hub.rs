@@ -1,6 +1,7 @@
 //! What the threads of the program and the connection manager's thread share: identifiers, event channels, and the events that
 //! wait in them. All of it is under the connection manager's lock.
 
+use crate::bell::Bell;
 use crate::sys::*;
 use rkey_cm::address::PortSpace;
 use rkey_cm::manager::{ConnectRequest, DatagramRequest, Event, PathOptions};
@@ -10,7 +11,6 @@ use rkey_cm::{ConnectionId, ListenerId, Manager};
 use rkey_device::cm::Handler;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Names an identifier; never reused.
@@ -219,8 +219,8 @@ impl Entry {
 /// An event channel.
 #[derive(Debug)]
 pub struct Queue {
-    /// An eventfd that is readable while events wait.
-    pub fd: Arc<OwnedFd>,
+    /// Readable while events wait.
+    pub bell: Arc<Bell>,
     /// The events.
     pub events: VecDeque<(IdKey, What)>,
 }
@@ -243,10 +243,10 @@ impl Hub {
     }
 
     /// Adds a channel.
-    pub fn add_channel(&mut self, fd: Arc<OwnedFd>) -> ChannelKey {
+    pub fn add_channel(&mut self, bell: Arc<Bell>) -> ChannelKey {
         let key = ChannelKey(self.new_key());
         let events = VecDeque::new();
-        self.channels.insert(key, Queue { fd, events });
+        self.channels.insert(key, Queue { bell, events });
         key
     }
 
@@ -293,7 +293,7 @@ impl Hub {
         };
         if let Some(queue) = self.channels.get_mut(&entry.channel) {
             queue.events.push_back((key, what));
-            crate::channel::signal(&queue.fd);
+            queue.bell.signal();
         }
     }
 
@@ -302,8 +302,8 @@ impl Hub {
         let queue = self.channels.get_mut(&channel)?;
         let (key, what) = queue.events.pop_front()?;
         match queue.events.is_empty() {
-            true => crate::channel::drain(&queue.fd),
-            false => crate::channel::signal(&queue.fd),
+            true => queue.bell.drain(),
+            false => queue.bell.signal(),
         }
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.fetched += 1;
@@ -327,7 +327,7 @@ impl Hub {
         if let Some(queue) = self.channels.get_mut(&entry.channel) {
             queue.events.retain(|(of, _)| *of != key);
             if queue.events.is_empty() {
-                crate::channel::drain(&queue.fd);
+                queue.bell.drain();
             }
         }
     }
@@ -348,7 +348,7 @@ impl Hub {
                 all.into_iter().partition(|(of, _)| *of == key);
             queue.events = others;
             if queue.events.is_empty() {
-                crate::channel::drain(&queue.fd);
+                queue.bell.drain();
             }
             moved.extend(its);
         }
@@ -408,7 +408,7 @@ impl Hub {
 impl Handler for Hub {
     fn failed(&mut self) {
         for queue in self.channels.values() {
-            crate::channel::signal(&queue.fd);
+            queue.bell.signal();
         }
     }
 

@@ -12,7 +12,7 @@
 //! | [`sys`] | structures and constants of `rdma/rdma_cma.h` |
 //! | `export`, [`absent`] | the exported symbols; those that this library does not support yet |
 //! | [`hub`], [`front`] | identifiers and channels under the connection manager's lock; the connection manager |
-//! | [`id`], [`channel`], [`event`] | identifiers, event channels and events, as programs see them |
+//! | [`id`], [`channel`], [`bell`], [`event`] | identifiers, event channels and events, as programs see them; the descriptors of channels |
 //! | [`fetch`] | what happens when a program fetches an event |
 //! | [`ids`], [`address`], [`ports`], [`bind`], [`resolve`], [`options`] | identifiers and their addresses, ports and paths |
 //! | [`connect`], [`accept`] | the calls of the active and the passive side |
@@ -26,6 +26,7 @@ pub mod absent;
 pub mod accept;
 pub mod address;
 pub mod addrinfo;
+pub mod bell;
 pub mod bind;
 pub mod channel;
 pub mod connect;
