@@ -14,7 +14,8 @@ use crate::packet::{Body, Packet, Reliable, Service};
 ///
 /// Calls return at once and never wait. After each of [`post`](Self::post), [`receive`](Self::receive) and
 /// [`advance`](Self::advance), its owner calls [`transmit`](Self::transmit) until there is no packet, takes the
-/// [events](Self::next_event), and then waits for a packet or for [`next_deadline`](Self::next_deadline).
+/// [events](Self::next_event), and then waits for a packet or for [`next_deadline`](Self::next_deadline). It may stop before
+/// that and send the rest later: a peer may ask for a read of 2 GiB at once.
 ///
 /// The owner finds the queue pair by the number in the packet, and drops packets that did not come from the peer's address
 /// or have another partition key.

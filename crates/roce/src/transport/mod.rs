@@ -42,7 +42,8 @@
 //! * A packet that is sent again is built again from the work request. Loss is repaired by sending everything again from the
 //!   oldest packet that is missing (go-back-N).
 //! * The window starts at [`Config::window`], halves with each loss and grows by a packet for each window that arrives. A
-//!   read counts with the packets of its response.
+//!   read counts with the packets of its response, and one of more than a quarter of the largest window is requested in parts:
+//!   otherwise, a responder that sends without a pause would fill the buffers of the network and of this side.
 //! * A requester asks for an acknowledgement when it has nothing more to send, and for each quarter of a window.
 //! * A responder reports a gap once. If that report or the packet that closes the gap is lost, the requester's timeout helps.
 //! * An acknowledgement that waits to leave is replaced by a later one, so a batch of packets gets one.

@@ -12,7 +12,7 @@ fn queue_pair(number: u32) -> DatagramQueuePair<&'static str> {
     DatagramQueuePair::new(DatagramConfig {
         number,
         mtu: Mtu::Bytes1024,
-        pkey: 0xffff,
+        pkey: 0x8001,
         qkey: QKEY,
         send_psn: Psn::new(0xff_ffff),
     })
@@ -56,6 +56,7 @@ fn a_datagram_arrives_after_the_place_of_its_route_header() {
         assert_eq!(address, "b");
         let packet = Packet::decode(&buffer[..length]).unwrap();
         psns.push(packet.headers.psn.get());
+        assert_eq!(packet.headers.pkey, 0x8001);
         b.receive(&mut receiver, &packet);
     }
     assert_eq!(psns, [0xff_ffff, 0]);
@@ -96,6 +97,29 @@ fn other_keys_and_short_receives_drop_a_datagram() {
     assert_eq!(give(ud(QKEY), Request::SendFirst, b"abc"), (vec![], 5));
     assert_eq!(give(ud(QKEY), only, b"abc").0.len(), 1);
     assert_eq!(give(ud(QKEY), only, b"abc"), (vec![], 6));
+}
+
+#[test]
+fn a_receive_that_cannot_be_written_fails_the_queue_pair() {
+    let mut b = queue_pair(0xb);
+    let mut receiver = Program::new();
+    receiver.receives.push_back((7, vec![0; 100]));
+    receiver.unmapped = true;
+    b.post(datagram(1, 1));
+    let deth = Deth {
+        qkey: QKEY,
+        source: 3,
+    };
+    let body = Body::Request(Service::Ud(deth), Request::SendOnly(Tail::None));
+    let headers = Headers::new(0xb, Psn::new(0), body);
+    let payload = b"abc";
+    b.receive(&mut receiver, &Packet { headers, payload });
+    let failed = Event::ReceiveFailed {
+        id: 7,
+        status: Status::LocalProtection,
+    };
+    let flushed = ended(1, Status::Flushed);
+    assert_eq!(events(&mut b), [failed, flushed, Event::Failed]);
 }
 
 #[test]

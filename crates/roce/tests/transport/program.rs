@@ -26,6 +26,8 @@ pub(crate) struct Program {
     pub(crate) invalidated: Vec<u32>,
     /// Receives have room for everything, and store nothing.
     pub(crate) endless: bool,
+    /// No memory can be written.
+    pub(crate) unmapped: bool,
     /// Accesses by the peer that were executed.
     pub(crate) accesses: u64,
     /// The last range for which `check` was called and granted.
@@ -42,6 +44,7 @@ impl Program {
             rights: vec![Access::Read, Access::Write, Access::Atomic],
             invalidated: Vec::new(),
             endless: false,
+            unmapped: false,
             accesses: 0,
             granted: None,
         }
@@ -90,6 +93,9 @@ impl Host for Program {
     }
 
     fn fill(&mut self, receive: u64, offset: u32, bytes: &[u8]) -> Result<(), LocalFault> {
+        if self.unmapped {
+            return Err(LocalFault);
+        }
         let buffer = self.taken.get_mut(&receive).ok_or(LocalFault)?;
         if self.endless {
             return Ok(());
@@ -111,6 +117,9 @@ impl Host for Program {
         assert_eq!((whole.rkey, access), (range.rkey, Access::Write));
         let end = range.address + u64::from(range.length);
         assert!(range.address >= whole.address && end <= whole.address + u64::from(whole.length));
+        if self.unmapped {
+            return Err(Refusal::Operation);
+        }
         self.exposed[place].copy_from_slice(bytes);
         self.accesses += 1;
         Ok(())

@@ -339,6 +339,7 @@ fn a_peer_without_a_receive_is_asked_again_after_its_delay() {
         assert_eq!(lone.psns(), []);
         lone.wait();
         assert_eq!(lone.now - before, 640_000);
+        assert_eq!(lone.connection.next_deadline(), None);
         // It answers the attempt before.
         lone.acknowledge(100, nak);
     }
@@ -450,6 +451,55 @@ fn reads_wait_for_earlier_ones_and_fences_for_all() {
     assert_eq!(lone.psns(), []);
     lone.response(102, Response::ReadOnly(AETH), &[1]);
     assert_eq!(lone.psns(), [103]);
+}
+
+#[test]
+fn a_long_read_is_requested_in_parts() {
+    let part = |psn: u32, packets: u32| {
+        let reth = Reth {
+            address: target(0).address + 1024 * u64::from(psn - 100),
+            rkey: target(0).rkey,
+            length: 1024 * packets,
+        };
+        (psn, Request::Read(reth), 0)
+    };
+    let mut lone = Lone::new(|config| config.window = 8);
+    lone.post(read(1, target(0), 9 * 1024 + 1), vec![0; 9 * 1024 + 1]);
+    lone.post(send(2, 1), vec![0]);
+    let parts = [part(100, 2), part(102, 2), part(104, 2), part(106, 2)];
+    assert_eq!(requests(&lone.sent()), parts);
+    lone.response(100, Response::ReadFirst(AETH), &[1; 1024]);
+    let (_, Request::Read(mut last), _) = part(108, 2) else {
+        unreachable!()
+    };
+    last.length = 1025;
+    assert_eq!(requests(&lone.sent()), [(108, Request::Read(last), 0)]);
+    // The rest of a part is requested again, and what follows it.
+    lone.response(102, Response::ReadFirst(AETH), &[3; 1024]);
+    let again = [part(101, 1), part(102, 2), part(104, 2)];
+    assert_eq!(requests(&lone.sent())[..3], again);
+    lone.response(101, Response::ReadOnly(AETH), &[2; 1024]);
+    for psn in [102, 104, 106] {
+        lone.response(psn, Response::ReadFirst(AETH), &[3; 1024]);
+        lone.response(psn + 1, Response::ReadLast(AETH), &[3; 1024]);
+    }
+    lone.sent();
+    lone.response(108, Response::ReadFirst(AETH), &[3; 1024]);
+    lone.sent();
+    lone.response(109, Response::ReadLast(AETH), &[4]);
+    lone.acknowledge(110, ACK);
+    assert_eq!(
+        lone.completed(),
+        [(1, Status::Success), (2, Status::Success)]
+    );
+    // Each part is one that the peer must remember.
+    let mut lone = Lone::new(|config| (config.window, config.max_reads_out) = (8, 2));
+    lone.post(read(1, target(0), 5 * 1024), vec![0; 5 * 1024]);
+    assert_eq!(lone.psns(), [100, 102]);
+    lone.response(100, Response::ReadFirst(AETH), &[1; 1024]);
+    assert_eq!(lone.psns(), []);
+    lone.response(101, Response::ReadLast(AETH), &[1; 1024]);
+    assert_eq!(lone.psns(), [104]);
 }
 
 #[test]

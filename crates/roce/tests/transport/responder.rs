@@ -219,6 +219,8 @@ fn accesses_that_are_not_granted_are_refused_and_touch_nothing() {
         vec![(Request::WriteFirst(reth(end - 1024, 1026)), 1024)],
         vec![(Request::Read(reth(end, 2)), 0)],
         vec![(Request::Read(other_key(reth(0, 1))), 0)],
+        vec![(Request::Read(reth(0, MESSAGE_MAX)), 0)],
+        vec![(Request::WriteFirst(reth(0, MESSAGE_MAX)), 1024)],
         vec![(fetch_add(EXPOSED as u64), 0)],
         vec![(
             Request::Read(Reth {
@@ -295,6 +297,44 @@ fn a_message_is_not_longer_than_any_may_be() {
         lone.events(),
         [failed, Event::Refused(NakCode::InvalidRequest)]
     );
+}
+
+#[test]
+fn memory_that_cannot_be_touched_is_an_operational_error() {
+    let operational = Syndrome::Nak(NakCode::RemoteOperationalError);
+    let refusal = Event::Refused(NakCode::RemoteOperationalError);
+    let mut lone = ready();
+    lone.request(500, Request::SendFirst, &[1; 1024]);
+    lone.program.unmapped = true;
+    lone.request(501, LAST, &[1]);
+    let failed = Event::ReceiveFailed {
+        id: 0,
+        status: Status::LocalProtection,
+    };
+    assert_eq!(lone.answers(), [(501, operational, 0)]);
+    assert_eq!(lone.events(), [failed, refusal]);
+    let mut lone = ready();
+    lone.program.unmapped = true;
+    let immediate = Some(ImmDt { data: 1 });
+    lone.request(500, Request::WriteOnly(reth(0, 1), immediate), &[1]);
+    let failed = Event::ReceiveFailed {
+        id: 0,
+        status: Status::LocalAccess,
+    };
+    assert_eq!(lone.answers(), [(500, operational, 0)]);
+    assert_eq!(lone.events(), [failed, refusal]);
+}
+
+#[test]
+fn packets_have_the_partition_key() {
+    let mut lone = Lone::new(|config| config.pkey = 0x8001);
+    post_receives(&mut lone, 1);
+    lone.post(crate::world::send(1, 1), vec![0]);
+    lone.request(500, ONLY, &[1]);
+    lone.request(501, Request::Read(reth(0, 1)), &[]);
+    lone.request(502, fetch_add(0), &[]);
+    let keys: Vec<u16> = lone.sent().iter().map(|sent| sent.headers.pkey).collect();
+    assert_eq!(keys, [0x8001; 4]);
 }
 
 #[test]
@@ -432,6 +472,7 @@ fn a_flushed_queue_pair_is_silent() {
     let mut lone = ready();
     lone.request(500, Request::SendFirst, &[1; 1024]);
     lone.request(501, Request::SendMiddle, &[1; 1024]);
+    lone.post(crate::world::send(1, 1), vec![0]);
     lone.connection.flush();
     assert_eq!(lone.psns(), []);
     lone.request(502, LAST, &[1]);
@@ -441,5 +482,9 @@ fn a_flushed_queue_pair_is_silent() {
         id: 0,
         status: Status::Flushed,
     };
-    assert_eq!(lone.events(), [flushed]);
+    let ended = Event::Completed {
+        id: 1,
+        status: Status::Flushed,
+    };
+    assert_eq!(lone.events(), [ended, flushed]);
 }

@@ -113,6 +113,28 @@ fn what_is_not_granted_or_has_no_receive_is_dropped() {
 }
 
 #[test]
+fn what_no_unreliable_connection_has_uses_no_receive() {
+    let mut lone = ready();
+    let reth = Reth {
+        address: BASE,
+        rkey: KEY,
+        length: 1,
+    };
+    let mut give = |psn, request, length| {
+        let payload = vec![1; length];
+        lone.give(psn, Body::Request(Service::Uc, request), false, &payload);
+        lone.program.receives.len()
+    };
+    assert_eq!(give(500, Request::SendFirst, 1023), 4);
+    assert_eq!(give(501, Request::Read(reth), 0), 4);
+    let invalidate = Tail::Invalidate(Ieth { rkey: 1 });
+    assert_eq!(give(502, Request::SendOnly(invalidate), 1), 4);
+    assert_eq!(give(503, ONLY, 1025), 4);
+    assert_eq!(give(504, ONLY, 1024), 3);
+    assert_eq!(messages(&mut lone), [(0, 1024)]);
+}
+
+#[test]
 fn a_message_that_is_too_long_ends_its_receive_only() {
     let mut lone = ready();
     give(

@@ -33,7 +33,7 @@ pub(crate) struct Requester {
     mtu: Mtu,
     peer: u32,
     pkey: u16,
-    max_reads_out: u32,
+    max_reads_out: usize,
     /// Requests that have not ended, in order.
     works: VecDeque<Work>,
     /// How many of them have positions.
@@ -48,6 +48,10 @@ pub(crate) struct Requester {
     top: Sequence,
     /// Started reads and atomics that have not ended.
     reads_out: u32,
+    /// The positions after the responses to the requests for them that have been sent: a long read is requested in parts.
+    response_ends: VecDeque<Sequence>,
+    /// How many packets of a response one request asks for.
+    read_part: u32,
     /// Packets sent since the last one that asked for an acknowledgement.
     unrequested: u32,
     retry: Retry,
@@ -70,6 +74,8 @@ impl Requester {
             next: first,
             top: first,
             reads_out: 0,
+            response_ends: VecDeque::new(),
+            read_part: (config.window / 4).max(1),
             unrequested: 0,
             retry: Retry::new(config),
             has_failed: false,
@@ -138,8 +144,13 @@ impl Requester {
             self.started -= 1;
             self.cursor = self.cursor.saturating_sub(1);
         }
+        while let Some(end) = self.response_ends.front()
+            && *end <= position
+        {
+            self.response_ends.pop_front();
+        }
         if self.next < position {
-            self.move_to(position);
+            self.rewind();
         }
         self.retry.watch(now, self.awaits_answer());
         self.end_failed(out);
@@ -152,11 +163,12 @@ impl Requester {
         }
     }
 
-    /// The next packet is the one at `position`, which has been sent.
-    fn move_to(&mut self, position: Sequence) {
-        self.next = position;
+    /// The next packet is the oldest that is not acknowledged.
+    fn rewind(&mut self) {
+        self.next = self.unacked;
+        self.response_ends.clear();
         let started = self.works.iter().take(self.started);
-        self.cursor = started.take_while(|work| work.end() <= position).count();
+        self.cursor = started.take_while(|work| work.end() <= self.next).count();
     }
 
     /// Ends the oldest request with `status` and flushes all others.
@@ -177,6 +189,7 @@ impl Requester {
             out.complete(work.request.id, Status::Flushed);
         }
         (self.started, self.cursor, self.reads_out) = (0, 0, 0);
+        self.response_ends.clear();
         (self.next, self.unacked) = (self.top, self.top);
         self.retry.stop();
         self.has_failed = true;

@@ -106,7 +106,7 @@ impl Requester {
         }
         step.out.counters.rnr_naks += 1;
         if self.retry.wait_for_receive(step.now, timer.nanoseconds()) {
-            self.move_to(self.unacked);
+            self.rewind();
         } else {
             self.fail(Status::RnrRetryExceeded, step.out);
         }
@@ -148,8 +148,9 @@ impl Requester {
             return;
         };
         let part = Part::of(work.request.length, work.answered, self.mtu);
+        let is_end = self.part_end(&work, work.answered) == work.answered + 1;
         let fits = matches!(work.request.operation, Operation::Read { .. })
-            && part.position.ends() == response.position().ends()
+            && is_end == response.position().ends()
             && part.length as usize == payload.len();
         if !fits {
             self.on_bad_response(step);

@@ -139,7 +139,7 @@ impl Requester {
         }
         self.retry.went_back_to = Some(self.unacked);
         self.retry.shrink();
-        self.move_to(self.unacked);
+        self.rewind();
         self.retry.watch(step.now, true);
     }
 
@@ -163,7 +163,7 @@ impl Requester {
         }
         self.retry.went_back_to = None;
         self.retry.shrink();
-        self.move_to(self.unacked);
+        self.rewind();
         self.retry.watch(now, true);
     }
 }

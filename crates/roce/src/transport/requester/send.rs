@@ -72,16 +72,18 @@ impl Requester {
         if self.next.since(self.unacked) >= self.retry.window() {
             return false;
         }
+        let asks = work.request.operation.needs_response();
+        if asks && self.response_ends.len() >= self.max_reads_out {
+            return false;
+        }
         self.cursor < self.started || self.may_start(work)
     }
 
     /// Whether a request that has not been started may start.
     fn may_start(&self, work: &Work) -> bool {
-        let request = &work.request;
         let fits = self.next.since(self.unacked) + work.packets <= POSITIONS_MAX;
-        let fenced = request.fence && self.reads_out > 0;
-        let full = request.operation.needs_response() && self.reads_out >= self.max_reads_out;
-        fits && !fenced && !full
+        let fenced = work.request.fence && self.reads_out > 0;
+        fits && !fenced
     }
 
     /// Gives the request at `index`, the first one without, its positions.
@@ -99,18 +101,7 @@ impl Requester {
         let request = &work.request;
         let index = self.next.since(work.first);
         match request.operation {
-            Operation::Read { target } => {
-                // What has arrived of the data is not requested again.
-                let part = Part::of(request.length, index, self.mtu);
-                let rest = Reth {
-                    address: target.address.wrapping_add(part.offset.into()),
-                    rkey: target.rkey,
-                    length: request.length - part.offset,
-                };
-                let mut packet = Packet::whole(Request::Read(rest));
-                packet.positions = work.packets - index;
-                packet
-            }
+            Operation::Read { target } => self.read_request(work, index, target),
             Operation::Atomic { target, operation } => Packet::whole(atomic(target, operation)),
             Operation::Send { .. } | Operation::Write { .. } => {
                 let part = Part::of(request.length, index, self.mtu);
@@ -131,9 +122,34 @@ impl Requester {
         }
     }
 
+    /// The request for the data of a read from packet `index` on, up to the end of the part that it is in. So the peer never
+    /// sends much more than a window at once, and what has arrived is not requested again.
+    fn read_request(&self, work: &Work, index: u32, target: Target) -> Packet {
+        let end = self.part_end(work, index);
+        let offset = Part::of(work.request.length, index, self.mtu).offset;
+        let last = Part::of(work.request.length, end - 1, self.mtu);
+        let mut packet = Packet::whole(Request::Read(Reth {
+            address: target.address.wrapping_add(offset.into()),
+            rkey: target.rkey,
+            length: last.offset + last.length - offset,
+        }));
+        packet.positions = end - index;
+        packet.is_last = end == work.packets;
+        packet
+    }
+
+    /// The packet after the part of a response that packet `index` is in.
+    pub(super) fn part_end(&self, work: &Work, index: u32) -> u32 {
+        let end = (index / self.read_part + 1).saturating_mul(self.read_part);
+        end.min(work.packets)
+    }
+
     /// Moves on to the packet after `packet`.
     fn pass(&mut self, packet: &Packet) {
         self.next = self.next.plus(packet.positions);
+        if packet.is_answered {
+            self.response_ends.push_back(self.next);
+        }
         self.cursor += usize::from(packet.is_last);
     }
 
@@ -165,7 +181,7 @@ impl Requester {
         if let Some(work) = self.works.get_mut(index) {
             work.failed = Some(Status::LocalProtection);
         }
-        self.move_to(self.unacked);
+        self.rewind();
         self.end_failed(step.out);
     }
 }
