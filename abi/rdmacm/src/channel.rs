@@ -42,18 +42,19 @@ impl ChannelObject {
     /// # Errors
     /// `EAGAIN`: no event, and the descriptor is non-blocking. `EINTR`: a signal came. Those of [`with`].
     pub fn next(&self) -> Result<(IdKey, What), Errno> {
+        // Programs (rping) destroy a channel while a thread waits here. That thread waits on, and uses nothing of the channel.
+        let (key, bell) = (self.key, Arc::clone(&self.bell));
         loop {
-            let key = self.key;
             let popped = with(|parts| Ok(parts.handler.pop(key)));
             if popped.as_ref().err() == Some(&Errno::IO) {
                 // No event will come: the other threads that wait here must learn it, too.
-                self.bell.signal();
+                bell.signal();
             }
             if let Some(event) = popped? {
                 return Ok(event);
             }
             // It returns when an event comes. If another thread takes the event first, this one waits again.
-            let waited = self.bell.wait();
+            let waited = bell.wait();
             waited.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
         }
     }

@@ -5,6 +5,7 @@ use rkey_kit::delivery::{self, RDMACM, VERBS};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a program may take before it counts as hanging. Most take a fraction of a second, but test machines are busy.
@@ -18,9 +19,13 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(test: &str) -> Self {
+        // Tests with the same name may run at the same time in this process.
+        static STAGES: AtomicU32 = AtomicU32::new(0);
+        let number = STAGES.fetch_add(1, Ordering::Relaxed);
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
-        let folder = std::env::temp_dir().join(format!("rkey-cm-{test}-{}", std::process::id()));
+        let name = format!("rkey-cm-{test}-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         // A killed process with the same number may have left it behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
