@@ -55,8 +55,8 @@
 //!
 //! What a peer sends can end the connection, and nothing else. Memory is touched through [`Host`] only, in ranges that were
 //! granted; positions are compared with those in use; a response is checked against the request. The peer decides about a
-//! bounded number of remembered requests and answers ([`Connection::held`]). A packet is answered by at most one packet that
-//! is no longer than it, except for reads, whose data the peer has a key for.
+//! bounded number of remembered requests and answers ([`Connection::held`]). A packet is answered by at most one packet of 16
+//! bytes, or 24 for an atomic; only a read gets more, and the peer has a key for its data.
 //!
 //! # Example
 //!

@@ -83,6 +83,7 @@ fn other_keys_and_short_receives_drop_a_datagram() {
     let mut b = queue_pair(0xb);
     let mut receiver = Program::new();
     receiver.receives.push_back((7, vec![0; 43]));
+    receiver.receives.push_back((8, vec![0; 40 + 1024]));
     let mut give = |service, request, payload: &[u8]| {
         let headers = Headers::new(0xb, Psn::new(0), Body::Request(service, request));
         b.receive(&mut receiver, &Packet { headers, payload });
@@ -96,6 +97,7 @@ fn other_keys_and_short_receives_drop_a_datagram() {
     assert_eq!(give(Service::Uc, only, b"abc"), (vec![], 4));
     assert_eq!(give(ud(QKEY), Request::SendFirst, b"abc"), (vec![], 5));
     assert_eq!(give(ud(QKEY), only, b"abc").0.len(), 1);
+    assert_eq!(give(ud(QKEY), only, &[0; 1024]).0.len(), 1);
     assert_eq!(give(ud(QKEY), only, b"abc"), (vec![], 6));
 }
 

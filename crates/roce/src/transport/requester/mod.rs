@@ -163,12 +163,10 @@ impl Requester {
         }
     }
 
-    /// The next packet is the oldest that is not acknowledged.
+    /// The next packet is the oldest that is not acknowledged, which belongs to the oldest request.
     fn rewind(&mut self) {
-        self.next = self.unacked;
+        (self.next, self.cursor) = (self.unacked, 0);
         self.response_ends.clear();
-        let started = self.works.iter().take(self.started);
-        self.cursor = started.take_while(|work| work.end() <= self.next).count();
     }
 
     /// Ends the oldest request with `status` and flushes all others.
