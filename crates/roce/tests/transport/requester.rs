@@ -215,6 +215,23 @@ fn a_lost_response_is_noticed_by_a_later_answer() {
 }
 
 #[test]
+fn a_lost_response_comes_before_any_later_trouble() {
+    let rnr = Syndrome::RnrNak(RnrTimer::new(1).unwrap());
+    for later in [ACK, SEQUENCE, ACCESS, rnr] {
+        let mut lone = Lone::new(|_| {});
+        lone.post(read(1, target(0), 1), vec![0]);
+        lone.post(send(2, 1), vec![0]);
+        lone.post(send(3, 1), vec![0]);
+        lone.sent();
+        lone.acknowledge(101, later);
+        assert_eq!(lone.psns(), [100, 101, 102], "{later:?}");
+        assert_eq!(lone.completed(), []);
+        let counters = lone.connection.counters();
+        assert_eq!((counters.implied_naks, counters.rnr_naks), (1, 0));
+    }
+}
+
+#[test]
 fn a_read_goes_on_where_its_data_is_missing() {
     let mut lone = Lone::new(|_| {});
     lone.post(read(1, target(0), 5000), vec![0; 5000]);
@@ -417,7 +434,7 @@ fn loss_halves_the_window_and_progress_widens_it() {
     let mut lone = Lone::new(|config| config.window = 16);
     lone.post(send(1, 1024 * 200), vec![0; 1024 * 200]);
     assert_eq!(lone.sent().len(), 16);
-    lone.wait();
+    lone.acknowledge(100, SEQUENCE);
     assert_eq!(lone.sent().len(), 8);
     lone.wait();
     assert_eq!(lone.sent().len(), 4);

@@ -183,6 +183,11 @@ fn requests_that_do_not_fit_are_refused() {
         vec![(Request::WriteFirst(reth(0, 1024)), 1024)],
         vec![write_first, (Request::WriteMiddle, 1024)],
         vec![write_first, (Request::WriteLast(None), 2)],
+        // A message ends with its last packet.
+        vec![
+            (Request::WriteFirst(reth(0, 2048)), 1024),
+            (Request::WriteMiddle, 1024),
+        ],
         vec![(Request::WriteFirst(reth(0, (1 << 31) + 1)), 1024)],
         vec![(Request::Read(reth(0, (1 << 31) + 1)), 0)],
         vec![(fetch_add(4), 0)],
