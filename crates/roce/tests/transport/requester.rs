@@ -589,6 +589,16 @@ fn a_request_whose_memory_is_gone_ends_after_those_before_it() {
 }
 
 #[test]
+fn a_request_whose_memory_is_gone_ends_at_once_if_it_is_the_oldest() {
+    let mut lone = Lone::new(|_| {});
+    lone.connection.post(send(1, 1));
+    lone.post(send(2, 1), vec![0]);
+    assert_eq!(lone.psns(), []);
+    let ends = [(1, Status::LocalProtection), (2, Status::Flushed)];
+    assert_eq!(lone.completed(), ends);
+}
+
+#[test]
 fn data_that_cannot_be_stored_ends_the_read() {
     let mut lone = Lone::new(|_| {});
     lone.connection.post(read(1, target(0), 1));

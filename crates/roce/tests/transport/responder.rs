@@ -379,6 +379,12 @@ fn reads_come_again_from_any_packet_on() {
         assert_eq!(lone.psns(), [], "{psn} {reth:?}");
     }
     assert_eq!(lone.events(), [received(0, 1)]);
+    // Nor is nothing, after the last packet of a read.
+    lone.request(504, Request::Read(reth(0, 1024)), &[]);
+    lone.request(505, ONLY, &[1]);
+    assert_eq!(lone.psns(), [504, 505]);
+    lone.request(505, Request::Read(reth(1024, 0)), &[]);
+    assert_eq!(lone.psns(), []);
 }
 
 #[test]

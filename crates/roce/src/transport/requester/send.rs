@@ -26,13 +26,10 @@ impl Requester {
                 self.start(index);
             }
             let work = *self.works.get(index)?;
-            let (before, packet) = (self.next, self.packet(&work));
+            let packet = self.packet(&work);
             match self.write(step, &work, &packet, to) {
                 Ok(length) => return length,
-                Err(LocalFault) => {
-                    (self.next, self.cursor) = (before, index);
-                    self.break_off(step, index);
-                }
+                Err(LocalFault) => self.break_off(step, index),
             }
         }
         None
