@@ -9,6 +9,7 @@ mod program;
 mod reliable;
 mod requester;
 mod responder;
+mod retries;
 mod schedules;
 mod seeds;
 mod soft_roce;
