@@ -4,7 +4,16 @@ mod common;
 
 use common::{program, text};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The lists name a device by its process, so only one test at a time may have a device in this process.
+static DEVICE_OF_THIS_PROCESS: Mutex<()> = Mutex::new(());
+
+fn only_device() -> MutexGuard<'static, ()> {
+    let guard = DEVICE_OF_THIS_PROCESS.lock();
+    guard.unwrap_or_else(PoisonError::into_inner)
+}
 
 fn run(words: &[&str]) -> Output {
     program().args(words).output().unwrap()
@@ -127,6 +136,7 @@ fn info_says_what_and_why() {
 
 #[test]
 fn ls_shows_registration_caches() {
+    let _only_device = only_device();
     let device = rkey::Device::open().unwrap();
     let bytes = vec![0u8; 3000];
     device.domain().unwrap().scope(|scope| {
@@ -148,6 +158,7 @@ fn ls_shows_registration_caches() {
 
 #[test]
 fn ls_and_explain_show_live_processes() {
+    let _only_device = only_device();
     // This process opens a device with a region, a window and a connection to itself, over which an access is refused.
     let device = rkey::Device::open().unwrap();
     let domain = device.domain().unwrap();
@@ -420,6 +431,7 @@ fn peer_that_is_killed() {
 /// The process and program of a peer that has exited are named next to its queue pair.
 #[test]
 fn ls_names_a_peer_that_has_exited() {
+    let _only_device = only_device();
     let device = rkey::Device::open().unwrap();
     let listener = device.listen("127.0.0.1:0").unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -470,6 +482,7 @@ fn old_device() {
 /// `ls` and `explain` name a process whose device runs another version, instead of leaving it out.
 #[test]
 fn devices_of_other_versions_are_named() {
+    let _only_device = only_device();
     old_device();
     let pid = std::process::id().to_string();
     let is_named = |output: &Output| {
