@@ -1,7 +1,7 @@
 //! RoCEv2: InfiniBand's transport in UDP datagrams, as annex A17 of the InfiniBand specification defines it.
 //!
-//! Like the engine, this crate has no thread, clock, socket or log. Bytes of a datagram go in, packets come out, and the
-//! other way round. A host has the sockets.
+//! Like the engine, this crate has no thread, clock, socket or log. Bytes of a datagram go in and packets come out, and
+//! vice versa. A host has the sockets.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! | [`icrc`] | the checksum at the end of a datagram |
 //! | [`transport`] | queue pairs as state machines: RC, UC and UD |
 //!
-//! A peer is a hostile stranger: bytes that are not a packet are an error that says why, and the receiver drops them.
+//! A peer is a hostile stranger: bytes that are not a packet give an error that says why, and the receiver drops them.
 //!
 //! # Example
 //!

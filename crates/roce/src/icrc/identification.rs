@@ -1,9 +1,9 @@
 //! Finds the identification of an IPv4 header that the receiver cannot see, from the checksum that covers it.
 //!
-//! A CRC is linear: if two inputs of one length differ in the identification only, the difference (XOR) of their checksums
-//! depends on that of the identifications and on how many bytes follow, and on nothing else. Seen as polynomials over GF(2),
-//! the first is the second times a power of x, modulo the CRC's polynomial. So one multiplication with the inverse of that power
-//! finds the identification. A product with more than 16 bits is not one: then no identification makes the checksum right.
+//! A CRC is linear: if two inputs of equal length differ only in the identification, the difference (XOR) of their checksums
+//! depends only on the difference of the identifications and on how many bytes follow. Seen as polynomials over GF(2), the first
+//! is the second times a power of x, modulo the CRC's polynomial. So one multiplication with the inverse of that power finds the
+//! identification. A product with more than 16 bits is not one: then no identification makes the checksum right.
 
 use crate::packet::{Headers, MAX_PAYLOAD};
 
@@ -30,7 +30,7 @@ pub(super) fn of(difference: u32, length: usize) -> Option<u16> {
     }
     let inverse = INVERSES.get(length / 4)?;
     let bytes = u16::try_from(product(difference, *inverse)).ok()?;
-    // The CRC takes the first byte as the lower one; it is the higher one of the field.
+    // The CRC takes the first byte as the low one, but it is the high byte of the field.
     Some(bytes.swap_bytes())
 }
 

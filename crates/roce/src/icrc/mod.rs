@@ -5,7 +5,7 @@
 //! IP header, the UDP header and the packet. Fields that may change on the way count as ones: the traffic class, the time to
 //! live, both checksums and the flow label, and byte 4 of the packet with its congestion bits.
 //!
-//! A program with a UDP socket sees no IP header, but all of it can be told from the addresses and the length, except for one field: the
+//! A program with a UDP socket sees no IP header. It derives the header from the addresses and the length, except for one field: the
 //! identification of IPv4. [`Flow`] says what senders and receivers do about it.
 
 mod identification;
@@ -24,15 +24,14 @@ pub const LEN: usize = 4;
 
 /// The addresses and ports of a datagram.
 ///
-/// Every covered field of an IPv6 header is known. An IPv4 header counts as one without options and fragments, with
-/// the flag that forbids fragments set; its identification is up to the sender:
+/// Every covered field of an IPv6 header is known. An IPv4 header is taken to have no options, to be no fragment, and to have the flag that
+/// forbids fragments set. Its identification is up to the sender:
 ///
 /// * A sender passes the identification that the kernel writes. On Linux, that of an unconnected socket with
 ///   `IP_PMTUDISC_DO` is 0; with `UDP_SEGMENT`, the segments of a call have 0, 1, 2 and so on. For connected sockets, and
 ///   for other values of `IP_MTU_DISCOVER`, it is a counter that the sender does not know.
-/// * A receiver finds the identification that makes the checksum right. If there is one, `open` returns it.
-///   Random damage has one with a probability of 2⁻¹⁶. A receiver that knows what the sender's next identification
-///   is can compare them, and so checks all 32 bits.
+/// * A receiver finds the identification that makes the checksum correct. If there is one, `open` returns it. Random damage goes undetected
+///   with a probability of 2⁻¹⁶. A receiver that knows the sender's next identification can compare the two, and so checks all 32 bits.
 ///
 /// ```
 /// use rkey_roce::icrc::Flow;
@@ -71,12 +70,12 @@ pub enum Flow {
     },
 }
 
-/// A datagram with a right checksum.
+/// A datagram with a correct checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
     /// All bytes but the checksum.
     pub packet: &'a [u8],
-    /// The identification with which the checksum is right; `None` for IPv6, which has none.
+    /// The identification that makes the checksum correct; `None` for IPv6, which has none.
     pub identification: Option<u16>,
 }
 
@@ -100,8 +99,8 @@ const PROTOCOL: u8 = 17;
 const CONGESTION: usize = 4;
 
 impl Flow {
-    /// The flow between two addresses; `None` if they are of two versions of IP. An IPv4 address that is written as an
-    /// IPv6 address counts as IPv4, which is what travels.
+    /// The flow between two addresses; `None` if they are of two versions of IP. An IPv4-mapped IPv6 address counts as IPv4, which is what
+    /// travels.
     #[must_use]
     pub fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
         match (canonical(source), canonical(destination)) {
@@ -117,7 +116,7 @@ impl Flow {
         }
     }
 
-    /// The checksum of a packet, as it is written. `identification` is that of the IPv4 header; IPv6 has none, and ignores it.
+    /// The checksum of a packet, in wire order. `identification` is that of the IPv4 header; IPv6 has none, and ignores it.
     #[must_use]
     pub fn checksum(&self, packet: &[u8], identification: u16) -> [u8; LEN] {
         self.crc(packet, identification).to_le_bytes()
@@ -133,8 +132,8 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// It is wrong, for IPv4 with any identification. That of an IPv4 datagram whose length is not a multiple of 4 bytes, or longer than
-    /// that of any packet, is always wrong, unless its identification is 0.
+    /// The checksum is wrong (for IPv4, with every identification). An IPv4 datagram whose length is not a multiple of 4 bytes, or that is
+    /// longer than any packet, passes only with the identification 0.
     pub fn open<'a>(&self, datagram: &'a [u8]) -> Result<Opened<'a>, WrongChecksum> {
         let wrong = WrongChecksum {
             length: datagram.len(),
@@ -210,7 +209,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The low 16 bits of a length: a datagram has no more.
+/// The low 16 bits of a length: no datagram is longer.
 const fn field(length: usize) -> [u8; 2] {
     (length as u16).to_be_bytes()
 }

@@ -1,4 +1,4 @@
-//! The acknowledge extended transport header (AETH): how the responder got on.
+//! The acknowledge extended transport header (AETH): what the responder did with a request.
 
 use super::bytes::{put, u24, u24_at};
 
@@ -134,7 +134,8 @@ const COUNTS: [u32; 31] = [
 ];
 
 impl RnrTimer {
-    /// The timer of this code, which is the `min_rnr_timer` of `ibv_modify_qp`; `None` from 32.
+    /// The timer of this code, which is the `min_rnr_timer` of `ibv_modify_qp`; `None` for codes from 32
+    /// on.
     #[must_use]
     pub const fn new(code: u8) -> Option<Self> {
         if code <= VALUE {
@@ -159,7 +160,7 @@ impl RnrTimer {
     /// ```
     #[must_use]
     pub const fn nanoseconds(self) -> u64 {
-        // The length of the table is that of the codes.
+        // The table has an entry for each of the 32 codes.
         TENS_OF_MICROSECONDS[(self.0 & VALUE) as usize] * 10_000
     }
 }

@@ -11,8 +11,8 @@ pub enum Body {
     Request(Service, Request),
     /// From a responder to a requester.
     Response(Reliable, Response),
-    /// A congestion notification packet (CNP): what the queue pair that gets it has sent found the path congested (annex
-    /// A17.9.3). Its sender sets [`becn`](super::Headers::becn).
+    /// A congestion notification packet (CNP): packets that the destination queue pair sent met congestion (annex A17.9.3). Its
+    /// sender sets [`becn`](super::Headers::becn).
     Congestion,
 }
 
@@ -93,9 +93,9 @@ pub enum Response {
     AtomicAcknowledge(Aeth, AtomicAckEth),
 }
 
-/// A payload has a length that its packet may not have.
+/// The length of a payload is wrong for its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the payload has {length} B; this packet has from {least} to {most} B")]
+#[error("the payload has {length} B, but this packet must have {least} to {most} B")]
 pub struct WrongLength {
     /// The length of the payload in bytes.
     pub length: usize,

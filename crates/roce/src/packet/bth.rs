@@ -8,7 +8,7 @@ use super::{Malformed, Opcode, Psn};
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
-    /// The responder's completion raises an event if only solicited completions do (SE).
+    /// Solicited event (SE): the responder's completion raises an event even if only solicited ones do.
     pub solicited: bool,
     /// The migration state (MigReq): set if the path is the primary one. Linux's Soft-RoCE writes 0 and does not look at it.
     pub migrated: bool,

@@ -42,7 +42,7 @@ pub(super) const fn u24(value: u32) -> [u8; 3] {
 
 /// Takes headers one after the other.
 pub(super) struct Cursor<'a> {
-    /// The length of everything, for the error.
+    /// The total length, for the error.
     length: usize,
     rest: &'a [u8],
 }

@@ -1,5 +1,5 @@
-//! The headers of a packet: all but its payload. A sender writes them on their own, and copies the payload behind them from
-//! wherever it is.
+//! The headers of a packet: all but its payload. A sender writes them separately, and then copies the payload straight from
+//! its source.
 
 use super::bytes::Cursor;
 use super::opcode::{self as op, Class, Opcode};
@@ -20,7 +20,7 @@ pub struct Headers {
     pub pkey: u16,
     /// The requester wants an acknowledgement.
     pub ack_request: bool,
-    /// The responder's completion raises an event if only solicited completions do.
+    /// Solicited event: the responder's completion raises an event even if only solicited ones do.
     pub solicited: bool,
     /// The migration state: see [`Bth::migrated`].
     pub migrated: bool,
@@ -39,14 +39,14 @@ pub struct HeaderBytes {
     length: usize,
 }
 
-/// The default partition key: a full member of the partition that everyone is in.
+/// The default partition key: a full member of the default partition.
 const DEFAULT_PKEY: u16 = 0xffff;
 
 /// The reserved bytes of a congestion notification.
 const CONGESTION: usize = 16;
 
 impl Headers {
-    /// The most bytes that the headers of a packet have: those of an atomic operation of the type XRC.
+    /// The most bytes that the headers of a packet have: those of an XRC atomic operation.
     pub const MAX: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
     /// Headers with the default partition key and no flags.
@@ -110,7 +110,8 @@ impl Headers {
         Ok(to)
     }
 
-    /// Reads the headers at the beginning of a packet; returns them, the first of them as it is, and the bytes after them.
+    /// Reads the headers at the beginning of a packet; returns them, the base transport header itself, and the bytes after
+    /// them.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The invalidate extended transport header (IETH): the key that a send takes back.
+//! The invalidate extended transport header (IETH): the key that a send invalidates.
 
 /// The invalidate extended transport header (IBA volume 1, 9.3.7), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

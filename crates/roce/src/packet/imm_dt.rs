@@ -3,7 +3,7 @@
 /// The immediate data header (IBA volume 1, 9.3.6), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmDt {
-    /// The number whose bytes in network order are the 4 bytes.
+    /// The 4 bytes, as a number in network byte order.
     pub data: u32,
 }
 

@@ -99,11 +99,11 @@ pub enum Malformed {
     Payload {
         /// The bytes after the headers.
         length: usize,
-        /// How many of them the header says to be padding.
+        /// How many of them are padding, according to the header.
         pad: u8,
     },
     /// The operation has no payload.
-    #[error("{opcode} with {length} B of payload")]
+    #[error("{opcode} has no payload, but {length} B follow its headers")]
     Unexpected {
         /// The operation.
         opcode: Opcode,
@@ -133,7 +133,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     ///
-    /// There is no such packet; nothing is appended.
+    /// The packet cannot be encoded; nothing is appended.
     pub fn encode(&self, to: &mut Vec<u8>) -> Result<(), Unencodable> {
         let headers = self.headers.encode(self.payload.len())?;
         to.extend_from_slice(headers.as_ref());

@@ -1,11 +1,11 @@
-//! The place of one packet that leaves: headers, payload and padding are written where they travel.
+//! The buffer of one outgoing packet: headers, payload and padding are written where they are sent from.
 
 use crate::packet::{Headers, MAX_PAYLOAD, padding};
 
-/// The place of one packet, with room for the invariant checksum that the caller adds.
+/// The buffer of one packet, with room for the invariant checksum that the caller adds.
 pub type PacketBuffer = [u8; Headers::MAX + MAX_PAYLOAD + 4];
 
-/// Writes a packet with a payload of `length` bytes, which `load` copies to its place. Returns the packet's length.
+/// Writes a packet with a payload of `length` bytes, which `load` copies into it. Returns the packet's length.
 ///
 /// # Errors
 ///
@@ -17,7 +17,7 @@ pub(crate) fn write_packet<E>(
     load: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<Option<usize>, E> {
     let length = length as usize;
-    // A transport builds only heads that exist, with at most an MTU of payload.
+    // The transport builds only headers that can be encoded, with at most an MTU of payload.
     let Ok(bytes) = headers.encode(length) else {
         return Ok(None);
     };

@@ -26,20 +26,20 @@ pub struct Config {
     pub send_psn: Psn,
     /// The PSN of the first packet expected (`rq_psn`).
     pub receive_psn: Psn,
-    /// 4.096 µs · 2^timeout without an answer is one retry; 0 means no limit (5 bits).
+    /// 4.096 µs · 2^timeout without an answer costs one retry; 0 means no limit (5 bits).
     pub timeout: u8,
     /// Retries after a timeout or a lost packet, without progress between them, before the request fails (3 bits).
     pub retry_count: u8,
     /// Retries while the peer has no receive posted; 7 means no limit (3 bits).
     pub rnr_retry: u8,
-    /// How long a peer waits that finds no receive posted here.
+    /// How long a peer waits when it finds no receive posted here.
     pub min_rnr_timer: RnrTimer,
     /// How many reads and atomics this side may have outstanding (`max_rd_atomic`), where each part of a long read counts. The
     /// peer must accept as many.
     pub max_reads_out: u8,
     /// How many reads and atomics the peer may have outstanding (`max_dest_rd_atomic`); 0 refuses them.
     pub max_reads_in: u8,
-    /// How many packets may be without acknowledgement, at most; at least 1.
+    /// The most packets that may be unacknowledged; at least 1.
     pub window: u32,
 }
 

@@ -1,4 +1,4 @@
-//! A connected queue pair: its two halves under one roof.
+//! A connected queue pair: a requester and a responder.
 
 use super::buffer::PacketBuffer;
 use super::config::{Config, ConnectionType};
@@ -14,8 +14,8 @@ use crate::packet::{Body, Packet, Reliable, Service};
 ///
 /// Calls return at once and never wait. After each of [`post`](Self::post), [`receive`](Self::receive) and
 /// [`advance`](Self::advance), its owner calls [`transmit`](Self::transmit) until there is no packet, takes the
-/// [events](Self::next_event), and then waits for a packet or for [`next_deadline`](Self::next_deadline). It may stop before
-/// that and send the rest later: a peer may ask for a read of 2 GiB at once.
+/// [events](Self::next_event), and then waits for a packet or for [`next_deadline`](Self::next_deadline). It may stop early and
+/// send the rest later: a peer may request a read of 2 GiB at once.
 ///
 /// The owner finds the queue pair by the number in the packet, and drops packets that did not come from the peer's address
 /// or have another partition key.
@@ -36,7 +36,7 @@ enum Responding {
 }
 
 impl Connection {
-    /// A queue pair whose peer has the same attributes, the other way round.
+    /// A queue pair whose peer has the same attributes, with sender and receiver swapped.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let responder = match config.connection {
@@ -52,8 +52,8 @@ impl Connection {
         }
     }
 
-    /// Adds a work request to the send queue. Its end is an [event](Self::next_event), also if it is impossible. The queue has
-    /// no limit of its own.
+    /// Adds a work request to the send queue. It ends with an [event](Self::next_event), even if it cannot be executed. The queue
+    /// has no limit of its own.
     pub fn post(&mut self, request: WorkRequest) {
         self.requester.post(request, &mut self.out);
     }
@@ -137,8 +137,9 @@ impl Connection {
         self.out.events.pop_front()
     }
 
-    /// Moves the queue pair to the error state: all work requests end with [`Status::Flushed`](super::Status::Flushed), a receive
-    /// that was being filled too. Nothing is executed or sent any more, except for a refusal and the answers before it.
+    /// Moves the queue pair to the error state: all work requests end with [`Status::Flushed`](super::Status::Flushed), and so
+    /// does a receive that was being filled. Nothing is executed or sent any more, except for a refusal and the answers before
+    /// it.
     pub fn flush(&mut self) {
         self.is_flushed = true;
         self.requester.flush(&mut self.out);
@@ -154,8 +155,8 @@ impl Connection {
         self.out.counters
     }
 
-    /// How many work requests, answers and remembered requests of the peer it holds. The latter two depend on the peer, and are
-    /// at most three times `max_reads_in`, and two.
+    /// How many work requests, answers and remembered requests of the peer it holds. The latter two depend on the peer; together
+    /// they are at most three times `max_reads_in`, plus two.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let answers = match &self.responder {

@@ -1,4 +1,4 @@
-//! A datagram queue pair (UD): each message is one packet, arrives once or not at all, or twice if the network says so.
+//! A datagram queue pair (UD): each message is one packet, which the network may lose or duplicate.
 
 use super::buffer::{PacketBuffer, write_packet};
 use super::event::{Counters, Event, Received, Status};
@@ -65,7 +65,7 @@ impl<A: Copy> DatagramQueuePair<A> {
         }
     }
 
-    /// Adds a datagram to the send queue. Its end is an [event](Self::next_event): success means that it has left.
+    /// Adds a datagram to the send queue. It ends with an [event](Self::next_event): success means that it has been sent.
     pub fn post(&mut self, request: DatagramRequest<A>) {
         self.requests.push_back(request);
     }
@@ -117,8 +117,8 @@ impl<A: Copy> DatagramQueuePair<A> {
         headers
     }
 
-    /// Receives a datagram, or drops it (IBA volume 1, 9.8.3): if its queue key is another one, or if the next receive is too
-    /// short. The payload is stored after [`GRH_LEN`] bytes of the receive, which the owner fills.
+    /// Receives a datagram, or drops it (IBA volume 1, 9.8.3): if its queue key is wrong, or if the next receive is missing
+    /// or too short. The payload is stored after [`GRH_LEN`] bytes of the receive, which the owner fills.
     pub fn receive<H: Host>(&mut self, host: &mut H, packet: &Packet<'_>) {
         let headers = &packet.headers;
         let (deth, tail) = match headers.body {

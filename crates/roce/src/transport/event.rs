@@ -77,7 +77,7 @@ pub struct Received {
     pub source: Option<u32>,
 }
 
-/// What a queue pair has seen of its network. The counts never go back, and wrap after 2⁶⁴.
+/// What a queue pair has seen of its network. The counts only grow, and wrap at 2⁶⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Request packets sent again.
@@ -100,6 +100,6 @@ pub struct Counters {
     pub rnr_naks_sent: u64,
     /// Requests of the peer that were refused.
     pub refused: u64,
-    /// Packets that are not for a queue pair of this service, or whose length no packet of their opcode can have.
+    /// Packets dropped for another reason: a wrong service, length or queue key, no receive, or an earlier failure.
     pub dropped: u64,
 }

@@ -49,7 +49,7 @@ pub enum Refusal {
     Access,
     /// The request itself is not valid.
     Invalid,
-    /// The memory could not be touched.
+    /// The memory could not be accessed.
     Operation,
 }
 
@@ -79,7 +79,7 @@ pub struct Receive {
 /// The surroundings of a queue pair.
 ///
 /// Payloads travel between the program's memory and the buffer of one datagram with a single copy, which the host makes:
-/// the transport passes it the place in the datagram. The host checks keys, ranges and rights again with each call. The
+/// the transport passes it that part of the buffer. The host checks keys, ranges and rights again with each call. The
 /// transport itself never touches memory.
 pub trait Host {
     /// Copies bytes of a work request's message, from `offset` on, into all of `to`. A packet that is sent again is loaded
@@ -121,14 +121,14 @@ pub trait Host {
     ///
     /// # Errors
     ///
-    /// The access is not permitted (any more), or failed.
+    /// The access is not, or no longer, permitted, or it failed.
     fn write(&mut self, range: &RemoteRange, bytes: &[u8]) -> Result<(), Refusal>;
 
     /// Copies the range into `to`, which has its length.
     ///
     /// # Errors
     ///
-    /// The access is not permitted (any more), or failed.
+    /// The access is not, or no longer, permitted, or it failed.
     fn read(&mut self, range: &RemoteRange, to: &mut [u8]) -> Result<(), Refusal>;
 
     /// Executes an atomic operation; returns the old value. The address is a multiple of 8.

@@ -1,7 +1,7 @@
 //! Queue pairs as state machines: work requests, packets and the time go in; packets, events and the next deadline come out.
 //!
 //! [`Connection`] is a queue pair of the services RC and UC, [`DatagramQueuePair`] one of UD. They have no clock, socket or
-//! memory: a [`Host`] has the memory, the receives and the decision what a peer may access.
+//! memory: a [`Host`] has the memory and the receives, and decides what a peer may access.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -13,7 +13,7 @@
 //! | `work` | work requests, and how they are split into packets |
 //! | `config` | attributes of a connected queue pair |
 //! | `event` | completions and failures |
-//! | `buffer` | the place where a packet is written |
+//! | `buffer` | the buffer that a packet is written to |
 //! | `sequence` | packet sequence numbers that do not wrap |
 //! | `step` | what one call works with |
 //!
@@ -27,7 +27,7 @@
 //! * The wire format is the standard's, because the peer may be any RoCE device. Its unit is the packet, and each answer names
 //!   a packet: sequence errors, receivers that are not ready, refusals. A fragment of a link has another header, which says
 //!   things that no packet does: the length of a send, the address of every fragment, its sender.
-//! * What repairs the loss of packets belongs to one queue pair: numbers, timeouts, retry counts, the reads that a peer may ask
+//! * The state that repairs packet loss belongs to one queue pair: numbers, timeouts, retry counts, the reads that a peer may ask
 //!   for again. A link is one path for all queue pairs of two devices, and does not know them.
 //! * The engine answers a message that must wait with a NAK of the message, and its requester waits until everything
 //!   outstanding is acknowledged. On a wire, that would be a second, slower go-back-N above the first.
@@ -35,7 +35,7 @@
 //! What both have in common stays in one place, above: queues, completions, states, and the check of keys, which [`Host`] asks
 //! for.
 //!
-//! # What it keeps to
+//! # What it follows
 //!
 //! Chapter 9 of the InfiniBand specification, volume 1, and what Linux's Soft-RoCE does where the specification leaves a choice:
 //!
@@ -45,16 +45,17 @@
 //!   read counts with the packets of its response, and one of more than a quarter of the largest window is requested in parts:
 //!   otherwise, a responder that sends without a pause would fill the buffers of the network and of this side.
 //! * A requester asks for an acknowledgement when it has nothing more to send, and for each quarter of a window.
-//! * A responder reports a gap once. If that report or the packet that closes the gap is lost, the requester's timeout helps.
+//! * A responder reports a gap once. If that report or the packet that closes the gap is lost, the requester's timeout repairs
+//!   it.
 //! * An acknowledgement that waits to leave is replaced by a later one, so a batch of packets gets one.
-//! * A refusal is repeated if the refused packet comes again. The specification lets the queue pair fall silent, and a peer
-//!   that has missed the refusal would report a timeout.
+//! * A refusal is repeated if the refused packet comes again. The specification lets the queue pair fall silent, but then a peer
+//!   that missed the refusal would report a timeout.
 //! * Credits are neither sent nor obeyed: a message without a receive is answered with an RNR NAK.
 //!
 //! # A hostile peer
 //!
 //! What a peer sends can end the connection, and nothing else. Memory is touched through [`Host`] only, in ranges that were
-//! granted; positions are compared with those in use; a response is checked against the request. The peer decides about a
+//! granted; positions are compared with those in use; a response is checked against the request. The peer can make it hold only a
 //! bounded number of remembered requests and answers ([`Connection::held`]). A packet is answered by at most one packet of 16
 //! bytes, or 24 for an atomic; only a read gets more, and the peer has a key for its data.
 //!
@@ -95,7 +96,7 @@
 //! #   fn read(&mut self, _: &RemoteRange, _: &mut [u8]) -> Result<(), Refusal> { Err(Refusal::Access) }
 //! #   fn atomic(&mut self, _: &RemoteRange, _: Atomic) -> Result<u64, Refusal> { Err(Refusal::Access) }
 //! #   fn invalidate(&mut self, _: u32) -> Result<(), Refusal> { Err(Refusal::Access) }
-//!     // The others refuse everything.
+//!     // The other methods refuse everything.
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

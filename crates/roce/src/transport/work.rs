@@ -62,7 +62,7 @@ pub struct WorkRequest {
     pub id: u64,
     /// What it does.
     pub operation: Operation,
-    /// The length of the message or of the data to read, in bytes: at most [`MESSAGE_MAX`]. No meaning for atomics.
+    /// The length of the message or of the data to read, in bytes: at most [`MESSAGE_MAX`]. Ignored for atomics.
     pub length: u32,
     /// Raises a solicited event at the peer.
     pub solicited: bool,
@@ -101,7 +101,7 @@ pub(crate) struct Work {
     pub(crate) packets: u32,
     /// How many packets of its response have arrived.
     pub(crate) answered: u32,
-    /// Its end, if it failed on this side. It ends when all requests before it have ended.
+    /// Its status, if it failed on this side. It ends when all requests before it have ended.
     pub(crate) failed: Option<Status>,
 }
 

@@ -304,6 +304,6 @@ fn payloads_have_the_lengths_that_their_position_allows() {
     let error = request(Request::SendLast(Tail::None)).check_length(0, Mtu::Bytes256);
     assert_eq!(
         error.unwrap_err().to_string(),
-        "the payload has 0 B; this packet has from 1 to 256 B"
+        "the payload has 0 B, but this packet must have 1 to 256 B"
     );
 }

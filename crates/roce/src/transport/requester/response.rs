@@ -4,7 +4,7 @@
 //! and atomics end only with their own response: an answer to something later shows that the response was lost (an implied
 //! NAK, IBA volume 1, 9.7.5.1.2), and the request is sent again.
 //!
-//! The message number in an answer (MSN) counts what the PSN says already, so it is not looked at. Credits are ignored: a
+//! The message sequence number (MSN) in an answer adds nothing to its PSN, so it is ignored. Credits are ignored: a
 //! peer that is out of receives says so with an RNR NAK.
 
 use super::Requester;
@@ -123,7 +123,7 @@ impl Requester {
             return false;
         };
         if at < awaited {
-            // It answers a send or write, which have no responses.
+            // It answers a send or write, but these have no responses.
             step.out.counters.stale_responses += 1;
             return false;
         }

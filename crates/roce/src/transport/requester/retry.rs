@@ -26,7 +26,8 @@ pub(super) struct Retry {
     deadline: Option<u64>,
     /// Nothing is sent before this time, because the peer had no receive.
     not_before: Option<u64>,
-    /// The last position that an answer has made us go back to. Answers that were under way at that time say the same again.
+    /// The last position that an answer has made us go back to. Answers that were already under way then repeat the same
+    /// report.
     went_back_to: Option<Sequence>,
     window_max: u32,
     window: u32,
@@ -70,13 +71,13 @@ impl Retry {
         }
     }
 
-    /// Starts the timer anew, or stops it if no answer is awaited.
+    /// Restarts the timer, or stops it if no answer is awaited.
     pub(super) fn watch(&mut self, now: u64, awaits_answer: bool) {
         let timeout = self.timeout.filter(|_| awaits_answer);
         self.deadline = timeout.map(|timeout| now.saturating_add(timeout));
     }
 
-    /// The peer has executed `positions` packets: retries count from the beginning. The window grows by one packet each time
+    /// The peer has executed `positions` packets: resets the retry counts. The window grows by one packet each time
     /// that a whole window has been acknowledged.
     pub(super) fn progress(&mut self, positions: u32) {
         self.retries_left = self.retry_count;
@@ -120,7 +121,7 @@ impl Retry {
         (self.deadline, self.not_before) = (None, None);
     }
 
-    /// When something happens on its own.
+    /// When the next timer expires.
     fn next_deadline(&self) -> Option<u64> {
         self.deadline.into_iter().chain(self.not_before).min()
     }

@@ -83,7 +83,7 @@ impl Requester {
         fits && !fenced
     }
 
-    /// Gives the request at `index`, the first one without, its positions.
+    /// Assigns positions to the request at `index`, the first one that has none.
     fn start(&mut self, index: usize) {
         let Some(work) = self.works.get_mut(index) else {
             return;
@@ -150,8 +150,8 @@ impl Requester {
         self.cursor += usize::from(packet.is_last);
     }
 
-    /// Whether the packet before `next` asks for an acknowledgement: if no other one follows now, or if a quarter of the
-    /// window has not asked. So a peer that answers only when it is asked never leaves the last packet without an answer.
+    /// Whether the packet before `next` asks for an acknowledgement: if no packet follows now, or if a quarter of the window
+    /// has gone without asking. So a peer that answers only when it is asked never leaves the last packet without an answer.
     fn asks_for_acknowledgement(&self, now: u64, packet: &Packet) -> bool {
         let many = self.unrequested + 1 >= self.retry.window().div_ceil(4);
         self.is_reliable && !packet.is_answered && (many || !self.may_send(now))

@@ -97,7 +97,7 @@ impl Assembly {
         Ok(position.ends())
     }
 
-    /// Checks the first packet of a message. Nothing changes but that a receive may be taken.
+    /// Checks the first packet of a message. Changes nothing, except that it may take a receive.
     fn begin<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,

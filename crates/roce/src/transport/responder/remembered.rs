@@ -1,6 +1,6 @@
 //! The reads and atomics that a responder remembers, because it may have to answer them again.
 //!
-//! The peer may have `max_dest_rd_atomic` of them outstanding. So the last ones, as many, are all that can come again.
+//! The peer may have `max_dest_rd_atomic` of them outstanding. So only that many, the latest, can come again.
 
 use super::replies::Replies;
 use crate::packet::{Mtu, Request, Reth};

@@ -8,8 +8,8 @@ use crate::transport::host::Host;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 
-/// A packet that is at most so many positions late has been overtaken, or is a copy. Any other position is a new beginning:
-/// the peer may have sent any number of packets that did not arrive.
+/// A packet that is at most this many positions late has been overtaken, or is a copy. At any other position the sequence
+/// starts anew: the peer may have sent any number of packets that did not arrive.
 const LATE_MAX: u32 = 1 << 16;
 
 /// The responding half of an unreliable connection.
