@@ -106,7 +106,7 @@
 //! carry(now, &mut client, &mut server);
 //! assert_eq!(client.state(connection), Some(State::TimeWait));
 //!
-//! // Late messages are over after two seconds.
+//! // Time wait is over after two seconds.
 //! client.advance(now + 3_000_000_000);
 //! assert_eq!(client.state(connection), None);
 //! # Ok(())

@@ -25,7 +25,7 @@ pub struct QueuePair {
     pub responder_resources: u8,
     /// The maximum number of outstanding reads and atomics that it initiates.
     pub initiator_depth: u8,
-    /// How many times it retries without an answer, at most 7. Not in a REP.
+    /// How many times it retries without an answer, at most 7. A REP does not carry it.
     pub retry_count: u8,
     /// How many times it retries when the receiver is not ready, at most 7.
     pub rnr_retry: u8,
@@ -392,7 +392,7 @@ impl Manager {
         self.step(now, id, Input::Establish, Given::Nothing)
     }
 
-    /// Passive side: our queue pair has received data, so the peer is ready although its RTU has not come
+    /// Passive side: our queue pair has received data, so the peer is ready although its RTU has not arrived
     /// (`rdma_notify(3)`). `Established` follows.
     ///
     /// # Errors

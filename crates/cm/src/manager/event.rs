@@ -19,7 +19,7 @@ pub struct Transmit {
     pub of: Option<(ConnectionId, ServiceId)>,
 }
 
-/// A program on another host, or here, wants a connection.
+/// A program on this or another host wants a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// The new connection. The program answers it with `accept`, `reject` or `close`.
@@ -38,7 +38,7 @@ pub struct ConnectRequest {
     pub data: PrivateData<{ Req::DATA }>,
 }
 
-/// A program on another host, or here, wants a datagram queue pair.
+/// A program on this or another host wants a datagram queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramRequest {
     /// The new request. The program answers it with `accept_datagram`, `reject_datagram` or `close`.
@@ -135,7 +135,7 @@ pub enum Error {
     /// The call does not fit the state.
     #[error("a connection in the state {0:?} does not allow this call")]
     WrongState(State),
-    /// A connection was passed to a call for datagrams, or the other way round.
+    /// A connection was passed to a call for datagrams, or vice versa.
     #[error("this call is not for this kind of service")]
     WrongKind,
     /// Another listener has this service, on an address that the new one would share.

@@ -192,7 +192,7 @@ impl Manager {
     }
 }
 
-/// The addresses and ports of both sides: the peer's, ours.
+/// The addresses and ports of both sides: the peer's, then ours.
 fn ends(header: &IpHeader, port: u16) -> (SocketAddr, SocketAddr) {
     (
         SocketAddr::new(header.source, header.source_port),

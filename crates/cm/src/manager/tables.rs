@@ -22,7 +22,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Enters what is known of a connection. It replaces the entry of an ended connection that the same names stood for.
+    /// Enters what is known of a connection. It replaces the entry of an ended connection with the same names.
     pub(super) fn add(&mut self, id: ConnectionId, it: &Connection) {
         self.local.insert(it.local_id, id);
         let (Some(remote), peer) = (it.remote_id, it.peer) else {

@@ -65,7 +65,7 @@ reasons! {
     /// The sender of the REJ has given up waiting.
     TIMEOUT = 4, "the other side has given up waiting";
     /// Something in the request is not supported.
-    UNSUPPORTED = 5, "the request asks for something that does not exist here";
+    UNSUPPORTED = 5, "the request asks for something that is not supported";
     /// The communication id is unknown.
     COMMUNICATION_ID = 6, "the communication id is unknown";
     /// Nothing listens on this service id.
@@ -75,9 +75,9 @@ reasons! {
     /// An earlier connection still has this communication id or queue pair.
     STALE = 10, "an earlier connection still has this communication id or queue pair";
     /// The address is not the receiver's. The info has one that is.
-    GID = 12, "the address is not one of the receiver";
+    GID = 12, "the address does not belong to the receiver";
     /// The request names an alternate address, and RoCE has no alternate paths.
-    ALTERNATE_GID = 18, "there are no alternate paths";
+    ALTERNATE_GID = 18, "RoCE has no alternate paths";
     /// The path MTU is not valid.
     MTU = 26, "the path MTU is not valid";
     /// The program refused.
