@@ -5,8 +5,8 @@
 //! receiver's communication id names. Links carry packets one way only, from the process that connected: so no process can
 //! pose as the owner of a name. `receivers` has the links to other processes, `senders` those from other processes.
 //!
-//! A message without a receiver goes to the sender's own manager, which answers as a manager does that does not know the service
-//! or the connection.
+//! A message without a receiver goes to the sender's own manager, which answers as it would for an unknown service or
+//! connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,7 +34,7 @@ use crate::progress::reactor::{Reactor, Token};
 const WAITING_TIME: Nanos = 1_000_000_000;
 /// How long to accept no connections after an attempt failed.
 const ACCEPT_PAUSE: Nanos = 50_000_000;
-/// How long after a change links that are not needed any more may stay open.
+/// How long links that nothing needs any more may stay open after a change.
 const TIDY_PAUSE: Nanos = 50_000_000;
 
 /// A name to which messages are sent. A process owns it.
@@ -81,7 +81,7 @@ pub(super) enum Watched {
 pub(super) enum Timer {
     /// Send what waits for a name.
     Retry(Name),
-    /// Look whether a name still has its owner.
+    /// Check whether a name still has its owner.
     Check(Name),
     /// Accept connections again.
     Accept,
@@ -288,7 +288,7 @@ impl Carrier {
             is_request,
             until: now.saturating_add(time),
         };
-        // Behind those that wait already.
+        // After those that wait already.
         if self.waiting.has(name) {
             return self.waiting.push(name, letter);
         }
@@ -317,7 +317,7 @@ impl Carrier {
         }
     }
 
-    /// Deals with what came of an attempt to send: the message has gone, waits, is dropped, or comes back.
+    /// Handles the result of an attempt to send: the message has gone, waits, is dropped, or comes back.
     fn settle(&mut self, now: Nanos, name: Name, letter: Letter, sent: Sent) {
         let may_wait = now < letter.until && self.waiting.has_room();
         match sent {
@@ -445,8 +445,8 @@ impl Carrier {
         block.chain(ports.filter_map(|port| Some((&port.socket, port.token?))))
     }
 
-    /// Watches no listening socket for a moment: they stay readable, for example because no descriptor is left, so the thread
-    /// would spin.
+    /// Stops watching the listening sockets for a moment. They stay readable, for example when no descriptor is left, so the
+    /// thread would spin.
     fn pause_accepting(&mut self, now: Nanos) {
         if self.accepts_at.is_none() {
             for (socket, _) in self.listening_sockets() {

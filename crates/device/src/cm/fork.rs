@@ -1,7 +1,7 @@
 //! Forked children close their copies of the connection manager's sockets. Otherwise a port would stay taken, and peers would not
 //! notice the end of the parent, while a child lives.
 //!
-//! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in order.
+//! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state.
 // UNSAFETY: registers fork handlers, which unlock mutexes by force.
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Once, Weak};
 
 use parking_lot::Mutex;
 
-/// What has sockets of which forked children close their copies.
+/// An object with sockets, whose copies forked children close.
 pub(super) trait CloseInChild: Send {
     /// Closes them. Runs in the child, whose only thread is this one.
     fn close_in_child(&mut self);

@@ -13,14 +13,14 @@ use super::socket::{self, Received};
 use crate::peers::link_limits::Party;
 use crate::peers::names;
 
-/// With so many packets in it, no more are read.
+/// The maximum number of packets in it; with that many, no more are read.
 const MAX: usize = 16_384;
 /// How long it is known whether an address belongs to this host.
 const ADDRESS_TIME: Nanos = 1_000_000_000;
 /// The maximum number of addresses of which this is known.
 const ADDRESSES_MAX: usize = 64;
 
-/// What came of reading from a link.
+/// The result of reading from a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) packets: usize,

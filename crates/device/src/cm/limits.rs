@@ -18,7 +18,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// The limits for the current descriptor limit, of which so many are reserved for the program.
+    /// The limits for the current descriptor limit, of which `reserved_files` are reserved for the program.
     pub(super) fn now(reserved_files: u32) -> Self {
         let files = files_of_links(reserved_files);
         Self::of(files, LinkFiles::in_use())

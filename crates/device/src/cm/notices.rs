@@ -1,4 +1,4 @@
-//! Warnings for the log. They are collected under the service's lock and written without it: a write may block if the log's reader stands still.
+//! Warnings for the log. They are collected under the service's lock and written without it: a write may block if the log's reader has stopped.
 
 use std::collections::BTreeSet;
 

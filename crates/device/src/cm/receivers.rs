@@ -1,8 +1,8 @@
 //! The processes that something of ours depends on, and links to them.
 //!
 //! A link carries our messages, and ends with the process at its other end. But that process may also close it, because it has no
-//! room. So when a link ends, we look whether its name still has the same owner: only if it has none, or another one, the process
-//! counts as ended. A process to which there is no link, because one side has no room, is looked at once a second.
+//! room. So when a link ends, we check whether its name still has the same owner: the process counts as ended only if the name
+//! has no owner or another one. A process to which there is no link, because one side has no room, is checked once a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -18,11 +18,11 @@ use crate::peers::link_limits::LinkFiles;
 use crate::peers::process;
 use crate::progress::reactor::Token;
 
-/// How often to look for a process to which there is no link. With many of them, it takes longer.
+/// How often to check a process to which there is no link; less often if there are many of them.
 const CHECK_TIME: Nanos = 1_000_000_000;
-/// How many such processes are looked at in this time.
+/// How many such processes are checked in this time.
 const CHECKS: usize = 256;
-/// The shortest pause before a look, if links to a process end soon after they begin.
+/// The shortest pause before a check, if links to a process end soon after they begin.
 const CHECK_PAUSE: Nanos = 10_000_000;
 
 /// The owner of a name.
@@ -54,9 +54,9 @@ struct Link {
 struct Receiver {
     owner: Owner,
     link: Option<Link>,
-    /// When to look whether it still has its name, if there is no link.
+    /// When to check whether it still has its name, if there is no link.
     check: Option<Nanos>,
-    /// The pause before the next look if the next link ends soon.
+    /// The pause before the next check if the next link ends soon.
     pause: Nanos,
     /// If the name is a port: the connections that wait for the answer to a request that it has got.
     requests: BTreeSet<ConnectionId>,
@@ -89,7 +89,7 @@ impl Carrier {
         let known = self.receivers.0.get(&name);
         if let Some(link) = known.and_then(|it| it.link.as_ref()) {
             match socket::send(&link.socket, packet) {
-                // Its process may live: see the module.
+                // Its process may be alive: see the module.
                 Sent::Gone => self.unlink(now, name),
                 sent => return sent,
             }
@@ -149,7 +149,7 @@ impl Carrier {
             Ok(Reached::OtherUser(uid)) => self.notices.add(
                 now,
                 format!(
-                    "{text} belongs to user {uid}, not to ours: connections through it are refused; \
+                    "{text} belongs to another user ({uid}): connections through it are refused; \
                      if you trust that user, set RKEY_SHARE=all for both"
                 ),
             ),
@@ -202,7 +202,7 @@ impl Carrier {
         }
     }
 
-    /// A link has ended: looks soon whether its process has.
+    /// A link has ended: checks soon whether its process has.
     pub(super) fn unlink(&mut self, now: Nanos, name: Name) {
         let Some(receiver) = self.receivers.0.get_mut(&name) else {
             return;
@@ -219,7 +219,7 @@ impl Carrier {
         self.check_at(name, Some(at));
     }
 
-    /// Looks whether the owner of a name still has it.
+    /// Checks whether the owner of a name still has it.
     pub(super) fn check(&mut self, now: Nanos, name: Name) {
         let Some(receiver) = self.receivers.0.get_mut(&name) else {
             return;
@@ -277,7 +277,7 @@ impl Carrier {
     }
 }
 
-/// Sends over a new link. If it is closed already, its process has ended or has no room: trying again tells.
+/// Sends over a new link. If it is closed already, its process has ended or has no room: trying again shows which.
 fn send_first(socket: &OwnedFd, packet: &Packet) -> Sent {
     match socket::send(socket, packet) {
         Sent::Gone => Sent::Busy,

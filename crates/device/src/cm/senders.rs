@@ -1,8 +1,8 @@
 //! Links from other processes.
 //!
-//! A link that has brought a message stays open until its process closes it. So the process notices our end. If there is no room
-//! for a link, it is closed after its message: its process connects again for the next one. Links that have not brought a message
-//! are few, and make room for new ones.
+//! A link that has brought a message stays open until its process closes it. So that process notices when ours ends. If there is
+//! no room for a link, it is closed after its message: its process connects again for the next one. Links that have not brought a
+//! message are few, and make room for new ones.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

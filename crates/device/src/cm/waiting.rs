@@ -1,7 +1,7 @@
 //! Messages that could not be sent yet, by the name that they go to.
 //!
-//! All messages to a name wait for the same receiver, so one attempt tells for all of them. Attempts become rarer the longer the
-//! receiver does not take anything.
+//! All messages to a name wait for the same receiver, so one attempt answers for all of them. The longer the receiver takes
+//! nothing, the rarer the attempts.
 
 use std::collections::{BTreeMap, VecDeque};
 
