@@ -4,14 +4,14 @@
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::sync::Once;
 
-/// Returns -1, with `errno` set to `ENOSYS`, to a call that returns a number of any size.
+/// Stands in for calls that return a number of any size: returns -1 and sets `errno` to `ENOSYS`.
 pub extern "C" fn call() -> isize {
     static SAID: Once = Once::new();
     let failed = fence_or_minus_one(|| {
         SAID.call_once(|| {
             rkey_kit::log::start();
             tracing::warn!(
-                "this librdmacm.so.1 does not support rsockets, multicast groups, and the calls of versions after 44 yet: \
+                "this librdmacm.so.1 does not support rsockets, multicast groups or calls newer than version 44 yet: \
                  they fail with ENOSYS"
             );
         });

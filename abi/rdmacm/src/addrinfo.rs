@@ -74,7 +74,7 @@ unsafe fn look_up(
     service: *const c_char,
     wanted: &Wanted,
 ) -> Result<(SocketAddr, c_int), Failed> {
-    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    // SAFETY: all fields are numbers or pointers, which may be all zeros.
     let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
     let flag = |ours, theirs| if wanted.flags & ours != 0 { theirs } else { 0 };
     hints.ai_flags =
@@ -133,7 +133,7 @@ unsafe fn find_info(
         }
     }
     let (space, qp_type) = kinds(&wanted)?;
-    // SAFETY: all fields are numbers, pointers or addresses, for which zeros are values.
+    // SAFETY: all fields are numbers, pointers or addresses, which may be all zeros.
     let mut result: Box<Found> = Box::new(unsafe { std::mem::zeroed() });
     result.c.ai_flags = wanted.flags;
     result.c.ai_family = family;

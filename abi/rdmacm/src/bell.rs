@@ -76,7 +76,7 @@ impl Bell {
     /// Waits until it is readable, unless the program has made it non-blocking, and makes it unreadable.
     ///
     /// # Errors
-    /// `EAGAIN`: it is not readable, and non-blocking. `EINTR`: a signal came.
+    /// `EAGAIN`: it is not readable, and non-blocking. `EINTR`: a signal arrived.
     pub fn wait(&self) -> Result<(), Errno> {
         rustix::io::read(self.fd(), &mut [0; 8]).map(|_| ())
     }

@@ -122,7 +122,7 @@ pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
         if let Err(error) = parts.open(service) {
             let now = parts.now;
             parts.manager.unlisten(now, listener).map_err(errno)?;
-            tracing::error!("cannot listen at port {}: {error}", local.port());
+            tracing::error!("cannot listen on port {}: {error}", local.port());
             return Err(Errno::from(&error));
         }
         entry(parts.handler, key)?.phase = Phase::Listening;

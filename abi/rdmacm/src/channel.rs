@@ -40,9 +40,10 @@ impl ChannelObject {
     /// Waits for the next event, unless the program has made the descriptor non-blocking.
     ///
     /// # Errors
-    /// `EAGAIN`: no event, and the descriptor is non-blocking. `EINTR`: a signal came. Those of [`with`].
+    /// `EAGAIN`: no event, and the descriptor is non-blocking. `EINTR`: a signal arrived. Those of [`with`].
     pub fn next(&self) -> Result<(IdKey, What), Errno> {
-        // Programs (rping) destroy a channel while a thread waits here. That thread waits on, and uses nothing of the channel.
+        // Programs (rping) destroy a channel while a thread waits here. That thread keeps waiting, and touches nothing of the
+        // channel.
         let (key, bell) = (self.key, Arc::clone(&self.bell));
         loop {
             let popped = with(|parts| Ok(parts.handler.pop(key)));

@@ -64,7 +64,7 @@ pub unsafe fn read_wish(object: &IdObject, param: *mut ConnParam) -> Result<Wish
         let fits = |count: u8| count == MAX_RESP_RES || count <= READS_MAX;
         if !fits(param.responder_resources) || !fits(param.initiator_depth) {
             tracing::info!(
-                "responder_resources {} or initiator_depth {} is more than the {READS_MAX} of the device",
+                "responder_resources {} or initiator_depth {} exceeds the device's limit of {READS_MAX}",
                 param.responder_resources,
                 param.initiator_depth
             );

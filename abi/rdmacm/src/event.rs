@@ -74,7 +74,7 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
     let mut data = [0; DATA_MAX];
     let len = draft.data.len().min(DATA_MAX);
     data[..len].copy_from_slice(&draft.data[..len]);
-    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    // SAFETY: all fields are numbers or pointers, which may be all zeros.
     let mut c: CmEvent = unsafe { std::mem::zeroed() };
     c.id = draft.id;
     c.listen_id = draft.listen_id;

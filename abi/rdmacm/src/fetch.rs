@@ -80,7 +80,7 @@ fn address_resolved(id: &IdObject) -> Result<Draft, Errno> {
         Ok(()) => plain(id, CM_EVENT_ADDR_RESOLVED, 0),
         Err(error) => {
             with_entry(id.key, |own| {
-                // Its address was chosen for this peer, unless it has bound it.
+                // Its address was chosen for this peer, unless the program bound it.
                 if !own.claims {
                     own.local = None;
                 }
@@ -143,7 +143,7 @@ fn fill_in(
     let (from, to, param, data) = match asked {
         Asked::Connection(it) => {
             let param = ConnParam {
-                // What the peer executes at once is what we may begin, and the other way round.
+                // What the peer executes at once is what we may begin, and vice versa.
                 responder_resources: it.req.initiator_depth,
                 initiator_depth: it.req.responder_resources,
                 flow_control: it.req.flow_control.into(),

@@ -22,7 +22,7 @@ pub fn service() -> Result<&'static Service<Hub>, Errno> {
     };
     if service.is_forked() {
         tracing::error!(
-            "a child cannot use its parent's connection manager: fork before the first call of librdmacm"
+            "a child cannot use its parent's connection manager: fork before the first call to librdmacm"
         );
         return Err(Errno::NODEV);
     }

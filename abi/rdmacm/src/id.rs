@@ -174,7 +174,7 @@ pub fn new(
     space: rdma_port_space,
     qp_type: ibv_qp_type,
 ) -> Result<*mut CmId, Errno> {
-    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    // SAFETY: all fields are numbers or pointers, which may be all zeros.
     let mut c: CmId = unsafe { std::mem::zeroed() };
     c.channel = channel;
     c.context = context;

@@ -1,7 +1,7 @@
 //! Decides which identifier has which port, within this process and among processes.
 //!
 //! A process claims a port for all addresses (`rkey_device::cm`). Within the process, two identifiers may share a port if they have
-//! different addresses and neither is a wildcard, if they have different families and exclude each other's, or if both allow it.
+//! different addresses and neither is a wildcard, if they have different families and each excludes the other's, or if both allow it.
 
 use crate::address::is_any;
 use crate::front::entry;
@@ -16,7 +16,7 @@ const EADDRINUSE: Errno = Errno::from_raw(libc::EADDRINUSE);
 const EADDRNOTAVAIL: Errno = Errno::from_raw(libc::EADDRNOTAVAIL);
 /// `CAP_NET_BIND_SERVICE`.
 const BIND_SERVICE: u32 = 10;
-/// The first port that needs no privilege, if the system does not say another one.
+/// The first port that needs no privilege, unless the system sets another one.
 const UNPRIVILEGED: u16 = 1024;
 
 /// Gives an identifier an address and a port; port 0 stands for any free one.

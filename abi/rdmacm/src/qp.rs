@@ -158,7 +158,7 @@ pub unsafe fn destroy(object: &IdObject) {
 /// The attributes of a queue pair in the longer form.
 #[must_use]
 pub fn extended(attr: &QpInitAttr, pd: *mut Pd) -> QpInitAttrEx {
-    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    // SAFETY: all fields are numbers or pointers, which may be all zeros.
     let zeros: QpInitAttrEx = unsafe { std::mem::zeroed() };
     QpInitAttrEx {
         qp_context: attr.qp_context,
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) 
         };
         if kind != SRQT_BASIC {
             tracing::warn!(
-                "rdma_create_srq_ex: only basic shared receive queues are supported yet"
+                "rdma_create_srq_ex: only basic shared receive queues are supported so far"
             );
             return Err(Errno::OPNOTSUPP);
         }
