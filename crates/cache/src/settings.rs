@@ -69,7 +69,7 @@ impl MonitorName {
                     let seen = paths.iter().filter(|(_, seen)| *seen).count();
                     let all = paths.len();
                     Ok(format!(
-                        "intercepts {seen} of the {all} ways in which it was tested"
+                        "intercepts {seen} of the {all} ways to change memory that were tried"
                     ))
                 }
                 Err(error) => Err(error.to_string()),

@@ -59,7 +59,7 @@ pub enum Refusal {
     NotMapped,
     /// A file, or shared memory with a name: another process can punch holes in it or truncate it, and no monitor sees that.
     File,
-    /// Shared memory without a name: a forked child can take its pages away, and no monitor sees that.
+    /// Shared memory without a name: a forked child can remove its pages, and no monitor sees that.
     Shared,
     /// System V shared memory, which can be detached and mapped over without an event.
     SystemV,
@@ -88,7 +88,7 @@ impl fmt::Display for Refusal {
                 f.write_str("it is System V shared memory: userfaultfd does not report shmdt")
             }
             Self::Shared => f.write_str(
-                "it is shared memory, whose pages a forked child can take away unnoticed",
+                "it is shared memory: a forked child can remove its pages unnoticed",
             ),
             Self::Foreign => f.write_str("another library watches it with userfaultfd"),
             Self::TooManyMappings => {
@@ -184,7 +184,7 @@ impl fmt::Display for Why {
             Self::Raced => f.write_str("not cached: another thread registered it first"),
             Self::Unwatched(refusal) => write!(f, "not cached: {refusal}"),
             Self::Full => f.write_str(
-                "not cached: every entry is in use, or there are 32 combinations of rights and kind",
+                "not cached: every entry is in use, or the entries already have 32 combinations of rights and kind",
             ),
             Self::Empty => f.write_str("not cached: the range is empty"),
             Self::OtherKind => {

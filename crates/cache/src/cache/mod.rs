@@ -221,7 +221,7 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// Deregisters unused entries that have ended. Every miss does this, and so does dropping the last guard of such an
-    /// entry. A program that changes memory and then makes no lookup for long should call this, to unpin pages.
+    /// entry. A program that changes memory and then makes no lookup for a long time should call this, to unpin pages.
     pub fn reap(&self) {
         if self.entries.has_dead() && !self.fork.is_child() {
             let mut gone = Gone::new();

@@ -75,7 +75,7 @@ pub enum NotHooked {
     Missing(&'static str),
     /// The program has the `free` of one allocator and the `malloc_usable_size` of another.
     #[error(
-        "`free` and `malloc_usable_size` are of different allocators, so the size of freed memory is not known"
+        "`free` and `malloc_usable_size` come from different allocators, so the size of freed memory is unknown"
     )]
     Sizes,
     /// No slot could be set: the program is linked statically, or the tables of its objects have an unexpected format.
