@@ -154,7 +154,7 @@ fn own() -> impl Iterator<Item = (&'static str, &'static str)> {
     const LIBRARY: [(&str, &str); 2] = [
         (
             "FI_PROVIDER",
-            "the provider rkey is offered only if this list of names has it (^: leaves the names out)",
+            "the provider rkey is offered only if this list of names contains it (^ before the list: only if it does not)",
         ),
         (
             "FI_LOG_LEVEL",

@@ -36,7 +36,7 @@ unsafe impl Send for Entries {}
 // SAFETY: as above.
 unsafe impl Sync for Entries {}
 
-/// The provider; `None` if its library is not where this one is, which is then in the log.
+/// The provider; `None` if its library is not next to this one: the log then says so.
 pub(crate) fn entries() -> Option<Entries> {
     static ENTRIES: OnceLock<Option<Entries>> = OnceLock::new();
     *ENTRIES.get_or_init(load)

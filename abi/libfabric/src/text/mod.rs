@@ -15,7 +15,7 @@ use rkey_kit::caught;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// The size of the text that `fi_tostr` returns, with its end.
+/// The size of the text that `fi_tostr` returns, with the zero that ends it.
 const ROOM: usize = 8192;
 
 thread_local! {
