@@ -266,7 +266,7 @@ fn an_alias_has_flags_of_its_own() {
     a.close_rest();
 }
 
-/// An alias made before the endpoint is enabled works afterwards; receives through it are the endpoint's.
+/// An alias made before the endpoint is enabled works afterwards; receives posted through it belong to the endpoint.
 #[test]
 fn an_alias_may_come_first() {
     let (a, wish) = (Side::open(&Wish::default()), Wish::default());
