@@ -84,7 +84,7 @@ pub unsafe fn find_or_null<'a, T: Object>(handle: *const T::C) -> Result<Option<
 /// Adds an object to its pool and returns its handle.
 ///
 /// # Errors
-/// `ENOMEM`: the pool is full, or memory is short.
+/// `ENOMEM`: the pool is full, or no memory is left.
 pub fn insert<T: Object>(object: T) -> Result<*mut T::C, Errno> {
     let address = T::pool().put(object).ok_or(Errno::NOMEM)?;
     Ok(address.as_ptr().wrapping_byte_add(T::OFFSET).cast())
@@ -106,7 +106,7 @@ pub unsafe fn remove<T: Object>(handle: *const T::C) -> Result<T, Errno> {
 /// are any.
 ///
 /// # Errors
-/// `ENOMEM`: the pool is full, or memory is short.
+/// `ENOMEM`: the pool is full, or no memory is left.
 #[inline]
 pub fn vacant<T: Object>(
     spares: &'static LocalKey<Spares<T>>,

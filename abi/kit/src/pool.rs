@@ -124,7 +124,7 @@ impl<T: 'static> Pool<T> {
         base.wrapping_add(index as usize * Self::STRIDE).cast()
     }
 
-    /// Adds an object and returns its address; `None` if the pool is full or memory is short.
+    /// Adds an object and returns its address; `None` if the pool is full or no memory is left.
     pub fn put(&self, value: T) -> Option<NonNull<T>> {
         let vacant = self.vacant(None)?;
         let address = vacant.address();

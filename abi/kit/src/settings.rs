@@ -115,7 +115,7 @@ pub const PROFILE: Setting = Setting {
     name: "FI_RKEY_PROFILE",
     default: "rkey",
     allowed: "rkey, tcp, shm, sockets, verbs, efa or cxi",
-    meaning: "libfabric: requires the mode bits that this provider requires",
+    meaning: "libfabric: requires the mode bits that the named provider requires",
     accepts: |value| PROFILES.contains(&&*value.to_lowercase()),
 };
 

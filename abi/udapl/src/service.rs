@@ -129,7 +129,7 @@ impl Service {
         let (qualifier, evd) = (self.conn_qual, self.evd.handle);
         let requests = format!("{unanswered} requests unanswered");
         let requests = match self.used.load(Ordering::Acquire) {
-            true => "has had its request",
+            true => "its only request has arrived",
             false => requests.as_str(),
         };
         format!("qualifier {qualifier:#x}; EVD {evd:#x}; {requests}")

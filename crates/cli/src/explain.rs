@@ -77,7 +77,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     }
     if silent {
         println!(
-            "No live device of this user has denied an access. For programs that end: `rkey run --explain -- PROGRAM`."
+            "No live device of this user has denied an access. For a program that exits, use `rkey run --explain -- PROGRAM`."
         );
     }
     println!(

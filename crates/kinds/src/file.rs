@@ -245,7 +245,7 @@ impl DmaBuf {
         match idle {
             true => Ok(()),
             false => Err(format!(
-                "its device has worked with it for more than {PATIENCE} ms: let the device finish before peers or requests access it"
+                "its device has been using it for more than {PATIENCE} ms: let the device finish before peers or requests access it"
             )),
         }
     }

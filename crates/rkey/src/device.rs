@@ -247,7 +247,7 @@ impl DeviceBuilder {
     }
 }
 
-/// The first address of a name.
+/// The first address that a name resolves to.
 pub(crate) fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr> {
     address
         .to_socket_addrs()

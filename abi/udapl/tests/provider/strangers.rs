@@ -230,7 +230,7 @@ fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
     assert_eq!(end.write(memory.local(0, 8), &to, 2, 0), SUCCESS);
     assert_eq!(completion(end.request, 2), (DTO_SUCCESS, 8));
     assert_eq!(theirs[8..16], *b"from DAT");
-    // A write of the queue pair through the RMR, and one outside it.
+    // The queue pair writes through the RMR, and then outside it.
     let write = |address: u64| {
         let triplet = RmrTriplet {
             virtual_address: address,

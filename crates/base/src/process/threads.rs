@@ -236,7 +236,7 @@ mod tests {
             tried += 1;
         }
         if tried == 0 {
-            eprintln!("SKIP: no control group can be made here");
+            eprintln!("SKIP: cannot create a control group here");
         }
     }
 

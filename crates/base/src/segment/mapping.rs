@@ -102,7 +102,7 @@ impl Mapping {
     pub(super) fn make_private(&self, fd: &OwnedFd, offset: usize, len: usize) -> io::Result<()> {
         let start = self.pages(offset, len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // The pages are mapped at another address first: if memory is short, that fails and leaves everything
+        // The pages are mapped at another address first: if no memory is left, that fails and leaves everything
         // unchanged. SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let new = unsafe {
             mmap(

@@ -48,7 +48,7 @@ The program and its children get these variables:
   FI_OFI_RXM_SAR_LIMIT=0        unless it is set: ofi_rxm of libfabric 1.17 hangs with matched probes otherwise
   DAT_OVERRIDE                  unless it is set: the file with uDAPL's adapters, rkey-lo and one for each interface
 
-RKEY_LOG=info also shows why calls failed, RKEY_LOG=off silences refusals; `rkey info` lists more variables.";
+RKEY_LOG=info also shows why calls failed; RKEY_LOG=off silences refusals. `rkey info` lists more variables.";
 
 /// The exit codes of a shell when a program does not exist, or cannot be started.
 const NOT_FOUND: u8 = 127;

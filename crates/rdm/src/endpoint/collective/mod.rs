@@ -35,7 +35,7 @@ use run::{Finished, Run};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// A buffer with capacity for `len` bytes, unless memory is short.
+/// A buffer with capacity for `len` bytes, unless no memory is left.
 fn reserved(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reserved = bytes.try_reserve_exact(len);
