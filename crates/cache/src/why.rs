@@ -87,9 +87,9 @@ impl fmt::Display for Refusal {
             Self::SystemV => {
                 f.write_str("it is System V shared memory: userfaultfd does not report shmdt")
             }
-            Self::Shared => f.write_str(
-                "it is shared memory: a forked child can remove its pages unnoticed",
-            ),
+            Self::Shared => {
+                f.write_str("it is shared memory: a forked child can remove its pages unnoticed")
+            }
             Self::Foreign => f.write_str("another library watches it with userfaultfd"),
             Self::TooManyMappings => {
                 f.write_str("too many mappings; raise vm.max_map_count to watch more")
