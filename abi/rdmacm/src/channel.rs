@@ -48,7 +48,7 @@ impl ChannelObject {
         loop {
             let popped = with(|parts| Ok(parts.handler.pop(key)));
             if popped.as_ref().err() == Some(&Errno::IO) {
-                // No event will come: the other threads that wait here must learn it, too.
+                // No event will come: the other threads that wait here must learn of it, too.
                 bell.signal();
             }
             if let Some(event) = popped? {

@@ -360,7 +360,7 @@ impl Hub {
     /// What an event of the connection manager means for an identifier.
     fn note(&mut self, key: IdKey, event: Event) -> Option<What> {
         let entry = self.entries.get_mut(&key)?;
-        // If the peer gives up before the program accepts, the program learns it only when `rdma_accept` fails.
+        // If the peer gives up before the program accepts, the program learns of it only when `rdma_accept` fails.
         if entry.phase == Phase::Requested {
             return None;
         }
