@@ -184,7 +184,7 @@ fn wait_for_end(service: &Service<Program>, id: ConnectionId) {
     });
 }
 
-/// Ends a connection from its first end; both programs learn it.
+/// Ends a connection from its first end; both programs learn of it.
 fn end([first, second]: [(&Service<Program>, ConnectionId); 2]) {
     first
         .0

@@ -54,7 +54,7 @@ impl Drop for LinkFiles {
     }
 }
 
-/// How many descriptors links may use, if so many are reserved for the program: the current descriptor limit less those, or half
+/// How many descriptors links may use, if `reserved` are left to the program: the current descriptor limit less those, or half
 /// of it.
 pub(crate) fn files_of_links(reserved: u32) -> usize {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
