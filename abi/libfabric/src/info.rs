@@ -214,7 +214,7 @@ unsafe fn interface(nic: *mut c_void) -> Result<*mut c_void> {
     let mut copy: *mut c_void = std::ptr::null_mut();
     // SAFETY: guaranteed by the caller.
     if let Some(fid) = unsafe { nic.cast::<Fid>().as_ref() } {
-        // SAFETY: every object has operations; this one's take the place for the copy.
+        // SAFETY: every object has operations; this one stores the copy in the variable that it is given.
         passed(unsafe { ((*fid.ops).control)(nic.cast(), FI_DUP, (&raw mut copy).cast()) })?;
     }
     Ok(copy)
