@@ -226,7 +226,7 @@ pub(super) unsafe extern "C" fn setopt(
                         Err(FiError::INVAL.because(format_args!("this host has no CUDA device")))
                     } else if hmem && !permitted {
                         Err(FiError::OPNOTSUPP.because(format_args!(
-                            "only calls of the CUDA driver copy CUDA memory"
+                            "CUDA memory can be copied only with calls to the CUDA driver"
                         )))
                     } else {
                         Ok(())
@@ -236,7 +236,7 @@ pub(super) unsafe extern "C" fn setopt(
                     target.endpoint()?;
                     match take::<u8>(value, len)? {
                         0 => Err(FiError::OPNOTSUPP
-                            .because(format_args!("peers are reached through shared memory only"))),
+                            .because(format_args!("peers can be reached through shared memory only"))),
                         _ => Ok(()),
                     }
                 }
