@@ -320,7 +320,7 @@ pub(crate) mod drained {
         fn section_drained(&mut self, table: &Protection);
     }
 
-    /// The section that an end waits for, if there was one when it began.
+    /// The section that a teardown waits for, if there was one when it began.
     #[derive(Debug)]
     pub(crate) struct Awaited<'a> {
         table: &'a Protection,

@@ -72,7 +72,7 @@ impl RegionOptions {
                 unknown.bits()
             )));
         }
-        // A key for a part of the region is a window's, and only a region with the right `BIND` can have windows.
+        // Only a window has a key for a part of the region, and only a region with the right `BIND` can have windows.
         Ok(self.access | Access::BIND)
     }
 }

@@ -7,7 +7,7 @@ use super::Absent;
 use crate::Kind;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL};
 
-/// Loads the library of a kind. It stays loaded for ever.
+/// Loads the library of a kind. It stays loaded forever.
 pub(super) fn open(kind: Kind) -> Result<&'static Library, Absent> {
     // ROCr and SynapseAI look up their own symbols globally.
     let scope = match kind {

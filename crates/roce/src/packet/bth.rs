@@ -10,7 +10,7 @@ pub struct Bth {
     pub opcode: Opcode,
     /// Solicited event (SE): the responder's completion raises an event even if only solicited ones do.
     pub solicited: bool,
-    /// The migration state (MigReq): set if the path is the primary one. Linux's Soft-RoCE writes 0 and does not look at it.
+    /// The migration state (MigReq): set if the path is the primary one. Linux's Soft-RoCE writes 0 and ignores it.
     pub migrated: bool,
     /// How many bytes pad the payload to a multiple of 4: 0 to 3.
     pub pad: u8,

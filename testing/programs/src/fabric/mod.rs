@@ -73,7 +73,8 @@ const fn runs(newer: bool, api: &'static str, modes: &'static [&'static str]) ->
     }
 }
 
-/// Programs before 1.5 cannot offer bits; later changes came with 1.19, 1.22 and 2.0.
+/// Programs for versions before 1.5 cannot offer single mode bits; versions 1.19, 1.22 and 2.0 brought later
+/// changes.
 const OURS: &[Runs] = &[
     runs(false, API, MODES),
     runs(false, "1.5", SOME_MODES),
