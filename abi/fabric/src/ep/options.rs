@@ -235,8 +235,9 @@ pub(super) unsafe extern "C" fn setopt(
                 FI_OPT_SHARED_MEMORY_PERMITTED => {
                     target.endpoint()?;
                     match take::<u8>(value, len)? {
-                        0 => Err(FiError::OPNOTSUPP
-                            .because(format_args!("peers can be reached through shared memory only"))),
+                        0 => Err(FiError::OPNOTSUPP.because(format_args!(
+                            "peers can be reached through shared memory only"
+                        ))),
                         _ => Ok(()),
                     }
                 }
