@@ -1,13 +1,16 @@
 //! Forked children close their copies of the connection manager's sockets. Otherwise a port would stay taken, and peers would not
 //! notice the end of the parent, while a child lives.
 //!
-//! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state.
+//! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state. Threads of the
+//! parent may wait for these locks at that time. They do not exist in the child: unlocking there would look for them, and could pass
+//! a lock to one. So the child makes the locks new.
 // UNSAFETY: registers fork handlers, which unlock mutexes by force.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Once, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::lock_api::RawMutex as _;
+use parking_lot::{Mutex, RawMutex};
 
 /// An object with sockets, whose copies forked children close.
 pub(super) trait CloseInChild: Send {
@@ -42,21 +45,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
-    unlock(|_| {});
-}
-
-extern "C" fn in_child() {
-    unlock(|sockets| {
-        // SAFETY: this thread has locked it in `before`.
-        unsafe { (*sockets.data_ptr()).close_in_child() };
-    });
-}
-
-fn unlock(then: impl Fn(&Closing)) {
-    // SAFETY: this thread has locked the list in `before`, so no other thread changes it.
-    let all = unsafe { &*ALL.data_ptr() };
-    for sockets in all.iter().filter_map(Weak::upgrade) {
-        then(&sockets);
+    for sockets in locked() {
         // SAFETY: this thread has locked it in `before`: it was there then, because the list has not changed since.
         unsafe { sockets.force_unlock() };
     }
@@ -64,9 +53,41 @@ fn unlock(then: impl Fn(&Closing)) {
     unsafe { ALL.force_unlock() };
 }
 
+extern "C" fn in_child() {
+    for sockets in locked() {
+        // SAFETY: this thread has locked it in `before`, and is the only one.
+        unsafe {
+            (*sockets.data_ptr()).close_in_child();
+            make_new(sockets.raw());
+        }
+    }
+    // SAFETY: as above.
+    unsafe { make_new(ALL.raw()) };
+}
+
+/// All that `before` has locked.
+fn locked() -> impl Iterator<Item = Arc<Closing>> {
+    // SAFETY: this thread has locked the list in `before`, so no other thread changes it.
+    let all = unsafe { &*ALL.data_ptr() };
+    all.iter().filter_map(Weak::upgrade)
+}
+
+/// Unlocks a mutex, and forgets who waits for it.
+///
+/// # Safety
+/// The process has one thread, which has locked it.
+unsafe fn make_new(lock: &RawMutex) {
+    // SAFETY: an atomic number, which may be written through a shared reference. No other thread reads it.
+    unsafe { std::ptr::from_ref(lock).cast_mut().write(RawMutex::INIT) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::{claim, disconnected, establish, listen, start, wait_for};
+    use super::{ALL, CloseInChild, Mutex, watch};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     /// A forked child that sleeps until it is dropped.
     struct Sleeper(libc::pid_t);
@@ -97,6 +118,55 @@ mod tests {
                 libc::waitpid(self.0, std::ptr::null_mut(), 0);
             }
         }
+    }
+
+    /// Forks; the child runs `act` and ends, successfully if it returned `true` within two minutes. Waits for it.
+    fn succeeds_in_child(act: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child calls only functions that work after a fork.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            // SAFETY: as above; the alarm ends a child that hangs.
+            unsafe {
+                libc::alarm(120);
+                libc::_exit(libc::c_int::from(!act()));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        status == 0
+    }
+
+    /// What is locked all the time.
+    struct Wanted;
+
+    impl CloseInChild for Wanted {
+        fn close_in_child(&mut self) {}
+    }
+
+    #[test]
+    fn a_child_finds_the_locks_free_although_threads_of_its_parent_waited_for_them() {
+        let wanted = Arc::new(Mutex::new(Wanted));
+        watch(&wanted);
+        let stops = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stops.load(Ordering::Relaxed) {
+                        let held = wanted.lock();
+                        // So long that the others wait.
+                        crate::time::sleep(Duration::from_micros(500));
+                        drop(held);
+                    }
+                });
+            }
+            let free = (0..20).all(|_| {
+                succeeds_in_child(|| wanted.try_lock().is_some() && ALL.try_lock().is_some())
+            });
+            stops.store(true, Ordering::Relaxed);
+            assert!(free);
+        });
     }
 
     #[test]
