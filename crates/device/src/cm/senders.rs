@@ -62,7 +62,7 @@ impl Carrier {
             return self.dismiss(now, &socket, who);
         }
         let Some(token) = self.watch(&socket, Watched::Sender) else {
-            return;
+            return self.dismiss(now, &socket, who);
         };
         let sender = Sender {
             socket,
