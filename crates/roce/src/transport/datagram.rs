@@ -51,6 +51,8 @@ pub struct DatagramQueuePair<A> {
     next: Psn,
     requests: VecDeque<DatagramRequest<A>>,
     out: Output,
+    /// Nothing is sent or received any more.
+    has_ended: bool,
 }
 
 impl<A: Copy> DatagramQueuePair<A> {
@@ -62,12 +64,16 @@ impl<A: Copy> DatagramQueuePair<A> {
             next: config.send_psn,
             requests: VecDeque::new(),
             out: Output::default(),
+            has_ended: false,
         }
     }
 
     /// Adds a datagram to the send queue. It ends with an [event](Self::next_event): success means that it has been sent.
     pub fn post(&mut self, request: DatagramRequest<A>) {
-        self.requests.push_back(request);
+        match self.has_ended {
+            true => self.out.complete(request.id, Status::Flushed),
+            false => self.requests.push_back(request),
+        }
     }
 
     /// Writes the next packet to `to`; returns its length and where it goes.
@@ -123,7 +129,8 @@ impl<A: Copy> DatagramQueuePair<A> {
         let headers = &packet.headers;
         let (deth, tail) = match headers.body {
             Body::Request(Service::Ud(deth), Request::SendOnly(tail))
-                if deth.qkey == self.config.qkey
+                if !self.has_ended
+                    && deth.qkey == self.config.qkey
                     && packet.payload.len() <= self.config.mtu.bytes() =>
             {
                 (deth, tail)
@@ -162,8 +169,9 @@ impl<A: Copy> DatagramQueuePair<A> {
         self.out.events.pop_front()
     }
 
-    /// Ends all requests with [`Status::Flushed`].
+    /// Moves the queue pair to the error state: all requests end with [`Status::Flushed`], and nothing is sent or received any more.
     pub fn flush(&mut self) {
+        self.has_ended = true;
         for request in self.requests.drain(..) {
             self.out.complete(request.id, Status::Flushed);
         }

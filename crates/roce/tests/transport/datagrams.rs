@@ -116,12 +116,19 @@ fn a_receive_that_cannot_be_written_fails_the_queue_pair() {
     let headers = Headers::new(0xb, Psn::new(0), body);
     let payload = b"abc";
     b.receive(&mut receiver, &Packet { headers, payload });
+    // Its owner may handle more packets before it takes the events.
+    receiver.receives.push_back((8, vec![0; 100]));
+    receiver.unmapped = false;
+    b.receive(&mut receiver, &Packet { headers, payload });
+    b.post(datagram(2, 1));
     let failed = Event::ReceiveFailed {
         id: 7,
         status: Status::LocalProtection,
     };
-    let flushed = ended(1, Status::Flushed);
-    assert_eq!(events(&mut b), [failed, flushed, Event::Failed]);
+    let flushed = |id| ended(id, Status::Flushed);
+    let ends = [failed, flushed(1), Event::Failed, flushed(2)];
+    assert_eq!(events(&mut b), ends);
+    assert_eq!((receiver.receives.len(), b.counters().dropped), (1, 1));
 }
 
 #[test]
