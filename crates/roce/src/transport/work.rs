@@ -53,6 +53,18 @@ impl Operation {
     pub(crate) const fn needs_response(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
+
+    /// Whether it completes a receive of the peer, which may raise a solicited event there.
+    pub(crate) const fn consumes_receive(&self) -> bool {
+        matches!(
+            self,
+            Self::Send { .. }
+                | Self::Write {
+                    immediate: Some(_),
+                    ..
+                }
+        )
+    }
 }
 
 /// A work request for the send queue.
@@ -64,7 +76,7 @@ pub struct WorkRequest {
     pub operation: Operation,
     /// The length of the message or of the data to read, in bytes: at most [`MESSAGE_MAX`]. Ignored for atomics.
     pub length: u32,
-    /// Raises a solicited event at the peer.
+    /// Raises a solicited event at the peer, if the operation consumes a receive there; otherwise it has no effect.
     pub solicited: bool,
     /// Starts only when all earlier reads and atomics have ended.
     pub fence: bool,

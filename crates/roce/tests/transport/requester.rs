@@ -34,9 +34,7 @@ fn fetch_add(id: u64) -> WorkRequest {
 fn messages_are_split_and_numbered_as_the_specification_says() {
     let mut lone = Lone::new(|config| config.mtu = Mtu::Bytes256);
     let bytes: Vec<u8> = (0..600).map(|i| i as u8).collect();
-    let mut message = write(1, target(16), 600);
-    message.solicited = true;
-    lone.post(message, bytes.clone());
+    lone.post(write(1, target(16), 600), bytes.clone());
     lone.post(read(2, target(32), 600), vec![0; 600]);
     lone.post(fetch_add(3), vec![0; 8]);
     lone.post(send(4, 0), Vec::new());
@@ -63,8 +61,6 @@ fn messages_are_split_and_numbered_as_the_specification_says() {
     assert_eq!(requests(&sent), expected);
     let payload: Vec<u8> = sent.iter().flat_map(|sent| sent.payload.clone()).collect();
     assert_eq!(payload, bytes);
-    let solicited: Vec<_> = sent.iter().map(|sent| sent.headers.solicited).collect();
-    assert_eq!(solicited, [false, false, true, false, false, false]);
     let asking: Vec<_> = sent.iter().map(|sent| sent.headers.ack_request).collect();
     assert_eq!(asking, [false, false, false, false, false, true]);
     assert!(sent.iter().all(|sent| sent.headers.destination == 0xb));
@@ -92,6 +88,35 @@ fn immediate_data_and_invalidation_are_in_the_last_packet() {
         (102, Request::SendOnly(Tail::Invalidate(ieth)), 1),
     ];
     assert_eq!(requests(&lone.sent()), expected);
+}
+
+#[test]
+fn only_the_last_packet_of_what_completes_a_receive_is_solicited() {
+    let mut lone = Lone::new(|config| config.mtu = Mtu::Bytes256);
+    let write = |immediate| Operation::Write {
+        target: target(0),
+        immediate,
+    };
+    let atomic = Operation::Atomic {
+        target: target(0),
+        operation: Atomic::FetchAdd { add: 1 },
+    };
+    let read = Operation::Read { target: target(0) };
+    let operations = [
+        send(0, 0).operation,
+        write(None),
+        write(Some(1)),
+        read,
+        atomic,
+    ];
+    for (id, operation) in operations.into_iter().enumerate() {
+        let mut request = send(id as u64, 300);
+        (request.operation, request.solicited) = (operation, true);
+        lone.post(request, vec![1; 300]);
+    }
+    let sent = lone.sent();
+    let solicited = sent.iter().filter(|sent| sent.headers.solicited);
+    assert_eq!(solicited.map(Sent::psn).collect::<Vec<_>>(), [101, 105]);
 }
 
 #[test]

@@ -47,7 +47,9 @@ impl Requester {
         let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
         self.pass(packet);
         headers.pkey = self.pkey;
-        headers.solicited = packet.is_last && work.request.solicited;
+        // No other packet has the bit, as Soft-RoCE sends them too.
+        headers.solicited =
+            packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
         headers.ack_request = self.asks_for_acknowledgement(step.now, packet);
         let (host, id) = (&mut *step.host, work.request.id);
         let length = write_packet(to, &headers, packet.length, |payload| {
