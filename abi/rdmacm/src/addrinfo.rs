@@ -8,11 +8,12 @@ use crate::ids::qp_type_of;
 use crate::sys::*;
 use ibverbs::sys::QPT_UD;
 use parking_lot::Mutex;
+use rkey_kit::argument::store;
 use rkey_kit::{Errno, fence};
 use std::collections::BTreeSet;
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::net::SocketAddr;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 /// A result, with what it points to.
 #[repr(C)]
@@ -26,9 +27,23 @@ struct Found {
 static RESULTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// An error of `getaddrinfo(3)`, or of the system.
-enum Failed {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// An error code of `getaddrinfo(3)`.
     Lookup(c_int),
+    /// An error number.
     System(Errno),
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    flags: c_int,
+    family: c_int,
+    qp_type: c_int,
+    space: c_int,
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
 }
 
 impl From<Errno> for Failed {
@@ -39,8 +54,9 @@ impl From<Errno> for Failed {
 
 /// What a program asks for.
 #[derive(Clone, Copy, Default)]
-struct Wanted {
-    flags: c_int,
+pub struct Wanted {
+    /// The program's flags (`RAI_PASSIVE` and others).
+    pub flags: c_int,
     family: c_int,
     qp_type: c_int,
     space: c_int,
@@ -48,7 +64,14 @@ struct Wanted {
     destination: Option<SocketAddr>,
 }
 
-unsafe fn wanted(hints: *const Addrinfo) -> Result<Wanted, Errno> {
+/// Reads what a program asks for.
+///
+/// # Errors
+/// `EINVAL`: an address of another family.
+///
+/// # Safety
+/// `hints` is null or valid.
+pub unsafe fn wanted(hints: *const Addrinfo) -> Result<Wanted, Errno> {
     // SAFETY: null or valid, as the caller promises.
     let Some(hints) = (unsafe { hints.as_ref() }) else {
         return Ok(Wanted::default());
@@ -69,9 +92,9 @@ unsafe fn wanted(hints: *const Addrinfo) -> Result<Wanted, Errno> {
 }
 
 /// Looks up a name with `getaddrinfo(3)`; returns the first result and its family.
-unsafe fn look_up(
-    node: *const c_char,
-    service: *const c_char,
+fn look_up(
+    node: Option<&CStr>,
+    service: Option<&CStr>,
     wanted: &Wanted,
 ) -> Result<(SocketAddr, c_int), Failed> {
     // SAFETY: all fields are numbers or pointers, which may be all zeros.
@@ -86,6 +109,7 @@ unsafe fn look_up(
         _ => libc::SOCK_STREAM,
     };
     let mut list = null_mut();
+    let [node, service] = [node, service].map(|text| text.map_or(null(), CStr::as_ptr));
     // SAFETY: strings of the caller, and our own hints and result.
     let code = unsafe { libc::getaddrinfo(node, service, &raw const hints, &raw mut list) };
     if code != 0 {
@@ -111,50 +135,67 @@ fn kinds(wanted: &Wanted) -> Result<(c_int, c_int), Errno> {
     }
 }
 
-unsafe fn find_info(
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const Addrinfo,
-) -> Result<*mut Addrinfo, Failed> {
-    if node.is_null() && service.is_null() && hints.is_null() {
-        return Err(Errno::INVAL.into());
-    }
+/// A string that a program may leave out.
+///
+/// # Safety
+/// `text` is null or a string that lives as long as the result.
+#[must_use]
+pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: guaranteed by the caller.
-    let wanted = unsafe { wanted(hints) }?;
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+/// Finds what a program asks for. This may wait for a name server.
+///
+/// # Errors
+/// Those of `getaddrinfo(3)`; `EINVAL`: no such port space.
+pub fn find(node: Option<&CStr>, service: Option<&CStr>, wanted: &Wanted) -> Result<Info, Failed> {
     let (mut source, mut destination) = (wanted.source, wanted.destination);
     let mut family = wanted.family;
-    if !node.is_null() || !service.is_null() {
-        // SAFETY: guaranteed by the caller.
-        let (found, of) = unsafe { look_up(node, service, &wanted) }?;
+    if node.is_some() || service.is_some() {
+        let (found, of) = look_up(node, service, wanted)?;
         family = of;
         match wanted.flags & RAI_PASSIVE {
             0 => destination = Some(found),
             _ => source = Some(found),
         }
     }
-    let (space, qp_type) = kinds(&wanted)?;
-    // SAFETY: all fields are numbers, pointers or addresses, which may be all zeros.
+    let (space, qp_type) = kinds(wanted)?;
+    Ok(Info {
+        flags: wanted.flags,
+        family,
+        qp_type,
+        space,
+        source,
+        destination,
+    })
+}
+
+/// Makes the structure for C. `rdma_freeaddrinfo` frees it.
+#[must_use]
+pub fn to_c(info: &Info) -> *mut Addrinfo {
+    // SAFETY: all fields are numbers, pointers or addresses, for which zeros are values.
     let mut result: Box<Found> = Box::new(unsafe { std::mem::zeroed() });
-    result.c.ai_flags = wanted.flags;
-    result.c.ai_family = family;
-    result.c.ai_qp_type = qp_type;
-    result.c.ai_port_space = space;
+    result.c.ai_flags = info.flags;
+    result.c.ai_family = info.family;
+    result.c.ai_qp_type = info.qp_type;
+    result.c.ai_port_space = info.space;
     let result = Box::into_raw(result);
     // SAFETY: just made; the addresses are part of it, so they live as long.
     unsafe {
-        if let Some(source) = source {
+        if let Some(source) = info.source {
             (*result).source = address::storage(source);
             (*result).c.ai_src_addr = (&raw mut (*result).source).cast();
             (*result).c.ai_src_len = address::length(source) as libc::socklen_t;
         }
-        if let Some(destination) = destination {
+        if let Some(destination) = info.destination {
             (*result).destination = address::storage(destination);
             (*result).c.ai_dst_addr = (&raw mut (*result).destination).cast();
             (*result).c.ai_dst_len = address::length(destination) as libc::socklen_t;
         }
     }
     RESULTS.lock().insert(result.expose_provenance());
-    Ok(result.cast())
+    result.cast()
 }
 
 /// `rdma_getaddrinfo`. Returns the error code of `getaddrinfo(3)` if the lookup fails; for other errors -1, with `errno` set.
@@ -171,9 +212,13 @@ pub unsafe extern "C" fn getaddrinfo(
         if result.is_null() {
             return Err(Errno::INVAL.into());
         }
+        if node.is_null() && service.is_null() && hints.is_null() {
+            return Err(Errno::INVAL.into());
+        }
         // SAFETY: guaranteed by the caller.
         unsafe {
-            *result = find_info(node, service, hints)?;
+            let wanted = wanted(hints)?;
+            store(result, to_c(&find(text(node), text(service), &wanted)?))?;
         }
         Ok(())
     });

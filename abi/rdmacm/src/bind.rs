@@ -10,7 +10,7 @@ use crate::id::IdObject;
 use crate::ports::{self, leaves_device_open};
 use crate::sys::*;
 use crate::verbs;
-use ibverbs::sys::{QPT_RC, QPT_UC};
+use ibverbs::sys::{QPT_RC, QPT_UC, QPT_XRC_RECV};
 use rkey_cm::address::ServiceId;
 use rkey_cm::manager::{Kind, ListenOn};
 use rkey_cm::wire::Transport;
@@ -82,15 +82,16 @@ fn listen_on(entry: &Entry, local: SocketAddr) -> ListenOn {
 /// What an identifier's listener offers.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: a type of queue pair that this library does not connect.
+/// `EINVAL`: a type of queue pair that does not listen.
 fn kind(entry: &Entry) -> Result<Kind, Errno> {
     match entry.qp_type {
         _ if entry.is_datagram() => Ok(Kind::Datagram),
         QPT_RC => Ok(Kind::Connected(Transport::Rc)),
         QPT_UC => Ok(Kind::Connected(Transport::Uc)),
+        QPT_XRC_RECV => Ok(Kind::Connected(Transport::Xrc)),
         _ => {
-            tracing::warn!("listening for extended reliable connections is not supported yet");
-            Err(Errno::OPNOTSUPP)
+            tracing::info!("only the receiving half of an extended reliable connection listens");
+            Err(Errno::INVAL)
         }
     }
 }
@@ -98,8 +99,8 @@ fn kind(entry: &Entry) -> Result<Kind, Errno> {
 /// Makes an identifier listen. If it has no address, it gets a free port on all IPv4 addresses.
 ///
 /// # Errors
-/// `EINVAL`: the identifier is in use. `EADDRINUSE`: another identifier listens there. `EOPNOTSUPP`: its queue pairs are not RC,
-/// UC or UD.
+/// `EINVAL`: the identifier is in use, or has a type of queue pair that does not listen. `EADDRINUSE`: another identifier listens
+/// there.
 pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
     let key = object.key;
     let phase = with(|parts| Ok(entry(parts.handler, key)?.phase))?;

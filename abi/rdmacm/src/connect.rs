@@ -10,10 +10,10 @@ use crate::hub::{Entry, Hub, IdKey, Phase};
 use crate::id::IdObject;
 use crate::sys::*;
 use crate::verbs::{self, READS_MAX};
-use ibverbs::sys::QPT_UC;
+use ibverbs::sys::QPT_XRC_RECV;
 use rkey_cm::State;
 use rkey_cm::manager::{self, QueuePair, Resolve};
-use rkey_cm::wire::{PrivateData, Transport};
+use rkey_cm::wire::PrivateData;
 use rkey_device::cm::{Parts, random};
 use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
@@ -140,6 +140,10 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errn
     let (Phase::RouteResolved, Some(from), Some(to)) = (own.phase, own.local, own.peer) else {
         return Err(Errno::INVAL);
     };
+    // Nothing listens at a group, and a receiving half cannot ask for a connection.
+    if to.ip().is_multicast() || own.qp_type == QPT_XRC_RECV {
+        return Err(Errno::INVAL);
+    }
     let space = own.port_space();
     let made = if own.is_datagram() {
         let data = wish.data()?;
@@ -162,10 +166,7 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errn
             from,
             to,
             space,
-            transport: match own.qp_type {
-                QPT_UC => Transport::Uc,
-                _ => Transport::Rc,
-            },
+            transport: own.transport(),
             queue_pair: wish.queue_pair(own),
             path: own.path,
             ece: own.ece,

@@ -105,8 +105,7 @@ unsafe fn destroy_all(id: *mut CmId) -> Result<(), Errno> {
             qp::destroy(object);
         }
         if !object.srq().is_null() {
-            crate::verbs::destroy_srq(object.srq());
-            object.set_srq(std::ptr::null_mut());
+            crate::srq::destroy(object);
         }
         ids::destroy(id)
     }

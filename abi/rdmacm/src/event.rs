@@ -6,8 +6,9 @@
 use crate::channel::find_channel;
 use crate::fetch;
 use crate::front::with;
-use crate::hub::IdKey;
+use crate::hub::{GroupKey, IdKey};
 use crate::id::{IdObject, of_handle};
+use crate::later::{CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER};
 use crate::sys::*;
 use rkey_kit::argument::store;
 use rkey_kit::object::{find, insert, remove};
@@ -28,6 +29,8 @@ pub struct EventObject {
     data: UnsafeCell<[u8; DATA_MAX]>,
     /// The identifier that waits for the acknowledgement.
     about: IdKey,
+    /// The membership of a multicast group that waits for it, too.
+    group: Option<GroupKey>,
 }
 
 // SAFETY: the C structure is written only while the event is made.
@@ -46,6 +49,10 @@ pub enum Param {
     Connection(ConnParam),
     /// A datagram queue pair.
     Datagram(UdParam),
+    /// A multicast group. Its private data is the program's pointer.
+    Group(UdParam),
+    /// The argument of the program's own event.
+    User(u64),
 }
 
 /// An event that is not in its pool yet.
@@ -64,6 +71,8 @@ pub struct Draft {
     pub data: Vec<u8>,
     /// The identifier that waits for the acknowledgement.
     pub about: IdKey,
+    /// The membership of a multicast group that waits for it, too.
+    pub group: Option<GroupKey>,
 }
 
 /// Makes an event.
@@ -83,19 +92,22 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
     match draft.param {
         Param::None => {}
         Param::Connection(conn) => c.param.conn = conn,
-        Param::Datagram(ud) => c.param.ud = ud,
+        Param::Datagram(ud) | Param::Group(ud) => c.param.ud = ud,
+        // SAFETY: the union of C has this member since rdma-core 60; it fits, and every byte of the union may be written.
+        Param::User(arg) => unsafe { (&raw mut c.param).cast::<u64>().write(arg) },
     }
     let handle = insert(EventObject {
         c: UnsafeCell::new(c),
         data: UnsafeCell::new(data),
         about: draft.about,
+        group: draft.group,
     })?;
     // SAFETY: just made, so it is live, and only this thread knows it.
     unsafe {
         let at = find::<EventObject>(handle)?.data.get().cast::<c_void>();
         let at = if len == 0 { null_mut() } else { at };
         match draft.param {
-            Param::None => {}
+            Param::None | Param::Group(_) | Param::User(_) => {}
             Param::Connection(_) => {
                 (*handle).param.conn.private_data = at;
                 (*handle).param.conn.private_data_len = len as u8;
@@ -109,11 +121,14 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
     Ok(handle)
 }
 
-/// Counts an event of an identifier as acknowledged.
-pub(crate) fn acknowledge(about: IdKey) {
+/// Counts an event of an identifier, and of a membership of a multicast group, as acknowledged.
+pub(crate) fn acknowledge(about: IdKey, group: Option<GroupKey>) {
     let _ = with(|parts| {
         if let Some(entry) = parts.handler.entries.get_mut(&about) {
             entry.acknowledged += 1;
+            if let Some(member) = group.and_then(|group| entry.member(group)) {
+                member.acknowledged += 1;
+            }
         }
         Ok(())
     });
@@ -129,7 +144,7 @@ pub(crate) fn acknowledge(about: IdKey) {
 pub unsafe fn ack(event: *mut CmEvent) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { remove::<EventObject>(event) }?;
-    acknowledge(object.about);
+    acknowledge(object.about, object.group);
     Ok(())
 }
 
@@ -184,6 +199,7 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
         };
         // SAFETY: `rdma_destroy_id` waits until the event is acknowledged.
         let id: &IdObject = unsafe { of_handle(handle) }?;
+        let group = what.group();
         let made = fetch::make(id, what).and_then(|draft| {
             let child = (draft.event == CM_EVENT_CONNECT_REQUEST).then_some(draft.id);
             new(draft).inspect_err(|_| {
@@ -193,7 +209,7 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
                 }
             })
         });
-        return made.inspect_err(|_| acknowledge(key));
+        return made.inspect_err(|_| acknowledge(key, group));
     }
 }
 
@@ -281,6 +297,9 @@ pub extern "C" fn event_str(event: rdma_cm_event_type) -> *const c_char {
         CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
         CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
         CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        CM_EVENT_ADDRINFO_RESOLVED => c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        CM_EVENT_ADDRINFO_ERROR => c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        CM_EVENT_USER => c"RDMA_CM_EVENT_USER",
         _ => c"UNKNOWN EVENT",
     };
     text.as_ptr()

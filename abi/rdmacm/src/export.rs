@@ -15,13 +15,13 @@ exports! { "__rkey_cm_" "@@RDMACM_1.0" {
     "rdma_create_id" => crate::ids::create_id,
     "rdma_create_qp" => crate::qp::create_qp,
     "rdma_create_qp_ex" => crate::qp::create_qp_ex,
-    "rdma_create_srq" => crate::qp::create_srq,
-    "rdma_create_srq_ex" => crate::qp::create_srq_ex,
+    "rdma_create_srq" => crate::srq::create_srq,
+    "rdma_create_srq_ex" => crate::srq::create_srq_ex,
     "rdma_destroy_ep" => crate::endpoint::destroy_ep,
     "rdma_destroy_event_channel" => crate::channel::destroy_event_channel,
     "rdma_destroy_id" => crate::ids::destroy_id,
     "rdma_destroy_qp" => crate::qp::destroy_qp,
-    "rdma_destroy_srq" => crate::qp::destroy_srq,
+    "rdma_destroy_srq" => crate::srq::destroy_srq,
     "rdma_disconnect" => crate::connect::disconnect,
     "rdma_event_str" => crate::event::event_str,
     "rdma_free_devices" => crate::devices::free_devices,
@@ -32,8 +32,8 @@ exports! { "__rkey_cm_" "@@RDMACM_1.0" {
     "rdma_get_request" => crate::endpoint::get_request,
     "rdma_get_src_port" => crate::ids::get_src_port,
     "rdma_getaddrinfo" => crate::addrinfo::getaddrinfo,
-    "rdma_join_multicast" => crate::absent::call,
-    "rdma_leave_multicast" => crate::absent::call,
+    "rdma_join_multicast" => crate::multicast::join_multicast,
+    "rdma_leave_multicast" => crate::multicast::leave_multicast,
     "rdma_listen" => crate::bind::listen,
     "rdma_migrate_id" => crate::ids::migrate_id,
     "rdma_notify" => crate::connect::notify,
@@ -71,7 +71,7 @@ exports! { "__rkey_cm_" "@@RDMACM_1.0" {
 } }
 
 exports! { "__rkey_cm_" "@@RDMACM_1.1" {
-    "rdma_join_multicast_ex" => crate::absent::call,
+    "rdma_join_multicast_ex" => crate::multicast::join_multicast_ex,
 } }
 
 exports! { "__rkey_cm_" "@@RDMACM_1.2" {
@@ -86,9 +86,9 @@ exports! { "__rkey_cm_" "@@RDMACM_1.3" {
 } }
 
 exports! { "__rkey_cm_" "@@RDMACM_1.4" {
-    "rdma_query_addrinfo" => crate::absent::call,
-    "rdma_resolve_addrinfo" => crate::absent::call,
-    "rdma_write_cm_event" => crate::absent::call,
+    "rdma_query_addrinfo" => crate::later::query_addrinfo,
+    "rdma_resolve_addrinfo" => crate::later::resolve_addrinfo,
+    "rdma_write_cm_event" => crate::later::write_cm_event,
 } }
 
 exports! { "__rkey_cm_" "@@RDMACM_1.5" {

@@ -8,8 +8,10 @@ use crate::bind::attach_device;
 use crate::connect::{establish_now, new_psn};
 use crate::event::{Draft, Param};
 use crate::front::{entry, with, with_entry};
-use crate::hub::{Asked, IdKey, Phase, Remote, What};
+use crate::hub::{Asked, GroupKey, IdKey, Phase, Remote, What};
 use crate::id::{IdObject, of_handle};
+use crate::later::{CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER};
+use crate::multicast;
 use crate::qp::make_ready;
 use crate::qp_attr::address_of_peer;
 use crate::resolve::record;
@@ -41,6 +43,13 @@ pub fn make(id: &IdObject, what: What) -> Result<Draft, Errno> {
         What::Unreachable => unreachable(id),
         What::Disconnected => plain(id, CM_EVENT_DISCONNECTED, 0),
         What::TimeWaitExit => plain(id, CM_EVENT_TIMEWAIT_EXIT, 0),
+        What::Joined(group) => joined(id, group)?,
+        What::AddressInfo(0) => plain(id, CM_EVENT_ADDRINFO_RESOLVED, 0),
+        What::AddressInfo(status) => plain(id, CM_EVENT_ADDRINFO_ERROR, status),
+        What::User(status, arg) => Draft {
+            param: Param::User(arg),
+            ..plain(id, CM_EVENT_USER, status)
+        },
     })
 }
 
@@ -53,6 +62,7 @@ fn plain(id: &IdObject, event: rdma_cm_event_type, status: c_int) -> Draft {
         param: Param::None,
         data: Vec::new(),
         about: id.key,
+        group: None,
     }
 }
 
@@ -209,13 +219,14 @@ fn fill_in(
 /// The peer has accepted: makes the queue pair ready and tells the peer. A program that makes its own queue pair does both
 /// itself.
 fn response(id: &IdObject, rep: &Rep) -> Result<Draft, Errno> {
+    let transport = with_entry(id.key, |own| Ok(own.transport()))?;
     let param = ConnParam {
         responder_resources: rep.initiator_depth,
         initiator_depth: rep.responder_resources,
         flow_control: rep.flow_control.into(),
         rnr_retry_count: rep.rnr_retry,
         srq: rep.srq.into(),
-        qp_num: rep.qpn,
+        qp_num: rep.queue_pair(transport),
         ..no_param()
     };
     with_entry(id.key, |own| {
@@ -276,6 +287,32 @@ fn datagram(id: &IdObject, rep: &SidrRep) -> Result<Draft, Errno> {
         param: Param::Datagram(param),
         data: rep.data.as_bytes().to_vec(),
         ..plain(id, CM_EVENT_ESTABLISHED, 0)
+    })
+}
+
+/// Attaches the queue pair to a group that the identifier has joined.
+fn joined(id: &IdObject, group: GroupKey) -> Result<Draft, Errno> {
+    let (member, ah_attr) = with_entry(id.key, |own| {
+        let member = own.member(group).ok_or(Errno::INVAL)?.clone();
+        let ah_attr = multicast::address_of(own, &member)?;
+        Ok((member, ah_attr))
+    })?;
+    let param = UdParam {
+        private_data: std::ptr::with_exposed_provenance(member.context),
+        ah_attr,
+        qp_num: multicast::QP,
+        qkey: UDP_QKEY,
+        ..no_ud_param()
+    };
+    // SAFETY: the program does not destroy the queue pair of an identifier whose event it fetches.
+    let (event, status) = match unsafe { multicast::attach(id, &member) } {
+        Ok(()) => (CM_EVENT_MULTICAST_JOIN, 0),
+        Err(error) => (CM_EVENT_MULTICAST_ERROR, -error.raw()),
+    };
+    Ok(Draft {
+        param: Param::Group(param),
+        group: Some(group),
+        ..plain(id, event, status)
     })
 }
 

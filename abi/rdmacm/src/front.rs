@@ -80,10 +80,15 @@ pub fn with_entry<R>(
 /// # Errors
 /// Those of [`service`].
 pub fn wait_for_acks(key: IdKey) -> Result<(), Errno> {
-    let are_acknowledged = |hub: &mut Hub| {
-        let entry = hub.entries.get(&key);
-        entry.is_none_or(|entry| entry.fetched == entry.acknowledged)
-    };
+    wait_until(key, |entry| entry.fetched == entry.acknowledged)
+}
+
+/// Waits until something holds for an identifier, or it has ended.
+///
+/// # Errors
+/// Those of [`service`].
+pub fn wait_until(key: IdKey, holds: impl Fn(&mut Entry) -> bool) -> Result<(), Errno> {
+    let are_acknowledged = |hub: &mut Hub| hub.entries.get_mut(&key).is_none_or(&holds);
     match service()?.wait_until(are_acknowledged) {
         true => Ok(()),
         false => Err(Errno::IO),

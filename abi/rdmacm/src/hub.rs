@@ -1,12 +1,15 @@
 //! What the threads of the program and the connection manager's thread share: identifiers, event channels, and the events that
 //! wait in them. All of it is under the connection manager's lock.
 
+use crate::addrinfo::Info;
 use crate::bell::Bell;
+use crate::multicast::Member;
 use crate::sys::*;
+use ibverbs::sys::{QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND};
 use rkey_cm::address::PortSpace;
 use rkey_cm::manager::{ConnectRequest, DatagramRequest, Event, PathOptions};
 use rkey_cm::time::Nanos;
-use rkey_cm::wire::{Ece as WireEce, Rej, Rep, SidrRep};
+use rkey_cm::wire::{Ece as WireEce, Rej, Rep, SidrRep, Transport};
 use rkey_cm::{ConnectionId, ListenerId, Manager};
 use rkey_device::cm::Handler;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,6 +19,10 @@ use std::sync::Arc;
 /// Names an identifier; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdKey(u64);
+
+/// Names an identifier's membership of a multicast group; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupKey(u64);
 
 /// Names an event channel; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +96,23 @@ pub enum What {
     Disconnected,
     /// `RDMA_CM_EVENT_TIMEWAIT_EXIT`.
     TimeWaitExit,
+    /// `RDMA_CM_EVENT_MULTICAST_JOIN`; `MULTICAST_ERROR` if the queue pair cannot be attached.
+    Joined(GroupKey),
+    /// `RDMA_CM_EVENT_ADDRINFO_RESOLVED`; if the status is not 0, `ADDRINFO_ERROR`.
+    AddressInfo(i32),
+    /// `RDMA_CM_EVENT_USER`: the program's own event, with its status and argument.
+    User(i32, u64),
+}
+
+impl What {
+    /// The multicast group that it is about.
+    #[must_use]
+    pub fn group(&self) -> Option<GroupKey> {
+        match self {
+            Self::Joined(group) => Some(*group),
+            _ => None,
+        }
+    }
 }
 
 /// The peer's queue pair.
@@ -158,6 +182,10 @@ pub struct Entry {
     pub fetched: u64,
     /// Events that it has acknowledged.
     pub acknowledged: u64,
+    /// Its memberships of multicast groups.
+    pub groups: Vec<Member>,
+    /// What the last `rdma_resolve_addrinfo` found.
+    pub found: Option<Info>,
     /// Whether its queue pair could not be connected. The program then gets no `RDMA_CM_EVENT_DISCONNECTED`.
     pub has_failed: bool,
 }
@@ -188,6 +216,8 @@ impl Entry {
             remote_ece: WireEce::default(),
             fetched: 0,
             acknowledged: 0,
+            groups: Vec::new(),
+            found: None,
             has_failed: false,
         }
     }
@@ -202,6 +232,21 @@ impl Entry {
         }
     }
 
+    /// The transport of its queue pair.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        match self.qp_type {
+            QPT_UC => Transport::Uc,
+            QPT_XRC_SEND | QPT_XRC_RECV => Transport::Xrc,
+            _ => Transport::Rc,
+        }
+    }
+
+    /// Its membership with this name.
+    pub fn member(&mut self, group: GroupKey) -> Option<&mut Member> {
+        self.groups.iter_mut().find(|member| member.key == group)
+    }
+
     /// Whether it uses only the family of its address: by the option, or as the system's sockets do.
     #[must_use]
     pub fn has_one_family(&self, address: SocketAddr) -> bool {
@@ -212,7 +257,7 @@ impl Entry {
     /// Whether its queue pair is for datagrams.
     #[must_use]
     pub fn is_datagram(&self) -> bool {
-        self.qp_type == ibverbs::sys::QPT_UD
+        self.qp_type == QPT_UD
     }
 }
 
@@ -262,6 +307,11 @@ impl Hub {
         key
     }
 
+    /// A name for a new membership.
+    pub fn new_group(&mut self) -> GroupKey {
+        GroupKey(self.new_key())
+    }
+
     /// Removes an identifier, and its connection and listener from the lookup tables.
     pub fn remove(&mut self, key: IdKey) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
@@ -307,6 +357,9 @@ impl Hub {
         }
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.fetched += 1;
+            if let Some(member) = what.group().and_then(|group| entry.member(group)) {
+                member.fetched += 1;
+            }
         }
         Some((key, what))
     }
@@ -321,11 +374,16 @@ impl Hub {
 
     /// Drops the waiting events of an identifier.
     pub fn drop_events(&mut self, key: IdKey) {
+        self.drop_those(key, |_| true);
+    }
+
+    /// Drops the waiting events of an identifier for which `is_it` holds.
+    pub fn drop_those(&mut self, key: IdKey, is_it: impl Fn(&What) -> bool) {
         let Some(entry) = self.entries.get(&key) else {
             return;
         };
         if let Some(queue) = self.channels.get_mut(&entry.channel) {
-            queue.events.retain(|(of, _)| *of != key);
+            queue.events.retain(|(of, what)| *of != key || !is_it(what));
             if queue.events.is_empty() {
                 queue.bell.drain();
             }
@@ -366,7 +424,7 @@ impl Hub {
         }
         Some(match event {
             Event::ConnectResponse { rep, ece, .. } => {
-                let qpn = rep.qpn;
+                let qpn = rep.queue_pair(entry.transport());
                 let starting_psn = rep.starting_psn;
                 entry.remote = Some(Remote { qpn, starting_psn });
                 entry.remote_ece = ece;

@@ -16,8 +16,9 @@
 //! | [`fetch`] | what happens when a program fetches an event |
 //! | [`ids`], [`address`], [`ports`], [`bind`], [`resolve`], [`options`] | identifiers and their addresses, ports and paths |
 //! | [`connect`], [`accept`] | the calls of the active and the passive side |
+//! | [`multicast`], [`later`] | multicast groups; the calls that were added after rdma-core 44 |
 //! | [`endpoint`], [`addrinfo`], [`devices`] | the calls that combine others, and look things up |
-//! | [`verbs`], [`qp`], [`qp_attr`] | the calls of verbs; queue pairs and their attributes |
+//! | [`verbs`], [`qp`], [`qp_attr`], [`srq`] | the calls of verbs; queue pairs and their attributes; shared receive queues |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -38,11 +39,14 @@ pub mod front;
 pub mod hub;
 pub mod id;
 pub mod ids;
+pub mod later;
+pub mod multicast;
 pub mod options;
 pub mod ports;
 pub mod qp;
 pub mod qp_attr;
 pub mod resolve;
+pub mod srq;
 pub mod sys;
 pub mod verbs;
 

@@ -1,4 +1,4 @@
-//! The queue pairs and shared receive queues of identifiers: `rdma_create_qp`, `rdma_create_srq` and related calls.
+//! The queue pairs of identifiers: `rdma_create_qp` and related calls.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and calls of verbs.
@@ -45,19 +45,18 @@ pub unsafe fn make_ready(object: &IdObject) -> Result<(), Errno> {
 
 /// Makes the completion queues that neither the program nor the identifier has.
 unsafe fn add_cqs(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errno> {
-    let (context, of_id) = (object.verbs(), object.handle().cast::<c_void>());
     let own = |cq: *mut Cq, own: *mut Cq| cq.is_null() && own.is_null();
     if own(attr.send_cq, object.send_cq()) && attr.cap.max_send_wr > 0 {
+        let of_id = object.handle().cast::<c_void>();
         // SAFETY: guaranteed by the caller.
-        let (channel, cq) = unsafe { verbs::create_cq(context, attr.cap.max_send_wr, of_id) }?;
+        let made = unsafe { verbs::create_cq(object.verbs(), attr.cap.max_send_wr, of_id) };
+        let (channel, cq) = made?;
         object.set_send_cq_channel(channel);
         object.set_send_cq(cq);
     }
     if own(attr.recv_cq, object.recv_cq()) && attr.cap.max_recv_wr > 0 {
         // SAFETY: guaranteed by the caller.
-        let (channel, cq) = unsafe { verbs::create_cq(context, attr.cap.max_recv_wr, of_id) }?;
-        object.set_recv_cq_channel(channel);
-        object.set_recv_cq(cq);
+        unsafe { add_recv_cq(object, attr.cap.max_recv_wr) }?;
     }
     let or = |given: *mut Cq, own: *mut Cq| if given.is_null() { own } else { given };
     let (send, recv) = (
@@ -70,8 +69,27 @@ unsafe fn add_cqs(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errn
     Ok(())
 }
 
+/// Makes the completion queue for receives, and its channel.
+///
+/// # Errors
+/// Those of `ibv_create_cq`.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn add_recv_cq(object: &IdObject, depth: u32) -> Result<(), Errno> {
+    let of_id = object.handle().cast::<c_void>();
+    // SAFETY: guaranteed by the caller.
+    let (channel, cq) = unsafe { verbs::create_cq(object.verbs(), depth, of_id) }?;
+    object.set_recv_cq_channel(channel);
+    object.set_recv_cq(cq);
+    Ok(())
+}
+
 /// Destroys the completion queues of an identifier.
-unsafe fn remove_cqs(object: &IdObject) {
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn remove_cqs(object: &IdObject) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         verbs::destroy_cq(object.send_cq_channel(), object.send_cq());
@@ -87,7 +105,7 @@ unsafe fn remove_cqs(object: &IdObject) {
 ///
 /// # Errors
 /// `EINVAL`: the identifier has a queue pair or no device; the protection domain belongs to another device; or a completion queue is not
-/// the one that the identifier has. `EOPNOTSUPP`: an extended reliable connection. Those of `ibv_create_qp_ex`.
+/// the one that the identifier has. Those of `ibv_create_qp_ex`.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
@@ -96,10 +114,6 @@ pub unsafe fn create(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), E
     if context.is_null() || !object.qp().is_null() {
         return Err(Errno::INVAL);
     }
-    if matches!(attr.qp_type, QPT_XRC_SEND | QPT_XRC_RECV) {
-        tracing::warn!("rdma_create_qp: extended reliable connections are not supported yet");
-        return Err(Errno::OPNOTSUPP);
-    }
     if attr.comp_mask & QP_INIT_ATTR_PD == 0 {
         attr.comp_mask |= QP_INIT_ATTR_PD;
         attr.pd = object.pd();
@@ -107,6 +121,10 @@ pub unsafe fn create(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), E
     // SAFETY: guaranteed by the caller; the call checks the handle.
     if unsafe { verbs::context_of_pd(attr.pd) } != context {
         return Err(Errno::INVAL);
+    }
+    if object.qp_type() == QPT_XRC_RECV {
+        // SAFETY: guaranteed by the caller.
+        return unsafe { create_receiver(object, attr) };
     }
     let other = |own: *mut Cq, given: *mut Cq| !own.is_null() && !given.is_null() && own != given;
     if other(object.send_cq(), attr.send_cq) || other(object.recv_cq(), attr.recv_cq) {
@@ -127,6 +145,36 @@ pub unsafe fn create(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), E
         })?;
         object.set_pd(verbs::pd_of_qp(qp));
     }
+    Ok(())
+}
+
+/// Makes the receiving half of an extended reliable connection. It has no completion queues: messages complete in those of the
+/// shared receive queues that the peer names.
+unsafe fn create_receiver(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errno> {
+    if attr.comp_mask & QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+        attr.xrcd = verbs::xrc_domain()?;
+    }
+    let pd = attr.pd;
+    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    let zeros: QpInitAttrEx = unsafe { std::mem::zeroed() };
+    let mut half = QpInitAttrEx {
+        qp_context: attr.qp_context,
+        qp_type: attr.qp_type,
+        comp_mask: QP_INIT_ATTR_XRCD,
+        xrcd: attr.xrcd,
+        ..zeros
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let qp = verbs::create_qp(object.verbs(), &mut half)?;
+        object.set_qp(qp);
+        begin(object).inspect_err(|_| {
+            object.set_qp(NO_QP);
+            verbs::destroy_qp(qp);
+        })?;
+    }
+    attr.cap = half.cap;
+    object.set_pd(pd);
     Ok(())
 }
 
@@ -151,7 +199,10 @@ pub unsafe fn destroy(object: &IdObject) {
     unsafe {
         verbs::destroy_qp(object.qp());
         object.set_qp(NO_QP);
-        remove_cqs(object);
+        // Those of a receiving half belong to its shared receive queue.
+        if object.qp_type() != QPT_XRC_RECV {
+            remove_cqs(object);
+        }
     }
 }
 
@@ -227,83 +278,6 @@ pub unsafe extern "C" fn destroy_qp(id: *mut CmId) {
     rkey_kit::fence(|| {
         // SAFETY: guaranteed by the caller.
         unsafe { destroy(find(id)?) };
-        Ok(())
-    });
-}
-
-/// Makes the shared receive queue of an identifier.
-unsafe fn make_srq(object: &IdObject, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result<(), Errno> {
-    let pd = if pd.is_null() { object.pd() } else { pd };
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        let context = object.verbs();
-        if context.is_null() || !object.srq().is_null() || verbs::context_of_pd(pd) != context {
-            return Err(Errno::INVAL);
-        }
-        object.set_srq(verbs::create_srq(pd, attr)?);
-    }
-    if object.pd().is_null() {
-        object.set_pd(pd);
-    }
-    Ok(())
-}
-
-/// `rdma_create_srq`.
-///
-/// # Safety
-/// See `ibverbs::object` for the rules of handles and attributes.
-pub unsafe extern "C" fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> c_int {
-    fence_or_minus_one(|| {
-        // SAFETY: guaranteed by the caller.
-        unsafe { make_srq(find(id)?, pd, output(attr)?) }.map(|()| 0)
-    })
-}
-
-/// `rdma_create_srq_ex`, for basic shared receive queues only.
-///
-/// # Safety
-/// See `ibverbs::object` for the rules of handles and attributes.
-pub unsafe extern "C" fn create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) -> c_int {
-    fence_or_minus_one(|| {
-        // SAFETY: guaranteed by the caller.
-        let (object, attr) = unsafe { (find::<IdObject>(id)?, output(attr)?) };
-        let kind = match attr.comp_mask & SRQ_INIT_ATTR_TYPE {
-            0 => SRQT_BASIC,
-            _ => attr.srq_type,
-        };
-        if kind != SRQT_BASIC {
-            tracing::warn!(
-                "rdma_create_srq_ex: only basic shared receive queues are supported so far"
-            );
-            return Err(Errno::OPNOTSUPP);
-        }
-        let pd = match attr.comp_mask & SRQ_INIT_ATTR_PD {
-            0 => null_mut(),
-            _ => attr.pd,
-        };
-        let mut plain = SrqInitAttr {
-            srq_context: attr.srq_context,
-            attr: attr.attr,
-        };
-        // SAFETY: guaranteed by the caller.
-        unsafe { make_srq(object, pd, &mut plain) }?;
-        attr.attr = plain.attr;
-        Ok(0)
-    })
-}
-
-/// `rdma_destroy_srq`.
-///
-/// # Safety
-/// Nothing uses it afterwards.
-pub unsafe extern "C" fn destroy_srq(id: *mut CmId) {
-    rkey_kit::fence(|| {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            let object = find::<IdObject>(id)?;
-            verbs::destroy_srq(object.srq());
-            object.set_srq(null_mut());
-        }
         Ok(())
     });
 }

@@ -88,7 +88,7 @@ fn ready_to_receive(own: &Entry) -> Result<(QpAttr, u32), Errno> {
     };
     let mask = QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
     let reliable = match own.qp_type {
-        QPT_UC => 0,
+        QPT_UC | QPT_XRC_SEND => 0,
         _ => QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER,
     };
     Ok((attr, mask | reliable))
@@ -106,6 +106,7 @@ fn ready_to_send(own: &Entry) -> Result<(QpAttr, u32), Errno> {
     };
     let reliable = match own.qp_type {
         QPT_UC => 0,
+        QPT_XRC_RECV => QP_TIMEOUT,
         _ => QP_TIMEOUT | QP_RETRY_CNT | QP_RNR_RETRY | QP_MAX_QP_RD_ATOMIC,
     };
     Ok((attr, QP_SQ_PSN | reliable))

@@ -16,7 +16,7 @@ use rkey_cm::wire::Mtu;
 use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The packet lifetime of a path without the option `RDMA_OPTION_ID_ACK_TIMEOUT`.
 const LIFE_TIME: u8 = 18;
@@ -52,7 +52,8 @@ pub fn resolve(
         false => destination,
     };
     object.set_destination(peer);
-    let is_reachable = is_ours(peer.ip());
+    let is_group = peer.ip().is_multicast();
+    let is_reachable = is_group || is_ours(peer.ip());
     if !is_reachable {
         tracing::warn!(
             "{} is not an address of this host: only programs on this host can be reached",
@@ -70,10 +71,14 @@ pub fn resolve(
             None => ports::unclaimed(parts.handler, space)?,
         };
         let ip = bound.map(|bound| bound.ip()).filter(|ip| !is_any(*ip));
+        let source = || match is_group {
+            true => source_towards(peer),
+            false => peer.ip(),
+        };
         let own = entry(parts.handler, key)?;
         let what = match is_reachable {
             true => {
-                own.local = Some(SocketAddr::new(ip.unwrap_or(peer.ip()), port));
+                own.local = Some(SocketAddr::new(ip.unwrap_or_else(source), port));
                 own.peer = Some(peer);
                 own.phase = Phase::AddressResolved;
                 What::AddressResolved
@@ -83,6 +88,24 @@ pub fn resolve(
         parts.handler.push(key, what);
         Ok(())
     })
+}
+
+/// Our address for datagrams to a group: the one that the system would choose, or the loopback address if it has no route there.
+fn source_towards(group: SocketAddr) -> IpAddr {
+    let wildcard: IpAddr = match group {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting sends nothing; port 0 is not one that can be connected to.
+    let to = SocketAddr::new(group.ip(), group.port().max(1));
+    let chosen = UdpSocket::bind((wildcard, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    let chosen = chosen.map(|address| address.ip()).ok();
+    chosen
+        .filter(|ip| is_ours(*ip))
+        .unwrap_or_else(|| loopback(group))
 }
 
 /// The path of an identifier.

@@ -4,7 +4,9 @@
 // UNSAFETY: C functions of the verbs front end, with their rules for handles.
 
 use crate::sys::*;
-use ibverbs::sys::{QP_STATE, QPS_ERR};
+use ibverbs::sys::{
+    QP_STATE, QPS_ERR, XRCD_INIT_ATTR_FD, XRCD_INIT_ATTR_OFLAGS, Xrcd, XrcdInitAttr,
+};
 use parking_lot::Mutex;
 use rkey_kit::Errno;
 use std::ffi::{c_int, c_void};
@@ -21,6 +23,9 @@ struct Opened {
     context: usize,
     pd: usize,
 }
+
+/// The address of the XRC domain of all identifiers.
+static XRC_DOMAIN: Mutex<Option<usize>> = Mutex::new(None);
 
 static OPENED: Mutex<Option<Opened>> = Mutex::new(None);
 
@@ -61,6 +66,27 @@ pub fn device() -> Result<(*mut Context, *mut Pd), Errno> {
         std::ptr::with_exposed_provenance_mut(opened.context),
         std::ptr::with_exposed_provenance_mut(opened.pd),
     ))
+}
+
+/// The XRC domain of all identifiers. It is opened at the first call, and stays open until the process ends.
+///
+/// # Errors
+/// Those of `ibv_open_xrcd`.
+pub fn xrc_domain() -> Result<*mut Xrcd, Errno> {
+    let (context, _) = device()?;
+    let mut opened = XRC_DOMAIN.lock();
+    if let Some(address) = *opened {
+        return Ok(std::ptr::with_exposed_provenance_mut(address));
+    }
+    let mut attr = XrcdInitAttr {
+        comp_mask: XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: the context that [`device`] has opened.
+    let domain = not_null(unsafe { ibverbs::xrc::open_xrcd(context, &mut attr) })?;
+    *opened = Some(domain.expose_provenance());
+    Ok(domain)
 }
 
 /// The index of an address in the device's table of GIDs. An address that is not there, such as a loopback address, gets the
@@ -202,16 +228,43 @@ pub unsafe fn context_of_pd(pd: *mut Pd) -> *mut Context {
     }
 }
 
-/// `ibv_create_srq`.
+/// `ibv_create_srq_ex`.
 ///
 /// # Errors
 /// Those of the call.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
-pub unsafe fn create_srq(pd: *mut Pd, attr: &mut SrqInitAttr) -> Result<*mut Srq, Errno> {
+pub unsafe fn create_srq(
+    context: *mut Context,
+    attr: &mut SrqInitAttrEx,
+) -> Result<*mut Srq, Errno> {
     // SAFETY: guaranteed by the caller.
-    not_null(unsafe { ibverbs::srq::create_srq(pd, attr) })
+    not_null(unsafe { ibverbs::srq::create_srq_ex(context, attr) })
+}
+
+/// `ibv_attach_mcast`.
+///
+/// # Errors
+/// Those of the call.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn attach(qp: *mut Qp, group: &[u8; 16]) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    code(unsafe { ibverbs::mcast::attach_mcast(qp, group, 0) })
+}
+
+/// `ibv_detach_mcast`.
+///
+/// # Errors
+/// Those of the call.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn detach(qp: *mut Qp, group: &[u8; 16]) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    code(unsafe { ibverbs::mcast::detach_mcast(qp, group, 0) })
 }
 
 /// `ibv_destroy_srq`.

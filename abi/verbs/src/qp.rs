@@ -110,14 +110,20 @@ fn is_first_probe() -> bool {
     !PROBED.swap(true, Ordering::Relaxed)
 }
 
-/// The granted sizes: those that the program requested, but without a receive queue unless the queue pair `receives`.
-fn granted(cap: &QpCap, receives: bool) -> QpCap {
+/// The size of a list element in a request. Devices have room for inline data where the list is, so they grant at least as much
+/// inline data as the longest list takes: programs (rdma_xclient) rely on it.
+const ELEMENT: u32 = 16;
+
+/// The granted sizes: those that the program requested, but without a receive queue unless the queue pair `receives`, and with
+/// more inline data if the device's limit `max_inline` allows it.
+fn granted(cap: &QpCap, receives: bool, max_inline: u32) -> QpCap {
+    let room = cap.max_send_sge.saturating_mul(ELEMENT).min(max_inline);
     QpCap {
         max_send_wr: cap.max_send_wr,
         max_send_sge: cap.max_send_sge,
         max_recv_wr: if receives { cap.max_recv_wr } else { 0 },
         max_recv_sge: if receives { cap.max_recv_sge } else { 0 },
-        max_inline_data: cap.max_inline_data,
+        max_inline_data: cap.max_inline_data.max(room),
     }
 }
 
@@ -170,7 +176,9 @@ unsafe fn create(
         Some(ops) => Some(Box::new(Builder::new(service, ops)?)),
         None => None,
     };
-    let granted = granted(&attr.cap, srq.is_none() && !sends_only);
+    let device = context.device();
+    let receives = srq.is_none() && !sends_only;
+    let granted = granted(&attr.cap, receives, device.config().max_inline);
     let options = QpOptions {
         qp_type: service.engine(),
         srq: srq.map(|srq| srq.srq.clone()),
@@ -180,7 +188,6 @@ unsafe fn create(
         fail_with_peer: false,
         ..with_sizes(&granted, QpOptions::new(pd.domain, &send_cq.cq))
     };
-    let device = context.device();
     let qp = device.create_qp(&options).map_err(|error| {
         if options.max_inline <= device.config().max_inline || is_first_probe() {
             tracing::info!("ibv_create_qp: {error}");
