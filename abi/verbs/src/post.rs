@@ -120,7 +120,8 @@ fn elements(given: c_int, limit: u32) -> Result<usize, Errno> {
     }
 }
 
-/// Calls `then` with the entries of a list in the engine's form. `count` is within the limit of the queue.
+/// Calls `then` with the entries of a list in the engine's form. `count` is within the limit of the queue. The list may be unaligned:
+/// libiscsi has it in a packed structure.
 #[inline]
 fn with_sges<R>(
     list: *const crate::sys::Sge,
@@ -134,9 +135,9 @@ fn with_sges<R>(
         return Err(Errno::INVAL);
     }
     // SAFETY: not null, and the program promises `count` entries.
-    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    let entry = |index| sge(unsafe { list.add(index).read_unaligned() });
     if count > FEW {
-        let sges: Vec<Sge> = list.iter().map(sge).collect();
+        let sges: Vec<Sge> = (0..count).map(entry).collect();
         return then(&sges);
     }
     let mut few = [Sge {
@@ -144,14 +145,14 @@ fn with_sges<R>(
         len: 0,
         key: LocalKey(0),
     }; FEW];
-    for (place, element) in few.iter_mut().zip(list) {
-        *place = sge(element);
+    for (index, place) in few.iter_mut().enumerate().take(count) {
+        *place = entry(index);
     }
     then(&few[..count])
 }
 
 #[inline]
-fn sge(element: &crate::sys::Sge) -> Sge {
+fn sge(element: crate::sys::Sge) -> Sge {
     Sge {
         addr: element.addr,
         len: element.length,
@@ -176,7 +177,7 @@ fn post_inline(
     }
     for index in 0..count {
         // SAFETY: not null, and the program promises `count` entries.
-        let element = unsafe { &*wr.sg_list.add(index) };
+        let element = unsafe { wr.sg_list.add(index).read_unaligned() };
         let more = element.length as usize;
         if more > INLINE_MAX - len {
             return Err(Errno::INVAL);

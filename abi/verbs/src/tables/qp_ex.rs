@@ -15,6 +15,7 @@ use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpCap, QpEx};
 use rkey_device::core::{Key, LocalKey};
 use rkey_device::engine::{Sge, Work};
 use rkey_kit::{Errno, fence};
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
 /// The C structure for a new queue pair.
@@ -113,7 +114,7 @@ unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
 ///
 /// # Safety
 /// Same as for [`with_batch`]; the list has `count` entries.
-unsafe fn with_list<T>(
+unsafe fn with_list<T: Copy>(
     qp: *mut QpEx,
     (list, count): (*const T, usize),
     limit: impl FnOnce(&QpCap) -> u32,
@@ -126,11 +127,17 @@ unsafe fn with_list<T>(
             if count > limit(&queue.granted).max(1) as usize {
                 return Err(Errno::INVAL);
             }
-            let list = match count {
-                0 => &[],
-                _ => std::slice::from_raw_parts(input(list)?, count),
+            if count > 0 && list.is_null() {
+                return Err(Errno::INVAL);
+            }
+            let list = match (count, list.is_aligned()) {
+                (0, _) => Cow::Borrowed(&[][..]),
+                (_, true) => Cow::Borrowed(std::slice::from_raw_parts(list, count)),
+                (_, false) => {
+                    Cow::Owned((0..count).map(|at| list.add(at).read_unaligned()).collect())
+                }
             };
-            body(batch, list)
+            body(batch, &list)
         });
     }
 }

@@ -79,6 +79,37 @@ fn posting_stops_at_the_first_bad_request() {
     assert_eq!((world.word(32), value), (8, 9));
 }
 
+/// libiscsi has its lists in packed structures.
+#[test]
+fn a_list_may_be_unaligned() {
+    #[repr(C, packed)]
+    struct Packed {
+        before: [u8; 3],
+        entry: Sge,
+    }
+    let mut world = World::new();
+    let [a, _] = world.pair(QPT_RC);
+    let region = world.register(0, LEN, ALL);
+    // SAFETY: the region is live.
+    let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
+    world.set(0, 7);
+    for flags in [0, SEND_INLINE] {
+        let mut packed = Packed {
+            before: [0; 3],
+            entry: sge(world.at(0), 8, lkey),
+        };
+        let mut unused = sge(0, 0, 0);
+        let mut request = remote(1, WR_RDMA_WRITE, &mut unused, world.at(8), rkey);
+        request.sg_list = &raw mut packed.entry;
+        assert!(!request.sg_list.is_aligned() && packed.before == [0; 3]);
+        request.send_flags |= flags;
+        assert_eq!(send(a, &mut request), (0, false));
+        assert_eq!(world.statuses(1), [(1, WC_SUCCESS)]);
+        assert_eq!(world.word(8), 7);
+        world.set(8, 0);
+    }
+}
+
 /// A list whose only entry ends where readable memory ends.
 struct LastElement {
     pages: *mut libc::c_void,
