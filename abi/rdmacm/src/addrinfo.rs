@@ -174,7 +174,7 @@ pub fn find(node: Option<&CStr>, service: Option<&CStr>, wanted: &Wanted) -> Res
 /// Makes the structure for C. `rdma_freeaddrinfo` frees it.
 #[must_use]
 pub fn to_c(info: &Info) -> *mut Addrinfo {
-    // SAFETY: all fields are numbers, pointers or addresses, for which zeros are values.
+    // SAFETY: all fields are numbers, pointers or addresses, which may be all zeros.
     let mut result: Box<Found> = Box::new(unsafe { std::mem::zeroed() });
     result.c.ai_flags = info.flags;
     result.c.ai_family = info.family;

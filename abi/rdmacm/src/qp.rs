@@ -155,7 +155,7 @@ unsafe fn create_receiver(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<
         attr.xrcd = verbs::xrc_domain()?;
     }
     let pd = attr.pd;
-    // SAFETY: all fields are numbers or pointers, for which zeros are values.
+    // SAFETY: all fields are numbers or pointers, which may be all zeros.
     let zeros: QpInitAttrEx = unsafe { std::mem::zeroed() };
     let mut half = QpInitAttrEx {
         qp_context: attr.qp_context,

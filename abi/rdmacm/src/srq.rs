@@ -83,7 +83,7 @@ pub unsafe extern "C" fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqIn
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, attr) = unsafe { (find::<IdObject>(id)?, output(attr)?) };
-        // SAFETY: all fields are numbers or pointers, for which zeros are values.
+        // SAFETY: all fields are numbers or pointers, which may be all zeros.
         let zeros: SrqInitAttrEx = unsafe { std::mem::zeroed() };
         let mut longer = SrqInitAttrEx {
             srq_context: attr.srq_context,
