@@ -1,8 +1,9 @@
 //! The processes that something of ours depends on, and links to them.
 //!
 //! A link carries our messages, and ends with the process at its other end. But that process may also close it, because it has no
-//! room. So when a link ends, we check whether its name still has the same owner: the process counts as ended only if the name
-//! has no owner or another one. A process to which there is no link, because one side has no room, is checked once a second.
+//! room. So when a link ends, we look whether its name still has the same owner: only if it has none, or another one, the process
+//! counts as ended. A process to which there is no link, because one side has no room, is looked at once a second. It may have
+//! given up a port before it answers a request that came there: then it counts as ended only when its PID does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -37,6 +38,15 @@ impl Owner {
     fn of(who: Credentials) -> Self {
         let started = who.pid.and_then(process::start_time);
         Self { who, started }
+    }
+
+    /// Whether it is known to live.
+    fn lives(&self) -> bool {
+        self.who.pid.is_some_and(|pid| {
+            self.started.is_some()
+                && process::start_time(pid) == self.started
+                && !process::is_exiting(pid)
+        })
     }
 }
 
@@ -231,6 +241,13 @@ impl Carrier {
                 self.keep(now, name, socket, who);
             }
             Reached::Busy => self.check_at(name, Some(now.saturating_add(CHECK_TIME))),
+            // This process is no owner of a name that it would have to look at.
+            _ if matches!(name, Name::Port(_))
+                && owner.who.pid != Some(std::process::id())
+                && owner.lives() =>
+            {
+                self.check_at(name, Some(now.saturating_add(CHECK_TIME)));
+            }
             Reached::Process(..) | Reached::NoOwner | Reached::OtherUser(_) => self.has_ended(name),
         }
     }
@@ -282,5 +299,97 @@ fn send_first(socket: &OwnedFd, packet: &Packet) -> Sent {
     match socket::send(socket, packet) {
         Sent::Gone => Sent::Busy,
         sent => sent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Service;
+    use super::super::limits::Limits;
+    use super::super::tests::{Program, SETTINGS, connect, wait_for};
+    use super::*;
+    use crate::config::Share;
+    use crate::peers::names::Scope;
+    use rkey_cm::address::{PortSpace, ServiceId};
+    use rkey_cm::manager::Event;
+    use rkey_cm::wire::RejectReason;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::process::{Child, Command, Stdio};
+
+    /// The name that the other process has.
+    const NAME: &str = "RKEY_TEST_CM_NAME";
+
+    /// Another process, killed on drop.
+    struct Other(Child);
+
+    impl Drop for Other {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// The body of the other process: has a port until it reads a byte, and then lives on.
+    #[test]
+    fn a_process_that_gives_up_its_port() {
+        let Ok(name) = std::env::var(NAME) else {
+            return;
+        };
+        let socket = socket::bind(&name).unwrap().unwrap();
+        socket::listen(&socket).unwrap();
+        println!("listens");
+        let mut byte = [0];
+        std::io::stdin().read_exact(&mut byte).unwrap();
+        drop(socket);
+        println!("has no port");
+        let _ = std::io::stdin().read_exact(&mut byte);
+    }
+
+    #[test]
+    fn a_process_without_its_port_and_without_a_link_has_not_ended() {
+        // It keeps no links.
+        let limits = || Limits {
+            links: 0,
+            per_party: 0,
+            files_left: 0,
+        };
+        let client = Service::start_within(SETTINGS, Box::new(limits), Program::default()).unwrap();
+        let port = super::super::random().unwrap() as u16;
+        let at = ServiceId::new(PortSpace::Tcp, port.max(1));
+        let name = Name::Port(at);
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture"])
+            .arg("cm::receivers::tests::a_process_that_gives_up_its_port")
+            .env(NAME, name.text(Scope::of(Share::User)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut other = Other(child.unwrap());
+        let mut lines = BufReader::new(other.0.stdout.take().unwrap()).lines();
+        let mut says = |text: &str| {
+            let found = lines.find(|line| line.as_ref().is_ok_and(|line| line.ends_with(text)));
+            assert!(found.is_some(), "{text}");
+        };
+        says("listens");
+        connect(&client, at);
+        let next_look = || client.with(|parts| parts.carrier.receivers.0.get(&name)?.check);
+        let wait_until = |holds: &dyn Fn() -> bool| {
+            while !holds() {
+                crate::time::sleep(std::time::Duration::from_millis(1));
+            }
+        };
+        wait_until(&|| next_look().is_some());
+        let mut stdin = other.0.stdin.take().unwrap();
+        stdin.write_all(b"x").unwrap();
+        says("has no port");
+        let look = next_look();
+        wait_until(&|| next_look() != look);
+        assert!(next_look().is_some(), "it has not ended");
+        drop(other);
+        let reason = wait_for(&client, |event| match event {
+            Event::Rejected { rej, .. } => Some(rej.reason),
+            _ => None,
+        });
+        assert_eq!(reason, RejectReason::CONSUMER);
     }
 }

@@ -16,6 +16,13 @@ const PATIENT: Timing = Timing {
     retries: 15,
     service: 24,
 };
+/// Of a process that waits long.
+pub(super) const SETTINGS: Settings = Settings {
+    share: Share::User,
+    timing: PATIENT,
+    listener_wait: PATIENCE,
+    reserved_files: 256,
+};
 const HERE: &str = "127.0.0.1";
 
 /// A program that keeps its events.
@@ -112,7 +119,7 @@ fn queue_pair(qpn: u32) -> QueuePair {
     }
 }
 
-fn connect(service: &Service<Program>, to: ServiceId) -> ConnectionId {
+pub(super) fn connect(service: &Service<Program>, to: ServiceId) -> ConnectionId {
     let request = Connect {
         from: format!("{HERE}:40000").parse().unwrap(),
         to: format!("{HERE}:{}", to.port()).parse().unwrap(),
