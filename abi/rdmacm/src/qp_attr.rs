@@ -98,7 +98,8 @@ fn ready_to_send(own: &Entry) -> Result<(QpAttr, u32), Errno> {
     let remote = own.remote.ok_or(Errno::INVAL)?;
     let attr = QpAttr {
         sq_psn: remote.starting_psn,
-        timeout: own.path.ack_timeout,
+        // The option may have been set after the path was known, or for an identifier that accepts.
+        timeout: own.options.ack_timeout.unwrap_or(own.path.ack_timeout),
         retry_cnt: RETRY_COUNT,
         rnr_retry: own.rnr_retry,
         max_rd_atomic: own.initiator_depth.min(READS_MAX),
