@@ -22,6 +22,11 @@ fn connections_begin_and_end_with_the_events_of_the_manual_pages() {
 }
 
 #[test]
+fn groups_extended_connections_and_own_events() {
+    succeeds("groups", include_str!("groups.c"));
+}
+
+#[test]
 fn a_server_that_was_stopped_connects_and_ends() {
     succeeds("stopped", include_str!("stopped.c"));
 }

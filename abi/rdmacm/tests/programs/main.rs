@@ -5,5 +5,6 @@
 
 mod calls;
 mod layout;
+mod others;
 mod stock;
 mod support;

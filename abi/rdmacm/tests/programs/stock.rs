@@ -1,11 +1,10 @@
 //! Programs of rdma-core and perftest. They run only a few rounds: this shows behaviour, not speed.
 
-use crate::support::{Port, Stage};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use crate::support::{Port, Stage, Turn};
 
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
+const IB: u16 = 0x013f;
 
 /// Runs a program as a server and as a client, with the options of each. Both get the same free port.
 fn pair(program: &str, server: &str, client: &str) -> [String; 2] {
@@ -86,19 +85,12 @@ fn rdma_server_and_rdma_client() {
     assert!(client.contains("rdma_client: end 0"), "{client}");
 }
 
-/// `udaddy` has a fixed port, so test runs take turns: each binds an abstract socket name first.
+/// `udaddy` has a fixed port, so test runs take turns.
 #[test]
 fn udaddy() {
     const PORT: u16 = 7174;
     let user = rustix::process::geteuid().as_raw();
-    let name = SocketAddr::from_abstract_name(format!("rkey-test/udaddy/{user}"));
-    let name = name.expect("a short name");
-    let _turn = loop {
-        match UnixListener::bind_addr(&name) {
-            Ok(held) => break held,
-            Err(_) => std::thread::sleep(std::time::Duration::from_millis(20)),
-        }
-    };
+    let _turn = Turn::take(&format!("udaddy/{user}"));
     let stage = Stage::new("udaddy");
     let (server, client) = (["-c", "5"], ["-s", "127.0.0.1", "-c", "5"]);
     for said in stage.pair(["udaddy"; 2], &server, &client, (UDP, PORT)) {
@@ -107,15 +99,82 @@ fn udaddy() {
     }
 }
 
-/// With `-R`, perftest's programs connect through the connection manager.
+/// `x`: an extended reliable connection, whose receiving half has a shared receive queue.
+#[test]
+fn rdma_xserver_and_rdma_xclient() {
+    for (kind, space) in [("r", TCP), ("x", IB)] {
+        let (stage, port) = (Stage::new("xserver"), Port::new());
+        let number = port.number.to_string();
+        let server = ["-p", &number, "-c", kind];
+        let client = ["-s", "127.0.0.1", "-p", &number, "-c", kind];
+        let programs = ["rdma_xserver", "rdma_xclient"];
+        let [server, client] = stage.pair(programs, &server, &client, (space, port.number));
+        assert!(server.contains("rdma_xserver: end 0"), "{kind}: {server}");
+        assert!(client.contains("rdma_xclient: end 0"), "{kind}: {client}");
+    }
+}
+
+/// A receiver and a sender, which know each other by the address of their group only. The sender waits for three seconds before it
+/// sends, so the receiver joins first, or at least in time; on a machine so busy that it does not, it would wait forever.
+#[test]
+fn mckey() {
+    // Test runs take turns: all groups are the same.
+    let user = rustix::process::geteuid().as_raw();
+    let _turn = Turn::take(&format!("mckey/{user}"));
+    for (group, dgid, sender) in [
+        ("239.1.2.3", "::ffff:239.1.2.3", "-s"),
+        ("ff0e::77", "ff0e::77", "-s -o -c 2"),
+    ] {
+        let stage = Stage::new("mckey");
+        let start = |name: &str, more: &str| {
+            let mut command = stage.command("stdbuf");
+            command.args(["-oL", "mckey", "-m", group]);
+            command.args(more.split_whitespace());
+            stage.start(command, name)
+        };
+        let mut receiver = start("receiver", "");
+        receiver.wait_for("joined dgid");
+        let sender = start("sender", sender).succeed();
+        for said in [sender, receiver.succeed()] {
+            assert!(said.contains(&format!("joined dgid: {dgid}")), "{said}");
+            assert!(said.contains("data transfers complete"), "{said}");
+            assert!(said.contains("return status 0"), "{said}");
+        }
+    }
+}
+
+/// A thousand connections at a time. The server never ends.
+#[test]
+fn cmtime() {
+    let (stage, port) = (Stage::new("cmtime"), Port::new());
+    let number = port.number.to_string();
+    let _server = stage.server("cmtime", &["-p", &number], TCP, port.number);
+    let mut command = stage.command("cmtime");
+    command.args(["-s", "127.0.0.1", "-c", "1000", "-p", &number]);
+    let said = stage.start(command, "client").succeed();
+    for step in ["connect", "disconnect", "destroy"] {
+        let line = said
+            .lines()
+            .find(|line| line.starts_with(&format!("{step} ")));
+        assert!(line.is_some_and(|line| line.contains(':')), "{said}");
+    }
+}
+
+/// Every test of perftest, with each transport that it connects through the connection manager (`-R`): it refuses UC and XRC
+/// itself.
 #[test]
 fn perftest() {
     for (program, options) in [
         ("ib_write_bw", "-R -n 100"),
         ("ib_read_bw", "-R -n 100"),
         ("ib_send_bw", "-R -n 100"),
-        ("ib_send_lat", "-R -n 20 -e"),
         ("ib_atomic_bw", "-R -n 100"),
+        ("ib_send_bw", "-R -n 100 -c UD -s 1024"),
+        ("ib_write_lat", "-R -n 5"),
+        ("ib_read_lat", "-R -n 5 -e"),
+        ("ib_atomic_lat", "-R -n 5 -e"),
+        ("ib_send_lat", "-R -n 20 -e"),
+        ("ib_send_lat", "-R -n 5 -e -c UD -s 1024"),
     ] {
         let client = format!("{options} 127.0.0.1");
         for said in pair(program, options, &client) {

@@ -1,8 +1,13 @@
 //! Runs programs on the library, alone or as server and client.
 
-use rkey_cm_names::listens;
+pub(crate) use rkey_cm_names::listens;
 use rkey_kit::delivery::{self, RDMACM, VERBS};
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,6 +48,11 @@ impl Stage {
     /// Writes a file into the directory.
     pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.folder.join(name), text).expect("a file can be written");
+    }
+
+    /// The path of a file in the directory.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
     }
 
     /// Compiles a C program that uses librdmacm.
@@ -90,9 +100,14 @@ impl Stage {
     pub(crate) fn server(&self, program: &str, words: &[&str], space: u16, port: u16) -> Running {
         let mut command = self.command(program);
         command.args(words);
+        self.server_when(command, || listens(space, port))
+    }
+
+    /// Starts a server, and waits until it is ready, or has ended.
+    pub(crate) fn server_when(&self, command: Command, is_ready: impl Fn() -> bool) -> Running {
         let mut server = self.start(command, "server");
         let begun = Instant::now();
-        while !listens(space, port) && begun.elapsed() < PATIENCE {
+        while !is_ready() && begun.elapsed() < PATIENCE {
             if server.has_ended() {
                 break;
             }
@@ -109,10 +124,15 @@ impl Stage {
         client: &[&str],
         at: (u16, u16),
     ) -> [String; 2] {
-        let mut server = self.server(program[0], server, at.0, at.1);
+        let server = self.server(program[0], server, at.0, at.1);
         let mut command = self.command(program[1]);
         command.args(client);
-        let mut client = self.start(command, "client");
+        self.client_of(server, command)
+    }
+
+    /// Runs the client of a server; both must succeed. Returns their output.
+    pub(crate) fn client_of(&self, mut server: Running, client: Command) -> [String; 2] {
+        let mut client = self.start(client, "client");
         // If the client fails, its server may wait forever.
         let status = client.wait();
         if !status.is_some_and(|status| status.success()) {
@@ -156,6 +176,17 @@ impl Running {
         None
     }
 
+    /// Waits for its end, or until its output is as `is_enough` wants it.
+    pub(crate) fn wait_or(&mut self, is_enough: impl Fn(&str) -> bool) {
+        let started = Instant::now();
+        while !self.has_ended() && started.elapsed() < PATIENCE {
+            if is_enough(&self.text()) {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Waits until it has printed something; panics if it does not.
     pub(crate) fn wait_for(&mut self, words: &str) {
         let started = Instant::now();
@@ -196,21 +227,69 @@ impl Drop for Running {
 }
 
 /// A TCP port that the kernel has given us. It is not a port of the connection manager, but while we hold it, no other test on this
-/// machine gets the same number.
+/// machine gets the same number. A program can listen at it: all set `SO_REUSEADDR`, and we do not listen.
 pub(crate) struct Port {
     pub(crate) number: u16,
-    _held: std::net::TcpListener,
+    _held: OwnedFd,
 }
 
 impl Port {
     pub(crate) fn new() -> Self {
-        let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is left");
-        let number = held.local_addr().expect("it has an address").port();
+        let held = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket is left");
+        sockopt::set_socket_reuseaddr(&held, true).expect("an option of every socket");
+        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        bind(&held, &any).expect("a port is left");
+        let address = getsockname(&held).expect("it has an address");
+        let address = SocketAddrV4::try_from(address).expect("of this family");
         Self {
-            number,
+            number: address.port(),
             _held: held,
         }
     }
+}
+
+/// The address of this host that the system would choose to reach others, if it has one besides the loopback addresses.
+pub(crate) fn outside() -> Option<Ipv4Addr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket is left");
+    // Connecting sends nothing.
+    socket.connect("192.0.2.1:9").ok()?;
+    match socket.local_addr().ok()?.ip() {
+        IpAddr::V4(ip) if !ip.is_loopback() => Some(ip),
+        _ => None,
+    }
+}
+
+/// Exclusive use of something that all programs on this host share, such as a fixed port. It is an abstract socket name, which
+/// disappears with its process.
+pub(crate) struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
+
+impl Turn {
+    pub(crate) fn take(what: &str) -> Self {
+        let name = SocketAddr::from_abstract_name(format!("rkey-test/turn/{what}"));
+        let name = name.expect("a short name");
+        let started = Instant::now();
+        loop {
+            match UnixListener::bind_addr(&name) {
+                Ok(held) => return Self(held),
+                Err(error) => assert!(started.elapsed() < PATIENCE, "{what}: {error}"),
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Whether a program listens at a TCP port. Does not connect, which the program would count.
+pub(crate) fn listens_on_tcp(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let local = format!(":{port:04X}");
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    let mut lines = tables.iter().flatten().flat_map(|table| table.lines());
+    lines.any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let address = words.next().unwrap_or_default();
+        let state = words.nth(1).unwrap_or_default();
+        address.ends_with(&local) && state == LISTEN
+    })
 }
 
 /// Which ports programs listen at.
@@ -222,7 +301,7 @@ mod rkey_cm_names {
     const LISTENS: &str = "00010000";
 
     /// Whether a program of this user listens at a port. Does not connect.
-    pub(super) fn listens(space: u16, port: u16) -> bool {
+    pub(crate) fn listens(space: u16, port: u16) -> bool {
         let service = u64::from(space) << 16 | u64::from(port);
         let name = format!("@{}", cm_port_name(Scope::of(Share::User), service));
         let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();

@@ -1,0 +1,178 @@
+//! Other programs and frameworks that connect through the connection manager, as Debian ships them: qperf, fio, UCX, libfabric's and
+//! uDAPL's providers.
+
+use crate::support::{Port, Running, Stage, Turn, listens, listens_on_tcp, outside};
+use std::process::Command;
+
+const TCP: u16 = 0x0106;
+
+/// qperf's tests of reliable connections; it ignores `-cm1` in the others.
+#[test]
+fn qperf() {
+    let (stage, port) = (Stage::new("qperf"), Port::new());
+    let number = port.number.to_string();
+    let mut server = stage.command("qperf");
+    server.args(["-lp", &number]);
+    let server = stage.server_when(server, || listens_on_tcp(port.number));
+    for test in [
+        "rc_bw",
+        "rc_lat",
+        "rc_bi_bw",
+        "rc_rdma_write_bw",
+        "rc_rdma_write_lat",
+        "rc_rdma_read_bw",
+        "rc_rdma_read_lat",
+    ] {
+        let mut client = stage.command("qperf");
+        // By default the client waits for the server for only five seconds.
+        let waits = ["-lp", &number, "-to", "120"];
+        client.args(waits);
+        client.args(["127.0.0.1", "-cm1", "-t", "1", test]);
+        let said = stage.start(client, "client").succeed();
+        let measured = said.contains("bw  =") || said.contains("latency  =");
+        let is_quiet = !said.contains("failed") && !said.contains("not used");
+        let server = server.text();
+        assert!(measured && is_quiet, "{test}: {said}\nserver: {server}");
+    }
+}
+
+/// Runs fio's engine for RDMA, which checks what it can. Returns what the server and the client printed.
+///
+/// A client that sends messages gives its server half a second to post its receives, and allows no RNR retry (fio's
+/// `fio_rdmaio_connect`). On a busy machine the server may be late. Then fio says so, and hangs.
+fn fio(verb: &str) -> [String; 2] {
+    const LATE: &str = "RNR retry counter exceeded";
+    const TIMES: usize = 5;
+    for _ in 0..TIMES {
+        let (stage, port) = (Stage::new("fio"), Port::new());
+        // With threads instead of processes, none remains if a side is killed. The client sends no more than the server has room for.
+        let both = format!(
+            "[one]\nioengine=rdma\nthread=1\nport={}\nbs=16k\nsize=256k\nverify=md5\n",
+            port.number
+        );
+        let client = format!("hostname=127.0.0.1\nverb={verb}\nrw=write\niodepth=1\n");
+        stage.write("server.fio", &format!("{both}rw=read\niodepth=32\n"));
+        stage.write("client.fio", &format!("{both}{client}"));
+        let side = |name: &str| {
+            let mut command = stage.command("fio");
+            command.arg(stage.file(name));
+            command
+        };
+        let is_ready = || listens(TCP, port.number);
+        let server = stage.server_when(side("server.fio"), is_ready);
+        let mut client = stage.start(side("client.fio"), "client");
+        client.wait_or(|said| said.contains(LATE));
+        if !client.text().contains(LATE) {
+            return [server.succeed(), client.succeed()];
+        }
+    }
+    panic!("the server was late {TIMES} times");
+}
+
+#[test]
+fn fio_writes_and_reads_memory() {
+    for verb in ["write", "read"] {
+        let [_, client] = fio(verb);
+        assert!(client.contains("WRITE: bw="), "{verb}: {client}");
+        assert!(client.contains("err= 0"), "{verb}: {client}");
+    }
+}
+
+#[test]
+fn fio_sends_messages() {
+    let [server, client] = fio("send");
+    assert!(client.contains("WRITE: bw="), "{client}");
+    assert!(server.contains("READ: bw="), "{server}");
+}
+
+/// A program of ours on UCX, whose client finds the server by its address.
+#[test]
+fn ucx() {
+    let (stage, port) = (Stage::new("ucx"), Port::new());
+    let number = port.number.to_string();
+    let program = stage.compile("ucp", include_str!("ucp.c"), &["-lucp", "-lucs"]);
+    let side = |side: &str| {
+        let mut command = stage.command(&program);
+        command
+            .env("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm")
+            .env("UCX_TLS", "rc")
+            .env("UCX_NET_DEVICES", "rkey0:1")
+            .args([side, "127.0.0.1", &number]);
+        command
+    };
+    let server = stage.server_when(side("server"), || listens(TCP, port.number));
+    for said in stage.client_of(server, side("client")) {
+        assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
+/// Libfabric's provider for verbs: its connected endpoints, and reliable datagrams over them. It finds no address on a host that
+/// has only loopback addresses, and then must say so.
+#[test]
+fn libfabric() {
+    for (provider, endpoint) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
+        let (stage, port) = (Stage::new("libfabric"), Port::new());
+        let number = port.number.to_string();
+        let side = |option: &str| {
+            let mut command = stage.command("fi_pingpong");
+            command
+                .env("FI_PROVIDER", provider.replace(';', ","))
+                .env_remove("FI_PROVIDER_PATH")
+                .args(["-p", provider, "-e", endpoint, "-c"])
+                .args(["-I", "20", "-S", "65536", option, &number]);
+            command
+        };
+        let server = stage.server_when(side("-B"), || listens_on_tcp(port.number));
+        let mut client = side("-P");
+        let Some(address) = outside() else {
+            client.arg("127.0.0.1");
+            fails(&stage, server, client);
+            continue;
+        };
+        client.arg(address.to_string());
+        for said in stage.client_of(server, client) {
+            assert!(said.contains("64k     20"), "{provider}: {said}");
+        }
+    }
+}
+
+/// uDAPL's provider that connects through the connection manager. It needs an address that is no loopback address, and otherwise
+/// must say so.
+#[test]
+fn dtest() {
+    /// The port of `dtest`, which has no option for it.
+    const PORT: u16 = 15_828;
+    let _turn = Turn::take(&PORT.to_string());
+    let stage = Stage::new("dtest");
+    let address = outside().map_or("lo".to_owned(), |address| address.to_string());
+    let entry = format!(
+        "ofa-v2-cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{address} 0\" \"\"\n"
+    );
+    stage.write("dat.conf", &entry);
+    let side = |more: &[&str]| {
+        let mut command = stage.command("dtest");
+        command.env("DAT_OVERRIDE", stage.file("dat.conf"));
+        command.args(["-P", "ofa-v2-cma", "-b", "4096", "-B", "20"]);
+        command.args(more);
+        command
+    };
+    let server = stage.server_when(side(&[]), || listens_on_tcp(PORT));
+    let client = side(&["-h", "127.0.0.1"]);
+    if outside().is_none() {
+        return fails(&stage, server, client);
+    }
+    for said in stage.client_of(server, client) {
+        assert!(said.contains("DAPL Test Complete. PASSED"), "{said}");
+    }
+}
+
+/// Neither side succeeds or hangs.
+fn fails(stage: &Stage, mut server: Running, client: Command) {
+    let mut client = stage.start(client, "client");
+    for side in [&mut client, &mut server] {
+        let status = side.wait();
+        let said = side.text();
+        let has_failed = status.is_some_and(|status| !status.success());
+        assert!(has_failed, "{status:?}: {said}");
+    }
+}
