@@ -41,9 +41,16 @@ pub fn attach_device(object: &IdObject) -> Result<(), Errno> {
 /// Gives an identifier an address.
 ///
 /// # Errors
-/// `EINVAL`: the identifier has one. `EADDRNOTAVAIL`: the address does not belong to this host. `ENODEV`: the port space is
+/// `EINVAL`: the identifier has one, or the address is a link-local one without an interface. `EADDRNOTAVAIL`: the address does not belong to this host. `ENODEV`: the port space is
 /// `RDMA_PS_IPOIB`. Those of [`ports::bind`] and [`attach_device`].
 pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
+    if let SocketAddr::V6(six) = address
+        && six.ip().is_unicast_link_local()
+        && six.scope_id() == 0
+    {
+        tracing::info!("{} is an address of several interfaces: name one", six.ip());
+        return Err(Errno::INVAL);
+    }
     if !is_any(address.ip()) && !is_ours(address.ip()) {
         tracing::info!("{} is not an address of this host", address.ip());
         return Err(Errno::from_raw(libc::EADDRNOTAVAIL));
@@ -117,6 +124,9 @@ pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
             return Err(Errno::INVAL);
         };
         let (on, kind) = (listen_on(own, local), kind(own)?);
+        // Sharing an address is for those that do not listen.
+        ports::is_free(parts.handler, key, local, false)?;
+        let own = entry(parts.handler, key)?;
         let service = ServiceId::new(own.port_space(), local.port());
         let made = parts.manager.listen(on, service, kind, backlog as usize);
         let listener = made.map_err(errno)?;

@@ -75,6 +75,40 @@ pub struct Draft {
     pub group: Option<GroupKey>,
 }
 
+/// Sets the fields one by one: a copy of the whole structure would show what was in the gaps between them.
+fn fill_connection(param: &mut EventParam, from: &ConnParam) {
+    // SAFETY: the union is all zeros, which is a value of each member.
+    let conn = unsafe { &mut param.conn };
+    conn.responder_resources = from.responder_resources;
+    conn.initiator_depth = from.initiator_depth;
+    conn.flow_control = from.flow_control;
+    conn.retry_count = from.retry_count;
+    conn.rnr_retry_count = from.rnr_retry_count;
+    conn.srq = from.srq;
+    conn.qp_num = from.qp_num;
+}
+
+/// As [`fill_connection`].
+fn fill_datagram(param: &mut EventParam, from: &UdParam) {
+    // SAFETY: the union is all zeros, which is a value of each member.
+    let ud = unsafe { &mut param.ud };
+    ud.private_data = from.private_data;
+    let (to, from_attr) = (&mut ud.ah_attr, &from.ah_attr);
+    to.grh.dgid = from_attr.grh.dgid;
+    to.grh.flow_label = from_attr.grh.flow_label;
+    to.grh.sgid_index = from_attr.grh.sgid_index;
+    to.grh.hop_limit = from_attr.grh.hop_limit;
+    to.grh.traffic_class = from_attr.grh.traffic_class;
+    to.dlid = from_attr.dlid;
+    to.sl = from_attr.sl;
+    to.src_path_bits = from_attr.src_path_bits;
+    to.static_rate = from_attr.static_rate;
+    to.is_global = from_attr.is_global;
+    to.port_num = from_attr.port_num;
+    ud.qp_num = from.qp_num;
+    ud.qkey = from.qkey;
+}
+
 /// Makes an event.
 ///
 /// # Errors
@@ -91,8 +125,8 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
     c.status = draft.status;
     match draft.param {
         Param::None => {}
-        Param::Connection(conn) => c.param.conn = conn,
-        Param::Datagram(ud) | Param::Group(ud) => c.param.ud = ud,
+        Param::Connection(conn) => fill_connection(&mut c.param, &conn),
+        Param::Datagram(ud) | Param::Group(ud) => fill_datagram(&mut c.param, &ud),
         // SAFETY: the union of C has this member since rdma-core 60; it fits, and every byte of the union may be written.
         Param::User(arg) => unsafe { (&raw mut c.param).cast::<u64>().write(arg) },
     }

@@ -201,7 +201,9 @@ fn fill_in(
         child.set_source(local);
         child.set_destination(peer);
     }
-    child.set_path(path);
+    if matches!(asked, Asked::Connection(_)) {
+        child.set_path(path);
+    }
     attach_device(child)?;
     if listener.is_sync() {
         // SAFETY: as above.

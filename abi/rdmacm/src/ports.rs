@@ -76,18 +76,27 @@ pub fn unclaimed(hub: &Hub, space: i32) -> Result<u16, Errno> {
         .ok_or(EADDRNOTAVAIL)
 }
 
-fn try_bind(parts: &mut Parts<'_, Hub>, key: IdKey, address: SocketAddr) -> Result<(), Errno> {
-    let own = entry(parts.handler, key)?;
-    let (space, options) = (own.space, own.options);
+/// Checks that no other identifier of this process prevents one from having an address. If `may_share`, identifiers that both allow
+/// it do not.
+///
+/// # Errors
+/// `EADDRINUSE`, `EADDRNOTAVAIL`: another one prevents it. `EINVAL`: the identifier has ended.
+pub fn is_free(
+    hub: &mut Hub,
+    key: IdKey,
+    address: SocketAddr,
+    may_share: bool,
+) -> Result<(), Errno> {
+    let own = entry(hub, key)?;
+    let (space, shares) = (own.space, may_share && own.options.reuse_address);
     let has_one_family = own.has_one_family(address);
-    let service = ServiceId::new(own.port_space(), address.port());
-    let others = parts.handler.entries.iter();
+    let others = hub.entries.iter();
     let others = others.filter(|(it, other)| **it != key && other.space == space);
     for (_, other) in others.filter(|(_, other)| other.claims) {
         let Some(taken) = other.local.filter(|local| local.port() == address.port()) else {
             continue;
         };
-        if options.reuse_address && other.options.reuse_address {
+        if shares && other.options.reuse_address {
             continue;
         }
         let are_apart = taken.is_ipv4() != address.is_ipv4();
@@ -101,6 +110,13 @@ fn try_bind(parts: &mut Parts<'_, Hub>, key: IdKey, address: SocketAddr) -> Resu
             return Err(EADDRINUSE);
         }
     }
+    Ok(())
+}
+
+fn try_bind(parts: &mut Parts<'_, Hub>, key: IdKey, address: SocketAddr) -> Result<(), Errno> {
+    is_free(parts.handler, key, address, true)?;
+    let own = entry(parts.handler, key)?;
+    let service = ServiceId::new(own.port_space(), address.port());
     match parts.claim(service) {
         Ok(true) => {}
         Ok(false) => return Err(EADDRINUSE),

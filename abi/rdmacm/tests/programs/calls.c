@@ -186,8 +186,11 @@ static void wrong_states(void)
 	FAILS(EADDRINUSE, rdma_bind_addr(other, ADDRESS(to)));
 	GOOD(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on));
 	GOOD(rdma_bind_addr(other, ADDRESS(to)));
+	/* Only one that is alone can listen. */
+	FAILS(EADDRINUSE, rdma_listen(id, 1));
+	GOOD(rdma_destroy_id(other));
 	GOOD(rdma_listen(id, 1));
-	FAILS(EADDRINUSE, rdma_listen(other, 1));
+	other = new_id(channel, RDMA_PS_TCP);
 
 	TRUE(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
 	struct rdma_cm_event *event;

@@ -5,6 +5,7 @@
 
 mod calls;
 mod layout;
+mod oracle;
 mod others;
 mod stock;
 mod support;
