@@ -126,5 +126,5 @@ pub mod manager;
 pub mod time;
 pub mod wire;
 
-pub use connection::{ConnectionId, ListenerId, State};
+pub use connection::{ConnectionId, Info, ListenerId, State};
 pub use manager::Manager;

@@ -10,7 +10,7 @@ use crate::wire::{
     About, Drep, Dreq, MAD, Mad, Message, Mra, PrivateData, Rej, Rtu, SidrRep, SidrStatus,
     Transport,
 };
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use state::{Send, Why};
 
 /// Names a connection in calls and events. Never used again.
@@ -32,6 +32,10 @@ pub(crate) struct Connection {
     pub(crate) remote_id: Option<u32>,
     pub(crate) local: IpAddr,
     pub(crate) peer: IpAddr,
+    /// The ports: ours, and the peer's.
+    pub(crate) ports: (u16, u16),
+    /// Whether our program asked for it.
+    pub(crate) is_active: bool,
     /// Passive side: which peer of this address asked.
     pub(crate) party: u64,
     /// Our device instance, as this peer and service see it.
@@ -62,6 +66,35 @@ pub(crate) struct Connection {
     pub(crate) is_silent: bool,
 }
 
+/// What is known of a connection, for inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its state.
+    pub state: State,
+    /// Its transport; `None` for a datagram service.
+    pub transport: Option<Transport>,
+    /// The service that was asked for.
+    pub service: ServiceId,
+    /// Whether our program asked for it.
+    pub is_active: bool,
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub peer: SocketAddr,
+    /// Passive side: which peer of this address asked.
+    pub party: u64,
+    /// The peer's communication id, once known.
+    pub remote_id: Option<u32>,
+    /// The number of our queue pair, once known.
+    pub qpn: Option<u32>,
+    /// The number of the peer's queue pair, once known.
+    pub remote_qpn: Option<u32>,
+    /// How many more times the last message may be repeated.
+    pub left: u8,
+    /// Whether the program has closed it.
+    pub is_closed: bool,
+}
+
 /// What the caller of a step supplies for a refusal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
@@ -70,6 +103,23 @@ pub(crate) struct Refusal {
 }
 
 impl Connection {
+    pub(crate) fn info(&self) -> Info {
+        Info {
+            state: self.state,
+            transport: self.transport,
+            service: self.service,
+            is_active: self.is_active,
+            local: SocketAddr::new(self.local, self.ports.0),
+            peer: SocketAddr::new(self.peer, self.ports.1),
+            party: self.party,
+            remote_id: self.remote_id,
+            qpn: Some(self.qpn).filter(|qpn| *qpn != 0),
+            remote_qpn: self.remote_qpn,
+            left: self.left,
+            is_closed: self.is_silent,
+        }
+    }
+
     /// Whether the passive side has not decided.
     pub(crate) fn is_undecided(state: State) -> bool {
         matches!(state, State::ReqReceived | State::SidrReceived)

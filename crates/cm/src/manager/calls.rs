@@ -1,6 +1,7 @@
 //! The program's calls.
 
 use super::listeners::Listener;
+use super::refused::{NotAccepted, Refused};
 use super::step::Given;
 use super::{Error, Kind, ListenOn, Manager};
 use crate::address::{Gid, PortSpace, ServiceId, is_queue_pair, is_unicast};
@@ -275,7 +276,10 @@ impl Manager {
         if !same_family || !is_unicast(local) || !is_unicast(peer) {
             return Err(Error::Addresses(from.ip(), to.ip()));
         }
-        self.new_connection(local, peer, ServiceId::new(space, to.port()))
+        let service = ServiceId::new(space, to.port());
+        let mut it = self.new_connection(local, peer, service)?;
+        it.ports = (from.port(), to.port());
+        Ok(it)
     }
 
     /// A connection in the state [`State::Idle`], with fresh ids.
@@ -300,6 +304,8 @@ impl Manager {
             remote_id: None,
             local,
             peer,
+            ports: (0, service.port()),
+            is_active: true,
             party: 0,
             own_guid: self.ids.guid(self.config.guid, peer, service),
             guid: None,
@@ -375,12 +381,15 @@ impl Manager {
     ) -> Result<(), Error> {
         let it = self.connections.get(&id).ok_or(Error::Unknown)?;
         it.transport.ok_or(Error::WrongKind)?;
+        let refused = Refused::connection(id, it, NotAccepted::Program(reason));
         let rej = Rej {
             data,
             ..Rej::bare(0, 0, About::Req, reason)
         };
         let given = Given::Refusal(Refusal { rej, options });
-        self.step(now, id, Input::Reject, given)
+        self.step(now, id, Input::Reject, given)?;
+        self.refused.push(refused);
+        Ok(())
     }
 
     /// Active side, after `ConnectResponse`: our queue pair is ready. Sends an RTU.
@@ -458,7 +467,12 @@ impl Manager {
             qkey: 0,
             data,
         };
-        self.answer_datagram(now, id, Input::Reject, status, &answer)
+        let it = self.connections.get(&id).ok_or(Error::Unknown)?;
+        let why = NotAccepted::Program(RejectReason::CONSUMER);
+        let refused = Refused::connection(id, it, why);
+        self.answer_datagram(now, id, Input::Reject, status, &answer)?;
+        self.refused.push(refused);
+        Ok(())
     }
 
     fn answer_datagram(

@@ -35,6 +35,21 @@ impl ListenOn {
     }
 }
 
+/// What is known of a listener, for inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerInfo {
+    /// Its service.
+    pub service: ServiceId,
+    /// The addresses that it accepts.
+    pub on: ListenOn,
+    /// What it offers.
+    pub kind: Kind,
+    /// How many requests may wait for the program.
+    pub backlog: usize,
+    /// How many wait.
+    pub waiting: usize,
+}
+
 /// What a listener offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -121,6 +136,20 @@ impl Listeners {
         if let Some(listener) = id.and_then(|id| self.all.get_mut(&id)) {
             listener.waiting.remove(&request);
         }
+    }
+
+    /// All listeners.
+    pub(super) fn infos(&self) -> impl Iterator<Item = (ListenerId, ListenerInfo)> {
+        self.all.iter().map(|(id, it)| {
+            let info = ListenerInfo {
+                service: it.service,
+                on: it.on,
+                kind: it.kind,
+                backlog: it.backlog,
+                waiting: it.waiting.len(),
+            };
+            (*id, info)
+        })
     }
 
     /// The number of listeners plus the number of waiting requests.

@@ -10,6 +10,7 @@ mod event;
 mod events;
 mod listeners;
 mod receive;
+mod refused;
 mod requests;
 mod step;
 mod tables;
@@ -17,14 +18,16 @@ mod tables;
 pub use calls::{Accept, Connect, DatagramAnswer, PathOptions, QueuePair, Resolve};
 pub use config::{Config, Limits};
 pub use event::{ConnectRequest, Counters, DatagramRequest, Error, Event, Transmit};
-pub use listeners::{Kind, ListenOn};
+pub use listeners::{Kind, ListenOn, ListenerInfo};
+pub use refused::{NotAccepted, Refused};
 
-use crate::connection::{Connection, ConnectionId, State};
+use crate::connection::{Connection, ConnectionId, Info, ListenerId, State};
 use crate::ids::Ids;
 use crate::time::Nanos;
 use core::net::IpAddr;
 use events::Events;
 use listeners::Listeners;
+use refused::RefusedRequests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tables::Tables;
 
@@ -45,6 +48,7 @@ pub struct Manager {
     lingering: usize,
     outgoing: VecDeque<Transmit>,
     events: Events,
+    refused: RefusedRequests,
     counters: Counters,
 }
 
@@ -64,6 +68,7 @@ impl Manager {
             lingering: 0,
             outgoing: VecDeque::new(),
             events: Events::default(),
+            refused: RefusedRequests::default(),
             counters: Counters::default(),
         }
     }
@@ -94,6 +99,23 @@ impl Manager {
     pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, State, IpAddr)> {
         let all = self.connections.iter();
         all.map(|(id, it)| (*id, it.state, it.peer))
+    }
+
+    /// What is known of a connection; `None` if nothing is left of it.
+    #[must_use]
+    pub fn info(&self, id: ConnectionId) -> Option<Info> {
+        self.connections.get(&id).map(Connection::info)
+    }
+
+    /// All listeners, in the order in which they were made.
+    pub fn listeners(&self) -> impl Iterator<Item = (ListenerId, ListenerInfo)> {
+        self.listeners.infos()
+    }
+
+    /// The next connection that was not made, oldest first: one that a peer asked for, or our program. It is for people, and
+    /// comes before the event that tells the program. If the host does not take them, only the last ones are kept.
+    pub fn next_refused(&mut self) -> Option<Refused> {
+        self.refused.pop()
     }
 
     /// What it has counted.

@@ -11,7 +11,8 @@ use crate::connection::{ConnectionId, State};
 use crate::ids::IdSpace;
 use crate::time::Nanos;
 use crate::wire::{
-    About, Drep, Dreq, Ece, Mad, Message, Mra, PrivateData, Rej, RejectReason, Rep, Rtu, SidrRep,
+    About, Detail, Drep, Dreq, Ece, Mad, Message, Mra, PrivateData, Rej, RejectReason, Rep, Rtu,
+    SidrRep,
 };
 use core::net::IpAddr;
 
@@ -261,12 +262,9 @@ impl Manager {
             | State::RepSent
             | State::RepDelayed => {
                 let about = About::Other;
-                let rej = Rej::bare(
-                    it.remote_id.unwrap_or(0),
-                    it.local_id,
-                    about,
-                    RejectReason::CONSUMER,
-                );
+                let (theirs, ours) = (it.remote_id.unwrap_or(0), it.local_id);
+                let rej = Rej::bare(theirs, ours, about, RejectReason::CONSUMER)
+                    .with_detail(Detail::Gone);
                 let event = Event::Rejected {
                     connection: id,
                     rej: Box::new(rej),

@@ -1,25 +1,34 @@
 //! Requests of strangers: a REQ or SIDR_REQ makes a connection only if it is possible, something listens, and there is
 //! room.
 
+use super::listeners::Listener;
 use super::receive::Arrival;
+use super::refused::{NotAccepted, Refused};
 use super::step::Given;
 use super::{ConnectRequest, DatagramRequest, Event, Kind, Manager};
-use crate::address::{Gid, Guid};
+use crate::address::{Gid, Guid, ServiceId};
 use crate::connection::state::Input;
 use crate::connection::{Connection, ConnectionId, ListenerId, State};
 use crate::time::{nanos, time_wait};
 use crate::wire::{
-    About, IpHeader, Message, PrivateData, Rej, RejectReason, Req, SidrRep, SidrReq, SidrStatus,
-    Transport,
+    About, Detail, IpHeader, Message, PrivateData, Rej, RejectReason, Req, SidrRep, SidrReq,
+    SidrStatus, Transport,
 };
 use core::net::SocketAddr;
 
 /// Why a request makes no connection.
 enum No {
     /// Drop it. The peer repeats it.
-    Drop,
+    Drop(NotAccepted),
     /// Refuse a REQ.
-    Reject(RejectReason),
+    Reject(RejectReason, NotAccepted),
+}
+
+impl No {
+    /// For a reason that needs no more words.
+    fn reject(reason: RejectReason) -> Self {
+        Self::Reject(reason, NotAccepted::Here(reason))
+    }
 }
 
 /// A REQ that can become a connection.
@@ -44,42 +53,46 @@ impl Manager {
         let made = self
             .acceptable(at, req)
             .and_then(|it| self.make_passive(at, req, &it));
-        let reason = match made {
+        let (reason, why) = match made {
             Ok(()) => return,
-            Err(No::Drop) => {
+            Err(No::Drop(why)) => {
                 self.counters.overload += 1;
-                return;
+                return self.note_refused(at, req.service, req.source_port(), why);
             }
-            Err(No::Reject(reason)) => reason,
+            Err(No::Reject(reason, why)) => (reason, why),
         };
         let rej = Rej::bare(0, req.local, About::Req, reason);
-        let rej = match reason {
-            RejectReason::GID => rej.with_info(&Gid::from(at.to).0),
+        let rej = match (reason, why) {
+            (RejectReason::GID, _) => rej.with_info(&Gid::from(at.to).0),
+            (_, NotAccepted::Transport { .. }) => rej.with_detail(Detail::QueuePairType),
             _ => rej,
         };
         self.answer(at, Message::Rej(rej));
+        self.note_refused(at, req.service, req.source_port(), why);
     }
 
     /// Makes the checks that are possible before a connection exists, in Linux's order.
     fn acceptable(&self, at: &Arrival, req: &Req) -> Result<Acceptable, No> {
         if req.path.remote != Gid::from(at.to) {
-            return Err(No::Reject(RejectReason::GID));
+            return Err(No::reject(RejectReason::GID));
         }
-        req.check().map_err(No::Reject)?;
-        let transport = req.transport().ok_or(No::Reject(RejectReason::TRANSPORT))?;
+        req.check().map_err(No::reject)?;
+        let transport = req.transport().ok_or(No::reject(RejectReason::TRANSPORT))?;
         if self.is_taken(at, req.guid, req.local, req.qpn) {
-            return Err(No::Reject(RejectReason::STALE));
+            return Err(No::reject(RejectReason::STALE));
         }
         let found = self.listeners.find(req.service, at.to);
-        let (listener, it) = found.ok_or(No::Reject(RejectReason::SERVICE_ID))?;
-        let consumer = No::Reject(RejectReason::CONSUMER);
+        let (listener, it) = found.ok_or(No::reject(RejectReason::SERVICE_ID))?;
         let data = req.ip_data();
         let data = data.filter(|(header, _)| header.agrees_with(at.from, at.to));
-        let (Some((header, data)), true) = (data, it.kind == Kind::Connected(transport)) else {
-            return Err(consumer);
-        };
-        if it.is_full() || self.has_too_many(at) {
-            return Err(No::Drop);
+        let (header, data) = data.ok_or(No::reject(RejectReason::CONSUMER))?;
+        let (asked, offered) = (Kind::Connected(transport), it.kind);
+        if asked != offered {
+            let why = NotAccepted::Transport { asked, offered };
+            return Err(No::Reject(RejectReason::CONSUMER, why));
+        }
+        if let Some(why) = self.lacks_room(at, it) {
+            return Err(No::Drop(why));
         }
         Ok(Acceptable {
             listener,
@@ -110,6 +123,29 @@ impl Manager {
             || self.tables.by_remote(at.from, guid, id).is_some()
     }
 
+    /// Why there is no room for another request to a listener, if there is none.
+    fn lacks_room(&self, at: &Arrival, listener: &Listener) -> Option<NotAccepted> {
+        if listener.is_full() {
+            let backlog = listener.backlog;
+            return Some(NotAccepted::Backlog { backlog });
+        }
+        self.has_too_many(at).then_some(NotAccepted::TooMany)
+    }
+
+    /// Keeps for inspection that a request made no connection.
+    fn note_refused(&mut self, at: &Arrival, service: ServiceId, port: u16, why: NotAccepted) {
+        self.refused.push(Refused {
+            connection: None,
+            is_active: false,
+            local: SocketAddr::new(at.to, service.port()),
+            peer: SocketAddr::new(at.from, port),
+            service,
+            party: at.party,
+            remote_id: None,
+            why,
+        });
+    }
+
     /// Whether the peer has as many undecided requests as it may have.
     fn has_too_many(&self, at: &Arrival) -> bool {
         let count = self
@@ -122,7 +158,9 @@ impl Manager {
 
     fn make_passive(&mut self, at: &Arrival, req: &Req, from: &Acceptable) -> Result<(), No> {
         let new = self.new_connection(at.to, at.from, req.service);
-        let mut it = new.map_err(|_| No::Reject(RejectReason::NO_RESOURCES))?;
+        let mut it = new.map_err(|_| No::reject(RejectReason::NO_RESOURCES))?;
+        it.is_active = false;
+        it.ports = (req.service.port(), from.header.source_port);
         let timing = &self.config.timing;
         it.transport = Some(from.transport);
         it.party = at.party;
@@ -159,23 +197,42 @@ impl Manager {
             return self.step_message(at.now, id, Input::SidrReq, Given::Nothing);
         }
         let refuse = |status| Message::SidrRep(SidrRep::refusal(sidr, status));
-        let Some((listener, found)) = self.listeners.find(sidr.service, at.to) else {
-            return self.answer(at, refuse(SidrStatus::UNSUPPORTED));
-        };
         let data = sidr.ip_data();
-        let data = data.filter(|(header, _)| header.agrees_with(at.from, at.to));
-        let fits = found.kind == Kind::Datagram && sidr.is_in_default_partition();
-        let (Some((header, data)), true) = (data, fits) else {
-            return self.answer(at, refuse(SidrStatus::REJECT));
+        let port = data.as_ref().map_or(0, |(header, _)| header.source_port);
+        let Some((listener, found)) = self.listeners.find(sidr.service, at.to) else {
+            self.answer(at, refuse(SidrStatus::UNSUPPORTED));
+            let why = NotAccepted::Here(RejectReason::SERVICE_ID);
+            return self.note_refused(at, sidr.service, port, why);
         };
-        if found.is_full() || self.has_too_many(at) {
+        let data = data.filter(|(header, _)| header.agrees_with(at.from, at.to));
+        let (asked, offered) = (Kind::Datagram, found.kind);
+        let (Some((header, data)), true, true) =
+            (data, asked == offered, sidr.is_in_default_partition())
+        else {
+            let (rep, why) = match asked == offered {
+                true => (
+                    SidrRep::refusal(sidr, SidrStatus::REJECT),
+                    NotAccepted::Here(RejectReason::CONSUMER),
+                ),
+                false => (
+                    SidrRep::refusal(sidr, SidrStatus::REJECT).with_detail(Detail::QueuePairType),
+                    NotAccepted::Transport { asked, offered },
+                ),
+            };
+            self.answer(at, Message::SidrRep(rep));
+            return self.note_refused(at, sidr.service, port, why);
+        };
+        if let Some(why) = self.lacks_room(at, found) {
             self.counters.overload += 1;
-            return;
+            return self.note_refused(at, sidr.service, port, why);
         }
         let Ok(mut it) = self.new_connection(at.to, at.from, sidr.service) else {
             self.counters.overload += 1;
-            return;
+            let why = NotAccepted::Here(RejectReason::NO_RESOURCES);
+            return self.note_refused(at, sidr.service, port, why);
         };
+        it.is_active = false;
+        it.ports = (sidr.service.port(), header.source_port);
         it.party = at.party;
         it.remote_id = Some(sidr.request);
         it.tid = at.tid;

@@ -1,5 +1,6 @@
 //! Runs the steps of the state table: sends, starts timers, reports, and removes connections that have ended.
 
+use super::refused::{NotAccepted, Refused};
 use super::{Error, Event, Manager, Transmit};
 use crate::connection::state::{Action, Input, Report, Send, Timer};
 use crate::connection::{Connection, ConnectionId, Refusal, State};
@@ -201,6 +202,9 @@ impl Manager {
             (Report::Disconnected, _) => Event::Disconnected { connection },
             (Report::TimeWaitExit, _) => Event::TimeWaitExit { connection },
         };
+        if let Some(why) = NotAccepted::of_event(&event) {
+            self.refused.push(Refused::connection(id, it, why));
+        }
         self.events.push(event);
     }
 

@@ -8,6 +8,7 @@
 
 mod bytes;
 mod data;
+mod detail;
 mod ip_header;
 mod reject;
 mod reply;
@@ -21,6 +22,7 @@ use crate::address::ServiceId;
 use bytes::{BODY, Reader, Writer};
 
 pub use data::{PrivateData, TooLong};
+pub use detail::Detail;
 pub use ip_header::IpHeader;
 pub use reject::{About, Rej, RejectReason};
 pub use reply::Rep;

@@ -250,6 +250,12 @@ impl Req {
         Some((IpHeader::decode(&header)?, data))
     }
 
+    /// The port that the sender says it has; 0 without a header of the IP service.
+    #[must_use]
+    pub fn source_port(&self) -> u16 {
+        self.ip_data().map_or(0, |(header, _)| header.source_port)
+    }
+
     /// Builds the private data field: the header, then the program's data.
     #[must_use]
     pub fn with_header(header: &IpHeader, data: &PrivateData<{ Self::DATA }>) -> PrivateData<92> {

@@ -6,4 +6,5 @@ mod datagrams;
 mod forgeries;
 mod hosts;
 mod loss;
+mod refusals;
 mod world;

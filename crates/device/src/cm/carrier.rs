@@ -18,14 +18,16 @@ use rkey_cm::address::ServiceId;
 use rkey_cm::manager::Transmit;
 use rkey_cm::time::Nanos;
 use rkey_cm::wire::{Addressee, Mad};
+use rkey_link::peer::Credentials;
 
 use super::inbox::Inbox;
 use super::limits::Limits;
 use super::notices::Notices;
 use super::packet::Packet;
 use super::receivers::Receivers;
+use super::refusals::Why;
 use super::senders::Senders;
-use super::socket::{self, Sent};
+use super::socket::{self, Reached, Sent};
 use super::waiting::Waiting;
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
@@ -148,6 +150,8 @@ pub(super) struct Carrier {
     listener_wait: Nanos,
     pub(super) inbox: Inbox,
     pub(super) gone: Gone,
+    /// The processes that ask for an inspection.
+    pub(super) questions: Vec<(OwnedFd, Credentials)>,
     pub(super) notices: Notices,
     pub(super) limits: Box<dyn Fn() -> Limits + Send>,
 }
@@ -187,6 +191,7 @@ impl Carrier {
                 listener_wait,
                 inbox: Inbox::default(),
                 gone: Gone::default(),
+                questions: Vec::new(),
                 notices: Notices::default(),
                 limits,
             });
@@ -352,6 +357,39 @@ impl Carrier {
         if let Some(at) = self.waiting.again(now, name, count) {
             self.timers.insert((at, Timer::Retry(name)));
         }
+    }
+
+    /// The process at the other end of a connection that our program asked for, if it is known.
+    pub(super) fn pid_of(
+        &self,
+        id: ConnectionId,
+        service: ServiceId,
+        remote: Option<u32>,
+    ) -> Option<u32> {
+        let block = remote.map(|remote| (remote >> 16) as u16);
+        if block == Some(self.block) {
+            return Some(std::process::id());
+        }
+        let of_block = block.and_then(|block| self.receivers.pid(Name::Block(block), None));
+        of_block.or_else(|| self.receivers.pid(Name::Port(service), Some(id)))
+    }
+
+    /// Whether a request waits for a process to listen.
+    pub(super) fn waits_for_listener(&self, id: ConnectionId, service: ServiceId) -> bool {
+        self.waiting.has_request(Name::Port(service), id)
+    }
+
+    /// Why nobody listens at a port for us, although somebody has it.
+    pub(super) fn stranger_at(&self, service: ServiceId) -> Option<Why> {
+        let name = Name::Port(service).text(self.scope);
+        if let Ok(Reached::OtherUser(uid)) = socket::connect(self.scope, &name) {
+            return Some(Why::OtherUser(uid));
+        }
+        let owners = names::other_port_owners(self.scope, service.0).unwrap_or_default();
+        owners.first().map(|owner| match (self.scope, owner) {
+            (Scope::User(_), Scope::User(uid)) => Why::OtherUser(*uid),
+            _ => Why::OtherShare,
+        })
     }
 
     /// When [`Carrier::run_timers`] has something to do; `None` if no timer runs.

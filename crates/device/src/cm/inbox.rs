@@ -25,6 +25,8 @@ const ADDRESSES_MAX: usize = 64;
 pub(super) struct Heard {
     pub(super) packets: usize,
     pub(super) has_ended: bool,
+    /// The other process asks for an inspection.
+    pub(super) asks: bool,
     /// The other process has broken the protocol.
     pub(super) is_violation: bool,
 }
@@ -71,6 +73,10 @@ impl Inbox {
                         self.packets.push_back((*packet, number(Party::of(who))));
                     }
                 }
+                Received::Question => {
+                    heard.asks = true;
+                    break;
+                }
                 Received::Nothing => break,
                 Received::End => {
                     heard.has_ended = true;
@@ -101,6 +107,15 @@ impl Inbox {
         let until = now.saturating_add(ADDRESS_TIME);
         self.addresses.insert(address, (until, is_ours));
         is_ours
+    }
+}
+
+/// The process of a number that stands for a party.
+pub(super) fn pid_of(number: u64) -> Option<u32> {
+    match number >> 32 {
+        0 => Some(std::process::id()),
+        1 => Some(number as u32),
+        _ => None,
     }
 }
 

@@ -12,18 +12,27 @@
 mod carrier;
 mod fork;
 mod inbox;
+mod inspect;
 mod limits;
 mod notices;
 pub(crate) mod packet;
 mod receivers;
+pub mod refusals;
+mod report;
 mod senders;
 mod socket;
 #[cfg(test)]
 mod tests;
+pub mod view;
 mod waiting;
+
+pub use inspect::{CmListing, list};
+pub use refusals::{Refusal, Side, Why};
+pub use view::{CmView, IdView, OwnId, RefusalView};
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,6 +53,7 @@ use crate::peers::names::Scope;
 use crate::progress::reactor::{Reactor, Token};
 use carrier::{Carrier, Needs};
 use limits::Limits;
+use refusals::Refusals;
 
 /// How a [`Service`] works.
 #[derive(Clone, Copy, Debug)]
@@ -76,9 +86,28 @@ pub trait Handler: Send + 'static {
     /// Takes an event. Runs under the service's lock, in a call of the program or in the service's thread.
     fn event(&mut self, manager: &mut Manager, now: Nanos, event: Event);
 
+    /// The name of the API, for inspections.
+    fn api(&self) -> &'static str {
+        ""
+    }
+
+    /// Its identifiers, for inspections. Runs under the service's lock.
+    fn ids(&self) -> Vec<OwnId> {
+        Vec::new()
+    }
+
     /// The service's thread has panicked, so no more events come. Runs under the service's lock. The front end wakes the calls
     /// that wait for events.
     fn failed(&mut self) {}
+}
+
+/// Why [`Service::wait_for`] found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfound {
+    /// The time has passed.
+    TimedOut,
+    /// The service has failed ([`Service::has_failed`]).
+    Failed,
 }
 
 /// What a call works on while it holds the service's lock.
@@ -90,6 +119,7 @@ pub struct Parts<'a, H> {
     /// The time of the call.
     pub now: Nanos,
     carrier: &'a mut Carrier,
+    refusals: &'a mut Refusals,
 }
 
 impl<H> Parts<'_, H> {
@@ -109,6 +139,17 @@ impl<H> Parts<'_, H> {
     /// The system cannot watch another descriptor.
     pub fn open(&mut self, service: ServiceId) -> io::Result<()> {
         self.carrier.open(service)
+    }
+
+    /// Records a call that the front end refuses, for inspections. `to` is where it would have connected.
+    pub fn refuse_call(&mut self, to: Option<SocketAddr>, why: Why) {
+        self.refusals.add_call(to, why);
+    }
+
+    /// Why a connection was refused, if it was; for the last ones only.
+    #[must_use]
+    pub fn refusal_of(&self, connection: ConnectionId) -> Option<Why> {
+        self.refusals.of(connection)
     }
 
     /// Gives up a claim.
@@ -138,6 +179,7 @@ struct Inner<H> {
     manager: Manager,
     handler: H,
     carrier: Carrier,
+    refusals: Refusals,
     /// The deadline for which the thread last set its timeout, if there was one.
     wakes: Option<Nanos>,
 }
@@ -179,6 +221,7 @@ impl<H: Handler> Service<H> {
                 manager: Manager::new(config),
                 handler,
                 carrier,
+                refusals: Refusals::default(),
                 wakes: None,
             })),
             changed: Condvar::new(),
@@ -217,7 +260,7 @@ impl<H: Handler> Service<H> {
         let result = call(&mut inner.parts(now));
         inner.pump(now);
         let (deadline, has_gone) = (inner.next_deadline(), inner.carrier.has_gone());
-        let notices = inner.carrier.notices.take();
+        let words = inner.take_words();
         let sooner = match (deadline, inner.wakes) {
             (Some(deadline), Some(wakes)) => deadline < wakes,
             (deadline, None) => deadline.is_some(),
@@ -228,8 +271,45 @@ impl<H: Handler> Service<H> {
         if sooner || has_gone {
             self.shared.ring();
         }
-        log(notices);
+        words.write();
         result
+    }
+
+    /// Waits until a call finds something, at most for `time`. Makes the call after every other call and every round of the
+    /// service's thread.
+    ///
+    /// # Errors
+    /// The time has passed, or the service has failed.
+    pub fn wait_for<R>(
+        &self,
+        time: Option<Duration>,
+        mut find: impl FnMut(&mut Parts<'_, H>) -> Option<R>,
+    ) -> Result<R, Unfound> {
+        let until = time.and_then(|time| crate::time::now().checked_add(time));
+        let mut inner = self.shared.inner.lock();
+        loop {
+            let now = self.shared.now();
+            if let Some(found) = find(&mut inner.parts(now)) {
+                return Ok(found);
+            }
+            if self.has_failed() {
+                return Err(Unfound::Failed);
+            }
+            match until {
+                None => self.shared.changed.wait(&mut inner),
+                Some(until)
+                    if self
+                        .shared
+                        .changed
+                        .wait_until(&mut inner, until)
+                        .timed_out() =>
+                {
+                    let now = self.shared.now();
+                    return find(&mut inner.parts(now)).ok_or(Unfound::TimedOut);
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     /// Waits until a condition holds. Checks it after every call and every round of the service's thread. Returns `false` if it
@@ -292,10 +372,10 @@ impl<H: Handler> Shared<H> {
             let mut inner = self.inner.lock();
             inner.round(self.now(), &ready);
             let timeout = inner.timeout(self.now());
-            let notices = inner.carrier.notices.take();
+            let words = inner.take_words();
             drop(inner);
             self.changed.notify_all();
-            log(notices);
+            words.write();
             ready = self.reactor.wait(timeout);
             if ready.contains(&Token::DOORBELL) {
                 let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
@@ -311,6 +391,7 @@ impl<H: Handler> Inner<H> {
             handler: &mut self.handler,
             now,
             carrier: &mut self.carrier,
+            refusals: &mut self.refusals,
         }
     }
 
@@ -348,11 +429,13 @@ impl<H: Handler> Inner<H> {
         if is_due || !ready.is_empty() {
             self.carrier.tidy_soon(now);
         }
+        self.answer_questions();
     }
 
     /// Moves messages and events until there are none.
     fn pump(&mut self, now: Nanos) {
         loop {
+            self.note_refused();
             if let Some(message) = self.manager.next_transmit() {
                 self.carrier.carry(now, message);
             } else if let Some((packet, party)) = self.carrier.inbox.pop() {
@@ -387,13 +470,6 @@ impl<H: Handler> Inner<H> {
 impl<H: Handler> fork::CloseInChild for Inner<H> {
     fn close_in_child(&mut self) {
         self.carrier.close_in_child();
-    }
-}
-
-/// Writes warnings to the log. The caller holds no lock: writing may block.
-fn log(notices: Vec<String>) {
-    for notice in notices {
-        tracing::warn!("{notice}");
     }
 }
 

@@ -81,6 +81,13 @@ impl Receivers {
         self.0.is_empty()
     }
 
+    /// The process that has a name. `of`: only if it has got this connection's request.
+    pub(super) fn pid(&self, name: Name, of: Option<ConnectionId>) -> Option<u32> {
+        let receiver = self.0.get(&name)?;
+        let fits = of.is_none_or(|id| receiver.requests.contains(&id));
+        receiver.owner.who.pid.filter(|_| fits)
+    }
+
     fn links(&self) -> Vec<Credentials> {
         let linked = self.0.values().filter(|it| it.link.is_some());
         linked.map(|it| it.owner.who).collect()

@@ -55,6 +55,9 @@ impl Carrier {
             return;
         }
         let heard = self.inbox.read(now, &socket, who, BATCH);
+        if heard.asks {
+            return self.questions.push((socket, who));
+        }
         if self.ends(now, heard, who) {
             return;
         }
@@ -118,6 +121,11 @@ impl Carrier {
         if let Some(sender) = known.get(&token) {
             let who = sender.who;
             let heard = self.inbox.read(now, &sender.socket, who, most);
+            // Only a new link may ask.
+            let heard = Heard {
+                is_violation: heard.is_violation || heard.asks,
+                ..heard
+            };
             if self.ends(now, heard, who)
                 && let Some(sender) = self.senders.known.remove(&token)
             {
@@ -134,7 +142,10 @@ impl Carrier {
             return;
         }
         let sender = silent.remove(index);
-        if self.ends(now, heard, who) {
+        if heard.asks {
+            self.unwatch(&sender.socket, token);
+            self.questions.push((sender.socket, who));
+        } else if self.ends(now, heard, who) {
             self.unwatch(&sender.socket, token);
         } else if !self.has_room_for(who) {
             self.unwatch(&sender.socket, token);

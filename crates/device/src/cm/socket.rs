@@ -7,6 +7,7 @@ use rkey_link::peer::{Credentials, peer_credentials, receive_before_end};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use super::inspect::QUESTION;
 use super::packet::{LEN, Packet};
 use crate::peers::names::{self, Scope};
 
@@ -91,6 +92,8 @@ pub(super) fn send(socket: impl AsFd, packet: &Packet) -> Sent {
 /// The result of reading from a connection.
 pub(super) enum Received {
     Packet(Box<Packet>),
+    /// The other process asks for an inspection.
+    Question,
     /// The bytes are not a packet.
     Violation,
     /// No packet has arrived.
@@ -112,6 +115,7 @@ fn receive_once(socket: impl AsFd) -> Received {
     let mut bytes = [0; LEN + 1];
     match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
         Ok((0, _)) => Received::End,
+        Ok((len, _)) if bytes[..len] == *QUESTION => Received::Question,
         Ok((len, _)) => match Packet::decode(&bytes[..len]) {
             Some(packet) => Received::Packet(Box::new(packet)),
             None => Received::Violation,

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rkey_cm::ConnectionId;
 use rkey_cm::time::Nanos;
 
 use super::carrier::{Letter, Name};
@@ -31,6 +32,18 @@ impl Waiting {
     /// Whether messages wait for a name.
     pub(super) fn has(&self, name: Name) -> bool {
         self.queues.contains_key(&name)
+    }
+
+    /// Whether the request of a connection waits for a name.
+    pub(super) fn has_request(&self, name: Name, id: ConnectionId) -> bool {
+        let queue = self.queues.get(&name);
+        queue.is_some_and(|queue| {
+            let of = |letter: &Letter| letter.message.of.map(|(id, _)| id);
+            queue
+                .letters
+                .iter()
+                .any(|it| it.is_request && of(it) == Some(id))
+        })
     }
 
     /// Whether one more may wait.

@@ -31,16 +31,30 @@ const REFUSALS: &str = "refusals";
 
 /// Reports a call that a front end refuses by its own rules, to the watcher or to the log.
 pub fn refused(what: &str) {
-    static WATCHER: OnceLock<Option<Mutex<Watcher>>> = OnceLock::new();
     static LIMIT: Limit = Limit::new();
+    match watcher() {
+        Some(watcher) => watcher.lock().tell(what),
+        None => limited(&LIMIT, REFUSALS, || tracing::warn!("{what}")),
+    }
+}
+
+/// Reports a connection that was refused, to the watcher or to the log. A program learns it in other ways, too, and may expect it:
+/// so the log has it at level `info`.
+pub(crate) fn refused_connection(what: &str) {
+    match watcher() {
+        Some(watcher) => watcher.lock().tell(what),
+        None => tracing::info!("{what}"),
+    }
+}
+
+/// The watcher of the process.
+fn watcher() -> Option<&'static Mutex<Watcher>> {
+    static WATCHER: OnceLock<Option<Mutex<Watcher>>> = OnceLock::new();
     let watcher = WATCHER.get_or_init(|| {
         let config = Config::from_env().ok()?;
         Watcher::open(config.report.as_deref()?).map(Mutex::new)
     });
-    match watcher {
-        Some(watcher) => watcher.lock().tell(what),
-        None => limited(&LIMIT, REFUSALS, || tracing::warn!("{what}")),
-    }
+    watcher.as_ref()
 }
 
 /// Logs a message that a peer can cause any number of times, unless too many were logged just before. Those are counted, and a

@@ -76,6 +76,26 @@ pub fn cm_name(scope: Scope, block: u16) -> String {
     format!("rkey/1/{scope}/cm/{block:04x}")
 }
 
+/// The blocks of communication ids that are claimed in this network namespace and scope.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn claimed_cm_blocks(scope: Scope) -> std::io::Result<Vec<u16>> {
+    let text = std::fs::read_to_string("/proc/net/unix")?;
+    Ok(parse_proc_net_unix(&text, &format!("rkey/1/{scope}/cm/")))
+}
+
+/// The other scopes in which a process of this network namespace has a port of the connection manager.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn other_port_owners(scope: Scope, service: u64) -> std::io::Result<Vec<Scope>> {
+    let text = std::fs::read_to_string("/proc/net/unix")?;
+    let mut owners = parse_owners(&text, &format!("/cm/port/{service:016x}"));
+    owners.retain(|owner| *owner != scope);
+    Ok(owners)
+}
+
 /// The abstract name (without the leading zero byte) of a port of the connection manager, by its service id.
 #[must_use]
 pub fn cm_port_name(scope: Scope, service: u64) -> String {
@@ -164,17 +184,16 @@ pub fn claimed_blocks(scope: Scope) -> std::io::Result<Vec<u16>> {
 /// `/proc/net/unix` cannot be read.
 pub fn other_owners(scope: Scope, block: u16) -> std::io::Result<Vec<Scope>> {
     let text = std::fs::read_to_string("/proc/net/unix")?;
-    let mut owners = parse_owners(&text, block);
+    let mut owners = parse_owners(&text, &format!("/qp/{block:04x}"));
     owners.retain(|owner| *owner != scope);
     Ok(owners)
 }
 
-/// The scopes in which a block is claimed according to the text of `/proc/net/unix`, each once.
-fn parse_owners(text: &str, block: u16) -> Vec<Scope> {
-    let suffix = format!("/qp/{block:04x}");
+/// The scopes with a name that ends like this, according to the text of `/proc/net/unix`, each once.
+fn parse_owners(text: &str, suffix: &str) -> Vec<Scope> {
     let owner = |line: &str| {
         let name = line.split_ascii_whitespace().nth(7)?;
-        match name.strip_prefix("@rkey/1/")?.strip_suffix(&suffix)? {
+        match name.strip_prefix("@rkey/1/")?.strip_suffix(suffix)? {
             "any" => Some(Scope::Any),
             uid => uid.parse().ok().map(Scope::User),
         }
@@ -276,11 +295,26 @@ Num       RefCount Protocol Flags    Type St Inode Path
             parse_proc_net_unix(text, &block_prefix(Scope::User(1000))),
             [0x0001, 0x00ab]
         );
-        assert_eq!(parse_owners(text, 0xab), [Scope::User(1000)]);
-        assert_eq!(parse_owners(text, 2), [Scope::User(1001)]);
-        assert!(parse_owners(text, 3).is_empty());
+        let owners = |block: u16| parse_owners(text, &format!("/qp/{block:04x}"));
+        assert_eq!(owners(0xab), [Scope::User(1000)]);
+        assert_eq!(owners(2), [Scope::User(1001)]);
+        assert!(owners(3).is_empty());
         let any = block_prefix(Scope::Any);
         assert_eq!(parse_proc_net_unix(text, &any), [] as [u16; 0]);
+    }
+
+    #[test]
+    fn blocks_and_ports_of_the_connection_manager_are_told_apart() {
+        let service = 0x0106_1d2f;
+        let text = format!(
+            "0: 2 0 10000 0005 01 1 @{}\n0: 2 0 10000 0005 01 2 @{}\n0: 2 0 10000 0005 01 3 @{}\n",
+            cm_name(Scope::User(7), 0xab),
+            cm_port_name(Scope::User(7), service),
+            cm_port_name(Scope::Any, service),
+        );
+        assert_eq!(parse_proc_net_unix(&text, "rkey/1/7/cm/"), [0xab]);
+        let owners = parse_owners(&text, &format!("/cm/port/{service:016x}"));
+        assert_eq!(owners, [Scope::User(7), Scope::Any]);
     }
 
     #[test]

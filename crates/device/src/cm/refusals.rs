@@ -1,0 +1,435 @@
+//! Why connections were refused: the last refusals of this process, on either side.
+//!
+//! A message of the connection manager has room for a number. This process often knows more: that the port belongs to another
+//! user, that the peer's process has ended, that its own listener's backlog is full. `rkey explain` shows the list, and the front
+//! ends use it for their errors.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+
+use rkey_cm::ConnectionId;
+use rkey_cm::manager::{Kind, NotAccepted, Refused};
+use rkey_cm::wire::{Detail, RejectReason, SidrStatus, Transport};
+
+/// How many refusals are kept.
+pub const KEPT: usize = 256;
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Why {
+    /// No program listens at the address and port.
+    NothingListens,
+    /// The port belongs to a program of this user, and users do not share their devices.
+    OtherUser(u32),
+    /// The port belongs to a program that shares its devices with other processes than ours does.
+    OtherShare,
+    /// The listener is for queue pairs of another type.
+    QueuePairType,
+    /// The listener's backlog, of this length, is full.
+    Backlog(usize),
+    /// One process has more undecided requests than it may have.
+    TooManyRequests,
+    /// There is no room for another connection.
+    NoRoom,
+    /// The program refused, with this reason: 28, or 35 because of the vendor's options.
+    Program(u16),
+    /// The process at the other end has ended.
+    PeerGone,
+    /// No answer came.
+    NoAnswer,
+    /// The private data does not fit into the message.
+    PrivateData {
+        /// Its length, in bytes.
+        given: usize,
+        /// The maximum length, in bytes.
+        most: usize,
+    },
+    /// An earlier connection has the same queue pair or communication id.
+    Stale,
+    /// Another reason, by its number.
+    Other(u16),
+}
+
+impl Why {
+    /// At least one of each.
+    pub const EXAMPLES: [Self; 13] = [
+        Self::NothingListens,
+        Self::OtherUser(1001),
+        Self::OtherShare,
+        Self::QueuePairType,
+        Self::Backlog(8),
+        Self::TooManyRequests,
+        Self::NoRoom,
+        Self::Program(RejectReason::CONSUMER.0),
+        Self::PeerGone,
+        Self::NoAnswer,
+        Self::PrivateData {
+            given: 57,
+            most: 56,
+        },
+        Self::Stale,
+        Self::Other(RejectReason::MTU.0),
+    ];
+
+    /// A stable word for programs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NothingListens => "nothing-listens",
+            Self::OtherUser(_) => "other-user",
+            Self::OtherShare => "other-share",
+            Self::QueuePairType => "queue-pair-type",
+            Self::Backlog(_) => "backlog",
+            Self::TooManyRequests => "too-many-requests",
+            Self::NoRoom => "no-room",
+            Self::Program(_) => "program",
+            Self::PeerGone => "peer-gone",
+            Self::NoAnswer => "no-answer",
+            Self::PrivateData { .. } => "private-data",
+            Self::Stale => "stale",
+            Self::Other(_) => "other",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::NothingListens => {
+                "Start the server first, or check address, port and port space: `rkey ls` shows who listens where."
+            }
+            Self::OtherUser(_) => {
+                "If both users trust each other, set RKEY_SHARE=all for both programs."
+            }
+            Self::OtherShare => "Set RKEY_SHARE=all for both programs, or for neither.",
+            Self::QueuePairType => {
+                "Both programs must use the same type: RC, UC or UD; `rkey ls` shows the listener's."
+            }
+            Self::Backlog(_) => {
+                "The server must take its requests faster, or listen with a longer backlog. The client repeats its request."
+            }
+            Self::TooManyRequests => {
+                "The server must accept or reject what waits. The client repeats its request."
+            }
+            Self::NoRoom => "Close connections: one process can have 32,768.",
+            Self::Program(_) => "The peer's program decides this: its private data may say why.",
+            Self::PeerGone => "Look at the other program: it ended before it answered.",
+            Self::NoAnswer => {
+                "The other program may be stopped, may not fetch its events, or its backlog may be full: `rkey ls` shows who waits."
+            }
+            Self::PrivateData { .. } => {
+                "Pass less, and exchange the rest in a message after the connection is made."
+            }
+            Self::Stale => "Connect again with another queue pair.",
+            Self::Other(_) => {
+                "Look the number up among the reject reasons of InfiniBand's volume 1, 12.6.7.2."
+            }
+        }
+    }
+
+    /// From the reason in a message.
+    #[must_use]
+    pub fn of_reason(reason: RejectReason) -> Self {
+        match reason {
+            RejectReason::SERVICE_ID => Self::NothingListens,
+            RejectReason::CONSUMER | RejectReason::VENDOR => Self::Program(reason.0),
+            RejectReason::NO_RESOURCES => Self::NoRoom,
+            RejectReason::TIMEOUT => Self::NoAnswer,
+            RejectReason::STALE => Self::Stale,
+            other => Self::Other(other.0),
+        }
+    }
+
+    fn of_detail(detail: Detail) -> Self {
+        match detail {
+            Detail::QueuePairType => Self::QueuePairType,
+            Detail::Gone => Self::PeerGone,
+        }
+    }
+
+    fn of_status(status: SidrStatus) -> Self {
+        match status {
+            SidrStatus::UNSUPPORTED => Self::NothingListens,
+            SidrStatus::REJECT => Self::Program(RejectReason::CONSUMER.0),
+            _ => Self::Other(RejectReason::NO_QUEUE_PAIR.0),
+        }
+    }
+
+    /// From what the manager says.
+    #[must_use]
+    pub fn of(why: NotAccepted) -> Self {
+        match why {
+            NotAccepted::Backlog { backlog } => Self::Backlog(backlog),
+            NotAccepted::TooMany => Self::TooManyRequests,
+            NotAccepted::Transport { .. } => Self::QueuePairType,
+            NotAccepted::Program(reason) | NotAccepted::Here(reason) => Self::of_reason(reason),
+            NotAccepted::Peer(_, Some(detail)) | NotAccepted::PeerDatagram(_, Some(detail)) => {
+                Self::of_detail(detail)
+            }
+            NotAccepted::Peer(reason, None) => Self::of_reason(reason),
+            NotAccepted::PeerDatagram(status, None) => Self::of_status(status),
+            NotAccepted::NoAnswer => Self::NoAnswer,
+        }
+    }
+}
+
+/// The reason in a clause.
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NothingListens => f.write_str("nothing listens at this address and port"),
+            Self::OtherUser(uid) => write!(f, "the port belongs to user {uid}"),
+            Self::OtherShare => {
+                f.write_str("the port belongs to a program with another value of RKEY_SHARE")
+            }
+            Self::QueuePairType => f.write_str("the listener is for queue pairs of another type"),
+            Self::Backlog(length) => write!(f, "the listener's backlog of {length} is full"),
+            Self::TooManyRequests => {
+                f.write_str("one process has too many requests that are not decided yet")
+            }
+            Self::NoRoom => f.write_str("there is no room for another connection"),
+            Self::Program(reason) if reason == RejectReason::VENDOR.0 => {
+                f.write_str("the program does not accept the vendor's options (ECE)")
+            }
+            Self::Program(_) => f.write_str("the program refused"),
+            Self::PeerGone => f.write_str("the process at the other end has ended"),
+            Self::NoAnswer => f.write_str("no answer came"),
+            Self::PrivateData { given, most } => write!(
+                f,
+                "{given} B of private data do not fit: at most {most} B do"
+            ),
+            Self::Stale => {
+                f.write_str("an earlier connection still has this communication id or queue pair")
+            }
+            Self::Other(number) => RejectReason(number).fmt(f),
+        }
+    }
+}
+
+/// Who refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Our program asked for the connection, and was refused.
+    Asked,
+    /// A peer asked, and was refused here.
+    WasAsked,
+    /// A call of our program was refused: nothing was sent.
+    Call,
+}
+
+/// A connection that was refused.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Its number within this connection manager, from 1.
+    pub number: u64,
+    /// Who asked.
+    pub side: Side,
+    /// The address and port of the side that asked, as far as known.
+    pub from: Option<SocketAddr>,
+    /// The address and port that it wanted to reach.
+    pub to: Option<SocketAddr>,
+    /// The type of queue pair and, if the other side wants another one, that.
+    pub types: Option<(&'static str, &'static str)>,
+    /// The PID of the other process, if it is known.
+    pub pid: Option<u32>,
+    /// Why.
+    pub why: Why,
+    connection: Option<ConnectionId>,
+}
+
+impl Refusal {
+    /// In one sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let address = |it: Option<SocketAddr>| {
+            let known = it.filter(|it| it.port() != 0);
+            known.map_or_else(|| "an unknown address".to_owned(), |it| it.to_string())
+        };
+        let process = self.pid.map(|pid| format!(" (process {pid})"));
+        let process = process.unwrap_or_default();
+        let (from, to) = (address(self.from), address(self.to));
+        let head = match self.side {
+            Side::Asked => format!("connecting to {to}{process}"),
+            Side::WasAsked => format!("a request from {from}{process} to {to}"),
+            Side::Call => format!("a call for {to}"),
+        };
+        let types = self.types.map(|(asked, offered)| {
+            format!(": the request is for {asked}, the listener for {offered}")
+        });
+        format!(
+            "{head} was refused: {}{}",
+            self.why,
+            types.unwrap_or_default()
+        )
+    }
+}
+
+/// The last refusals.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    list: VecDeque<Refusal>,
+    total: u64,
+    /// Those that are not in the log yet.
+    new: Vec<String>,
+}
+
+impl Refusals {
+    pub(super) fn list(&self) -> impl Iterator<Item = &Refusal> {
+        self.list.iter()
+    }
+
+    /// How many there were.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The last refusal of a connection.
+    pub(super) fn of(&self, connection: ConnectionId) -> Option<Why> {
+        let mut latest = self.list.iter().rev();
+        let found = latest.find(|it| it.connection == Some(connection))?;
+        Some(found.why)
+    }
+
+    /// Adds a connection that was not made. `why` is what this process knows of the reason.
+    pub(super) fn add_refused(&mut self, refused: &Refused, pid: Option<u32>, why: Why) {
+        let types = match refused.why {
+            NotAccepted::Transport { asked, offered } => Some((word(asked), word(offered))),
+            _ => None,
+        };
+        let (side, from, to) = match refused.is_active {
+            true => (Side::Asked, refused.local, refused.peer),
+            false => (Side::WasAsked, refused.peer, refused.local),
+        };
+        self.add(Refusal {
+            number: 0,
+            side,
+            from: Some(from),
+            to: Some(to),
+            types,
+            pid,
+            why,
+            connection: refused.connection,
+        });
+    }
+
+    /// Adds a call that the front end refused.
+    pub(super) fn add_call(&mut self, to: Option<SocketAddr>, why: Why) {
+        self.add(Refusal {
+            number: 0,
+            side: Side::Call,
+            from: None,
+            to,
+            types: None,
+            pid: None,
+            why,
+            connection: None,
+        });
+    }
+
+    fn add(&mut self, refusal: Refusal) {
+        self.total += 1;
+        if self.list.len() == KEPT {
+            self.list.pop_front();
+        }
+        let refusal = Refusal {
+            number: self.total,
+            ..refusal
+        };
+        if self.new.len() < KEPT {
+            self.new
+                .push(format!("{}. {}", refusal.sentence(), refusal.why.advice()));
+        }
+        self.list.push_back(refusal);
+    }
+
+    /// The new ones, in words.
+    pub(super) fn take_new(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.new)
+    }
+}
+
+/// The type of queue pair of a service.
+pub(super) fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Connected(transport) => word_of(Some(transport)),
+        Kind::Datagram => word_of(None),
+    }
+}
+
+/// The type of queue pair of a connection.
+pub(super) fn word_of(transport: Option<Transport>) -> &'static str {
+    match transport {
+        Some(Transport::Rc) => "RC",
+        Some(Transport::Uc) => "UC",
+        Some(Transport::Xrc) => "XRC",
+        None => "UD",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn refused(why: NotAccepted) -> Refused {
+        Refused {
+            connection: None,
+            is_active: false,
+            local: "10.0.0.2:7471".parse().unwrap(),
+            peer: "10.0.0.1:40000".parse().unwrap(),
+            service: rkey_cm::address::ServiceId(0),
+            party: 1,
+            remote_id: None,
+            why,
+        }
+    }
+
+    #[test]
+    fn every_reason_has_a_word_of_its_own_a_sentence_and_advice() {
+        let names: BTreeSet<_> = Why::EXAMPLES.iter().map(|it| it.name()).collect();
+        assert_eq!(names.len(), Why::EXAMPLES.len());
+        let texts: BTreeSet<_> = Why::EXAMPLES.iter().map(Why::to_string).collect();
+        assert_eq!(texts.len(), Why::EXAMPLES.len());
+        assert!(Why::EXAMPLES.iter().all(|it| it.advice().ends_with('.')));
+    }
+
+    #[test]
+    fn a_refusal_names_both_sides_and_both_types() {
+        let mut all = Refusals::default();
+        let (asked, offered) = (Kind::Connected(Transport::Uc), Kind::Datagram);
+        let refused = refused(NotAccepted::Transport { asked, offered });
+        all.add_refused(&refused, Some(77), Why::of(refused.why));
+        assert_eq!(
+            all.list().next().unwrap().sentence(),
+            "a request from 10.0.0.1:40000 (process 77) to 10.0.0.2:7471 was refused: the listener is for queue pairs of \
+             another type: the request is for UC, the listener for UD"
+        );
+        all.add_call(
+            None,
+            Why::PrivateData {
+                given: 200,
+                most: 196,
+            },
+        );
+        let call = all.list().last().unwrap();
+        assert!(call.sentence().contains("200 B of private data"));
+        assert_eq!(call.number, 2);
+        assert_eq!(all.take_new().len(), 2);
+        assert!(all.take_new().is_empty());
+    }
+
+    /// A stranger can cause any number of refusals.
+    #[test]
+    fn only_the_last_refusals_are_kept() {
+        let mut all = Refusals::default();
+        for _ in 0..3 * KEPT {
+            let refused = refused(NotAccepted::TooMany);
+            all.add_refused(&refused, None, Why::of(refused.why));
+        }
+        assert_eq!((all.list().count(), all.total()), (KEPT, 3 * KEPT as u64));
+        assert_eq!(all.list().next().unwrap().number, 2 * KEPT as u64 + 1);
+        assert_eq!(all.take_new().len(), KEPT);
+    }
+}

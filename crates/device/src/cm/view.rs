@@ -1,0 +1,354 @@
+//! The connection manager at one moment, for people: identifiers, listeners, their states, and who waits for whom.
+
+use rkey_cm::address::{PortSpace, ServiceId};
+use rkey_cm::manager::{ListenOn, ListenerInfo};
+use rkey_cm::{ConnectionId, Info, ListenerId, State};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+use super::refusals::{Refusal, Side, word, word_of};
+
+/// The maximum number of identifiers in an inspection.
+pub const IDS: usize = 1024;
+
+/// The connection manager of a process. (A process can have several: one for each copy of the library, and one for each device of
+/// the Rust API.)
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmView {
+    /// The process, as the kernel reports it.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its command line, shortened.
+    pub command: String,
+    /// The API that uses it: "librdmacm" or "Rust".
+    pub api: String,
+    /// Listeners, identifiers of the front end, and requests that the program has not fetched; at most the first 1,024.
+    pub ids: Vec<IdView>,
+    /// How many there are.
+    pub id_count: usize,
+    /// Connections that have ended, and are remembered for a while.
+    pub ended: usize,
+    /// How many connections were refused since it was started.
+    pub refused: u64,
+    /// The last refusals, oldest first. Other users do not see them.
+    pub refusals: Vec<RefusalView>,
+}
+
+/// An identifier, listener or request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdView {
+    /// The program's name for it: the address of the `rdma_cm_id` in hexadecimal, or a number; "request" for a request that the
+    /// program has not fetched.
+    pub name: String,
+    /// The type of its queue pair: "RC", "UC", "UD" or "XRC".
+    pub qp_type: String,
+    /// The port space: "TCP", "UDP", "IB" or "IPOIB".
+    pub space: String,
+    /// Its state, in words.
+    pub state: String,
+    /// Its address and port.
+    pub local: Option<String>,
+    /// The peer's address and port.
+    pub peer: Option<String>,
+    /// The peer's PID, if it is known.
+    pub peer_pid: Option<u32>,
+    /// The number of its queue pair.
+    pub queue_pair: Option<u32>,
+    /// The number of the peer's queue pair.
+    pub peer_queue_pair: Option<u32>,
+    /// How many requests wait, and how many may, if it is a listener.
+    pub backlog: Option<(usize, usize)>,
+    /// How many events wait for the program.
+    pub events: usize,
+    /// Who has to do what next; `None` if it waits for nothing.
+    pub waits_for: Option<String>,
+}
+
+/// A refused connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalView {
+    /// Its number within the connection manager.
+    pub number: u64,
+    /// "asked": our program asked and was refused; "was-asked": a peer asked and was refused here; "call": a call of our program
+    /// was refused, and nothing was sent.
+    pub side: String,
+    /// The address and port of the side that asked.
+    pub from: Option<String>,
+    /// The address and port that it wanted to reach.
+    pub to: Option<String>,
+    /// The PID of the other process, if it is known.
+    pub peer_pid: Option<u32>,
+    /// The reason, as a stable word: see `rkey explain --reasons --json`.
+    pub reason: String,
+    /// What happened, in a sentence.
+    pub sentence: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+impl From<&Refusal> for RefusalView {
+    fn from(it: &Refusal) -> Self {
+        let side = match it.side {
+            Side::Asked => "asked",
+            Side::WasAsked => "was-asked",
+            Side::Call => "call",
+        };
+        Self {
+            number: it.number,
+            side: side.to_owned(),
+            from: it.from.map(|at| at.to_string()),
+            to: it.to.map(|at| at.to_string()),
+            peer_pid: it.pid,
+            reason: it.why.name().to_owned(),
+            sentence: it.sentence(),
+            advice: it.why.advice().to_owned(),
+        }
+    }
+}
+
+/// What a front end knows of one of its identifiers.
+#[derive(Clone, Debug, Default)]
+pub struct OwnId {
+    /// See [`IdView::name`].
+    pub name: String,
+    /// See [`IdView::qp_type`].
+    pub qp_type: &'static str,
+    /// See [`IdView::space`].
+    pub space: &'static str,
+    /// Its state, if it has neither a connection nor a listener.
+    pub state: &'static str,
+    /// Its address and port.
+    pub local: Option<SocketAddr>,
+    /// The peer's address and port.
+    pub peer: Option<SocketAddr>,
+    /// Its connection.
+    pub connection: Option<ConnectionId>,
+    /// Its listener.
+    pub listener: Option<ListenerId>,
+    /// How many events wait for the program.
+    pub events: usize,
+}
+
+/// Who the other side of a connection is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Other {
+    /// Its process.
+    pub(super) pid: Option<u32>,
+    /// Whether our request has not reached anybody yet.
+    pub(super) is_missing: bool,
+}
+
+/// The view of an identifier.
+pub(super) fn of_id(
+    own: &OwnId,
+    connection: Option<(&Info, Other)>,
+    listener: Option<&ListenerInfo>,
+) -> IdView {
+    let text = |at: Option<SocketAddr>| at.map(|at| at.to_string());
+    let view = IdView {
+        name: own.name.clone(),
+        qp_type: own.qp_type.to_owned(),
+        space: own.space.to_owned(),
+        state: own.state.to_owned(),
+        local: text(own.local),
+        peer: text(own.peer),
+        events: own.events,
+        ..IdView::default()
+    };
+    let fetches = (own.events > 0).then(|| format!("its program, to fetch {}", events(own.events)));
+    match (connection, listener) {
+        (Some((info, other)), _) => IdView {
+            peer_pid: other.pid,
+            queue_pair: info.qpn,
+            peer_queue_pair: info.remote_qpn,
+            state: state(info.state).to_owned(),
+            waits_for: waits_for(info, other).or(fetches),
+            ..view
+        },
+        (None, Some(it)) => IdView {
+            state: "listening".to_owned(),
+            backlog: Some((it.waiting, it.backlog)),
+            waits_for: match it.waiting {
+                0 => None,
+                waiting => Some(format!(
+                    "its program, to fetch {waiting} of at most {} requests",
+                    it.backlog
+                )),
+            },
+            ..view
+        },
+        (None, None) => IdView {
+            waits_for: fetches,
+            ..view
+        },
+    }
+}
+
+fn events(count: usize) -> String {
+    match count {
+        1 => "an event".to_owned(),
+        count => format!("{count} events"),
+    }
+}
+
+/// The view of a request that is not an identifier yet.
+pub(super) fn of_request(info: &Info, other: Other) -> IdView {
+    let own = OwnId {
+        name: "request".to_owned(),
+        qp_type: word_of(info.transport),
+        space: space(info.service),
+        local: Some(info.local),
+        peer: Some(info.peer),
+        ..OwnId::default()
+    };
+    IdView {
+        waits_for: Some("its program, to fetch the request".to_owned()),
+        ..of_id(&own, Some((info, other)), None)
+    }
+}
+
+/// What a listener is called if its front end does not say.
+pub(super) fn of_listener(info: &ListenerInfo) -> IdView {
+    let port = info.service.port();
+    let at = match info.on {
+        ListenOn::Address(ip) => SocketAddr::new(ip, port),
+        ListenOn::AnyV4 => ([0, 0, 0, 0], port).into(),
+        ListenOn::Any | ListenOn::AnyV6 => ([0u16; 8], port).into(),
+    };
+    let own = OwnId {
+        name: "listener".to_owned(),
+        qp_type: word(info.kind),
+        space: space(info.service),
+        local: Some(at),
+        ..OwnId::default()
+    };
+    of_id(&own, None, Some(info))
+}
+
+fn space(service: ServiceId) -> &'static str {
+    let all = [
+        (PortSpace::Tcp, "TCP"),
+        (PortSpace::Udp, "UDP"),
+        (PortSpace::Ib, "IB"),
+    ];
+    let found = all
+        .into_iter()
+        .find(|(space, _)| ServiceId::new(*space, service.port()) == service);
+    found.map_or("?", |(_, name)| name)
+}
+
+/// A state of a connection, in words.
+fn state(state: State) -> &'static str {
+    match state {
+        State::Idle => "new",
+        State::ReqSent | State::ReqDelayed => "connecting",
+        State::RepReceived => "accepted by the peer",
+        State::ReqReceived | State::SidrReceived => "requested",
+        State::RepSent | State::RepDelayed => "accepted",
+        State::Established => "connected",
+        State::DreqSent | State::DreqReceived => "disconnecting",
+        State::TimeWait | State::Closed => "ended",
+        State::Refused => "refused",
+        State::SidrSent => "resolving",
+        State::SidrAnswered => "answered",
+    }
+}
+
+/// Whom a connection waits for, and for what.
+fn waits_for(info: &Info, other: Other) -> Option<String> {
+    let peer = || match other.pid {
+        Some(pid) => format!("process {pid}"),
+        None => info.peer.to_string(),
+    };
+    Some(match info.state {
+        State::ReqSent | State::SidrSent if other.is_missing => {
+            format!("a program to listen at {}", info.peer)
+        }
+        State::ReqSent | State::ReqDelayed => format!("{}, to accept or reject", peer()),
+        State::SidrSent => format!("{}, to answer", peer()),
+        State::RepReceived => {
+            "its program, to fetch the answer and bring up its queue pair".to_owned()
+        }
+        State::ReqReceived | State::SidrReceived => "its program, to accept or reject".to_owned(),
+        State::RepSent | State::RepDelayed => format!("{}, to bring up its queue pair", peer()),
+        State::DreqSent => format!("{}, to agree to the end", peer()),
+        State::DreqReceived => "its program, to disconnect".to_owned(),
+        State::Idle
+        | State::Established
+        | State::TimeWait
+        | State::Refused
+        | State::SidrAnswered
+        | State::Closed => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_cm::manager::Kind;
+    use rkey_cm::wire::Transport;
+
+    fn info(state: State) -> Info {
+        Info {
+            state,
+            transport: Some(Transport::Rc),
+            service: ServiceId::new(PortSpace::Tcp, 7471),
+            is_active: true,
+            local: "127.0.0.1:40000".parse().unwrap(),
+            peer: "127.0.0.1:7471".parse().unwrap(),
+            party: 0,
+            remote_id: None,
+            qpn: Some(0x11),
+            remote_qpn: None,
+            left: 3,
+            is_closed: false,
+        }
+    }
+
+    #[test]
+    fn a_connection_says_who_has_to_do_what() {
+        let view = |state, pid, is_missing| {
+            let other = Other { pid, is_missing };
+            of_id(&OwnId::default(), Some((&info(state), other)), None).waits_for
+        };
+        let waits = |state, pid| view(state, pid, false).unwrap();
+        assert_eq!(
+            waits(State::ReqSent, Some(77)),
+            "process 77, to accept or reject"
+        );
+        assert_eq!(
+            waits(State::DreqSent, None),
+            "127.0.0.1:7471, to agree to the end"
+        );
+        assert_eq!(
+            view(State::ReqSent, None, true).unwrap(),
+            "a program to listen at 127.0.0.1:7471"
+        );
+        assert_eq!(view(State::Established, Some(77), false), None);
+    }
+
+    #[test]
+    fn a_listener_and_unfetched_events_wait_for_the_program() {
+        let listener = ListenerInfo {
+            service: ServiceId::new(PortSpace::Ib, 9),
+            on: ListenOn::AnyV4,
+            kind: Kind::Datagram,
+            backlog: 8,
+            waiting: 2,
+        };
+        let view = of_listener(&listener);
+        assert_eq!((view.qp_type.as_str(), view.space.as_str()), ("UD", "IB"));
+        assert_eq!(view.local.as_deref(), Some("0.0.0.0:9"));
+        assert_eq!(
+            view.waits_for.as_deref(),
+            Some("its program, to fetch 2 of at most 8 requests")
+        );
+        let own = OwnId {
+            events: 1,
+            ..OwnId::default()
+        };
+        let waits = of_id(&own, None, None).waits_for;
+        assert_eq!(waits.as_deref(), Some("its program, to fetch an event"));
+    }
+}
