@@ -7,11 +7,10 @@ use crate::flight::Flight;
 use crate::key::RemoteKey;
 use crate::memory::MemoryRegion;
 use crate::message::Mailbox;
-use crate::pending::{Kind, Pending};
-use crate::queue_pair::{INLINE, QueuePair};
-use crate::results::ResultPlaces;
+use crate::one_sided::OneSided;
+use crate::pending::Pending;
+use crate::queue_pair::QueuePair;
 use rkey_core::Access;
-use rkey_engine::SendFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::ops::RangeBounds;
@@ -34,14 +33,10 @@ use std::time::Duration;
 pub struct Connection {
     /// Dropped first, because its drop notifies the peer that the connection ends.
     pub(crate) mailbox: Mailbox,
-    /// Dropped next, before the memory that it uses.
-    pub(crate) data: QueuePair,
-    pub(crate) domain: Domain,
     /// Writes, reads, atomics and `send_from`.
-    pub(crate) sends: Flight,
+    pub(crate) operations: OneSided,
     /// `receive_into`.
     pub(crate) receives: Flight,
-    pub(crate) results: ResultPlaces,
     pub(crate) peer: PeerInfo,
 }
 
@@ -64,17 +59,17 @@ impl Connection {
     /// The domain of the connection. Peers reach the regions of this domain and no others.
     #[must_use]
     pub fn domain(&self) -> &Domain {
-        &self.domain
+        &self.operations.domain
     }
 
     /// The queue pair of the one-sided operations, for its number and state.
     #[must_use]
     pub fn queue_pair(&self) -> &QueuePair {
-        &self.data
+        &self.operations.data
     }
 
     pub(crate) fn timeout(&self) -> Duration {
-        self.domain.device().timeout()
+        self.operations.timeout()
     }
 
     /// Writes bytes of a local region to `offset` within the peer's memory that `key` names.
@@ -91,13 +86,7 @@ impl Connection {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Pending<'a>> {
-        let part = local.part(range)?;
-        key.at(offset, u64::from(part.len))?;
-        let number = self.post(|id| {
-            self.data
-                .post_write(id, &[part], key, offset, SendFlags::SIGNALED)
-        })?;
-        Ok(Pending::plain(self, number))
+        self.operations.write(local, range, key, offset)
     }
 
     /// Writes a few bytes (up to 208) that need not be registered. They are copied at once.
@@ -105,18 +94,7 @@ impl Connection {
     /// # Errors
     /// Same as [`Connection::write`]; [`Error::OutOfRange`] for more bytes.
     pub fn write_bytes(&self, bytes: &[u8], key: &RemoteKey, offset: u64) -> Result<Pending<'_>> {
-        if bytes.len() > INLINE as usize {
-            return Err(Error::OutOfRange {
-                what: "write without a region",
-                offset: 0,
-                len: bytes.len() as u64,
-                available: u64::from(INLINE),
-            });
-        }
-        key.at(offset, bytes.len() as u64)?;
-        let flags = SendFlags::SIGNALED;
-        let number = self.post(|id| self.data.post_write_inline(id, bytes, key, offset, flags))?;
-        Ok(Pending::plain(self, number))
+        self.operations.write_bytes(bytes, key, offset)
     }
 
     /// Reads from `offset` within the peer's memory into a part of a local region.
@@ -130,13 +108,7 @@ impl Connection {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Pending<'a>> {
-        let part = local.part(range)?;
-        key.at(offset, u64::from(part.len))?;
-        let number = self.post(|id| {
-            self.data
-                .post_read(id, &[part], key, offset, SendFlags::SIGNALED)
-        })?;
-        Ok(Pending::plain(self, number))
+        self.operations.read(local, range, key, offset)
     }
 
     /// Atomically replaces the 8-byte word at `offset` of the peer's memory with `swap` if it equals `compare`. The
@@ -151,16 +123,7 @@ impl Connection {
         compare: u64,
         swap: u64,
     ) -> Result<Pending<'_, u64>> {
-        self.atomic(key, offset, |id, place| {
-            self.data.post_compare_and_swap(
-                id,
-                place,
-                key,
-                offset,
-                (compare, swap),
-                SendFlags::SIGNALED,
-            )
-        })
+        self.operations.compare_and_swap(key, offset, compare, swap)
     }
 
     /// Atomically adds to the 8-byte word at `offset` of the peer's memory, wrapping around. The
@@ -174,28 +137,7 @@ impl Connection {
         offset: u64,
         add: u64,
     ) -> Result<Pending<'_, u64>> {
-        self.atomic(key, offset, |id, place| {
-            self.data
-                .post_fetch_and_add(id, place, key, offset, add, SendFlags::SIGNALED)
-        })
-    }
-
-    fn atomic(
-        &self,
-        key: &RemoteKey,
-        offset: u64,
-        post: impl FnOnce(u64, rkey_engine::Sge) -> Result<()>,
-    ) -> Result<Pending<'_, u64>> {
-        key.at(offset, 8)?;
-        let place = self.results.take(&self.sends, self.timeout())?;
-        let operand = self.results.operand(place);
-        match operand.and_then(|operand| self.post(|id| post(id, operand))) {
-            Ok(number) => Ok(Pending::atomic(self, number, place)),
-            Err(error) => {
-                self.results.give_back(place);
-                Err(error)
-            }
-        }
+        self.operations.fetch_and_add(key, offset, add)
     }
 
     /// Sends bytes of a region as a message into the memory of the peer's next [`receive_into`](Self::receive_into).
@@ -209,9 +151,7 @@ impl Connection {
         local: &'a MemoryRegion,
         range: impl RangeBounds<u64>,
     ) -> Result<Pending<'a>> {
-        let part = local.part(range)?;
-        let number = self.post(|id| self.data.post_send(id, &[part], SendFlags::SIGNALED))?;
-        Ok(Pending::plain(self, number))
+        self.operations.send_from(local, range)
     }
 
     /// Posts a receive for a message that the peer sends with [`send_from`](Self::send_from), into a part of a region.
@@ -225,9 +165,9 @@ impl Connection {
         range: impl RangeBounds<u64>,
     ) -> Result<Pending<'a, usize>> {
         let part = local.part(range)?;
-        let post = |id| self.data.post_receive(id, &[part]);
+        let post = |id| self.operations.data.post_receive(id, &[part]);
         let number = self.receives.post(self.timeout(), true, post)?;
-        Ok(Pending::receive(self, number))
+        Ok(Pending::receive(&self.receives, self.timeout(), number))
     }
 
     /// Maps memory of the peer, to access it without the peer's processor: for reading and writing if the key grants
@@ -239,7 +179,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Denied`] if the key does not allow it, [`Error::NotMappable`] with the reason.
     pub fn map(&self, key: &RemoteKey) -> Result<DirectMemory> {
-        DirectMemory::open(&self.data, key, key.access(), self.timeout())
+        DirectMemory::open(&self.operations.data, key, key.access(), self.timeout())
     }
 
     /// Maps memory of the peer for reading, even if the key allows writing.
@@ -247,7 +187,12 @@ impl Connection {
     /// # Errors
     /// Same as [`Connection::map`].
     pub fn map_for_reading(&self, key: &RemoteKey) -> Result<DirectMemory> {
-        DirectMemory::open(&self.data, key, Access::REMOTE_READ, self.timeout())
+        DirectMemory::open(
+            &self.operations.data,
+            key,
+            Access::REMOTE_READ,
+            self.timeout(),
+        )
     }
 
     /// Sends a value to the peer's program. All operations posted earlier on this connection, except receives, are done
@@ -262,7 +207,7 @@ impl Connection {
     /// bytes, or does not serialise; [`Error::PeerGone`], [`Error::Timeout`] if the peer has not received earlier
     /// messages; the error of an earlier operation whose [`Pending`] was dropped.
     pub fn send<T: Serialize + ?Sized>(&self, message: &T) -> Result<()> {
-        self.sends.drain(self.timeout())?;
+        self.operations.sends.drain(self.timeout())?;
         self.mailbox.send(message, self.timeout())
     }
 
@@ -304,34 +249,7 @@ impl Connection {
     /// # Errors
     /// The first failure of an operation whose [`Pending`] was dropped; [`Error::Timeout`].
     pub fn flush(&self) -> Result<()> {
-        self.sends.drain(self.timeout())
-    }
-
-    fn post(&self, post: impl FnOnce(u64) -> Result<()>) -> Result<u64> {
-        self.sends.post(self.timeout(), false, post)
-    }
-
-    pub(crate) fn flight(&self, kind: Kind) -> &Flight {
-        match kind {
-            Kind::Plain | Kind::Atomic(_) => &self.sends,
-            Kind::Receive => &self.receives,
-        }
-    }
-
-    /// Records that the result of an operation has been taken.
-    pub(crate) fn finish(&self, kind: Kind) {
-        if let Kind::Atomic(place) = kind {
-            self.results.give_back(place);
-        }
-    }
-
-    /// Records that the result of this operation is no longer needed.
-    pub(crate) fn abandon(&self, kind: Kind, number: u64) {
-        match kind {
-            Kind::Plain => {}
-            Kind::Receive => self.receives.forget(number),
-            Kind::Atomic(place) => self.results.abandon(number, place),
-        }
+        self.operations.sends.drain(self.timeout())
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::domain::{Domain, DomainInner};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::{Connection, Listener, SharedMemory};
+use crate::{Connection, Listener, SharedMemory, cm};
+use parking_lot::Mutex;
 use rkey_device::Config;
 use rkey_endpoint::listeners::Listeners;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -32,6 +33,8 @@ pub(crate) struct DeviceInner {
     pub(crate) settings: Settings,
     /// The domain of `Device::domain`, `listen` and `connect`.
     default_domain: OnceLock<Arc<DomainInner>>,
+    /// The connection manager, once it is needed.
+    pub(crate) cm: Mutex<Option<Arc<cm::Manager>>>,
     /// The listeners that accept connections for endpoints.
     pub(crate) listeners: Listeners,
 }
@@ -107,6 +110,31 @@ impl Device {
     /// No peer listens there, the peer refused, or it speaks another protocol.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
         self.domain()?.connect(address)
+    }
+
+    /// Listens for programs that use the connection manager of RDMA, such as C programs with `librdmacm`: see
+    /// [`cm`](crate::cm). Port 0 chooses a free one ([`cm::Listener::address`] returns it). The ports are those of
+    /// `RDMA_PS_TCP`, which all processes of a user share.
+    ///
+    /// # Errors
+    /// The address is taken, does not belong to this host, or is not an address.
+    pub fn listen_cm(&self, address: impl ToSocketAddrs) -> Result<cm::Listener> {
+        self.domain()?.listen_cm(address)
+    }
+
+    /// Connects to a program that listens through the connection manager of RDMA, such as a C program with `librdmacm`:
+    /// see [`cm`](crate::cm). The peer's program gets `private_data`, up to 56 bytes, with the request.
+    ///
+    /// # Errors
+    /// [`Error::ConnectionRefused`] says who refused and why, with the peer's private data; if nothing listens, after half a
+    /// second. [`Error::Timeout`] if the peer's program does not decide in time. The private data is too long, or the address
+    /// does not belong to this host.
+    pub fn connect_cm(
+        &self,
+        address: impl ToSocketAddrs,
+        private_data: &[u8],
+    ) -> Result<cm::Connection> {
+        self.domain()?.connect_cm(address, private_data)
     }
 
     /// Opens an endpoint at a free address of this host. It exchanges tagged messages with any number of peers, without
@@ -239,6 +267,7 @@ impl DeviceBuilder {
             raw,
             settings: self.settings,
             default_domain: OnceLock::new(),
+            cm: Mutex::new(None),
             listeners: Listeners::default(),
         };
         Ok(Device {

@@ -1,5 +1,6 @@
 //! Protection domains.
 
+use crate::cm;
 use crate::connection::Connection;
 use crate::device::{Device, resolve};
 use crate::error::{Error, Result};
@@ -152,6 +153,26 @@ impl Domain {
     /// Same as [`Device::connect`].
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
         greeting::connect(self, resolve(address)?)
+    }
+
+    /// Like [`Device::listen_cm`], for connections of this domain.
+    ///
+    /// # Errors
+    /// Same as [`Device::listen_cm`].
+    pub fn listen_cm(&self, address: impl ToSocketAddrs) -> Result<cm::Listener> {
+        cm::Listener::bind(self, resolve(address)?)
+    }
+
+    /// Like [`Device::connect_cm`], for a connection of this domain.
+    ///
+    /// # Errors
+    /// Same as [`Device::connect_cm`].
+    pub fn connect_cm(
+        &self,
+        address: impl ToSocketAddrs,
+        private_data: &[u8],
+    ) -> Result<cm::Connection> {
+        cm::connect(self, resolve(address)?, private_data)
     }
 
     /// A completion queue for `depth` completions, for programs that post and poll themselves.

@@ -152,6 +152,17 @@ pub enum Error {
     #[error("not the address of an endpoint: {0}")]
     BadAddress(String),
 
+    /// A connection through the connection manager ([`cm`](crate::cm)) was not made.
+    #[error("the connection to {address} was refused: {why}. {}", .why.advice())]
+    ConnectionRefused {
+        /// The peer's address.
+        address: std::net::SocketAddr,
+        /// The reason.
+        why: crate::cm::Refusal,
+        /// The private data of the peer's program, with zeros after it; empty if the peer did not answer.
+        private_data: Vec<u8>,
+    },
+
     /// A limit of the device, or an unsupported operand.
     #[error("{0}")]
     Device(#[from] rkey_device::DeviceError),

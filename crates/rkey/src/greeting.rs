@@ -10,6 +10,7 @@ use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::flight::Flight;
 use crate::message::{Mailbox, SLOTS};
+use crate::one_sided::OneSided;
 use crate::queue_pair::{INLINE, QueuePair};
 use crate::results::ResultPlaces;
 use rkey_core::Access;
@@ -105,11 +106,13 @@ impl Parts {
         };
         Ok(Connection {
             mailbox,
-            data: self.data,
-            domain: domain.clone(),
-            sends: self.sends,
+            operations: OneSided {
+                data: self.data,
+                domain: domain.clone(),
+                sends: self.sends,
+                results: self.results,
+            },
             receives: self.receives,
-            results: self.results,
             peer: info,
         })
     }

@@ -51,6 +51,7 @@
 //! | [`RemoteKey`] | the address, length and key that a peer needs; a plain value to send |
 //! | [`Window`] | a second, narrower key for a part of a region, which can be revoked |
 //! | [`Connection`] | one peer: write, read, atomics, messages |
+//! | [`cm::Connection`] | one peer that need not know this API: a C program with `librdmacm` |
 //! | [`endpoint::Endpoint`] | any number of peers: tagged messages, matched with receives |
 //! | [`QueuePair`], [`CompletionQueue`] | the low-level interface, for many operations in flight |
 //! | [`SharedMemory`], [`DirectMemory`] | memory that a peer may map and use without the owner's CPU |
@@ -85,6 +86,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod cached;
+pub mod cm;
 mod completion;
 mod connection;
 mod device;
@@ -98,6 +100,7 @@ mod key;
 mod listener;
 mod memory;
 mod message;
+mod one_sided;
 mod options;
 mod owned;
 mod pending;

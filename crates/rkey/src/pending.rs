@@ -1,8 +1,9 @@
 //! Operations that were posted, and whose result no caller has taken yet.
 
-use crate::connection::Connection;
 use crate::error::Result;
+use crate::flight::Flight;
 use crate::memory::MemoryRegion;
+use crate::results::ResultPlaces;
 use rkey_engine::Completion;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -15,49 +16,51 @@ use std::time::Duration;
 /// memory is freed. The next call on the connection reports the failure of an operation whose `Pending` was dropped.
 #[must_use = "the operation is only posted; call wait() to know that it is done"]
 pub struct Pending<'a, T = ()> {
-    connection: &'a Connection,
+    flight: &'a Flight,
+    timeout: Duration,
     number: u64,
-    kind: Kind,
+    kind: Kind<'a>,
     result: fn(&Pending<'a, T>, &Completion) -> Result<T>,
     borrowed: PhantomData<&'a MemoryRegion>,
     done: bool,
 }
 
-/// The queue of an operation, and the slot of its result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+/// What an operation leaves behind.
+#[derive(Clone, Copy)]
+enum Kind<'a> {
     /// Send, write, read.
     Plain,
     /// An atomic, whose old value arrives in this slot.
-    Atomic(u32),
-    /// A receive.
+    Atomic(&'a ResultPlaces, u32),
+    /// A receive, whose length is kept.
     Receive,
 }
 
 impl<'a> Pending<'a> {
-    pub(crate) fn plain(connection: &'a Connection, number: u64) -> Self {
-        Self::new(connection, number, Kind::Plain, |_, _| Ok(()))
+    pub(crate) fn plain(flight: &'a Flight, timeout: Duration, number: u64) -> Self {
+        Self::new(flight, timeout, number, Kind::Plain, |_, _| Ok(()))
     }
 }
 
 impl<'a> Pending<'a, u64> {
-    pub(crate) fn atomic(connection: &'a Connection, number: u64, place: u32) -> Self {
-        Self::new(
-            connection,
-            number,
-            Kind::Atomic(place),
-            |this, _| match this.kind {
-                Kind::Atomic(place) => this.connection.results.value(place),
-                _ => Ok(0),
-            },
-        )
+    pub(crate) fn atomic(
+        flight: &'a Flight,
+        timeout: Duration,
+        number: u64,
+        (places, place): (&'a ResultPlaces, u32),
+    ) -> Self {
+        let kind = Kind::Atomic(places, place);
+        Self::new(flight, timeout, number, kind, |this, _| match this.kind {
+            Kind::Atomic(places, place) => places.value(place),
+            _ => Ok(0),
+        })
     }
 }
 
 impl<'a> Pending<'a, usize> {
-    pub(crate) fn receive(connection: &'a Connection, number: u64) -> Self {
+    pub(crate) fn receive(flight: &'a Flight, timeout: Duration, number: u64) -> Self {
         // The length of a message is a `u32`, so it fits.
-        Self::new(connection, number, Kind::Receive, |_, completion| {
+        Self::new(flight, timeout, number, Kind::Receive, |_, completion| {
             Ok(completion.bytes as usize)
         })
     }
@@ -65,13 +68,15 @@ impl<'a> Pending<'a, usize> {
 
 impl<'a, T> Pending<'a, T> {
     fn new(
-        connection: &'a Connection,
+        flight: &'a Flight,
+        timeout: Duration,
         number: u64,
-        kind: Kind,
+        kind: Kind<'a>,
         result: fn(&Self, &Completion) -> Result<T>,
     ) -> Self {
         Self {
-            connection,
+            flight,
+            timeout,
             number,
             kind,
             result,
@@ -89,7 +94,7 @@ impl<'a, T> Pending<'a, T> {
     /// [`Error::PeerGone`](crate::Error::PeerGone), [`Error::Flushed`](crate::Error::Flushed) if an earlier operation
     /// failed, [`Error::Timeout`](crate::Error::Timeout): the operation may then still be executed.
     pub fn wait(self) -> Result<T> {
-        let timeout = self.connection.timeout();
+        let timeout = self.timeout;
         self.wait_timeout(timeout)
     }
 
@@ -98,12 +103,8 @@ impl<'a, T> Pending<'a, T> {
     /// # Errors
     /// Same as [`Pending::wait`].
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<T> {
-        let flight = self.connection.flight(self.kind);
-        let completion = flight.wait(self.number, timeout, "the operation")?;
-        let result = (self.result)(&self, &completion);
-        self.done = true;
-        self.connection.finish(self.kind);
-        result
+        let completion = self.flight.wait(self.number, timeout, "the operation")?;
+        self.finish(&completion)
     }
 
     /// Returns the result if the operation is done, or the operation if it is not.
@@ -111,29 +112,39 @@ impl<'a, T> Pending<'a, T> {
     /// # Errors
     /// Same as [`Pending::wait`], in the inner result.
     pub fn try_wait(mut self) -> std::result::Result<Result<T>, Self> {
-        match self.connection.flight(self.kind).outcome(self.number) {
+        match self.flight.outcome(self.number) {
             None => Err(self),
             Some(Err(error)) => Ok(Err(error)),
-            Some(Ok(completion)) => {
-                let result = (self.result)(&self, &completion);
-                self.done = true;
-                self.connection.finish(self.kind);
-                Ok(result)
-            }
+            Some(Ok(completion)) => Ok(self.finish(&completion)),
         }
+    }
+
+    /// Takes the result of the operation, which is done.
+    fn finish(&mut self, completion: &Completion) -> Result<T> {
+        let result = (self.result)(self, completion);
+        self.done = true;
+        if let Kind::Atomic(places, place) = self.kind {
+            places.give_back(place);
+        }
+        result
     }
 
     /// Whether the operation is finished, with or without an error.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.connection.flight(self.kind).is_finished(self.number)
+        self.flight.is_finished(self.number)
     }
 }
 
 impl<T> Drop for Pending<'_, T> {
     fn drop(&mut self) {
-        if !self.done {
-            self.connection.abandon(self.kind, self.number);
+        if self.done {
+            return;
+        }
+        match self.kind {
+            Kind::Plain => {}
+            Kind::Receive => self.flight.forget(self.number),
+            Kind::Atomic(places, place) => places.abandon(self.number, place),
         }
     }
 }
@@ -142,7 +153,6 @@ impl<T> std::fmt::Debug for Pending<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pending")
             .field("number", &self.number)
-            .field("kind", &self.kind)
             .finish_non_exhaustive()
     }
 }

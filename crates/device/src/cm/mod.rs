@@ -330,7 +330,9 @@ impl<H: Handler> Drop for Service<H> {
     fn drop(&mut self) {
         self.shared.stops.store(true, Ordering::Release);
         self.shared.ring();
-        if let Some(thread) = self.thread.take() {
+        // A forked child does not have the thread.
+        let thread = self.thread.take().filter(|_| !self.is_forked());
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }
