@@ -4,7 +4,7 @@
 // UNSAFETY: C functions.
 
 use crate::address::private_data;
-use crate::connect::{Wish, read_wish, to_field};
+use crate::connect::{Wish, check_length, read_wish, to_field};
 use crate::event::complete;
 use crate::front::{entry, errno, with};
 use crate::hub::{Hub, IdKey, Phase};
@@ -13,7 +13,7 @@ use crate::qp::make_ready;
 use crate::sys::*;
 use crate::verbs::{self, READS_MAX};
 use rkey_cm::manager::{Accept, DatagramAnswer};
-use rkey_cm::wire::{RejectReason, SidrStatus};
+use rkey_cm::wire::{Rej, RejectReason, Rep, SidrRep, SidrStatus};
 use rkey_device::cm::Parts;
 use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
@@ -45,6 +45,12 @@ fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Err
     if own.phase != Phase::Requested {
         return Err(Errno::INVAL);
     }
+    let most = match own.is_datagram() {
+        true => SidrRep::DATA,
+        false => Rep::DATA,
+    };
+    check_length(parts, key, &wish.data, most)?;
+    let own = entry(parts.handler, key)?;
     let answered = if own.is_datagram() {
         let answer = DatagramAnswer {
             qpn: wish.number().0,
@@ -116,6 +122,12 @@ fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result
         if !matches!(own.phase, Phase::Requested | Phase::Connecting) {
             return Err(Errno::INVAL);
         }
+        let most = match own.is_datagram() {
+            true => SidrRep::DATA,
+            false => Rej::DATA,
+        };
+        check_length(parts, key, data, most)?;
+        let own = entry(parts.handler, key)?;
         let refused = if own.is_datagram() {
             let (status, data) = (SidrStatus::REJECT, to_field(data)?);
             parts.manager.reject_datagram(now, connection, status, data)

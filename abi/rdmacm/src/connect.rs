@@ -13,8 +13,8 @@ use crate::verbs::{self, READS_MAX};
 use ibverbs::sys::QPT_XRC_RECV;
 use rkey_cm::State;
 use rkey_cm::manager::{self, QueuePair, Resolve};
-use rkey_cm::wire::PrivateData;
-use rkey_device::cm::{Parts, random};
+use rkey_cm::wire::{PrivateData, Req, SidrReq, Transport};
+use rkey_device::cm::{Parts, Why, random};
 use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
@@ -125,6 +125,25 @@ pub fn to_field<const N: usize>(data: &[u8]) -> Result<PrivateData<N>, Errno> {
     })
 }
 
+/// Checks the length of private data, and records for inspections that it is too long.
+///
+/// # Errors
+/// `EINVAL`: it is longer than `most`.
+pub fn check_length(
+    parts: &mut Parts<'_, Hub>,
+    key: IdKey,
+    data: &[u8],
+    most: usize,
+) -> Result<(), Errno> {
+    let given = data.len();
+    if given <= most {
+        return Ok(());
+    }
+    let peer = entry(parts.handler, key)?.peer;
+    parts.refuse_call(peer, Why::PrivateData { given, most });
+    Err(Errno::INVAL)
+}
+
 /// A random PSN for our queue pair to start with.
 ///
 /// # Errors
@@ -140,10 +159,12 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errn
     let (Phase::RouteResolved, Some(from), Some(to)) = (own.phase, own.local, own.peer) else {
         return Err(Errno::INVAL);
     };
-    // Nothing listens at a group, and a receiving half cannot ask for a connection.
-    if to.ip().is_multicast() || own.qp_type == QPT_XRC_RECV {
-        return Err(Errno::INVAL);
-    }
+    let most = match own.is_datagram() {
+        true => SidrReq::DATA,
+        false => Req::DATA,
+    };
+    check_length(parts, key, &wish.data, most)?;
+    let own = entry(parts.handler, key)?;
     let space = own.port_space();
     let made = if own.is_datagram() {
         let data = wish.data()?;

@@ -11,7 +11,7 @@ use rkey_cm::manager::{ConnectRequest, DatagramRequest, Event, PathOptions};
 use rkey_cm::time::Nanos;
 use rkey_cm::wire::{Ece as WireEce, Rej, Rep, SidrRep, Transport};
 use rkey_cm::{ConnectionId, ListenerId, Manager};
-use rkey_device::cm::Handler;
+use rkey_device::cm::{Handler, OwnId};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -364,6 +364,12 @@ impl Hub {
         Some((key, what))
     }
 
+    /// The identifiers of all waiting events.
+    pub fn waiting_events(&self) -> impl Iterator<Item = IdKey> {
+        let all = self.channels.values().flat_map(|queue| &queue.events);
+        all.map(|(key, _)| *key)
+    }
+
     /// Whether events of an identifier wait.
     #[must_use]
     pub fn has_events(&self, key: IdKey) -> bool {
@@ -464,6 +470,14 @@ impl Hub {
 }
 
 impl Handler for Hub {
+    fn api(&self) -> &'static str {
+        "librdmacm"
+    }
+
+    fn ids(&self) -> Vec<OwnId> {
+        crate::view::ids(self)
+    }
+
     fn failed(&mut self) {
         for queue in self.channels.values() {
             queue.bell.signal();

@@ -49,6 +49,7 @@ pub mod resolve;
 pub mod srq;
 pub mod sys;
 pub mod verbs;
+pub mod view;
 
 #[allow(unsafe_code)]
 // UNSAFETY: assembly that makes the exported symbols.

@@ -1,8 +1,9 @@
-//! `rkey explain`: why accesses were denied, and what to do about it.
+//! `rkey explain`: why accesses were denied and connections refused, and what to do about it.
 
-use crate::ls::find;
+use crate::ls::{connection_managers, find};
 use crate::reasons::examples;
 use clap::Args;
+use rkey_device::cm::{CmView, RefusalView, Why};
 use rkey_device::denial_view::SCHEMA;
 use rkey_device::{DenialView, GuesserView, Inspection};
 use serde::Serialize;
@@ -10,7 +11,7 @@ use serde::Serialize;
 /// Arguments of `rkey explain`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct ExplainArgs {
-    /// Show only the denials that this process recorded.
+    /// Show only the denials and refusals that this process recorded.
     #[arg(value_name = "PID", conflicts_with = "reasons")]
     pid: Option<u32>,
     /// Explain every reason by example.
@@ -35,8 +36,8 @@ struct Processes {
     processes: Vec<Denials>,
 }
 
-/// The denials of one process, of all its devices.
-#[derive(Serialize)]
+/// The denials of one process, of all its devices, and the refusals of its connection managers.
+#[derive(Default, Serialize)]
 struct Denials {
     pid: u32,
     uid: u32,
@@ -47,11 +48,17 @@ struct Denials {
     denials: Vec<DenialView>,
     /// The processes that have tried keys without access.
     guessers: Vec<GuesserView>,
+    /// How many connections were refused.
+    connections_refused: u64,
+    /// The last refusals, oldest first.
+    refusals: Vec<RefusalView>,
 }
 
 #[derive(Serialize)]
 struct Reasons {
     reasons: Vec<Example>,
+    /// Why connections are refused.
+    connection_reasons: Vec<Example>,
 }
 
 /// A reason by example.
@@ -67,7 +74,9 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     if args.reasons {
         return reasons(args.json);
     }
-    let processes = by_process(find(args.pid)?);
+    let managers = connection_managers(args.pid)?;
+    let devices = find(args.pid, !managers.is_empty())?;
+    let processes = by_process(devices, managers);
     if args.json {
         return print_json(Processes { processes });
     }
@@ -77,7 +86,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     }
     if silent {
         println!(
-            "No live device of this user has denied an access. For a program that exits, use `rkey run --explain -- PROGRAM`."
+            "No live device of this user has denied an access, and no connection was refused. For programs that end: `rkey run --explain -- PROGRAM`."
         );
     }
     println!(
@@ -86,26 +95,19 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Merges the devices of each process. Each denial is listed once.
-fn by_process(devices: Vec<Inspection>) -> Vec<Denials> {
+/// Merges the devices and connection managers of each process. Each denial is listed once.
+fn by_process(devices: Vec<Inspection>, managers: Vec<CmView>) -> Vec<Denials> {
     let mut all: Vec<Denials> = Vec::new();
     for device in devices {
-        let known = all.iter().position(|process| process.pid == device.pid);
-        let index = known.unwrap_or_else(|| {
-            all.push(Denials {
-                pid: device.pid,
-                uid: device.uid,
-                command: device.command.clone(),
-                denied: 0,
-                denials: Vec::new(),
-                guessers: Vec::new(),
-            });
-            all.len() - 1
-        });
-        let process = &mut all[index];
+        let process = of(&mut all, device.pid, device.uid, &device.command);
         process.denied += device.denied;
         process.denials.extend(device.denials);
         process.guessers.extend(device.guessers);
+    }
+    for manager in managers {
+        let process = of(&mut all, manager.pid, manager.uid, &manager.command);
+        process.connections_refused += manager.refused;
+        process.refusals.extend(manager.refusals);
     }
     for process in &mut all {
         process.denials.sort_by_key(|denial| denial.id);
@@ -113,9 +115,24 @@ fn by_process(devices: Vec<Inspection>) -> Vec<Denials> {
     all
 }
 
+/// The entry of a process, which is added if it is missing.
+fn of<'a>(all: &'a mut Vec<Denials>, pid: u32, uid: u32, command: &str) -> &'a mut Denials {
+    let known = all.iter().position(|process| process.pid == pid);
+    let index = known.unwrap_or_else(|| {
+        all.push(Denials {
+            pid,
+            uid,
+            command: command.to_owned(),
+            ..Denials::default()
+        });
+        all.len() - 1
+    });
+    &mut all[index]
+}
+
 /// Prints the denials of a process. Returns `false` if there are none.
 fn print(process: &Denials) -> bool {
-    if process.denied == 0 && process.guessers.is_empty() {
+    if process.denied == 0 && process.guessers.is_empty() && process.connections_refused == 0 {
         return false;
     }
     println!(
@@ -131,6 +148,15 @@ fn print(process: &Denials) -> bool {
     }
     for guesser in &process.guessers {
         println!("  {}", guesser.sentence);
+    }
+    if process.connections_refused > 0 {
+        println!("  connections refused: {}", process.connections_refused);
+    }
+    for refusal in &process.refusals {
+        println!(
+            "  {}: {}. {}",
+            refusal.number, refusal.sentence, refusal.advice
+        );
     }
     true
 }
@@ -153,11 +179,21 @@ fn reasons(json: bool) -> anyhow::Result<()> {
             sentence: denial.to_string(),
             advice: denial.advice(),
         };
-        let reasons = examples.iter().map(example).collect();
-        return print_json(Reasons { reasons });
+        let refused = |why: &Why| Example {
+            reason: why.name(),
+            sentence: why.to_string(),
+            advice: why.advice().to_owned(),
+        };
+        return print_json(Reasons {
+            reasons: examples.iter().map(example).collect(),
+            connection_reasons: Why::EXAMPLES.iter().map(refused).collect(),
+        });
     }
     for example in examples {
         println!("{}\n", example.explain());
+    }
+    for why in Why::EXAMPLES {
+        println!("connection refused: {why}\n  {}\n", why.advice());
     }
     Ok(())
 }

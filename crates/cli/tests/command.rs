@@ -54,6 +54,9 @@ fn the_demo_is_green_from_end_to_end() {
         "the last 1 B is past the end",
         "remote atomic",
         "zero-based",
+        "connection refused: the listener's backlog of 8 is full",
+        "belongs to user 1001",
+        "57 B of private data do not fit: at most 56 B do",
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }
@@ -278,6 +281,51 @@ fn a_reader_that_goes_is_no_error() {
         Some(rustix::process::Signal::PIPE.as_raw())
     );
     assert_eq!(text(&output.stderr), "");
+}
+
+/// A listener, a request that waits, and a refusal, in a process that has the Rust API.
+#[test]
+fn ls_and_explain_show_the_connection_manager() {
+    let _only_device = only_device();
+    let device = rkey::Device::open().unwrap();
+    let listener = device.listen_cm("127.0.0.1:0").unwrap();
+    let address = listener.address();
+    let error = device.connect_cm("127.0.0.1:1", b"").unwrap_err();
+    assert!(error.to_string().contains("nothing listens"), "{error}");
+    let pid = std::process::id().to_string();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| device.connect_cm(address, b""));
+        let waits = |output: &Output| text(&output.stdout).contains("1 of at most 128");
+        let out = text(&run_until(&["ls", &pid], waits).stdout);
+        for words in ["listening", "RC (TCP)", "connecting", &address.to_string()] {
+            assert!(out.contains(words), "{words} is missing in {out}");
+        }
+        let json = text(&run(&["ls", "--json", &pid]).stdout);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let manager = &json[0]["connection_managers"][0];
+        assert_eq!(manager["api"], "Rust", "{json}");
+        assert_eq!(manager["ids"][0]["backlog"], serde_json::json!([1, 128]));
+        assert_eq!(manager["ids"][1]["peer_pid"].to_string(), pid, "{manager}");
+        drop(listener.next_request().unwrap());
+        client.join().unwrap().unwrap_err();
+    });
+    let out = text(&run(&["explain", &pid]).stdout);
+    for words in [
+        "connections refused: 3",
+        "connecting to 127.0.0.1:1 was refused: nothing listens",
+        &format!("connecting to {address} (process {pid}) was refused: the program refused"),
+    ] {
+        assert!(out.contains(words), "{words} is missing in {out}");
+    }
+    let json = text(&run(&["explain", "--json", &pid]).stdout);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let process = &json["processes"][0];
+    assert_eq!(
+        (&json["schema"], &process["connections_refused"]),
+        (&1.into(), &3.into())
+    );
+    assert_eq!(process["refusals"][0]["reason"], "nothing-listens");
+    assert_eq!(process["refusals"][0]["side"], "asked");
 }
 
 #[test]

@@ -5,7 +5,6 @@
 
 mod calls;
 mod layout;
-mod oracle;
-mod others;
+mod rust_peers;
 mod stock;
 mod support;

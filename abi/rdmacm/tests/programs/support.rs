@@ -164,6 +164,11 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Its PID.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end; `None` if it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();

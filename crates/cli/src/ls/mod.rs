@@ -1,5 +1,6 @@
 //! `rkey ls`: the live processes of this user that have a device open.
 
+mod connections;
 mod endpoints;
 mod process;
 
@@ -7,8 +8,10 @@ use crate::failure::hinted;
 use crate::style;
 use anyhow::Context;
 use clap::Args;
+use rkey_device::cm::CmView;
 use rkey_device::link::NodeId;
 use rkey_device::{Departed, Inspection, SilentProcess, list_all};
+use serde::Serialize;
 
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
@@ -16,8 +19,8 @@ use rkey_device::{Departed, Inspection, SilentProcess, list_all};
     after_help = "Keys are not shown, because a process that knows one could use it. `rkey explain` shows the memory of a denied key."
 )]
 pub(crate) struct LsArgs {
-    /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, what libfabric endpoints wait for, and uDAPL's
-    /// EPs, EVDs and service points with their states.
+    /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, what libfabric endpoints wait for, uDAPL's
+    /// EPs, EVDs and service points with their states, and identifiers of the connection manager.
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Print JSON instead of tables.
@@ -30,16 +33,20 @@ const ADDRESS_SPACE: std::ops::RangeInclusive<u64> = (1 << 47) - (1 << 16)..=1 <
 
 /// Runs `rkey ls`.
 pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
-    let (devices, silent) = find_all(args.pid)?;
+    let managers = connection_managers(args.pid)?;
+    let Found { devices, silent } = find_all(args.pid, !managers.is_empty())?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&devices)?);
+        let entries = entries(devices, managers);
+        println!("{}", serde_json::to_string_pretty(&entries)?);
         return Ok(());
     }
     let (unused, shown): (Vec<_>, Vec<_>) = devices.iter().partition(|it| is_unused(it, &devices));
     match args.pid {
         Some(_) => shown.into_iter().for_each(process::print),
+        None if shown.is_empty() && silent.is_empty() && !managers.is_empty() => {}
         None => print_all(&shown, &silent),
     }
+    print!("{}", connections::text(&managers, style::colour()));
     if !unused.is_empty() {
         println!(
             "Not shown: {} without objects, in processes that use another one (libfabric opens one to query it).",
@@ -47,6 +54,65 @@ pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// An element of `--json`.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry {
+    /// A device. The first one of a process also has its connection managers.
+    Device {
+        #[serde(flatten)]
+        device: Box<Inspection>,
+        connection_managers: Vec<CmView>,
+    },
+    /// A process without a device.
+    Process {
+        pid: u32,
+        uid: u32,
+        command: String,
+        connection_managers: Vec<CmView>,
+    },
+}
+
+fn entries(devices: Vec<Inspection>, mut managers: Vec<CmView>) -> Vec<Entry> {
+    let mut take = |pid: u32| -> Vec<CmView> {
+        let (its, others) = std::mem::take(&mut managers)
+            .into_iter()
+            .partition(|it| it.pid == pid);
+        managers = others;
+        its
+    };
+    let mut all: Vec<Entry> = Vec::new();
+    for device in devices {
+        let connection_managers = take(device.pid);
+        let device = Box::new(device);
+        all.push(Entry::Device {
+            device,
+            connection_managers,
+        });
+    }
+    while let Some(first) = managers.first().cloned() {
+        let (its, others) = managers.into_iter().partition(|it| it.pid == first.pid);
+        managers = others;
+        all.push(Entry::Process {
+            pid: first.pid,
+            uid: first.uid,
+            command: first.command,
+            connection_managers: its,
+        });
+    }
+    all
+}
+
+/// The connection managers of this user, or of one process.
+pub(crate) fn connection_managers(pid: Option<u32>) -> anyhow::Result<Vec<CmView>> {
+    let config = rkey::Config::from_env()?;
+    let listing = rkey_device::cm::list(&config)
+        .context("cannot list the connection managers of this host")?;
+    let mut managers = listing.managers;
+    managers.retain(|it| pid.is_none_or(|pid| it.pid == pid));
+    Ok(managers)
 }
 
 /// Whether a device has no objects, and its process uses another one.
@@ -57,13 +123,19 @@ fn is_unused(device: &Inspection, all: &[Inspection]) -> bool {
 }
 
 /// The devices of this user, or of one process. Without `pid`, names the processes whose devices run another version of rkey
-/// on standard error; with it, such a process is an error.
-pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
-    find_all(pid).map(|(devices, _)| devices)
+/// on standard error; with it, such a process is an error. So is one without a device, unless it `is_known` otherwise.
+pub(crate) fn find(pid: Option<u32>, is_known: bool) -> anyhow::Result<Vec<Inspection>> {
+    find_all(pid, is_known).map(|found| found.devices)
+}
+
+/// The devices that answer, and the processes that do not.
+struct Found {
+    devices: Vec<Inspection>,
+    silent: Vec<SilentProcess>,
 }
 
 /// Like [`find`], and also returns the processes that do not answer.
-fn find_all(pid: Option<u32>) -> anyhow::Result<(Vec<Inspection>, Vec<SilentProcess>)> {
+fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
     let config = rkey::Config::from_env()?;
     let listing = list_all(&config).context("cannot list the devices of this host")?;
     let (mut devices, others) = (listing.devices, listing.other_versions);
@@ -87,12 +159,13 @@ fn find_all(pid: Option<u32>) -> anyhow::Result<(Vec<Inspection>, Vec<SilentProc
             };
             return Err(hinted(error, advice));
         }
-        if devices.is_empty() {
+        if devices.is_empty() && !is_known {
             let error = anyhow::anyhow!("process {pid} has no device open, or does not respond");
             return Err(hinted(error, "`rkey ls` lists all processes with a device"));
         }
     }
-    Ok((devices, listing.silent))
+    let silent = listing.silent;
+    Ok(Found { devices, silent })
 }
 
 /// Why a process does not answer.

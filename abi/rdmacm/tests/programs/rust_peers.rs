@@ -1,0 +1,152 @@
+//! The Rust API and librdmacm, in two processes: the programs are those of the example `c_peer`, in Rust here and in C there.
+
+#[path = "../../../../crates/rkey/examples/c_peer.rs"]
+mod c_peer;
+
+use crate::support::{PATIENCE, Running, Stage};
+use rkey::cm::Refusal;
+use rkey::{Device, Error, cm};
+
+const C: &str = include_str!("../../../../crates/rkey/examples/c_peer.c");
+const TCP: u16 = 0x0106;
+
+fn device() -> Device {
+    Device::builder().timeout(PATIENCE).open().unwrap()
+}
+
+/// Starts the C program, or another one with the same words.
+fn start(stage: &Stage, program: &std::path::Path, words: &[&str]) -> Running {
+    let mut command = stage.command(program);
+    command.args(words);
+    stage.start(command, "peer")
+}
+
+/// A Rust server, and a C program that connects to it.
+fn serve(mode: &str, name: &str) -> (Stage, cm::Listener, Running) {
+    let stage = Stage::new(name);
+    let program = stage.compile("c_peer", C, &[]);
+    let listener = device().listen_cm("127.0.0.1:0").unwrap();
+    let port = listener.address().port().to_string();
+    let peer = start(&stage, &program, &[mode, "127.0.0.1", &port]);
+    (stage, listener, peer)
+}
+
+#[test]
+fn a_rust_owner_serves_a_visitor_in_c() {
+    let (_stage, listener, peer) = serve("visitor", "rust-owner");
+    assert_eq!(c_peer::own(&listener).unwrap(), "hello from C");
+    peer.succeed();
+}
+
+/// The C program listens at a port that the kernel has given us for another purpose, so no other test has it.
+fn own(mode: &str, name: &str) -> (Stage, String, Running) {
+    let (stage, port) = (Stage::new(name), crate::support::Port::new());
+    let program = stage.compile("c_peer", C, &[]);
+    let number = port.number.to_string();
+    let words = [mode, "127.0.0.1", &number];
+    let peer = stage.server(program.to_str().unwrap(), &words, TCP, port.number);
+    (stage, format!("127.0.0.1:{number}"), peer)
+}
+
+#[test]
+fn a_rust_visitor_uses_the_memory_of_an_owner_in_c() {
+    let (_stage, address, peer) = own("owner", "c-owner");
+    c_peer::visit(&device(), &address).unwrap();
+    let said = peer.succeed();
+    assert!(said.contains("hello from Rust"), "{said}");
+}
+
+#[test]
+fn a_refusal_brings_its_private_data_to_c_and_from_c() {
+    let (_stage, listener, peer) = serve("refused", "rust-refuses");
+    let request = listener.next_request_timeout(PATIENCE).unwrap();
+    request.reject(b"no room").unwrap();
+    let said = peer.succeed();
+    assert!(said.contains("refused: no room"), "{said}");
+
+    let (_stage, address, peer) = own("refuse", "c-refuses");
+    let error = device().connect_cm(address.as_str(), b"visitor");
+    match error.unwrap_err() {
+        Error::ConnectionRefused {
+            why: Refusal::Program(28),
+            private_data,
+            ..
+        } => assert!(private_data.starts_with(b"go away\0")),
+        other => panic!("{other}"),
+    }
+    peer.succeed();
+}
+
+#[test]
+fn a_visitor_in_c_that_is_killed_is_gone() {
+    let (_stage, listener, mut peer) = serve("stay", "c-killed");
+    let request = listener.next_request_timeout(PATIENCE).unwrap();
+    let visitor = request.accept(&[0; 20]).unwrap();
+    peer.wait_for("connected");
+    peer.kill();
+    visitor.wait_disconnected(PATIENCE).unwrap();
+    let error = visitor.receive().unwrap_err();
+    assert!(error.is_peer_gone(), "{error}");
+}
+
+/// rdma-core's own example programs: 16 bytes each way.
+#[test]
+fn rdma_client_and_rdma_server_talk_to_rust() {
+    let stage = Stage::new("rust-rdma-client");
+    let listener = device().listen_cm("127.0.0.1:0").unwrap();
+    let port = listener.address().port().to_string();
+    let client = "rdma_client".as_ref();
+    let peer = start(&stage, client, &["-s", "127.0.0.1", "-p", &port]);
+    let request = listener.next_request_timeout(PATIENCE).unwrap();
+    let client = request.accept(b"").unwrap();
+    assert_eq!(client.receive().unwrap().bytes.len(), 16);
+    client.send(&[7; 16]).unwrap();
+    let said = peer.succeed();
+    assert!(said.contains("rdma_client: end 0"), "{said}");
+
+    let port = crate::support::Port::new();
+    let number = port.number.to_string();
+    let words = ["-s", "127.0.0.1", "-p", &number];
+    let peer = stage.server("rdma_server", &words, TCP, port.number);
+    let server = device()
+        .connect_cm(("127.0.0.1", port.number), b"")
+        .unwrap();
+    server.send(&[7; 16]).unwrap();
+    assert_eq!(server.receive().unwrap().bytes.len(), 16);
+    drop(server);
+    let said = peer.succeed();
+    assert!(said.contains("rdma_server: end 0"), "{said}");
+}
+
+/// `rkey ls` and `rkey explain` read the same list: identifiers of C programs with their states, and refusals on both sides.
+#[test]
+fn identifiers_of_c_programs_are_listed_with_whom_they_wait_for() {
+    let (_stage, listener, peer) = serve("refused", "c-listed");
+    let request = listener.next_request_timeout(PATIENCE).unwrap();
+    let manager = |api: &str, pid: u32| {
+        let listing = rkey_device::cm::list(&rkey::Config::default()).unwrap();
+        let mut all = listing.managers.into_iter();
+        all.find(|it| it.pid == pid && it.api == api)
+    };
+    let view = manager("librdmacm", peer.id()).expect("it answers");
+    let [id] = view.ids.as_slice() else {
+        panic!("{view:?}")
+    };
+    assert_eq!((id.qp_type.as_str(), id.space.as_str()), ("RC", "TCP"));
+    assert_eq!(
+        (id.state.as_str(), id.peer_pid),
+        ("connecting", Some(std::process::id()))
+    );
+    let waits = format!("process {}, to accept or reject", std::process::id());
+    assert_eq!(id.waits_for.as_deref(), Some(waits.as_str()));
+    assert!(id.queue_pair.is_some());
+    request.reject(b"").unwrap();
+    peer.succeed();
+    let ours = rkey_device::cm::list(&rkey::Config::default()).unwrap();
+    let pid = std::process::id();
+    let mut refusals = ours.managers.into_iter().filter(|it| it.pid == pid);
+    assert!(refusals.any(|it| {
+        let mut all = it.refusals.iter();
+        all.any(|refusal| refusal.side == "was-asked" && refusal.reason == "program")
+    }));
+}
