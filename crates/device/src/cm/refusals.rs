@@ -37,6 +37,8 @@ pub enum Why {
     Program(u16),
     /// The process at the other end has ended.
     PeerGone,
+    /// The peer has given up the connection.
+    GaveUp,
     /// No answer came.
     NoAnswer,
     /// The private data does not fit into the message.
@@ -54,7 +56,7 @@ pub enum Why {
 
 impl Why {
     /// At least one of each.
-    pub const EXAMPLES: [Self; 13] = [
+    pub const EXAMPLES: [Self; 14] = [
         Self::NothingListens,
         Self::OtherUser(1001),
         Self::OtherShare,
@@ -64,6 +66,7 @@ impl Why {
         Self::NoRoom,
         Self::Program(RejectReason::CONSUMER.0),
         Self::PeerGone,
+        Self::GaveUp,
         Self::NoAnswer,
         Self::PrivateData {
             given: 57,
@@ -86,6 +89,7 @@ impl Why {
             Self::NoRoom => "no-room",
             Self::Program(_) => "program",
             Self::PeerGone => "peer-gone",
+            Self::GaveUp => "gave-up",
             Self::NoAnswer => "no-answer",
             Self::PrivateData { .. } => "private-data",
             Self::Stale => "stale",
@@ -116,6 +120,9 @@ impl Why {
             Self::NoRoom => "Close connections: one process can have 32,768.",
             Self::Program(_) => "The peer's program decides this: its private data may say why.",
             Self::PeerGone => "Look at the other program: it ended before it answered.",
+            Self::GaveUp => {
+                "The other program stopped waiting, or ended: accept its requests sooner."
+            }
             Self::NoAnswer => {
                 "The other program may be stopped, may not fetch its events, or its backlog may be full: `rkey ls` shows who waits."
             }
@@ -136,7 +143,7 @@ impl Why {
             RejectReason::SERVICE_ID => Self::NothingListens,
             RejectReason::CONSUMER | RejectReason::VENDOR => Self::Program(reason.0),
             RejectReason::NO_RESOURCES => Self::NoRoom,
-            RejectReason::TIMEOUT => Self::NoAnswer,
+            RejectReason::TIMEOUT | RejectReason::COMMUNICATION_ID => Self::GaveUp,
             RejectReason::STALE => Self::Stale,
             other => Self::Other(other.0),
         }
@@ -195,6 +202,7 @@ impl fmt::Display for Why {
             }
             Self::Program(_) => f.write_str("the program refused"),
             Self::PeerGone => f.write_str("the process at the other end has ended"),
+            Self::GaveUp => f.write_str("the other side has given up the connection"),
             Self::NoAnswer => f.write_str("no answer came"),
             Self::PrivateData { given, most } => write!(
                 f,

@@ -181,6 +181,16 @@ impl Link {
         }
     }
 
+    /// The error for a request that came to nothing after we had accepted it.
+    pub(crate) fn lost(&self, end: End) -> Error {
+        match self.error(end) {
+            Error::ConnectionRefused { why, .. } => Error::PeerGone {
+                how: why.to_string(),
+            },
+            other => other,
+        }
+    }
+
     /// Sends the end of the connection, and waits until the peer agrees.
     pub(crate) fn disconnect(&self, time: Duration) -> Result<()> {
         let id = self.id;

@@ -206,7 +206,7 @@ pub(crate) fn accept(
             (None, false) => None,
         }
     })?;
-    ready.map_err(|end| link.error(end))?;
+    ready.map_err(|end| link.lost(end))?;
     Ok(parts.join(link, request.data.as_bytes().to_vec(), reads.1))
 }
 
