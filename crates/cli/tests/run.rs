@@ -194,9 +194,17 @@ fn refusals_are_explained_at_the_end() {
     } else {
         let said = text(&opened.stderr);
         assert!(
-            said.contains("no access and no registration call was refused"),
+            said.contains("no access, registration call or connection was refused"),
             "{opened:?}"
         );
+    }
+    let refused = run(&["--explain", "rdma_client", "-s", "127.0.0.1", "-p", "1"]);
+    if refused.status.code() == Some(127) {
+        println!("skipped: rdma_client is not installed");
+    } else {
+        let said = text(&refused.stderr);
+        let words = "connecting to 127.0.0.1:1 was refused: nothing listens";
+        assert!(said.contains(words), "{refused:?}");
     }
     // The demo's second process makes ten mistakes on purpose. It uses the device without verbs.
     let rkey = program().get_program().to_owned();
@@ -204,7 +212,7 @@ fn refusals_are_explained_at_the_end() {
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{output:?}");
     for words in [
-        "refused accesses and calls:",
+        "refused accesses, calls and connections:",
         "stale key",
         "Ask the owner for the current key",
         "process ",

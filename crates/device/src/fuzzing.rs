@@ -7,10 +7,10 @@ pub fn connect(bytes: &[u8]) -> bool {
     crate::connect::decodes(bytes)
 }
 
-/// The inspection of another device.
+/// The inspection of another device, or of another connection manager.
 #[must_use]
 pub fn inspection(bytes: &[u8]) -> bool {
-    crate::inspect::decode(bytes).is_some()
+    crate::inspect::decode(bytes).is_some() || crate::cm::inspect::decode(bytes).is_some()
 }
 
 /// A message about leases from the device at the other end of a link.

@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode};
 #[derive(Args, Debug, Clone)]
 #[command(after_help = HELP)]
 pub(crate) struct RunArgs {
-    /// When the program has ended, print the accesses that were refused in it and its children, and why.
+    /// When the program has ended, print the accesses and connections that were refused in it and its children, and why.
     #[arg(long)]
     explain: bool,
     /// Give the program a libfabric.so.1 that has only rkey's provider, instead of the system's.

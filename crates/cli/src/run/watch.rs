@@ -90,10 +90,10 @@ impl Report {
             );
         } else if text.trim().is_empty() {
             eprintln!(
-                "rkey: no access and no registration call was refused; RKEY_LOG=info shows why other calls failed"
+                "rkey: no access, registration call or connection was refused; RKEY_LOG=info shows why other calls failed"
             );
         } else {
-            eprintln!("rkey: refused accesses and calls:");
+            eprintln!("rkey: refused accesses, calls and connections:");
             text.lines()
                 .filter(|line| !line.is_empty())
                 .for_each(|line| eprintln!("{line}"));

@@ -108,7 +108,12 @@ fn receive(socket: &OwnedFd, until: Instant) -> Option<CmView> {
     }
     let mut text = Vec::new();
     file.take(LONGEST).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    decode(&text)
+}
+
+/// Parses an inspection that another process wrote.
+pub(crate) fn decode(text: &[u8]) -> Option<CmView> {
+    serde_json::from_slice(text).ok()
 }
 
 /// Answers a question. Never blocks.

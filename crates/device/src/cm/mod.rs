@@ -12,7 +12,7 @@
 mod carrier;
 mod fork;
 mod inbox;
-mod inspect;
+pub(crate) mod inspect;
 mod limits;
 mod notices;
 pub(crate) mod packet;

@@ -1,5 +1,7 @@
 //! Connection managers that reach each other through their sockets, and peers that break the protocol.
 
+mod inspections;
+
 use super::packet::{LEN, Packet};
 use super::*;
 use crate::peers::{half_open, names};

@@ -1,0 +1,170 @@
+//! Inspections over the sockets: what another process sees, and processes that break the protocol.
+
+use super::*;
+use crate::cm::inspect::{self, QUESTION};
+use crate::cm::{CmView, Why};
+use crate::config::Config;
+
+/// The inspection of the process that listens at a port.
+fn view(at: ServiceId) -> Option<CmView> {
+    let port = format!(":{}", at.port());
+    let listing = inspect::list(&Config::default()).unwrap();
+    let is_it = |view: &CmView| {
+        let mut ids = view.ids.iter();
+        ids.any(|id| {
+            let local = id.local.as_deref().unwrap_or_default();
+            id.backlog.is_some() && local.ends_with(&port)
+        })
+    };
+    listing.managers.into_iter().find(is_it)
+}
+
+/// Waits for an inspection for which `find` returns something.
+fn wait_for_view<R>(at: ServiceId, find: impl Fn(&CmView) -> Option<R>) -> R {
+    let begun = crate::time::now();
+    loop {
+        let found = view(at);
+        if let Some(found) = found.as_ref().and_then(&find) {
+            return found;
+        }
+        assert!(crate::time::since(begun) < PATIENCE, "only {found:?}");
+        crate::time::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_listener_and_the_requests_that_wait_are_listed() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 16);
+    connect(&client, at);
+    let view = wait_for_view(at, |view| (view.id_count == 2).then(|| view.clone()));
+    let pid = std::process::id();
+    assert_eq!((view.pid, view.refused), (pid, 0));
+    assert_eq!(view.ids[0].backlog, Some((1, 16)));
+    let request = &view.ids[1];
+    assert_eq!(
+        (request.name.as_str(), request.peer_pid),
+        ("request", Some(pid))
+    );
+    assert_eq!(request.peer.as_deref(), Some("127.0.0.1:40000"));
+    assert!(request.waits_for.is_some());
+}
+
+#[test]
+fn a_full_backlog_is_listed_where_it_is() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 1);
+    connect(&client, at);
+    // With another queue pair: the same one would be taken.
+    let request = Connect {
+        from: format!("{HERE}:40001").parse().unwrap(),
+        to: format!("{HERE}:{}", at.port()).parse().unwrap(),
+        space: PortSpace::Tcp,
+        transport: Transport::Rc,
+        queue_pair: queue_pair(0x12),
+        path: PathOptions::default(),
+        ece: Ece::default(),
+        data: PrivateData::default(),
+    };
+    client
+        .with(|parts| parts.manager.connect(parts.now, &request))
+        .unwrap();
+    let refusal = wait_for_view(at, |view| view.refusals.first().cloned());
+    let fields = (refusal.side.as_str(), refusal.reason.as_str());
+    assert_eq!(fields, ("was-asked", "backlog"), "{refusal:?}");
+    assert_eq!(refusal.peer_pid, Some(std::process::id()));
+    assert!(refusal.sentence.contains("backlog of 1 is full"));
+}
+
+#[test]
+fn the_side_that_asked_knows_why_it_was_refused() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 16);
+    let id = connect(&client, at);
+    request(&server);
+    drop(server);
+    let why = || client.with(|parts| parts.refusal_of(id));
+    wait_for(&client, |event| {
+        matches!(event, Event::Rejected { .. }).then_some(())
+    });
+    assert_eq!(why(), Some(Why::PeerGone));
+    let nobody = connect(&client, at);
+    wait_for(&client, |event| {
+        let is_it = matches!(event, Event::Rejected { .. }) && event.connection() == nobody;
+        is_it.then_some(())
+    });
+    let why = client.with(|parts| parts.refusal_of(nobody));
+    assert_eq!(why, Some(Why::NothingListens));
+}
+
+#[test]
+fn questions_without_end_and_questions_in_the_wrong_place_harm_nothing() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 16);
+    let [active, passive] = establish_at(&client, &server, at);
+    let name = block_name(&server);
+    let strangers: Vec<_> = (0..300)
+        .map(|_| {
+            let socket = stranger(&name);
+            let _ = rustix::net::send(&socket, QUESTION, SendFlags::NOSIGNAL);
+            socket
+        })
+        .collect();
+    assert!(wait_for_view(at, |view| Some(view.id_count)) >= 1);
+    // Each gets an answer, and is closed.
+    assert!(strangers.iter().all(is_closed_after_answer));
+    // A longer question is none.
+    let other = stranger(&name);
+    rustix::net::send(&other, b"rcm1 inspect!", SendFlags::NOSIGNAL).unwrap();
+    assert!(is_closed(&other));
+    end([(&client, active), (&server, passive)]);
+}
+
+/// Reads until the other side closes the connection.
+fn is_closed_after_answer(socket: &OwnedFd) -> bool {
+    let begun = crate::time::now();
+    while crate::time::since(begun) < PATIENCE {
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        match rustix::net::recv(socket, &mut [0u8; 64][..], flags) {
+            Ok((0, _)) => return true,
+            Ok(_) => {}
+            Err(rustix::io::Errno::AGAIN) => crate::time::sleep(Duration::from_millis(1)),
+            Err(_) => return true,
+        }
+    }
+    false
+}
+
+/// A process that has the name of a block and answers with anything, or not at all.
+#[test]
+fn a_false_answer_is_no_inspection() {
+    let (server, liar) = (start(), false_block());
+    let at = listen(&server, 16);
+    let answering = std::thread::spawn(move || {
+        for answer in [&b"rcm1 inspection"[..], b"", b"nonsense"] {
+            let Ok(socket) = rustix::net::accept(&liar) else {
+                return;
+            };
+            let _ = rustix::net::send(&socket, answer, SendFlags::NOSIGNAL);
+        }
+    });
+    // Without a descriptor of a file, none of them counts.
+    for _ in 0..3 {
+        assert!(view(at).is_some());
+    }
+    answering.join().unwrap();
+}
+
+fn false_block() -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
+    loop {
+        let block = random().unwrap() as u16 | 1;
+        let name = names::cm_name(scope(), block);
+        let name = names::abstract_address(&name).unwrap();
+        if rustix::net::bind(&socket, &name).is_ok() {
+            rustix::net::listen(&socket, 8).unwrap();
+            return socket;
+        }
+    }
+}
