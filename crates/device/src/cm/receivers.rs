@@ -1,9 +1,9 @@
 //! The processes that something of ours depends on, and links to them.
 //!
 //! A link carries our messages, and ends with the process at its other end. But that process may also close it, because it has no
-//! room. So when a link ends, we look whether its name still has the same owner: only if it has none, or another one, the process
-//! counts as ended. A process to which there is no link, because one side has no room, is looked at once a second. It may have
-//! given up a port before it answers a request that came there: then it counts as ended only when its PID does.
+//! room. So when a link ends, we check whether its name still has the same owner: the process counts as ended only if the name
+//! has no owner or another one. A process to which there is no link, because one side has no room, is checked once a second. It
+//! may give up a port before it answers a request: so the owner of a port counts as ended only when its PID has ended, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -40,8 +40,8 @@ impl Owner {
         Self { who, started }
     }
 
-    /// Whether it is known to live.
-    fn lives(&self) -> bool {
+    /// Whether it is known to be alive.
+    fn is_alive(&self) -> bool {
         self.who.pid.is_some_and(|pid| {
             self.started.is_some()
                 && process::start_time(pid) == self.started
@@ -248,10 +248,10 @@ impl Carrier {
                 self.keep(now, name, socket, who);
             }
             Reached::Busy => self.check_at(name, Some(now.saturating_add(CHECK_TIME))),
-            // This process is no owner of a name that it would have to look at.
+            // Two connection managers in this process end separately: that happens in tests.
             _ if matches!(name, Name::Port(_))
                 && owner.who.pid != Some(std::process::id())
-                && owner.lives() =>
+                && owner.is_alive() =>
             {
                 self.check_at(name, Some(now.saturating_add(CHECK_TIME)));
             }
@@ -379,19 +379,19 @@ mod tests {
         };
         says("listens");
         connect(&client, at);
-        let next_look = || client.with(|parts| parts.carrier.receivers.0.get(&name)?.check);
+        let next_check = || client.with(|parts| parts.carrier.receivers.0.get(&name)?.check);
         let wait_until = |holds: &dyn Fn() -> bool| {
             while !holds() {
                 crate::time::sleep(std::time::Duration::from_millis(1));
             }
         };
-        wait_until(&|| next_look().is_some());
+        wait_until(&|| next_check().is_some());
         let mut stdin = other.0.stdin.take().unwrap();
         stdin.write_all(b"x").unwrap();
         says("has no port");
-        let look = next_look();
-        wait_until(&|| next_look() != look);
-        assert!(next_look().is_some(), "it has not ended");
+        let check = next_check();
+        wait_until(&|| next_check() != check);
+        assert!(next_check().is_some(), "it has not ended");
         drop(other);
         let reason = wait_for(&client, |event| match event {
             Event::Rejected { rej, .. } => Some(rej.reason),
