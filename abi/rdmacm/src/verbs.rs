@@ -182,6 +182,14 @@ pub unsafe fn fail_qp(qp: *mut Qp) {
     if qp.is_null() {
         return;
     }
+    // What the peer has acknowledged is complete, and the peer gets our acknowledgements, as if the device were hardware, which does
+    // both at once: libfabric's programs disconnect before they poll.
+    // SAFETY: guaranteed by the caller; `find` checks that it is live.
+    if let Ok(object) = unsafe { ibverbs::object::find::<ibverbs::qp::QpObject>(qp) }
+        && let Err(error) = object.qp.device().drive_until_idle()
+    {
+        tracing::debug!(%error, "cannot drive the device before a queue pair fails");
+    }
     let mut attr = QpAttr {
         qp_state: QPS_ERR,
         ..QpAttr::default()

@@ -32,6 +32,11 @@ fn a_server_that_was_stopped_connects_and_ends() {
 }
 
 #[test]
+fn a_message_is_complete_when_its_peer_disconnects_after_it() {
+    succeeds("last_message", include_str!("last_message.c"));
+}
+
+#[test]
 fn a_server_has_more_client_processes_than_links() {
     succeeds("processes", include_str!("processes.c"));
 }

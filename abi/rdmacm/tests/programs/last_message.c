@@ -1,0 +1,86 @@
+/* A server disconnects as soon as it has a message, and a client that learns of it before it polls: the message is complete, not
+ * flushed. Each is a process of its own. */
+#include "common.h"
+
+#define ROUNDS 20
+
+static void client(uint16_t port_be)
+{
+	int round;
+	for (round = 0; round < ROUNDS; round++) {
+		struct rdma_event_channel *channel = new_channel();
+		struct rdma_cm_id *id = new_client(channel, RDMA_PS_TCP, port_be);
+		struct rdma_conn_param param = { .rnr_retry_count = 7, .retry_count = 7 };
+		char text[16] = "the last one";
+		struct ibv_mr *from;
+		struct ibv_wc wc;
+		int got;
+		add_qp(id, IBV_QPT_RC);
+		MUST(from = rdma_reg_msgs(id, text, sizeof text));
+		GOOD(rdma_connect(id, &param));
+		ACK_NEXT(channel, ESTABLISHED, 0);
+		GOOD(rdma_post_send(id, NULL, text, sizeof text, from, IBV_SEND_SIGNALED));
+		ACK_NEXT(channel, DISCONNECTED, 0);
+		GOOD(rdma_disconnect(id));
+		while (!(got = ibv_poll_cq(id->send_cq, 1, &wc)))
+			;
+		TRUE(got == 1);
+		if (wc.status != IBV_WC_SUCCESS)
+			unexpected(__LINE__, ibv_wc_status_str(wc.status), round, 0);
+		GOOD(rdma_dereg_mr(from));
+		rdma_destroy_qp(id);
+		GOOD(rdma_destroy_id(id));
+		rdma_destroy_event_channel(channel);
+	}
+}
+
+static void server(struct rdma_event_channel *channel)
+{
+	int round;
+	for (round = 0; round < ROUNDS; round++) {
+		struct rdma_cm_event *event = NEXT(channel, CONNECT_REQUEST, 0);
+		struct rdma_cm_id *id = event->id;
+		struct rdma_conn_param param = { .rnr_retry_count = 7 };
+		char room[16] = "";
+		struct ibv_mr *into;
+		struct ibv_wc wc;
+		GOOD(rdma_ack_cm_event(event));
+		add_qp(id, IBV_QPT_RC);
+		MUST(into = rdma_reg_msgs(id, room, sizeof room));
+		GOOD(rdma_post_recv(id, NULL, room, sizeof room, into));
+		GOOD(rdma_accept(id, &param));
+		ACK_NEXT(channel, ESTABLISHED, 0);
+		TRUE(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS && !strcmp(room, "the last one"));
+		GOOD(rdma_disconnect(id));
+		ACK_NEXT(channel, DISCONNECTED, 0);
+		GOOD(rdma_dereg_mr(into));
+		rdma_destroy_qp(id);
+		GOOD(rdma_destroy_id(id));
+	}
+}
+
+int main(void)
+{
+	int told[2], status = -1;
+	uint16_t port_be;
+	pid_t child;
+	begin();
+	MUST(pipe(told) == 0);
+	child = fork();
+	if (child == 0) {
+		MUST(read(told[0], &port_be, sizeof port_be) == sizeof port_be);
+		client(port_be);
+		fflush(stdout);
+		_exit(bad);
+	}
+	MUST(child > 0);
+	struct rdma_event_channel *channel = new_channel();
+	struct rdma_cm_id *listener = new_listener(channel, RDMA_PS_TCP);
+	port_be = rdma_get_src_port(listener);
+	MUST(write(told[1], &port_be, sizeof port_be) == sizeof port_be);
+	server(channel);
+	TRUE(waitpid(child, &status, 0) == child && status == 0);
+	GOOD(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(channel);
+	return finish();
+}
