@@ -12,9 +12,14 @@ use std::process::Command;
 /// The shared object with the front ends.
 const LIBRARY: &str = "librkey_all.so";
 
-/// Puts a debug build of the verbs front end into a directory.
+/// Puts a debug build of the front ends for verbs and for the connection manager into a directory.
 pub(crate) fn verbs_into(session: &Session<'_>, folder: &Path) -> Result<()> {
-    let names = ["libibverbs.so.1", "libibverbs.so"];
+    let names = [
+        "libibverbs.so.1",
+        "libibverbs.so",
+        "librdmacm.so.1",
+        "librdmacm.so",
+    ];
     library_into(session, &["build"], folder, &names)
 }
 

@@ -28,6 +28,7 @@ const HEAD: &str = "\
 const HOST_REASONS: &[&str] = &[
     "There are no huge pages of size 2M allocated",
     "Huge pages of size 2M is not supported in this platform",
+    "Device rkey0 doesn't have net interface",
     "Must be run by root on Ethernet link layer",
     "To Create RAW QP must be done by root on Ethernet link layer",
 ];

@@ -32,6 +32,11 @@ fn a_server_that_was_stopped_connects_and_ends() {
 }
 
 #[test]
+fn ten_thousand_connections_leave_nothing_behind() {
+    succeeds("many", include_str!("many.c"));
+}
+
+#[test]
 fn a_message_is_complete_when_its_peer_disconnects_after_it() {
     succeeds("last_message", include_str!("last_message.c"));
 }
