@@ -231,7 +231,7 @@ static void resolving(const char *six)
 	cp.private_data_len = 57;
 	R(rdma_connect(i,&cp));
 	cp.private_data_len = 56;
-	puts("# nobody listens");
+	puts("# no listener");
 	R(rdma_connect(i,&cp));
 	ack(ev(C, LONG));
 	R(rdma_connect(i,&cp));
