@@ -13,6 +13,7 @@
 //! | `export`, [`absent`] | the exported symbols; those that this library does not support yet |
 //! | [`hub`], [`front`] | identifiers and channels under the connection manager's lock; the connection manager |
 //! | [`id`], [`channel`], [`bell`], [`event`] | identifiers, event channels and events, as programs see them; the descriptors of channels |
+//! | [`view`] | what inspections show of identifiers |
 //! | [`fetch`] | what happens when a program fetches an event |
 //! | [`ids`], [`address`], [`ports`], [`bind`], [`resolve`], [`options`] | identifiers and their addresses, ports and paths |
 //! | [`connect`], [`accept`] | the calls of the active and the passive side |

@@ -182,7 +182,7 @@ fn without_a_listener_the_connection_is_refused() {
 }
 
 #[test]
-fn a_request_that_nobody_has_taken_is_refused_with_its_listener() {
+fn a_request_that_is_not_taken_is_refused_with_its_listener() {
     let Pair {
         client, listener, ..
     } = Pair::new();

@@ -379,7 +379,7 @@ impl Carrier {
         self.waiting.has_request(Name::Port(service), id)
     }
 
-    /// Why nobody listens at a port for us, although somebody has it.
+    /// Why no process listens at a port for us, although one has it.
     pub(super) fn stranger_at(&self, service: ServiceId) -> Option<Why> {
         let name = Name::Port(service).text(self.scope);
         if let Ok(Reached::OtherUser(uid)) = socket::connect(self.scope, &name) {

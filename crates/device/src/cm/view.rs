@@ -135,7 +135,7 @@ pub struct OwnId {
 pub(super) struct Other {
     /// Its process.
     pub(super) pid: Option<u32>,
-    /// Whether our request has not reached anybody yet.
+    /// Whether our request has not reached a process yet.
     pub(super) is_missing: bool,
 }
 

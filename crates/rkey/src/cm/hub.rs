@@ -78,7 +78,7 @@ impl Hub {
         self.listeners.insert(id, accepting);
     }
 
-    /// Removes a listener, and returns the requests that nobody has taken.
+    /// Removes a listener, and returns the requests that the program has not taken.
     pub(crate) fn unlisten(&mut self, id: ListenerId) -> VecDeque<Box<ConnectRequest>> {
         let accepting = self.listeners.remove(&id);
         accepting.map(|it| it.requests).unwrap_or_default()

@@ -181,7 +181,7 @@ impl Inbox {
 
     /// Waits until something may have arrived.
     pub(super) fn wait(&self, time: Duration) -> Result<()> {
-        // Another thread may take the completion, and a disconnect wakes nobody: so callers look again regularly.
+        // Another thread may take the completion, and a disconnect does not wake the queue: so callers look again regularly.
         self.queue
             .wait(time.min(Duration::from_millis(20)))
             .map(|_| ())

@@ -88,12 +88,12 @@ fn the_side_that_asked_knows_why_it_was_refused() {
         matches!(event, Event::Rejected { .. }).then_some(())
     });
     assert_eq!(why(), Some(Why::PeerGone));
-    let nobody = connect(&client, at);
+    let unheard = connect(&client, at);
     wait_for(&client, |event| {
-        let is_it = matches!(event, Event::Rejected { .. }) && event.connection() == nobody;
+        let is_it = matches!(event, Event::Rejected { .. }) && event.connection() == unheard;
         is_it.then_some(())
     });
-    let why = client.with(|parts| parts.refusal_of(nobody));
+    let why = client.with(|parts| parts.refusal_of(unheard));
     assert_eq!(why, Some(Why::NothingListens));
 }
 
