@@ -64,3 +64,12 @@ fn task_farm() {
     let text = run("task_farm", &["3", "100000"]);
     assert!(text.contains("9592 primes below 100000"), "{text}");
 }
+
+#[test]
+fn c_peer() {
+    let text = run("c_peer", &[]);
+    assert!(
+        text.contains("the owner's memory: hello from Rust"),
+        "{text}"
+    );
+}
