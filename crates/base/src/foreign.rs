@@ -32,6 +32,12 @@ pub trait ForeignMemory: Debug + Send + Sync {
     /// # Errors
     /// As for [`load`](Self::load).
     fn store(&self, dst: u64, src: &[u8]) -> Result<(), Fault>;
+
+    /// Whether the memory at an address is still the one that was held, as far as the runtime can tell.
+    fn is_current(&self, address: u64) -> bool {
+        let _ = address;
+        true
+    }
 }
 
 /// What copies a range: `None` is the processor.

@@ -18,6 +18,9 @@ pub enum Follows {
     /// every change. An entry has no more than the pages of the buffer that it was made for, the memory is watched
     /// before it is pinned, and each hit is validated.
     Pages,
+    /// An allocation of an accelerator's runtime, which has an id of its own even if its address is used again. At each hit
+    /// the cache asks the registrar ([`Registrar::is_current`]). Needs no monitor.
+    Allocation,
 }
 
 /// A request to register memory.
@@ -53,6 +56,13 @@ pub trait Registrar: Send + Sync {
 
     /// Ends a registration that is no longer used. A registrar that [follows pages](Follows::Pages) must unpin them.
     fn deregister(&self, registration: Self::Registration);
+
+    /// Whether the memory of `range`, which is a part of this registration, still belongs to the allocation that was
+    /// registered. Asked at each hit of a registrar that [follows allocations](Follows::Allocation).
+    fn is_current(&self, registration: &Self::Registration, range: &VaRange) -> bool {
+        let _ = (registration, range);
+        true
+    }
 
     /// Whether the error is due to too many registrations. If so, the cache evicts all idle entries and tries again.
     fn is_exhausted(&self, error: &Self::Error) -> bool {

@@ -13,10 +13,13 @@ use std::sync::Arc;
 const MAX_COUNT: &str = "FI_MR_CACHE_MAX_COUNT";
 const MAX_SIZE: &str = "FI_MR_CACHE_MAX_SIZE";
 const MONITOR: &str = "FI_MR_CACHE_MONITOR";
+const CUDA: &str = "FI_MR_CUDA_CACHE_MONITOR_ENABLED";
+const ROCR: &str = "FI_MR_ROCR_CACHE_MONITOR_ENABLED";
+const LEVEL_ZERO: &str = "FI_MR_ZE_CACHE_MONITOR_ENABLED";
 
 /// The variables, and what each sets.
 #[must_use]
-pub fn variables() -> [(&'static str, &'static str); 3] {
+pub fn variables() -> [(&'static str, &'static str); 6] {
     [
         (MAX_COUNT, "the maximum number of entries; 0: no cache"),
         (
@@ -24,6 +27,9 @@ pub fn variables() -> [(&'static str, &'static str); 3] {
             "the maximum total bytes of the entries; unset: no limit",
         ),
         (MONITOR, "userfaultfd, memhooks or disabled"),
+        (CUDA, "0: CUDA memory is not cached"),
+        (ROCR, "0: ROCr memory is not cached"),
+        (LEVEL_ZERO, "0: Level Zero memory is not cached"),
     ]
 }
 
@@ -107,6 +113,12 @@ pub struct Settings {
     pub max_size: Option<u64>,
     /// `FI_MR_CACHE_MONITOR`; unset: `userfaultfd`.
     pub monitor: Option<MonitorName>,
+    /// `FI_MR_CUDA_CACHE_MONITOR_ENABLED`: whether CUDA memory may be cached; unset: yes.
+    pub cuda: Option<bool>,
+    /// `FI_MR_ROCR_CACHE_MONITOR_ENABLED`, in the same way.
+    pub rocr: Option<bool>,
+    /// `FI_MR_ZE_CACHE_MONITOR_ENABLED`, in the same way.
+    pub level_zero: Option<bool>,
     /// Values that are not allowed.
     pub ignored: Vec<Ignored>,
 }
@@ -164,10 +176,24 @@ impl Settings {
             }
             found
         });
+        let mut switch = |variable| {
+            read(variable).and_then(|value| match value.trim() {
+                "0" => Some(false),
+                "1" => Some(true),
+                _ => {
+                    refuse(variable, value, "choose 0 or 1");
+                    None
+                }
+            })
+        };
+        let (cuda, rocr, level_zero) = (switch(CUDA), switch(ROCR), switch(LEVEL_ZERO));
         Self {
             max_count,
             max_size,
             monitor,
+            cuda,
+            rocr,
+            level_zero,
             ignored,
         }
     }
@@ -286,6 +312,30 @@ mod tests {
         let absurd = read(&[(MAX_COUNT, "-1"), (MAX_SIZE, "1e9"), (MONITOR, "")]);
         assert_eq!((absurd.max_count, absurd.max_size), (None, None));
         assert_eq!(absurd.ignored.len(), 2);
+    }
+
+    /// Proves partly: FI-244, FI-245, FI-246 (the variables as a library reads them)
+    #[test]
+    fn the_monitors_of_accelerators_take_0_or_1() {
+        type Field = fn(&Settings) -> Option<bool>;
+        let fields: [(&str, Field); 3] = [
+            (CUDA, |it| it.cuda),
+            (ROCR, |it| it.rocr),
+            (LEVEL_ZERO, |it| it.level_zero),
+        ];
+        for (variable, field) in fields {
+            for (value, expected) in [("0", Some(false)), (" 1", Some(true)), ("", None)] {
+                let settings = read(&[(variable, value)]);
+                assert_eq!(field(&settings), expected);
+                assert_eq!(settings.ignored, []);
+            }
+            for value in ["2", "yes", "-1", "01"] {
+                let settings = read(&[(variable, value)]);
+                assert_eq!(field(&settings), None);
+                let message = format!("{variable}={value} has no effect: choose 0 or 1");
+                assert_eq!(settings.ignored[0].to_string(), message);
+            }
+        }
     }
 
     /// Proves partly: FI-239, FI-240, FI-I47 (the variables as a library reads them)

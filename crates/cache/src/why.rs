@@ -157,6 +157,9 @@ pub enum Why {
     Empty,
     /// The cache does not hold this kind of memory. The registration is not an entry.
     OtherKind,
+    /// The caller wanted a registration of its own ([`Cache::register_once`](crate::Cache::register_once)). It is not an
+    /// entry.
+    Once,
     /// The cache is off. The registration is not an entry.
     Off(Off),
 }
@@ -190,6 +193,7 @@ impl fmt::Display for Why {
             Self::OtherKind => {
                 f.write_str("not cached: accelerator memory needs a cache of its own")
             }
+            Self::Once => f.write_str("not cached: the caller wanted a registration of its own"),
             Self::Off(off) => write!(f, "not cached: {off}"),
         }
     }

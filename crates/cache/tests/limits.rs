@@ -6,7 +6,7 @@ use common::{BOTH, Fake, GPU, SEND, World, range};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Disabled, Follows, Imported, Kind, Monitor, Off, Options, Registrar, Request, Rounding,
-    Timing, Why,
+    Timing, Unneeded, Why,
 };
 use std::sync::Arc;
 
@@ -256,6 +256,43 @@ fn without_unified_addresses_device_memory_is_not_cached() {
     }
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
     assert_eq!(cache.stats().entries, 1);
+}
+
+/// An address that was freed and given out again is not the same memory.
+/// Proves partly: FI-232, FI-243, FI-244, FI-245, FI-246 (the cache as a library)
+#[test]
+fn an_allocation_that_was_replaced_is_registered_again() {
+    let world = World::new(16);
+    let fake = Fake::new(&world, Follows::Allocation);
+    let cache = Cache::new(fake, Arc::new(Unneeded), options()).unwrap();
+    let get = |range| cache.get(range, SEND, GPU).unwrap().why();
+    assert_eq!(get(range(0x1000, 0x2000)), Why::Absent);
+    assert_eq!(get(range(0x1100, 0x10)), Why::Hit);
+    world.change(&range(0x2000, 1));
+    // The other page of the entry is what it was.
+    assert_eq!(get(range(0x1100, 0x10)), Why::Hit);
+    assert_eq!(
+        get(range(0x2100, 0x10)),
+        Why::Ended(rkey_cache::Cause::Replaced)
+    );
+    assert_eq!(get(range(0x2100, 0x10)), Why::Hit);
+    cache.reap();
+    assert_eq!(cache.registrar().live(), 1);
+}
+
+#[test]
+fn a_registration_for_one_call_is_no_entry() {
+    let cache = cache(options());
+    assert_eq!(get(&cache, buffer(1)), Why::Absent);
+    for _ in 0..2 {
+        let own = cache
+            .register_once(buffer(1), SEND, Kind::HOST)
+            .unwrap();
+        assert_eq!(own.why(), Why::Once);
+        assert_eq!(cache.registrar().live(), 2);
+    }
+    assert_eq!(cache.registrar().live(), 1);
+    assert_eq!((cache.stats().uncached, cache.stats().entries), (2, 1));
 }
 
 #[test]

@@ -34,6 +34,12 @@ impl Found {
         self.allocation.place != Place::Host
     }
 
+    /// Whether a range is inside the allocation.
+    #[must_use]
+    pub fn contains(&self, range: &VaRange) -> bool {
+        self.allocation.range.contains(range)
+    }
+
     /// The copier for a range that begins at the address.
     ///
     /// # Errors

@@ -267,4 +267,8 @@ impl ForeignMemory for Held {
         }
         self.access(dst, |allocation| self.runtime.store(allocation, dst, src))
     }
+
+    fn is_current(&self, address: u64) -> bool {
+        self.current(address).is_ok()
+    }
 }

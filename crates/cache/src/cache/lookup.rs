@@ -90,6 +90,7 @@ impl<R: Registrar> Cache<R> {
         let verdict = match self.follows {
             Follows::Addresses if !self.watches => return Verdict::Fresh,
             Follows::Object => self.same_object(slot, range),
+            Follows::Allocation => self.same_allocation(slot, range),
             Follows::Addresses | Follows::Pages => Verdict::Fresh,
         };
         let verdict = match verdict {
@@ -114,6 +115,17 @@ impl<R: Registrar> Cache<R> {
                 Verdict::Fresh
             }
             _ => Verdict::Changed,
+        }
+    }
+
+    /// Whether the range still belongs to the allocation that was registered.
+    fn same_allocation(&self, slot: u32, range: &VaRange) -> Verdict {
+        // SAFETY: as in `same_object`.
+        let value: Option<&Value<R::Registration>> = unsafe { self.values.get(slot) };
+        let current = value.is_some_and(|it| self.registrar.is_current(&it.registration, range));
+        match current {
+            true => Verdict::Fresh,
+            false => Verdict::Changed,
         }
     }
 

@@ -118,7 +118,7 @@ impl<R: Registrar> Cache<R> {
         monitor.attach(&entries)?;
         let hints = (capacity * 2).next_power_of_two().clamp(64, 1 << 16);
         Ok(Self {
-            watches: follows == Follows::Pages || monitor.watches_all(),
+            watches: follows == Follows::Pages || monitor.watches_all() || options.watch,
             registrar,
             follows,
             monitor,
@@ -175,6 +175,19 @@ impl<R: Registrar> Cache<R> {
             });
         }
         Ok(guard)
+    }
+
+    /// A registration for this call alone: it neither uses nor becomes an entry.
+    ///
+    /// # Errors
+    /// The registrar's error.
+    pub fn register_once(
+        &self,
+        range: VaRange,
+        rights: Rights,
+        kind: Kind,
+    ) -> Result<Guard<'_, R>, R::Error> {
+        self.own(range, Class::new(rights, kind), Why::Once)
     }
 
     /// Why this lookup does not go through the cache.

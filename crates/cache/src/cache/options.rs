@@ -35,6 +35,9 @@ pub struct Options {
     pub exact_rights: bool,
     /// Whether a registrar that pins may use a monitor that does not see every change. Entries can then be stale.
     pub accept_partial: bool,
+    /// Whether memory is watched even if the registrar does not need that, so that the entries of memory that goes away end at once,
+    /// and do not stay until they are evicted.
+    pub watch: bool,
     /// Whether no address of accelerator memory equals one of host memory or of another accelerator (unified virtual
     /// addressing). If not, only host memory is cached (FI-232).
     pub unified_addresses: bool,
@@ -52,6 +55,7 @@ impl Default for Options {
             rounding: Rounding::default(),
             exact_rights: false,
             accept_partial: false,
+            watch: false,
             unified_addresses: true,
             trace: 0,
         }

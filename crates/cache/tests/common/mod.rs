@@ -6,7 +6,7 @@ pub(crate) mod memory;
 pub(crate) mod ring;
 
 use rkey_base::range::VaRange;
-use rkey_cache::{Follows, Kind, Registrar, Request, Rights};
+use rkey_cache::{Follows, Kind, Registrar, Request, Rights, Why};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -138,6 +138,10 @@ impl Registrar for Fake {
         assert_eq!(ended, Some(registration.request), "deregistered twice");
     }
 
+    fn is_current(&self, registration: &Pinned, range: &VaRange) -> bool {
+        registration.pages(range) == self.world.pages(range)
+    }
+
     fn is_exhausted(&self, _: &Exhausted) -> bool {
         true
     }
@@ -150,3 +154,36 @@ pub(crate) fn range(start: u64, len: u64) -> VaRange {
 pub(crate) const SEND: Rights = Rights(1);
 pub(crate) const BOTH: Rights = Rights(3);
 pub(crate) const GPU: Kind = Kind(7);
+
+pub(crate) fn from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| {
+        value.parse().expect("the variable is a number")
+    })
+}
+
+/// Sets how many attempts the tests of races make.
+pub(crate) const RACES: &str = "RKEY_TEST_CACHE_RACES";
+
+pub(crate) fn races() -> u64 {
+    from_environment(RACES, 20_000)
+}
+
+/// The outcomes of many sends.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) stale: u64,
+    pub(crate) hits: u64,
+    pub(crate) busy: u64,
+}
+
+impl Tally {
+    /// `None`: other bytes arrived than those that were sent.
+    pub(crate) fn count(&mut self, sent: Option<Why>) {
+        match sent {
+            None => self.stale += 1,
+            Some(Why::Hit) => self.hits += 1,
+            Some(Why::Busy) => self.busy += 1,
+            Some(_) => {}
+        }
+    }
+}
