@@ -12,8 +12,10 @@ use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
 use crate::identity::Identities;
 use crate::info::filter::Hints;
+use crate::lenient;
 use crate::mode;
-use crate::mr::cached::LocalCache;
+use crate::mr::buffers::Buffers;
+use crate::mr::cached::{Described, LocalCache, Place};
 use crate::mr::exposed::ExposedMessages;
 use crate::mr::imported;
 use crate::object::{Users, object};
@@ -21,9 +23,9 @@ use crate::sys::*;
 use crate::watched::WatchedRegions;
 use crate::work::{Counting, Queue};
 use parking_lot::Mutex;
+use rkey_device::Device;
 use rkey_device::base::{ForeignMemory, VaRange};
 use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId, RegionSpec};
-use rkey_device::{CacheDescription, Device};
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
@@ -58,7 +60,7 @@ pub(crate) struct Domain {
     pub(crate) mr_mode: c_int,
     /// The program requested `FI_HMEM`.
     pub(crate) hmem: bool,
-    /// Buffers need no descriptor, and the processor copies them: neither `FI_MR_LOCAL` nor `FI_HMEM`.
+    /// Buffers need no descriptor and no registration, and the processor copies them: neither `FI_MR_LOCAL` nor `FI_HMEM`.
     pub(crate) plain: bool,
     /// The program requested `FI_RMA_EVENT`.
     pub(crate) rma_events: bool,
@@ -89,7 +91,9 @@ pub(crate) struct Domain {
     /// Messages that peers may read from regions.
     pub(crate) exposed: Arc<ExposedMessages>,
     /// Registrations that outlive regions without remote rights. The description has a reference to the cache.
-    pub(crate) cache: Option<(CacheDescription, Arc<LocalCache>)>,
+    pub(crate) cache: Option<Described>,
+    /// Registers the buffers of transfers, if the provider has to do that.
+    pub(crate) buffers: Option<Box<Buffers>>,
     /// Regions registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions bound to a counter or an endpoint, and those with remote rights where remote accesses can be
@@ -192,6 +196,7 @@ impl Domain {
             counters: Mutex::default(),
             exposed: Arc::default(),
             cache: None,
+            buffers: None,
             persistent: Mutex::default(),
             watched: WatchedRegions::default(),
             remote_counted: OnceLock::new(),
@@ -199,6 +204,7 @@ impl Domain {
             users: Users::default(),
         };
         domain.open_cache()?;
+        domain.open_buffers()?;
         Ok(domain)
     }
 
@@ -207,10 +213,31 @@ impl Domain {
     fn open_cache(&mut self) -> Result<()> {
         const STATES: c_int = FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT;
         if !self.has(STATES) && !self.av_keys && imported::exists() {
-            let pd = Arc::clone(self.own_pd()?);
-            self.cache = LocalCache::new(&self.device, pd.id, pd, &self.exposed);
+            self.cache = LocalCache::of_regions(&self.place()?);
         }
         Ok(())
+    }
+
+    /// Opens the caches for buffers, if the mode requires `FI_MR_LOCAL` and the program did not offer it. With keys in address vectors,
+    /// a buffer is not in one protection domain.
+    fn open_buffers(&mut self) -> Result<()> {
+        if mode::is_hidden(self.mr_mode) && !self.av_keys {
+            lenient::unless_strict(&lenient::HIDDEN_LOCAL, FiError::NODATA)?;
+            self.buffers = Some(Box::new(Buffers::open(&self.place()?, self.hmem)?));
+            self.plain = false;
+        }
+        Ok(())
+    }
+
+    /// Where caches register.
+    fn place(&self) -> Result<Place> {
+        let pd = Arc::clone(self.own_pd()?);
+        Ok(Place {
+            device: self.device.clone(),
+            pd: pd.id,
+            _keeper: pd,
+            exposed: Arc::clone(&self.exposed),
+        })
     }
 
     pub(crate) fn has(&self, bit: c_int) -> bool {
@@ -266,7 +293,10 @@ impl Domain {
             .filter_map(|pd| table.regions_of_program(pd.id).ok())
             .map(|regions| regions as usize)
             .sum::<usize>()
-            + self.cache.as_ref().map_or(0, |(_, cache)| cache.open())
+            + self
+                .cache
+                .as_ref()
+                .map_or(0, |(_, cache)| cache.open_regions())
     }
 
     fn find_pd(&self, key: &[u8]) -> Result<Arc<ProtectionDomain>> {

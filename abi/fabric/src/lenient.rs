@@ -75,11 +75,24 @@ pub(crate) static MAPPED_KEYS: Leniency = Leniency::new(
     "a provider that follows the page returns -FI_EBUSY",
 );
 
+/// A domain without the mode bit that is required, for which the provider registers buffers itself.
+pub(crate) static HIDDEN_LOCAL: Leniency = Leniency::new(
+    "the program opened a domain without FI_MR_LOCAL, which FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires; the provider registers its buffers itself, with a registration cache",
+    "fi_mr(3) says that a program gets the modes that it supports",
+    "a provider without a cache offers such a program nothing",
+);
+
+static STRICTNESS: Strictness = Strictness::new(STRICT);
+
+/// Whether the process is in strict mode.
+pub(crate) fn is_strict() -> bool {
+    STRICTNESS.is_on()
+}
+
 /// Returns the error in strict mode; otherwise the call continues.
 #[cold]
 pub(crate) fn unless_strict(rule: &Leniency, error: FiError) -> Result<()> {
-    static STRICTNESS: Strictness = Strictness::new(STRICT);
-    match rule.allows(STRICTNESS.is_on()) {
+    match rule.allows(is_strict()) {
         true => Ok(()),
         false => Err(error),
     }

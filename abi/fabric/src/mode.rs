@@ -5,6 +5,7 @@
 //! there.
 
 use crate::errno::FiError;
+use crate::lenient;
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_kit::settings::{self, MR_MODE, PROFILE, STRICT, Setting};
@@ -109,8 +110,18 @@ pub(crate) struct Granted {
     pub(crate) mode: u64,
 }
 
-/// Decides whether a program with these hints can use a provider that requires `required`.
-pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
+/// Decides whether a program with these hints can use a provider that requires `required`. A provider that `hides` the bit
+/// `FI_MR_LOCAL` does not require it of programs that do not offer it: it registers their buffers itself.
+pub(crate) fn negotiate(required: c_int, asked: &Request, hides: bool) -> Option<Granted> {
+    let granted = granted(required, asked);
+    match hides && required & FI_MR_LOCAL != 0 {
+        true => granted.or_else(|| self::granted(required & !FI_MR_LOCAL, asked)),
+        false => granted,
+    }
+}
+
+/// As [`negotiate`], without hiding anything.
+fn granted(required: c_int, asked: &Request) -> Option<Granted> {
     let needed = needed(required, asked);
     let local = needed & FI_MR_LOCAL != 0;
     // `FI_LOCAL_MR`, the mode bit that stands for FI_MR_LOCAL before 1.5 (FI-I19).
@@ -202,8 +213,24 @@ impl Told {
 
 static TOLD: Mutex<Told> = Mutex::new(Told(Vec::new()));
 
+/// Whether the provider registers the buffers of a domain itself: the mode requires `FI_MR_LOCAL`, and the program, which did not
+/// offer it, got a domain of this `mr_mode` without it (FI-048, FI-233).
+pub(crate) fn is_hidden(mr_mode: c_int) -> bool {
+    let required = required().is_ok_and(|bits| bits & FI_MR_LOCAL != 0);
+    required && mr_mode & FI_MR_LOCAL == 0 && hides()
+}
+
+/// Whether programs may lack the bit `FI_MR_LOCAL` that the mode requires.
+pub(crate) fn hides() -> bool {
+    !lenient::is_strict()
+}
+
 /// Logs, once for each set, the required bits that a program does not offer.
 pub(crate) fn explain(required: c_int, asked: &Request) {
+    let required = match hides() {
+        true => required & !FI_MR_LOCAL,
+        false => required,
+    };
     let missing = needed(required, asked) & !asked.mr_mode.unwrap_or(ALL);
     if TOLD.lock().lacks(missing) {
         rkey_device::denials::refused(&format!(
@@ -294,7 +321,25 @@ mod tests {
     }
 
     fn bits(required: c_int, asked: &Request) -> Option<c_int> {
-        negotiate(required, asked).map(|granted| granted.mr_mode)
+        granted(required, asked).map(|granted| granted.mr_mode)
+    }
+
+    #[test]
+    fn local_registration_can_be_hidden_from_programs_that_do_not_offer_it() {
+        let local = FI_MR_LOCAL;
+        for (version, offered) in [(V15, 0), (V122, BASIC), (V14, FI_MR_BASIC), (V14, 0)] {
+            let asked = ask(version, offered);
+            for others in [0, BASIC] {
+                let hidden = negotiate(local | others, &asked, true);
+                assert_eq!(hidden, granted(others, &asked));
+                assert_eq!(negotiate(local | others, &asked, false), None);
+                assert_eq!(negotiate(others, &asked, true), granted(others, &asked));
+            }
+        }
+        // Programs that offer it get it, and other bits stay required.
+        let asked = ask(V122, local);
+        assert_eq!(negotiate(local, &asked, true), granted(local, &asked));
+        assert_eq!(negotiate(local | FI_MR_RAW, &asked, true), None);
     }
 
     #[test]
@@ -388,13 +433,13 @@ mod tests {
             caps: 0,
         };
         let local = FI_MR_LOCAL;
-        assert_eq!(negotiate(local, &with(V14, FI_MR_BASIC, 0)), None);
+        assert_eq!(granted(local, &with(V14, FI_MR_BASIC, 0)), None);
         let legacy = Granted {
             mr_mode: FI_MR_BASIC,
             mode: FI_LOCAL_MR,
         };
         assert_eq!(
-            negotiate(local, &with(V14, FI_MR_BASIC, FI_LOCAL_MR)),
+            granted(local, &with(V14, FI_MR_BASIC, FI_LOCAL_MR)),
             Some(legacy)
         );
         assert_eq!(effective(legacy.mr_mode, legacy.mode), BASIC | FI_MR_LOCAL);
@@ -403,8 +448,8 @@ mod tests {
             mode: 0,
         };
         for mode in [0, FI_LOCAL_MR] {
-            assert_eq!(negotiate(local, &with(V15, local, mode)), Some(new));
-            assert_eq!(negotiate(local, &with(V15, 0, mode)), None);
+            assert_eq!(granted(local, &with(V15, local, mode)), Some(new));
+            assert_eq!(granted(local, &with(V15, 0, mode)), None);
         }
     }
 

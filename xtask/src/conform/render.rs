@@ -42,7 +42,7 @@ const HEAD: &str = "# Conformance\n\n\
     * **rule**: tests of the core, the engine or the device show the rule that the clause states. The call, its flags and its error codes\n\
       \x20 are not shown; they wait for the front end.\n\
     * **does not apply**: the clause asks for nothing here: a permission that is not used, a runtime that is absent, words about the page itself.\n\
-    * **open**: nothing shows it. Where no reason stands beside it, that of its section holds.\n\n";
+    * **open**: nothing shows it. Where no reason stands beside it, there is no test yet.\n\n";
 
 /// The sentence below a section's heading, which counts the states of its rows.
 fn summary(section: &Section, evidence: &Evidence<'_>) -> String {
@@ -58,8 +58,7 @@ fn summary(section: &Section, evidence: &Evidence<'_>) -> String {
     let mut said = format!("{all} {noun}: {}.", counts.join(", "));
     let unexplained = |id| evidence.state(id) == State::Open && reasons::of_open(id).is_none();
     if ids().any(unexplained) {
-        let reason = reasons::of_section(&section.title);
-        let _ = write!(said, " Open where the row gives no reason: {reason}.");
+        said.push_str(" Open where the row gives no reason: no test yet.");
     }
     said
 }

@@ -11,6 +11,7 @@ use super::payload::load;
 use super::report::{Deferred, Posted};
 use super::send::Descriptors;
 use super::*;
+use crate::mr::buffers::Held;
 use crate::mr::{hmem, local};
 use rkey_device::base::Memory;
 use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
@@ -72,7 +73,9 @@ impl Endpoint {
             let domain = &self.domain;
             if !inject {
                 let desc = desc.get(index);
-                let sge = local::element(domain, &self.pd, addr, len, desc, usage)?;
+                // Used up before this returns.
+                let mut held = Held::default();
+                let sge = local::element(domain, &self.pd, (addr, len), desc, usage, &mut held)?;
                 if domain.hmem {
                     load(domain, &self.pd, &[sge], place, usage)?;
                     continue;
@@ -114,6 +117,7 @@ impl Endpoint {
         if it.kind == Kind::Compare {
             self.gather_operands(it.compare, it.compare_desc, inject, size, &mut payload)?;
         }
+        let mut held = Held::default();
         let result = it
             .result
             .iter()
@@ -124,10 +128,10 @@ impl Endpoint {
                 local::element(
                     &self.domain,
                     &self.pd,
-                    at,
-                    len,
+                    (at, len),
                     desc,
                     LocalUse::AtomicResult,
+                    &mut held,
                 )
             })
             .collect::<Result<Sges>>()?;
@@ -154,7 +158,8 @@ impl Endpoint {
                 operands: payload,
                 result: fetches.then_some(result),
             };
-            let posted = Posted::one_sided(FI_ATOMIC, fetches, it.context, report, it.deferred);
+            let posted =
+                Posted::one_sided(FI_ATOMIC, fetches, it.context, report, it.deferred, held);
             Ok(state.rdm.atomic(&live.host, call, posted)?)
         })
     }

@@ -9,6 +9,7 @@ use super::report::{Counts, Posted};
 use super::send::Descriptors;
 use super::*;
 use crate::info::offer::IOV_LIMIT;
+use crate::mr::buffers::Held;
 use crate::mr::local;
 use libc::iovec;
 use rkey_device::core::LocalUse;
@@ -152,9 +153,10 @@ impl Endpoint {
         )?;
         let source = it.source.buffers(from * count, size)?;
         let result = it.result.buffers(to * count, size)?;
-        let element = |(buffer, desc): &(iovec, *mut c_void), usage| {
-            let (at, len) = (buffer.iov_base as u64, buffer.iov_len);
-            local::collective(&self.domain, &self.pd, at, len, *desc, usage)
+        let mut held = Held::default();
+        let mut element = |(buffer, desc): &(iovec, *mut c_void), usage| {
+            let place = (buffer.iov_base as u64, buffer.iov_len);
+            local::collective(&self.domain, &self.pd, place, *desc, usage, &mut held)
         };
         let sources: Vec<Sge> = source
             .iter()
@@ -187,6 +189,7 @@ impl Endpoint {
             flags: FI_COLLECTIVE,
             report: BoundCq::reports(live.host.tx.as_ref(), it.flags.unwrap_or(0)),
             counts: Counts::Endpoint(WRITTEN),
+            held,
         };
         let mut state = live.state.lock();
         let full = |state: &State| {

@@ -234,9 +234,9 @@ impl Host for EpHost {
         source: &SocketAddr,
         header: &Header,
     ) -> Arriving {
-        let deferred = match stays {
-            true => receive.deferred.clone(),
-            false => receive.deferred.take(),
+        let (deferred, held) = match stays {
+            true => (receive.deferred.clone(), receive.held.clone()),
+            false => (receive.deferred.take(), std::mem::take(&mut receive.held)),
         };
         Arriving {
             entry: Entry {
@@ -248,6 +248,7 @@ impl Host for EpHost {
             },
             report: BoundCq::reports(self.rx.as_ref(), receive.flags),
             deferred,
+            held,
         }
     }
 

@@ -6,6 +6,7 @@
 use super::send::Descriptors;
 use super::*;
 use crate::info::offer::IOV_LIMIT;
+use crate::mr::buffers::Held;
 use crate::mr::{hmem, local};
 use libc::iovec;
 use rkey_device::base::Memory;
@@ -13,7 +14,7 @@ use rkey_device::core::{Denial, LocalUse};
 use rkey_device::engine::Sge;
 use smallvec::smallvec;
 
-/// The scatter/gather entries for a list of local buffers.
+/// The scatter/gather entries for a list of local buffers. `held` keeps what the provider registers for them.
 #[inline]
 pub(super) fn elements(
     domain: &Domain,
@@ -21,10 +22,11 @@ pub(super) fn elements(
     iov: &[iovec],
     desc: Descriptors<'_>,
     usage: LocalUse,
+    held: &mut Held,
 ) -> Result<Sges> {
-    let one = |index: usize, buffer: &iovec| {
-        let at = buffer.iov_base as u64;
-        local::element(domain, pd, at, buffer.iov_len, desc.get(index), usage)
+    let mut one = |index: usize, buffer: &iovec| {
+        let place = (buffer.iov_base as u64, buffer.iov_len);
+        local::element(domain, pd, place, desc.get(index), usage, held)
     };
     if let [buffer] = iov {
         return Ok(smallvec![one(0, buffer)?]);

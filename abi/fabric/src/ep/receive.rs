@@ -7,6 +7,7 @@ use super::report::Deferred;
 use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;
+use crate::mr::buffers::Held;
 use libc::iovec;
 use rkey_device::core::LocalUse;
 use rkey_rdm::endpoint::Arrived;
@@ -24,6 +25,8 @@ pub(crate) struct PostedReceive {
     pub(super) flags: u64,
     /// Set for deferred work.
     pub(super) deferred: Option<Deferred>,
+    /// The registrations of its buffers, if the provider made them.
+    pub(super) held: Held,
 }
 
 impl PostedReceive {
@@ -51,6 +54,8 @@ pub(crate) struct Arriving {
     pub(super) report: bool,
     /// Set for deferred work.
     pub(super) deferred: Option<Deferred>,
+    /// The registrations of the receive's buffers, if the provider made them.
+    pub(super) held: Held,
 }
 
 /// A receive, as the program requests it.
@@ -112,13 +117,22 @@ pub(super) fn prepare(
     let multi = wanted.flags & FI_MULTI_RECV;
     check_caps(caps, FI_RECV | kind | multi)?;
     let room = total(wanted.iov)?;
-    let sges = elements(domain, pd, wanted.iov, wanted.desc, LocalUse::Recv)?;
+    let mut held = Held::default();
+    let sges = elements(
+        domain,
+        pd,
+        wanted.iov,
+        wanted.desc,
+        LocalUse::Recv,
+        &mut held,
+    )?;
     let buffer = wanted.iov.first();
     let waiting = PostedReceive {
         context: wanted.context as usize,
         buffer: buffer.map_or(0, |it| it.iov_base as usize),
         flags: wanted.flags,
         deferred: wanted.deferred.cloned(),
+        held,
     };
     Ok(Receive::new(sges, room, multi != 0, waiting))
 }
@@ -173,7 +187,9 @@ impl EpHost {
             mut entry,
             mut report,
             deferred,
+            held,
         } = arriving;
+        drop(held);
         entry.len = how.len;
         if how.last {
             entry.flags |= FI_MULTI_RECV;

@@ -4,6 +4,7 @@ use super::host::EpHost;
 use super::{READ, SENT, WRITTEN};
 use crate::cntr::Counter;
 use crate::cq::Entry;
+use crate::mr::buffers::Held;
 use crate::sys::*;
 use rkey_rdm::error::Failure;
 use rkey_rdm::operation_id::{Form, Plain};
@@ -18,6 +19,8 @@ pub(crate) struct Posted {
     /// Whether success is reported with an entry.
     pub(crate) report: bool,
     pub(crate) counts: Counts,
+    /// The registrations of its buffers, if the provider made them.
+    pub(crate) held: Held,
 }
 
 /// Which counter counts an operation, and whether a failure is reported without a requested completion.
@@ -71,6 +74,7 @@ impl Posted {
         context: *mut c_void,
         report: bool,
         deferred: Option<&Deferred>,
+        held: Held,
     ) -> Self {
         let (direction, counter) = match reads {
             true => (FI_READ, READ),
@@ -81,6 +85,7 @@ impl Posted {
             flags: kind | direction,
             report,
             counts: counts(deferred, counter),
+            held,
         }
     }
 
@@ -91,7 +96,7 @@ impl Posted {
             .into_iter()
             .find(|form| flags(*form) == self.flags)?;
         let counts = matches!(self.counts, Counts::Endpoint(place) if place == counter_of(form));
-        counts.then_some(Plain {
+        (counts && self.held.is_empty()).then_some(Plain {
             context: self.context,
             form,
             report: self.report,
@@ -106,6 +111,7 @@ impl Posted {
             flags: flags(plain.form),
             report: plain.report,
             counts: Counts::Endpoint(counter_of(plain.form)),
+            held: Held::default(),
         }
     }
 

@@ -8,6 +8,7 @@ use super::report::{Deferred, Posted};
 use super::send::{Descriptors, total};
 use super::*;
 use crate::info::offer::RMA_IOV_LIMIT;
+use crate::mr::buffers::Held;
 use crate::mr::raw;
 use libc::iovec;
 use rkey_device::core::{LocalUse, WireKey};
@@ -52,6 +53,7 @@ impl Endpoint {
         }
         let inject = it.flags & FI_INJECT != 0;
         self.limits.check(Limits::RMA, it.flags, len)?;
+        let mut held = Held::default();
         let local = if inject {
             let mut bytes = vec![0; len].into_boxed_slice();
             gather(&self.domain, it.iov, &mut bytes)?;
@@ -61,7 +63,7 @@ impl Endpoint {
                 true => LocalUse::ReadSink,
                 false => LocalUse::WriteSource,
             };
-            let mut sges = elements(&self.domain, &self.pd, it.iov, it.desc, usage)?;
+            let mut sges = elements(&self.domain, &self.pd, it.iov, it.desc, usage, &mut held)?;
             sges.retain(|sge| sge.len > 0);
             Memory::InPlace(sges)
         };
@@ -98,7 +100,7 @@ impl Endpoint {
                 fence: it.flags & FI_FENCE != 0,
                 durable,
             };
-            let posted = Posted::one_sided(FI_RMA, reads, it.context, report, it.deferred);
+            let posted = Posted::one_sided(FI_RMA, reads, it.context, report, it.deferred, held);
             Ok(state.rdm.transfer(&live.host, transfer, posted)?)
         })
     }

@@ -8,6 +8,7 @@ use super::payload::{elements, gather, load};
 use super::report::{self, Deferred, Posted};
 use super::*;
 use crate::info::offer::MAX_MSG_SIZE;
+use crate::mr::buffers::Held;
 use libc::iovec;
 use rkey_device::base::{Copier, VaRange};
 use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
@@ -261,9 +262,10 @@ impl Endpoint {
         let inject = message.flags & FI_INJECT != 0;
         // Bytes that are copied at once need no registration (fi_msg(3)); their descriptors are ignored.
         let (iov, desc) = (message.iov, message.desc);
+        let mut held = Held::default();
         let sges = match inject {
             true => Sges::new(),
-            false => elements(&self.domain, &self.pd, iov, desc, LocalUse::Send)?,
+            false => elements(&self.domain, &self.pd, iov, desc, LocalUse::Send, &mut held)?,
         };
         let body = Bytes {
             ep: self,
@@ -292,13 +294,14 @@ impl Endpoint {
                 connection,
                 header,
                 inject,
-                plain: message.deferred.is_none().then_some(plain),
+                plain: (message.deferred.is_none() && held.is_empty()).then_some(plain),
             };
             let posted = || Posted {
                 context,
                 flags: FI_SEND | kind,
                 report,
                 counts: report::counts(message.deferred, SENT),
+                held: held.clone(),
             };
             Ok(state.rdm.send(&live.host, &it, &body, posted)?)
         })

@@ -108,7 +108,7 @@ pub(crate) fn matches(
         mode: hints.mode,
         caps: hints.caps,
     };
-    let kind = mode::negotiate(required, &request).ok_or_else(|| {
+    let kind = mode::negotiate(required, &request, mode::hides()).ok_or_else(|| {
         mode::explain(required, &request);
         "mr_mode"
     })?;

@@ -1,44 +1,106 @@
-//! The registration cache of a domain, for regions without remote rights.
+//! The registration caches of a domain.
 //!
-//! A program that registers a buffer for each transfer and then closes the region finds the registration again the next time. Peers have
-//! no key of such a region, so none outlives it. A domain has a cache if the program had imported a memory monitor when it opened the
-//! domain, and the domain's regions need no further calls.
+//! * Regions without remote rights: a program that registers a buffer for each transfer and then closes the region finds the
+//!   registration again the next time. Peers have no key of such a region, so none outlives it. A domain has such a cache if the
+//!   program had imported a memory monitor when it opened the domain, and the domain's regions need no further calls.
+//! * Buffers of transfers, where the provider [registers them itself](super::buffers).
 
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory of the program; a guard refers to the cache that is stored with it.
 
 use super::exposed::ExposedMessages;
 use super::imported::Use;
+use super::{hmem, monitor};
 use crate::errno::{FiError, Result};
+use parking_lot::Mutex;
 use rkey_cache::{
-    Cache, Follows, Guard, Kind, MonitorName, Registrar, Request, Rights, Rounding, Settings,
+    Cache, Chosen, Follows, Guard, Kind, MonitorName, NotMade, Registrar, Request, Rights,
+    Rounding, Unneeded,
 };
-use rkey_device::base::VaRange;
+use rkey_device::base::{Copier, VaRange};
 use rkey_device::core::{Access, Addressing, CoreError, DomainId, Region, RegionSpec, Rules};
 use rkey_device::{CacheDescription, CacheView, Device, DeviceError};
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 
-/// Registers memory for the cache.
+/// The domain that a cache registers in.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) device: Device,
+    pub(crate) pd: DomainId,
+    /// Keeps `pd` open.
+    pub(crate) _keeper: Arc<dyn Any + Send + Sync>,
+    pub(crate) exposed: Arc<ExposedMessages>,
+}
+
+/// Registers memory for a cache.
 pub(crate) struct Local {
-    device: Device,
-    pd: DomainId,
-    /// Keeps the protection domain open.
-    _pd: Arc<dyn Any + Send + Sync>,
-    exposed: Arc<ExposedMessages>,
+    place: Place,
+    follows: Follows,
+    /// Whether registrations may end while the engine delivers a message. Deregistering waits for the engine, so it is deferred then.
+    defers: bool,
+    /// Registrations that have ended: nothing names them any more.
+    ended: Mutex<Vec<Region>>,
+}
+
+impl Local {
+    /// Deregisters what has ended. The caller is not called by the engine.
+    fn settle(&self) {
+        // Most calls find nothing, and wait for nobody.
+        let ended = self.ended.try_lock().map(|mut it| std::mem::take(&mut *it));
+        for region in ended.into_iter().flatten() {
+            self.end(region);
+        }
+    }
+
+    fn end(&self, region: Region) {
+        if let Err(error) = self.place.device.deregister(region) {
+            tracing::debug!(%error, "cannot deregister a cached region");
+        }
+        self.place.exposed.end(region.local_key, &self.place.device);
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+/// A registration, and who copies its memory.
+pub(crate) struct Registered {
+    region: Region,
+    copier: Copier,
+}
+
+/// Why memory was not registered.
+pub(crate) enum Refused {
+    /// The device refused it.
+    Device(DeviceError),
+    /// It is not in one allocation of a runtime.
+    Memory(FiError),
+}
+
+impl From<Refused> for FiError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Device(error) => error.into(),
+            Refused::Memory(error) => error,
+        }
+    }
 }
 
 impl Registrar for Local {
-    type Registration = Region;
-    type Error = DeviceError;
+    type Registration = Registered;
+    type Error = Refused;
 
-    /// The device reads what is mapped at the time of the transfer.
+    /// The device reads what is mapped at the time of the transfer. Accelerator memory is known by the id of its allocation.
     fn follows(&self) -> Follows {
-        Follows::Addresses
+        self.follows
     }
 
-    fn register(&self, request: &Request) -> std::result::Result<Region, DeviceError> {
+    fn register(&self, request: &Request) -> std::result::Result<Registered, Refused> {
         let ranges = [request.range];
         let rights = Access::from_bits_truncate(request.rights.0);
         let spec = RegionSpec {
@@ -46,109 +108,176 @@ impl Registrar for Local {
             // The domain counts the program's regions itself: entries outlive them.
             internal: true,
             rules: Rules::LIBFABRIC,
-            ..RegionSpec::new(self.pd, &ranges, rights)
+            ..RegionSpec::new(self.place.pd, &ranges, rights)
         };
-        // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)). Afterwards
-        // no descriptor leads to the entry, and peers never reach it, because it has no remote right.
-        unsafe { self.device.register(&spec) }
+        // The device may have reached its limit of regions.
+        self.settle();
+        let copier = match self.follows {
+            Follows::Allocation => hmem::hold_found(request.range).map_err(Refused::Memory)?,
+            _ => None,
+        };
+        let device = &self.place.device;
+        // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)), or until its
+        // transfer is complete. Afterwards no request names the entry, and peers never reach it, because it has no remote right.
+        let region = unsafe {
+            match &copier {
+                Some(_) => device.register_foreign(&spec, std::slice::from_ref(&copier)),
+                None => device.register(&spec),
+            }
+        };
+        let region = region.map_err(Refused::Device)?;
+        Ok(Registered { region, copier })
     }
 
-    fn deregister(&self, region: Region) {
-        if let Err(error) = self.device.deregister(region) {
-            tracing::debug!(%error, "cannot deregister a cached region");
+    fn deregister(&self, Registered { region, .. }: Registered) {
+        match self.defers {
+            true => self.ended.lock().push(region),
+            false => self.end(region),
         }
-        self.exposed.end(region.local_key, &self.device);
     }
 
-    fn is_exhausted(&self, error: &DeviceError) -> bool {
-        matches!(error, DeviceError::Core(CoreError::LimitReached { .. }))
+    fn is_current(&self, registered: &Registered, range: &VaRange) -> bool {
+        let copier = registered.copier.as_ref();
+        copier.is_some_and(|it| it.is_current(range.start()))
+    }
+
+    fn is_exhausted(&self, error: &Refused) -> bool {
+        matches!(
+            error,
+            Refused::Device(DeviceError::Core(CoreError::LimitReached { .. }))
+        )
     }
 }
 
-/// The variables of fi_mr(3), which are read once.
-fn settings() -> &'static Settings {
-    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
-        let settings = Settings::read(|name| std::env::var(name).ok());
-        for ignored in &settings.ignored {
-            tracing::warn!("{ignored}");
-        }
-        settings
-    });
-    &SETTINGS
+/// What ends the entries of a cache.
+pub(super) enum Watch {
+    /// The monitor that the program imported.
+    Imported(Use),
+    /// The monitor that the environment chooses.
+    Chosen(&'static Chosen),
+    /// Nothing is cached.
+    Off,
+    /// The ids of accelerator memory.
+    Allocations,
 }
 
-/// The cache of a domain.
+/// A cache of a domain.
 pub(crate) struct LocalCache {
     cache: Cache<Local>,
     /// The program's regions that use it.
     open: AtomicUsize,
     /// Dropped after the cache.
-    _monitor: Use,
+    watch: Watch,
 }
 
+/// A cache, and its description for `rkey ls`, which refers to it.
+pub(crate) type Described = (CacheDescription, Arc<LocalCache>);
+
 impl LocalCache {
-    /// A cache for the domain `pd`, which `keeper` keeps open. `None`: the program has imported no monitor, or the environment
-    /// turns caches off.
-    pub(crate) fn new(
-        device: &Device,
-        pd: DomainId,
-        keeper: Arc<dyn Any + Send + Sync>,
-        exposed: &Arc<ExposedMessages>,
-    ) -> Option<(CacheDescription, Arc<Self>)> {
-        let settings = settings();
+    /// A cache for the program's regions. `None`: the program has imported no monitor, or the environment turns caches off.
+    pub(crate) fn of_regions(place: &Place) -> Option<Described> {
+        let settings = monitor::settings();
         if settings.monitor == Some(MonitorName::Disabled) || settings.max_count == Some(0) {
             return None;
         }
-        let monitor = Use::begin()?;
-        let mut options = settings.options();
-        // The monitor's functions get the program's buffers as they are.
-        options.rounding = Rounding::Exact;
-        options.exact_rights = true;
-        let registrar = Local {
-            device: device.clone(),
-            pd,
-            _pd: keeper,
-            exposed: Arc::clone(exposed),
-        };
-        let cache = Cache::new(registrar, monitor.monitor(), options)
+        Self::open(place, Watch::Imported(Use::begin()?), false)
             .inspect_err(|error| tracing::warn!("no registration cache: {error}"))
-            .ok()?;
-        let cache = Arc::new(Self {
-            cache,
-            open: AtomicUsize::new(0),
-            _monitor: monitor,
-        });
-        let described = Arc::clone(&cache);
-        let description = device.describe_cache(move || described.view());
-        Some((description, cache))
+            .ok()
     }
 
-    /// A registration of this memory, with exactly these rights.
+    /// A cache in this domain. `defers`: see [`Local`].
+    pub(super) fn open(
+        place: &Place,
+        watch: Watch,
+        defers: bool,
+    ) -> std::result::Result<Described, NotMade> {
+        let mut options = monitor::settings().options();
+        options.exact_rights = true;
+        // The functions of an imported monitor get the program's buffers as they are, and a runtime's memory has no pages of ours.
+        options.rounding = Rounding::Exact;
+        let mut follows = Follows::Addresses;
+        let monitor: Arc<dyn rkey_cache::Monitor> = match &watch {
+            Watch::Imported(it) => it.monitor(),
+            Watch::Chosen(chosen) => {
+                options.rounding = Rounding::Pages;
+                // No change makes an entry stale, so memory is watched only if the environment names a monitor.
+                options.watch = monitor::settings().monitor.is_some();
+                Arc::clone(&chosen.monitor)
+            }
+            Watch::Off => Arc::new(rkey_cache::Disabled),
+            Watch::Allocations => {
+                follows = Follows::Allocation;
+                Arc::new(Unneeded)
+            }
+        };
+        let registrar = Local {
+            place: place.clone(),
+            follows,
+            defers,
+            ended: Mutex::default(),
+        };
+        let cache = Arc::new(Self {
+            cache: Cache::new(registrar, monitor, options)?,
+            open: AtomicUsize::new(0),
+            watch,
+        });
+        let described = Arc::clone(&cache);
+        let description = place.device.describe_cache(move || described.view());
+        Ok((description, cache))
+    }
+
+    /// A registration of this memory with exactly these rights, for a region of the program.
     pub(crate) fn register(self: &Arc<Self>, range: VaRange, access: Access) -> Result<Cached> {
+        let kept = self.find(range, access, Kind::HOST, false)?;
+        self.open.fetch_add(1, Ordering::AcqRel);
+        Ok(Cached(kept))
+    }
+
+    /// A registration of this memory with exactly these rights. With `once`, it neither is an entry nor becomes one. The caller is not
+    /// called by the engine.
+    pub(super) fn find(
+        self: &Arc<Self>,
+        range: VaRange,
+        access: Access,
+        kind: Kind,
+        once: bool,
+    ) -> Result<Kept> {
         let cache = Arc::clone(self);
-        let guard = cache
-            .cache
-            .get(range, Rights(access.bits()), Kind::HOST)
-            .map_err(FiError::from)?;
-        // SAFETY: the guard refers to the cache behind the reference count, which does not move. `Cached` has a reference, and
+        cache.cache.registrar().settle();
+        let rights = Rights(access.bits());
+        let guard = match once {
+            false => cache.cache.get(range, rights, kind),
+            true => cache.cache.register_once(range, rights, kind),
+        };
+        let guard = guard.map_err(FiError::from)?;
+        // SAFETY: the guard refers to the cache behind the reference count, which does not move. `Kept` has a reference, and
         // drops the guard before it.
         let guard =
             unsafe { std::mem::transmute::<Guard<'_, Local>, Guard<'static, Local>>(guard) };
-        cache.open.fetch_add(1, Ordering::AcqRel);
-        Ok(Cached { guard, cache })
+        Ok(Kept { guard, cache })
     }
 
     /// How many regions of the program use it.
-    pub(crate) fn open(&self) -> usize {
+    pub(crate) fn open_regions(&self) -> usize {
         self.open.load(Ordering::Acquire)
+    }
+
+    /// The protection domain of its regions.
+    pub(super) fn pd(&self) -> DomainId {
+        self.cache.registrar().place.pd
     }
 
     fn view(&self) -> CacheView {
         let stats = self.cache.stats();
+        let (monitor, monitor_reason) = match &self.watch {
+            Watch::Allocations => ("buffer ids", None),
+            Watch::Chosen(chosen) => (chosen.monitor.name(), chosen.refused.clone()),
+            Watch::Imported(_) | Watch::Off => (self.cache.monitor().name(), None),
+        };
         CacheView {
-            domain: self.cache.registrar().pd.number(),
-            monitor: self.cache.monitor().name().to_owned(),
-            monitor_reason: None,
+            domain: self.pd().number(),
+            monitor: monitor.to_owned(),
+            monitor_reason,
             off: self.cache.off().map(|off| off.to_string()),
             entries: stats.entries,
             bytes: stats.bytes,
@@ -161,22 +290,46 @@ impl LocalCache {
     }
 }
 
-/// A region's registration in the cache, which stays there for the next region.
-pub(crate) struct Cached {
+impl Drop for LocalCache {
+    fn drop(&mut self) {
+        let it = self.view();
+        tracing::info!(
+            "registration cache closed: {} hits, {} misses, {} uncached, {} evictions, {} invalidations",
+            it.hits,
+            it.misses,
+            it.uncached,
+            it.evictions,
+            it.invalidations
+        );
+    }
+}
+
+/// A registration that a cache keeps.
+pub(super) struct Kept {
     /// Refers to `cache`, so it comes first: fields are dropped in order.
     guard: Guard<'static, Local>,
     cache: Arc<LocalCache>,
 }
 
+impl Kept {
+    /// The registration. Its memory may begin before the range that was looked up, and end after it.
+    pub(super) fn region(&self) -> Region {
+        self.guard.region
+    }
+}
+
+/// A region's registration in the cache, which stays there for the next region.
+pub(crate) struct Cached(Kept);
+
 impl Cached {
     /// The registration. Its memory may begin before the region's and end after it.
     pub(crate) fn region(&self) -> Region {
-        *self.guard
+        self.0.region()
     }
 }
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        self.cache.open.fetch_sub(1, Ordering::AcqRel);
+        self.0.cache.open.fetch_sub(1, Ordering::AcqRel);
     }
 }

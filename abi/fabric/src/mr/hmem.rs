@@ -276,6 +276,23 @@ pub(crate) fn is_foreign(addr: u64) -> Result<bool> {
     Ok(found.is_some_and(|found| found.is_foreign()))
 }
 
+/// The copier of memory in one allocation of a runtime.
+pub(super) fn hold_found(range: VaRange) -> Result<Copier> {
+    let found = discover(range.start()).map_err(|refusal| refuse(&refusal))?;
+    let copier = match &found {
+        Some(found) => found.hold(range).map_err(|refusal| refuse(&refusal))?,
+        None => None,
+    };
+    // The memory was freed since the caller found it.
+    copier.map(Some).ok_or(FiError::FAULT)
+}
+
+/// The kind of accelerator memory, if the range is in one allocation.
+pub(super) fn kind_of_one(range: VaRange) -> Result<Option<Kind>> {
+    let found = discover(range.start()).map_err(|refusal| refuse(&refusal))?;
+    Ok(found.filter(|it| it.contains(&range)).map(|it| it.kind()))
+}
+
 /// The key of a protection domain for a buffer without a registration.
 pub(super) fn unregistered(pd: &ProtectionDomain, foreign: bool) -> Result<LocalKey> {
     match foreign {

@@ -3,9 +3,10 @@
 #![allow(unsafe_code)]
 // UNSAFETY: descriptors are handles that C passes.
 
+use super::buffers::Held;
 use super::hmem;
 use super::region::{Mr, MrObject};
-use crate::domain::{Domain, ProtectionDomain};
+use crate::domain::{ADDRESSES, Domain, ProtectionDomain};
 use crate::errno::{FiError, Result};
 use crate::object::find;
 use crate::sys::*;
@@ -19,15 +20,15 @@ use std::ffi::c_void;
 ///
 /// With `FI_MR_LOCAL` the buffer needs a valid descriptor whose region covers it and has the right (FI-042, FI-090 to
 /// FI-094). Otherwise it needs no descriptor; a valid one is used, and any other value is ignored for programs before
-/// 1.22 and refused for later ones (FI-043 to FI-047, FI-256).
+/// 1.22 and refused for later ones (FI-043 to FI-047, FI-256). `held` keeps what the provider registers itself.
 #[inline]
 pub(crate) fn element(
     domain: &Domain,
     pd: &ProtectionDomain,
-    addr: u64,
-    len: usize,
+    (addr, len): (u64, usize),
     desc: *mut c_void,
     usage: LocalUse,
+    held: &mut Held,
 ) -> Result<Sge> {
     let len32 = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
     if desc.is_null() && domain.plain || len == 0 {
@@ -46,15 +47,48 @@ pub(crate) fn element(
         // FI-080 to FI-085: the two bits are about different buffers.
         true => domain.has(FI_MR_HMEM).then_some("FI_MR_HMEM"),
     };
-    let anywhere = Sge {
+    let buffer = Buffer {
         addr,
         len: len32,
-        key: hmem::unregistered(pd, foreign)?,
+        foreign,
     };
-    if desc.is_null() && needs.is_none() {
-        return Ok(anywhere);
+    let described = match desc.is_null() && needs.is_none() {
+        true => None,
+        false => described(domain, pd, &buffer, desc, usage, needs)?,
+    };
+    match described {
+        Some(sge) => Ok(sge),
+        None => undescribed(domain, pd, &buffer, usage, held),
     }
-    described(domain, pd, anywhere, desc, usage, needs)
+}
+
+/// A local buffer.
+struct Buffer {
+    addr: u64,
+    len: u32,
+    /// The processor must not touch it.
+    foreign: bool,
+}
+
+/// The entry for a buffer that needs no descriptor.
+fn undescribed(
+    domain: &Domain,
+    pd: &ProtectionDomain,
+    buffer: &Buffer,
+    usage: LocalUse,
+    held: &mut Held,
+) -> Result<Sge> {
+    let &Buffer { addr, len, foreign } = buffer;
+    let range = VaRange::new(addr, u64::from(len)).filter(|range| range.end() <= ADDRESSES);
+    let own = match (&domain.buffers, range) {
+        (Some(buffers), Some(range)) => buffers.key(pd, range, usage, foreign, held)?,
+        _ => None,
+    };
+    let key = match own {
+        Some(key) => key,
+        None => hmem::unregistered(pd, foreign)?,
+    };
+    Ok(Sge { addr, len, key })
 }
 
 /// The fast path for the usual case of a descriptor; returns the same entry as [`described`].
@@ -94,24 +128,27 @@ fn usual(
 pub(crate) fn collective(
     domain: &Domain,
     pd: &ProtectionDomain,
-    addr: u64,
-    len: usize,
+    (addr, len): (u64, usize),
     desc: *mut c_void,
     usage: LocalUse,
+    held: &mut Held,
 ) -> Result<Sge> {
     if !domain.has(FI_MR_COLLECTIVE) || len == 0 {
-        return element(domain, pd, addr, len, desc, usage);
+        return element(domain, pd, (addr, len), desc, usage, held);
     }
     let len = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
     let needs = Some("FI_MR_COLLECTIVE");
     let both = LocalUse::Collective;
-    let buffer = Sge {
+    let buffer = Buffer {
         addr,
         len,
-        key: pd.everything(),
+        foreign: false,
     };
-    described(domain, pd, buffer, desc, both, needs)?;
-    described(domain, pd, buffer, desc, usage, needs)
+    described(domain, pd, &buffer, desc, both, needs)?;
+    match described(domain, pd, &buffer, desc, usage, needs)? {
+        Some(sge) => Ok(sge),
+        None => undescribed(domain, pd, &buffer, usage, held),
+    }
 }
 
 #[cold]
@@ -121,17 +158,16 @@ fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
     FiError::INVAL
 }
 
-/// The entry for a descriptor; `needs` is the mode bit that requires a descriptor, if any. `anywhere` is the entry without
-/// one.
+/// The entry for a descriptor; `None` if the descriptor is ignored. `needs` is the mode bit that requires a descriptor, if any.
 fn described(
     domain: &Domain,
     pd: &ProtectionDomain,
-    anywhere: Sge,
+    buffer: &Buffer,
     desc: *mut c_void,
     usage: LocalUse,
     needs: Option<&str>,
-) -> Result<Sge> {
-    let Sge { addr, len, .. } = anywhere;
+) -> Result<Option<Sge>> {
+    let &Buffer { addr, len, .. } = buffer;
     let refuse = |why: &str| Err(refuse(why, usage, addr, len));
     if desc.is_null() {
         let bit = needs.unwrap_or_default();
@@ -143,7 +179,7 @@ fn described(
     let object = unsafe { find::<MrObject, _>(desc) };
     let mr = match object {
         Ok(object) if std::ptr::eq(&raw const *object.inner.domain, domain) => &object.inner,
-        _ if needs.is_none() && domain.version < version(1, 22) => return Ok(anywhere),
+        _ if needs.is_none() && domain.version < version(1, 22) => return Ok(None),
         _ => return refuse("the descriptor belongs to no region of this domain"),
     };
     if mr.pd != pd.id && !domain.av_keys {
@@ -155,7 +191,7 @@ fn described(
     let Some(inside) = place_in(mr, addr, len) else {
         if optional {
             // No mode required the descriptor.
-            return Ok(anywhere);
+            return Ok(None);
         }
         return refuse("the descriptor's region does not cover it");
     };
@@ -163,16 +199,16 @@ fn described(
     let table = unsafe { domain.device.protection() };
     match table.allows(mr.pd, mr.region.id, inside, u64::from(len), usage) {
         // The region's own entry in the table is not in the endpoint's protection domain.
-        Ok(_) if domain.av_keys && foreign && pd.everything() == anywhere.key => {
+        Ok(_) if domain.av_keys && foreign && !buffer.foreign => {
             refuse("its kind of memory is not supported in FI_AV_AUTH_KEY domains")
         }
-        Ok(_) if domain.av_keys => Ok(anywhere),
-        Ok(_) => Ok(Sge {
+        Ok(_) if domain.av_keys => Ok(None),
+        Ok(_) => Ok(Some(Sge {
             addr: inside,
             len,
             key: mr.region.local_key,
-        }),
-        Err(_) if optional => Ok(anywhere),
+        })),
+        Err(_) if optional => Ok(None),
         Err(denial) => {
             refused(&denial.in_one_line());
             Err(FiError::ACCES)

@@ -13,14 +13,17 @@
 //! | [`exposed`] | rendezvous messages that peers read from regions |
 //! | [`raw`] | raw keys: of our regions, and of peers |
 //! | [`local`] | descriptors in data transfers |
-//! | [`cached`] | the registration cache, for regions without remote rights |
-//! | [`imported`] | the memory monitor that a program imports into it |
+//! | [`cached`] | the registration caches |
+//! | [`buffers`] | buffers that the provider registers itself |
+//! | [`imported`] | the memory monitor that a program imports into the caches |
+//! | [`monitor`] | the variables of the caches, and the monitor that they choose |
 //!
 //! The protection table of the device decides what a region allows, and to whom. This module decides what concerns
 //! libfabric alone: which requests the mode in force allows, and which error a call returns.
 
 pub(crate) mod attr;
 pub(crate) mod bind;
+pub(crate) mod buffers;
 pub(crate) mod cached;
 pub(crate) mod exposed;
 pub(crate) mod hmem;
@@ -28,6 +31,7 @@ pub(crate) mod imported;
 mod keyed;
 pub(crate) mod local;
 mod mappings;
+mod monitor;
 pub(crate) mod persistent;
 pub(crate) mod raw;
 pub(crate) mod refresh;

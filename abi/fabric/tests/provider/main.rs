@@ -20,6 +20,7 @@ mod described;
 mod devices;
 mod harness;
 mod hearing;
+mod hidden;
 mod hmem;
 mod hostile;
 mod info;

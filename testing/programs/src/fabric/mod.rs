@@ -50,7 +50,7 @@ const MODES: &[&str] = &[
 const SOME_MODES: &[&str] = &["NONE", "LOCAL", "RAW", "MMU_NOTIFY", "ENDPOINT", "BASIC"];
 
 /// Modes in which strict mode and the default can differ.
-const STRICT_MODES: &[&str] = &["NONE", "RAW", "RMA_EVENT", "ENDPOINT"];
+const STRICT_MODES: &[&str] = &["NONE", "LOCAL", "RAW", "RMA_EVENT", "ENDPOINT"];
 
 /// Runs of our provider.
 struct Runs {
