@@ -285,9 +285,7 @@ fn a_registration_for_one_call_is_no_entry() {
     let cache = cache(options());
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
     for _ in 0..2 {
-        let own = cache
-            .register_once(buffer(1), SEND, Kind::HOST)
-            .unwrap();
+        let own = cache.register_once(buffer(1), SEND, Kind::HOST).unwrap();
         assert_eq!(own.why(), Why::Once);
         assert_eq!(cache.registrar().live(), 2);
     }

@@ -65,6 +65,27 @@ fn alone() -> MutexGuard<'static, ()> {
 
 type Call = fn(&Arena, &VaRange);
 
+/// `MADV_GUARD_INSTALL`, of Linux 6.13.
+const GUARD_INSTALL: i32 = 102;
+
+/// Attaches a new page of System V memory, over this page if there is one. It ends when it is detached.
+fn attach(over: Option<&VaRange>) -> VaRange {
+    let (at, flags) = match over {
+        Some(page) => (page.start(), libc::SHM_REMAP),
+        None => (0, 0),
+    };
+    // SAFETY: replaces at most memory of an arena, to which nothing refers.
+    unsafe {
+        let id = libc::shmget(libc::IPC_PRIVATE, PAGE as usize, 0o600);
+        assert!(id >= 0, "shmget: {}", std::io::Error::last_os_error());
+        let at = libc::shmat(id, std::ptr::with_exposed_provenance(at as usize), flags);
+        let error = std::io::Error::last_os_error();
+        libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+        assert_ne!(at.addr(), usize::MAX, "shmat: {error}");
+        range(at.expose_provenance() as u64, PAGE)
+    }
+}
+
 /// Calls on the second page of a buffer of two pages, and whether a hook sees them.
 const CALLS: &[(&str, bool, Call)] = &[
     ("munmap", true, |arena, page| arena.unmap(page)),
@@ -81,6 +102,24 @@ const CALLS: &[(&str, bool, Call)] = &[
     }),
     ("MADV_FREE", true, |_, page| {
         advise(page, libc::MADV_FREE).unwrap()
+    }),
+    // A kernel that does not know one of these refuses it; the hook sees the call in any case.
+    ("MADV_DONTNEED_LOCKED", true, |_, page| {
+        let _ = advise(page, libc::MADV_DONTNEED_LOCKED);
+    }),
+    ("MADV_GUARD_INSTALL", true, |_, page| {
+        let _ = advise(page, GUARD_INSTALL);
+    }),
+    ("mremap to a smaller size", true, |_, page| {
+        let whole = range(page.start() - PAGE, 2 * PAGE);
+        remap(&whole, &range(whole.start(), PAGE), 0).unwrap();
+    }),
+    ("MREMAP_DONTUNMAP", true, |arena, page| {
+        let flags = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        remap(page, &arena.pages(10, 1), flags).unwrap();
+    }),
+    ("shmat over it", true, |_, page| {
+        attach(Some(page));
     }),
     ("MADV_COLD", false, |_, page| {
         advise(page, libc::MADV_COLD).unwrap()
@@ -106,6 +145,67 @@ fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
         assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
         call(&arena, &arena.pages(3, 1));
         assert_eq!(!get(&cache, buffer).is_hit(), *seen, "{name}");
+    }
+}
+
+/// Proves partly: FI-242 (the cache as a library)
+#[test]
+fn an_entry_ends_when_its_segment_is_detached_or_its_library_is_closed() {
+    let _alone = alone();
+    let (cache, _) = cache();
+    let segment = attach(None);
+    get(&cache, segment);
+    assert_eq!(get(&cache, segment), Why::Hit);
+    // SAFETY: nothing refers to the segment.
+    assert_eq!(0, unsafe {
+        libc::shmdt(std::ptr::with_exposed_provenance(segment.start() as usize))
+    });
+    assert!(!get(&cache, segment).is_hit(), "shmdt");
+    // A library that this program does not use.
+    // SAFETY: the library's initialisation does nothing.
+    let library = unsafe { libc::dlopen(c"libresolv.so.2".as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null());
+    // SAFETY: a live handle and a C string.
+    let symbol = unsafe { libc::dlsym(library, c"ns_get16".as_ptr()) };
+    assert!(!symbol.is_null());
+    let code = range(symbol.addr() as u64, 8);
+    get(&cache, code);
+    assert_eq!(get(&cache, code), Why::Hit);
+    // SAFETY: nothing refers to the library.
+    assert_eq!(unsafe { libc::dlclose(library) }, 0);
+    assert!(!get(&cache, code).is_hit(), "dlclose");
+}
+
+/// In a process of its own, where no other thread moves the end of the heap.
+/// Proves partly: FI-242 (the cache as a library)
+#[test]
+fn an_entry_ends_when_the_heap_shrinks() {
+    const APART: &str = "RKEY_TEST_APART";
+    if std::env::var_os(APART).is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "an_entry_ends_when_the_heap_shrinks"]);
+        let output = again.env(APART, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{output:?}"
+        );
+        return;
+    }
+    let (cache, _) = cache();
+    for shrink in [
+        // SAFETY: returns only what this test has added.
+        (|_| unsafe { libc::sbrk(-2 * PAGE as isize) as usize != usize::MAX }) as fn(u64) -> bool,
+        // SAFETY: as above.
+        |start| unsafe { libc::brk(std::ptr::with_exposed_provenance_mut(start as usize)) == 0 },
+    ] {
+        // SAFETY: adds pages.
+        let start = unsafe { libc::sbrk(2 * PAGE as isize) }.expose_provenance() as u64;
+        let buffer = range(start + PAGE, PAGE);
+        get(&cache, buffer);
+        assert_eq!(get(&cache, buffer), Why::Hit);
+        assert!(shrink(start));
+        assert!(!get(&cache, buffer).is_hit());
     }
 }
 

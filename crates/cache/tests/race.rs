@@ -1,17 +1,13 @@
 //! One thread unmaps an address and another gets it at once: tests the gap between a change and its event.
 //!
 //! A test sends a number from a buffer through a registrar that pins; another number arrives if the entry is stale.
-//! `RKEY_TEST_CACHE_RACES` sets the number of attempts (20,000 if unset), and `RKEY_TEST_CACHE_SEED` repeats a run of
-//! the random test.
-
-// UNSAFETY: forks.
-#![allow(unsafe_code)]
+//! `RKEY_TEST_CACHE_RACES` sets the number of attempts (20,000 if unset).
 
 mod common;
 
-use common::SEND;
-use common::memory::{Arena, PAGE, advise, remap, stamp};
+use common::memory::{Arena, stamp};
 use common::ring::Ring;
+use common::{RACES, SEND, Tally, races};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Entries, Kind, Monitor, Options, Reader, Refusal, Sees, TooManyCaches, Userfaultfd,
@@ -88,18 +84,6 @@ fn cache(steps: Steps) -> Option<(Cache<Ring>, Reader)> {
     ))
 }
 
-fn from_environment(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |value| {
-        value.parse().expect("the variable is a number")
-    })
-}
-
-const RACES: &str = "RKEY_TEST_CACHE_RACES";
-
-fn races() -> u64 {
-    from_environment(RACES, 20_000)
-}
-
 /// How long the attempts may take, unless their number was requested: beside programs that spin, each may cost several time
 /// slices.
 fn time_for_races() -> Duration {
@@ -115,25 +99,6 @@ fn send(cache: &Cache<Ring>, buffer: &VaRange, number: u64) -> Option<Why> {
     let guard = cache.get(*buffer, SEND, Kind::HOST).unwrap();
     let arrived = cache.registrar().send(&guard, buffer.start());
     (arrived == number).then(|| guard.why())
-}
-
-/// The outcomes of many sends.
-#[derive(Debug, Default)]
-struct Tally {
-    stale: u64,
-    hits: u64,
-    busy: u64,
-}
-
-impl Tally {
-    fn count(&mut self, sent: Option<Why>) {
-        match sent {
-            None => self.stale += 1,
-            Some(Why::Hit) => self.hits += 1,
-            Some(Why::Busy) => self.busy += 1,
-            Some(_) => {}
-        }
-    }
 }
 
 /// When events are read.
@@ -243,111 +208,4 @@ fn a_validation_that_leaves_out_a_step_is_found_out() {
             assert!(tally.stale > 0, "{steps:?}");
         }
     }
-}
-
-/// Random numbers (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut it = self.0;
-        it = (it ^ (it >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        it = (it ^ (it >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (it ^ (it >> 31)) % limit
-    }
-}
-
-const PAGES: u64 = 12;
-
-/// One of several threads that map, change, send and unmap in the same few pages. Returns the outcomes of its sends.
-fn meddle(cache: &Cache<Ring>, arena: &Arena, thread: u64, seed: u64, rounds: u64) -> Tally {
-    let mut random = Random(seed ^ thread);
-    let mut number = thread << 48;
-    let mut tally = Tally::default();
-    let place = |random: &mut Random| {
-        let len = 1 + random.below(3);
-        arena.pages(random.below(PAGES - len), len)
-    };
-    for _ in 0..rounds {
-        let mut buffer = place(&mut random);
-        if !arena.claim(&buffer) {
-            continue;
-        }
-        for _ in 0..random.below(12) {
-            match random.below(10) {
-                0 => arena.map(&buffer),
-                1 => arena.map_by(&buffer, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0),
-                2 => {
-                    // The kernel may refuse this, for locked pages for example; either outcome is fine.
-                    let _ = advise(&buffer, libc::MADV_DONTNEED);
-                }
-                3 => {
-                    let _ = advise(&buffer, libc::MADV_FREE);
-                }
-                4 => {
-                    let to = place(&mut random);
-                    if to.len() == buffer.len() && arena.claim(&to) {
-                        // This fails if watching a neighbour has split the mapping.
-                        if remap(&buffer, &to, libc::MREMAP_FIXED).is_ok() {
-                            buffer = to;
-                        } else {
-                            arena.unmap(&to);
-                        }
-                    }
-                }
-                5 if random.below(20) == 0 => {
-                    // SAFETY: the child calls only `_exit`.
-                    let pid = unsafe { libc::fork() };
-                    if pid == 0 {
-                        // SAFETY: ends the child without running any of the parent's code.
-                        unsafe { libc::_exit(0) };
-                    }
-                    // SAFETY: waits for that child, without a status.
-                    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
-                }
-                _ => {
-                    number += 1;
-                    let first = random.below(buffer.len() / PAGE);
-                    let rest = buffer.len() / PAGE - first;
-                    let part = buffer
-                        .slice(first * PAGE, (1 + random.below(rest)) * PAGE)
-                        .unwrap();
-                    tally.count(send(cache, &part, number));
-                }
-            }
-        }
-        arena.unmap(&buffer);
-    }
-    tally
-}
-
-/// Random memory calls by several threads, in so few pages that addresses are reused at once.
-/// Proves partly: FI-241, FI-243 (the cache as a library)
-#[test]
-fn random_changes_make_no_entry_stale() {
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).unwrap();
-    let seed = from_environment("RKEY_TEST_CACHE_SEED", u64::from_ne_bytes(seed) >> 1);
-    println!("RKEY_TEST_CACHE_SEED={seed}");
-    let Some((cache, reader)) = cache(Steps::Full) else {
-        return;
-    };
-    let arena = Arena::new(PAGES);
-    arena.unmap(&arena.pages(0, PAGES));
-    thread::spawn(move || reader.run());
-    let rounds = races() / 10;
-    let (cache, arena) = (&cache, &arena);
-    thread::scope(|scope| {
-        let threads: Vec<_> = (1..4)
-            .map(|thread| scope.spawn(move || meddle(cache, arena, thread, seed, rounds)))
-            .collect();
-        for thread in threads {
-            let tally = thread.join().unwrap();
-            println!("{tally:?}");
-            assert_eq!(tally.stale, 0);
-            assert!(tally.hits > 0);
-        }
-    });
-    println!("{:?}", cache.stats());
 }

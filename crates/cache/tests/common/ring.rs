@@ -6,7 +6,7 @@
 
 use io_uring::{IoUring, opcode, types};
 use rkey_base::range::VaRange;
-use rkey_cache::{Follows, Registrar, Request};
+use rkey_cache::{Follows, Registrar, Request, Rights};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
@@ -27,6 +27,8 @@ pub(crate) struct Ring {
 pub(crate) struct Fixed {
     index: u16,
     range: VaRange,
+    /// As the cache requested them.
+    pub(crate) rights: Rights,
 }
 
 impl Ring {
@@ -98,7 +100,11 @@ impl Registrar for Ring {
         let index = index.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let range = request.range;
         match self.update(index, Some(&range)) {
-            Ok(()) => Ok(Fixed { index, range }),
+            Ok(()) => Ok(Fixed {
+                index,
+                range,
+                rights: request.rights,
+            }),
             Err(error) => {
                 self.free.lock().unwrap().push(index);
                 Err(error)
