@@ -1,6 +1,7 @@
 //! MPI over the libfabric provider: Debian's Open MPI, and MPICH and Intel MPI of the Python package index, four ranks each.
 //!
-//! Our C program checks the data of messages, collectives and one-sided access. Then a part of mpi4py's own tests runs
+//! Our C program checks the data of messages, collectives and one-sided access. A Python program starts children under each monitor of
+//! the registration cache. Then a part of mpi4py's own tests runs
 //! and is compared with the list of those that fail. `RKEY_MPI4PY` selects other modules of mpi4py's tests. Every other
 //! transport between the ranks is disabled, and each MPI must report that it uses the provider.
 
@@ -16,7 +17,7 @@ use found::Found;
 use launch::LIMIT_S;
 pub(crate) use packages::kept;
 use rkey_harness::{Report, Session, UID, process};
-use runs::{Mpi, PLAIN, RANKS, RUNS, Run};
+use runs::{MONITORS, Mpi, PLAIN, RANKS, RUNS, Run};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -49,6 +50,15 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
             continue;
         }
         match workspace.program(run) {
+            Ok(()) => passed += 1,
+            Err(error) => {
+                println!("error: {error:#}");
+                failures.push(format!("{error:#}"));
+            }
+        }
+    }
+    for monitor in MONITORS {
+        match workspace.children(monitor) {
             Ok(()) => passed += 1,
             Err(error) => {
                 println!("error: {error:#}");
@@ -100,7 +110,9 @@ impl Workspace {
             copy(&kept.join(part), &folder)?;
         }
         let sources = session.root.join(SOURCES);
-        fs::copy(sources.join("suite.py"), folder.join("suite.py"))?;
+        for script in ["suite.py", "children.py"] {
+            fs::copy(sources.join(script), folder.join(script))?;
+        }
         fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
         let workspace = Self { folder };
         for mpi in [Mpi::Open, Mpi::Mpich] {
@@ -135,6 +147,26 @@ impl Workspace {
             ensure!(outcome.output.contains(&line), "{described}: no {line:?}");
         }
         proven(run.mpi, &outcome.output).context(described)
+    }
+
+    /// Runs a Python program that starts children, under a monitor of the registration cache.
+    fn children(&self, monitor: &str) -> Result<()> {
+        let mut command = self.launch(Mpi::Open, PLAIN, None, false)?;
+        command
+            .arg(self.folder.join("venv/bin/python3"))
+            .arg(self.folder.join("children.py"))
+            .env("FI_RKEY_MR_MODE", "LOCAL")
+            .env("FI_MR_CACHE_MONITOR", monitor);
+        let described = process::describe(&command);
+        let outcome = process::run(command, Duration::from_secs(LIMIT_S + 60))?;
+        ensure!(outcome.ok, "{described} failed");
+        for line in [
+            &*format!("children: {RANKS} ranks agree"),
+            &format!("registration cache: monitor {monitor}"),
+        ] {
+            ensure!(outcome.output.contains(line), "{described}: no {line:?}");
+        }
+        proven(Mpi::Open, &outcome.output).context(described)
     }
 
     /// Runs mpi4py's tests.

@@ -82,6 +82,10 @@ const fn run(mpi: Mpi, provider: &'static str, parts: &'static [&'static str]) -
 pub(super) const PLAIN: &str = "rkey";
 const LAYERED: &str = "rkey;ofi_rxm";
 
+/// The monitors of the registration cache. Under each, the provider registers the buffers of a program that does not offer
+/// `FI_MR_LOCAL`, where the mode requires it.
+pub(super) const MONITORS: [&str; 3] = ["userfaultfd", "memhooks", "disabled"];
+
 pub(super) const RUNS: &[Run] = &[
     run(Mpi::Open, PLAIN, EVERYTHING),
     run(Mpi::Mpich, PLAIN, EVERYTHING),
@@ -120,6 +124,20 @@ pub(super) const RUNS: &[Run] = &[
     Run {
         direct: true,
         ..run(Mpi::Open, PLAIN, &["access"])
+    },
+    Run {
+        environment: &[
+            ("FI_RKEY_MR_MODE", "LOCAL"),
+            ("FI_MR_CACHE_MONITOR", "userfaultfd"),
+        ],
+        ..run(Mpi::Open, PLAIN, &["messages", "collectives"])
+    },
+    Run {
+        environment: &[
+            ("FI_RKEY_MR_MODE", "LOCAL"),
+            ("FI_MR_CACHE_MONITOR", "memhooks"),
+        ],
+        ..run(Mpi::Open, PLAIN, &["messages", "windows"])
     },
     Run {
         unprivileged: true,
