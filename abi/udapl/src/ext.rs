@@ -167,6 +167,7 @@ unsafe fn send_datagram(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
     }
     let to = UdAddress {
         link: None,
+        wire: false,
         qpn,
         qkey: QKEY,
         route: Route::default(),

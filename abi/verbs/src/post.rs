@@ -211,6 +211,7 @@ pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Err
     let object = unsafe { find::<AhObject>(ah)? };
     Ok(UdAddress {
         link: None,
+        wire: false,
         qpn: qpn & 0xff_ffff,
         qkey,
         route: object.route,
@@ -222,6 +223,7 @@ pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Err
 pub const fn shared_queue(number: u32) -> UdAddress {
     UdAddress {
         link: None,
+        wire: false,
         qpn: number & 0xff_ffff,
         qkey: 0,
         route: Route {

@@ -305,6 +305,7 @@ fn send_datagram(side: &Side, qp: &Qp, qpn: u32, route: rkey_engine::Route, word
     let mut request = SendRequest::new(1, work, &sges);
     request.ud = Some(UdAddress {
         link: None,
+        wire: false,
         qpn,
         qkey: 0x1234,
         route,

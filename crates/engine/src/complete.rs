@@ -90,6 +90,9 @@ impl<M> Context<M> {
             return;
         }
         qp.state = QpState::Error;
+        if let Some(wire) = &mut qp.wire {
+            wire.flush();
+        }
         self.flush_sends(qp);
         self.flush_receives(qp);
         if qp.config.srq.is_some() && qp.home.is_none() {

@@ -10,6 +10,7 @@ use crate::qp::pair::Qp;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
+use crate::wire::WireQueue;
 use crate::{
     AsyncEvent, Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Origin, Process, QpId,
     Reports, Sge, Side, SrqId, XrcdId,
@@ -73,6 +74,7 @@ pub(crate) struct Context<M> {
     /// The link to each datagram queue pair, by queue pair number.
     pub(crate) routes: HashMap<u32, LinkId>,
     pub(crate) orphans: Vec<OrphanedRequests>,
+    pub(crate) wire: WireQueue,
     pub(crate) exposure: Arc<Exposure>,
     pub(crate) reports: Arc<Reports>,
     /// The process whose requests are being handled.
@@ -100,6 +102,7 @@ impl<M> Context<M> {
             destinations: HashMap::new(),
             routes: HashMap::new(),
             orphans: Vec::new(),
+            wire: WireQueue::default(),
             exposure: Arc::default(),
             reports: Arc::default(),
             serving: Origin {
@@ -198,6 +201,7 @@ impl<M> Context<M> {
             qpn: qp.qpn,
             peer_qpn: qp.peer.map_or(0, |peer| peer.qpn),
             peer,
+            host: qp.wire_peer.map(|wire| wire.remote),
             work_id,
             denial,
         });
@@ -226,6 +230,7 @@ impl<M> Context<M> {
                 qpn: qp.qpn,
                 peer_qpn: qp.peer.map_or(0, |peer| peer.qpn),
                 peer,
+                host: qp.wire_peer.map(|wire| wire.remote),
                 work_id: Some(work_id),
                 denial,
             }));

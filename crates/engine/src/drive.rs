@@ -10,7 +10,7 @@ use crate::qp::pair::Qp;
 use crate::requester::response::{on_acked, on_response};
 use crate::requester::send_queued;
 use crate::responder::{Reply, Stepped, bulk_step, on_request};
-use crate::{CqId, Engine, Progress};
+use crate::{CqId, Engine, Progress, wire};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, LinkRole, Malformed, SendError};
 
@@ -174,6 +174,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 // The queue pair stays in the link's list, which costs one superfluous check.
                 qp.req.blocked = false;
                 self.x.ready.push(index);
+            } else if qp.wire.is_some() {
+                wire::on_time(&mut self.x, qp);
             }
         }
         if let Some(scan) = self.x.timers.scan_due(now) {

@@ -526,6 +526,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 state: Some(qp.state),
                 access: Some(access),
                 peer: qp.peer,
+                wire: qp.wire_peer,
                 send_msn: Some(qp.req.msn),
                 recv_msn: Some(qp.resp.msn),
                 timeout: Some(timeout),

@@ -66,6 +66,10 @@ pub enum ModifyError {
     /// The call gave attributes that this transition does not take.
     #[error("the transition does not take {}", words(*.0))]
     NotAllowed(Attributes),
+    /// Only queue pairs of the types RC and UC can have a peer on another host. Its address comes with its number, and while
+    /// the queue pair is in service the peer cannot move to or from this host.
+    #[error("a {0:?} queue pair cannot get a peer on another host in this transition")]
+    Wire(QpType),
     /// A value is out of range.
     #[error("{what} is {given}, but the limit is {limit}")]
     Value {

@@ -74,13 +74,14 @@ impl std::fmt::Display for Guesser {
             never_issued,
             ..
         } = self;
-        match process.pid {
-            0 => write!(
+        match (process.host, process.pid) {
+            (Some(host), _) => write!(f, "host {host} has")?,
+            (None, 0) => write!(
                 f,
                 "processes of user {} without a PID here have",
                 process.user
             )?,
-            pid => write!(f, "PID {pid} (user {}) has", process.user)?,
+            (None, pid) => write!(f, "PID {pid} (user {}) has", process.user)?,
         }
         let keys = if *tried == 1 { "key" } else { "keys" };
         if tried == never_issued {
@@ -376,6 +377,7 @@ mod tests {
             user,
             pid,
             started: 7,
+            host: None,
         };
         Origin {
             process,

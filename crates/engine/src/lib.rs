@@ -1,7 +1,7 @@
 //! The transport engine: queue pairs, completion queues and shared receive queues.
 //!
 //! An [`Engine`] does no I/O: it owns no socket and no thread, reads no clock, and writes no log. Work requests and the
-//! current time are arguments; completions, [`Event`]s and requests on [links](rkey_link::Link) are results. The
+//! current time are arguments; completions, [`Event`]s, requests on [links](rkey_link::Link) and packets are results. The
 //! engine's owner calls
 //!
 //! 1. the commands (`create_…`, `modify_…`, `post_…`), at any time;
@@ -32,6 +32,7 @@
 //! | `numbers`, [`id`] | which queue pair has which number; handles |
 //! | [`guesses`], [`origin`] | keys that peers guess, counted for the process at the other end |
 //! | `membership`, [`ud`], `xrc` | members of multicast groups, headers of datagrams, extended reliable connections |
+//! | [`wire`] | queue pairs whose peer is on another host: packets instead of fragments |
 //! | `context` | the state that all of these share (`x` everywhere): queues, timers, reports |
 //! | `checked_memory` | every access to memory: checks with the core, then copies |
 //! | `complete` | completions in posting order, and the error state |
@@ -79,6 +80,7 @@ mod silent_peers;
 pub mod status;
 mod timer;
 pub mod ud;
+pub mod wire;
 pub mod work;
 mod xrc;
 
@@ -96,6 +98,7 @@ pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Reports, Side};
 pub use rss::{HashFields, Rss, WqState};
+pub use wire::{WireDrops, WirePeer};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
 pub use work::{
     PostError, RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,

@@ -131,6 +131,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.x.routes.remove(&peer);
             self.wake_datagrams(peer, true);
         } else if qp.out.is_none()
+            && qp.wire.is_none()
             && qp.sq.head != qp.sq.tail
             && matches!(qp.state, QpState::Rts | QpState::Sqd)
         {

@@ -154,7 +154,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 /// Starts the timeout of a queue pair that was idle.
 #[cold]
 fn start_timeout<M>(x: &mut Context<M>, qp: &mut Qp) {
-    if !qp.config.qp_type.is_reliable() {
+    if !qp.config.qp_type.is_reliable() || qp.wire.is_some() {
         return;
     }
     let patience = qp.patience();
@@ -293,6 +293,7 @@ fn prepare_frame(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError
         qpn: GROUP_QPN,
         qkey: 0,
         route: Route::default(),
+        wire: false,
     }));
     let wqe = qp.sq.tail_mut();
     wqe.op = CompletionOp::Send;

@@ -1,5 +1,6 @@
 //! A denied access, reported on both sides.
 
+use core::net::IpAddr;
 use rkey_base::lock::{Mutex, MutexGuard};
 use rkey_core::{Api, Denial};
 use rkey_link::NodeId;
@@ -39,6 +40,8 @@ pub struct DenialReport {
     pub peer_qpn: u32,
     /// The peer's device.
     pub peer: NodeId,
+    /// The address of the peer, if it is on another host. It has no `peer` then.
+    pub host: Option<IpAddr>,
     /// The id of the work request (initiator and local).
     pub work_id: Option<u64>,
     /// What was refused and why.
@@ -52,19 +55,17 @@ impl std::fmt::Display for DenialReport {
             Api::Udapl => "EP",
             Api::Native | Api::Verbs | Api::Libfabric => "QP",
         };
-        match self.side {
-            Side::Target => write!(
-                f,
-                "requested by PID {}, {end} {:#x}, on local {end} {:#x})",
-                self.peer.pid, self.peer_qpn, self.qpn
-            ),
-            Side::Initiator => write!(
-                f,
-                "denied by PID {}, {end} {:#x}, for local {end} {:#x})",
-                self.peer.pid, self.peer_qpn, self.qpn
-            ),
-            Side::Local => write!(f, "local, {end} {:#x})", self.qpn),
+        let (verb, relation) = match self.side {
+            Side::Target => ("requested", "on"),
+            Side::Initiator => ("denied", "for"),
+            Side::Local => return write!(f, "local, {end} {:#x})", self.qpn),
+        };
+        match self.host {
+            Some(host) => write!(f, "{verb} by host {host}")?,
+            None => write!(f, "{verb} by PID {}", self.peer.pid)?,
         }
+        let (theirs, ours) = (self.peer_qpn, self.qpn);
+        write!(f, ", {end} {theirs:#x}, {relation} local {end} {ours:#x})")
     }
 }
 

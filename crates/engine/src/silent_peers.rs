@@ -53,6 +53,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 /// Whether a queue pair waits for nothing from its peer.
 fn awaits_nothing(qp: &Qp) -> bool {
     qp.sq.head == qp.sq.tail
+        || qp.wire.is_some() // it has its own timers
         || !matches!(qp.state, QpState::Rts | QpState::Sqd)
         || (qp.state == QpState::Sqd && qp.sq.head == qp.sq.next)
 }

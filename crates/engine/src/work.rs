@@ -128,6 +128,8 @@ pub struct UdAddress {
     pub qkey: u32,
     /// The contents of its GRH.
     pub route: Route,
+    /// The destination is on another host: the datagram leaves as a packet, between the addresses that `route` names.
+    pub wire: bool,
 }
 
 /// The source and destination of a datagram, as its GRH carries them to the receiver. Delivery ignores it, except that

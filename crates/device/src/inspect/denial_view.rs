@@ -246,6 +246,7 @@ mod tests {
                 qpn: 0x11,
                 peer: node,
                 peer_qpn: 0x22,
+                host: None,
                 work_id: None,
             };
             DenialView::new(&report, node)

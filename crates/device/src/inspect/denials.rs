@@ -177,6 +177,7 @@ impl Denials {
             qpn,
             peer_qpn,
             peer,
+            host: None,
             work_id: None,
             denial,
         });
@@ -200,6 +201,7 @@ impl Denials {
             qpn,
             peer_qpn,
             peer,
+            host: None,
             work_id: None,
             denial: denial.clone(),
         });

@@ -194,6 +194,7 @@ impl Qp {
             qpn: info.qpn,
             peer_qpn: peer.map_or(0, |peer| peer.qpn),
             peer: peer.and_then(|peer| peer.node).unwrap_or_default(),
+            host: None,
             work_id: None,
             denial,
         });

@@ -112,6 +112,7 @@ impl Identities {
                 user: who.uid,
                 pid,
                 started: who.pid.and_then(process::start_time).unwrap_or(0),
+                host: None,
             },
             here,
             explain: here || explain,

@@ -4,7 +4,7 @@ mod modify;
 pub(crate) mod pair;
 pub mod state;
 
-use crate::{CqId, SrqId};
+use crate::{CqId, SrqId, WirePeer};
 use rkey_core::{Access, DomainId};
 use rkey_link::NodeId;
 use state::{Attributes, QpState, QpType};
@@ -125,6 +125,8 @@ pub struct QpAttributes {
     pub access: Option<Access>,
     /// The other end.
     pub peer: Option<Peer>,
+    /// Where the other end is, if it is on another host. Given with `peer`, for queue pairs of the types RC and UC.
+    pub wire: Option<WirePeer>,
     /// Number of the first message sent (24 bits; `sq_psn`).
     pub send_msn: Option<u32>,
     /// Number of the first message received (24 bits; `rq_psn`).

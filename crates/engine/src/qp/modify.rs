@@ -5,7 +5,7 @@ use super::pair::{MSN_MASK, Qp};
 use super::state::{QpState, rule};
 use crate::context::Context;
 use crate::requester::{request_link, send_queued};
-use crate::{Engine, ModifyError, QpId};
+use crate::{Engine, ModifyError, QpId, wire};
 use rkey_base::memory::Memory;
 use rkey_core::Access;
 use rkey_link::Link;
@@ -22,6 +22,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let to = attributes.state.unwrap_or(from);
         apply(qp, attributes);
         step(&mut self.x, qp, from, to);
+        wire::follow(qp, from, to);
         let link = qp.out;
         if to == QpState::Rts {
             send_queued(&mut self.x, &mut self.links, qp);
@@ -47,6 +48,12 @@ fn check(qp: &Qp, attributes: &QpAttributes) -> Result<(), ModifyError> {
     let extra = given.difference(rule.required.union(rule.optional));
     if !extra.is_empty() {
         return Err(ModifyError::NotAllowed(extra));
+    }
+    let moves = attributes.peer.is_some() && attributes.wire.is_some() != qp.wire.is_some();
+    if (attributes.wire.is_some() && !(attributes.peer.is_some() && qp_type.is_plain_connection()))
+        || (moves && from == QpState::Sqd)
+    {
+        return Err(ModifyError::Wire(qp_type));
     }
     let limits: [(&'static str, Option<u32>, u32); 8] = [
         ("the timeout", attributes.timeout.map(u32::from), 31),
@@ -105,6 +112,7 @@ fn apply(qp: &mut Qp, attributes: &QpAttributes) {
     set.qkey = attributes.qkey.unwrap_or(set.qkey);
     if let Some(peer) = attributes.peer {
         qp.peer = Some(peer);
+        qp.wire_peer = attributes.wire;
         (qp.out, qp.inbound) = (None, None);
         qp.req.link_requested = false;
     }
@@ -135,7 +143,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
         }
         _ => qp.state = to,
     }
-    if to == QpState::Rtr && !qp.config.qp_type.is_datagram() {
+    if to == QpState::Rtr && !qp.config.qp_type.is_datagram() && qp.wire_peer.is_none() {
         // The peer's requests are accepted only once its device is known.
         request_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
     }

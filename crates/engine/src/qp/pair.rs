@@ -7,7 +7,8 @@ use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::{SendQueue, WqeFlags};
 use crate::silence::Silence;
-use crate::{CqId, LinkId, Peer, QpId, Rss};
+use crate::wire::Wire;
+use crate::{CqId, LinkId, Peer, QpId, Rss, WirePeer};
 use rkey_core::{Access, Accessor, DomainId};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -143,6 +144,11 @@ pub(crate) struct Qp {
     pub(crate) draining: bool,
     pub(crate) settings: Settings,
     pub(crate) peer: Option<Peer>,
+    /// Where the peer is, if it is on another host.
+    pub(crate) wire_peer: Option<WirePeer>,
+    /// What replaces requester and responder if the peer is on another host. Datagram queue pairs have one from their first
+    /// packet on.
+    pub(crate) wire: Option<Box<Wire>>,
     /// The link for requests.
     pub(crate) out: Option<LinkId>,
     /// A link that has been recognised as coming from the peer.
@@ -176,6 +182,8 @@ impl Qp {
             draining: false,
             settings: Settings::new(),
             peer: None,
+            wire_peer: None,
+            wire: None,
             out: None,
             inbound: None,
             life,
@@ -216,6 +224,7 @@ impl Qp {
         self.draining = false;
         self.settings = Settings::new();
         (self.peer, self.out, self.inbound) = (None, None, None);
+        (self.wire_peer, self.wire) = (None, None);
         self.life = life;
         self.sq.clear();
         self.rq = RecvQueue::new(receives, if self.config.srq.is_some() { 0 } else { stride });

@@ -15,7 +15,7 @@ use crate::link_state::LinkState;
 use crate::qp::pair::Qp;
 use crate::send_queue::{Detail, WqeFlags};
 use crate::ud::GRH_LEN;
-use crate::{QpType, Status, UdAddress};
+use crate::{QpType, Status, UdAddress, wire};
 use rkey_base::memory::Memory;
 use rkey_base::shared::OwnBytes;
 use rkey_core::LocalUse;
@@ -32,6 +32,11 @@ pub(super) fn send_queued_datagrams<L: Link, M: Memory>(
             Start::Send => {}
             Start::Ended => continue,
             Start::Wait => return,
+        }
+        if let Detail::Datagram(to) = qp.sq.detail(qp.sq.next)
+            && to.wire
+        {
+            return wire::await_turn(x, qp);
         }
         if let Detail::Datagram(to) = *qp.sq.detail(qp.sq.next)
             && let Some(group) = group_of(qp, &to)

@@ -355,7 +355,7 @@ fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
 /// Copies a prefix to the slot of a fragment that begins at `offset` of its message; returns the rest of the slot, and
 /// its offset in the memory that follows the prefix.
 #[inline]
-pub(super) fn put_prefix<'a>(
+pub(crate) fn put_prefix<'a>(
     prefix: &[u8],
     offset: u64,
     place: OwnBytes<'a>,

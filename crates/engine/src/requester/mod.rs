@@ -19,13 +19,14 @@ use crate::id::Table;
 use crate::link_state::LinkState;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::send_queue::WqeFlags;
-use crate::{CompletionOp, Event, Status};
+use crate::{CompletionOp, Event, Status, wire};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, SendError};
 
 pub(crate) use cut_through::cut_through;
 pub(crate) use datagram::drop_datagram;
 use datagram::send_queued_datagrams;
+pub(crate) use fragment::put_prefix;
 use fragment::{record, send_fragment};
 pub(crate) use multicast::group_of;
 
@@ -41,6 +42,8 @@ pub(crate) fn send_queued<L: Link, M: Memory>(
 ) {
     if qp.config.qp_type.is_datagram() {
         send_queued_datagrams(x, links, qp);
+    } else if qp.wire.is_some() {
+        wire::send_queued_on_wire(x, qp);
     } else {
         let link_state = qp.out.and_then(|id| links.get_mut(id));
         send_queued_connected(x, link_state, qp);
@@ -91,7 +94,7 @@ pub(crate) fn wait_for_room<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp,
     }
 }
 
-enum Start {
+pub(crate) enum Start {
     /// The request may be sent.
     Send,
     /// The request has ended on this side.
@@ -113,7 +116,7 @@ fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
 
 /// Like [`start`], for any request.
 #[inline(never)]
-fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
+pub(crate) fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let seq = qp.sq.next;
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {

@@ -59,7 +59,7 @@ pub(super) fn on_datagram<M: Memory>(
 }
 
 /// Whether the next receive has room for this many bytes. If not, the receive stays queued for the next datagram.
-fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
+pub(crate) fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
     let queue = match qp.config.srq {
         Some(srq) => x.srqs.get(srq).map(|srq| &srq.queue),
         None => Some(&qp.rq),

@@ -37,6 +37,7 @@ use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 pub(crate) use bulk::{Stepped, bulk_step};
 pub(crate) use message::finish_fragment;
 use message::{begin_message, resynchronise, store_fragment};
+pub(crate) use datagram::fits;
 pub(crate) use receive::{complete_receive, take_receive};
 pub(crate) use refusal::{refuse, refuse_failed_access};
 pub(crate) use reply::{Reply, response_header};
@@ -205,7 +206,7 @@ fn recognise(qp: &mut Qp, meta: &Meta) -> bool {
 }
 
 #[cold]
-fn establish<M>(x: &mut Context<M>, qp: &mut Qp) {
+pub(crate) fn establish<M>(x: &mut Context<M>, qp: &mut Qp) {
     qp.resp.established = true;
     if qp.state == QpState::Rtr {
         x.events

@@ -12,6 +12,7 @@ fn peer(explain: bool) -> Origin {
             user: 7,
             pid: 42,
             started: 1,
+            host: None,
         },
         here: false,
         explain,

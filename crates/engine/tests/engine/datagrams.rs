@@ -25,6 +25,7 @@ fn datagrams() {
     pair.nodes[0].fill(0, &data);
     let address = UdAddress {
         link: Some(pair.ends[0]),
+        wire: false,
         qpn: b.qpn,
         qkey: 0x1111,
         route,
@@ -120,6 +121,7 @@ fn datagrams_wait_for_their_link_and_no_longer() {
         let mut request = SendRequest::new(id, send_work(), &[]);
         request.ud = Some(UdAddress {
             link: None,
+            wire: false,
             qpn,
             qkey: 0x1111,
             route: Route::default(),
@@ -168,6 +170,7 @@ fn a_datagram_that_waits_is_as_it_was_posted() {
         let mut request = SendRequest::new(id, send_work(), &parts);
         request.ud = Some(UdAddress {
             link: None,
+            wire: false,
             qpn: b.qpn,
             qkey: 0x1111,
             route: Route::default(),

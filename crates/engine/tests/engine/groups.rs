@@ -12,6 +12,7 @@ const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 fn to_group(target: [u8; 16]) -> Option<UdAddress> {
     Some(UdAddress {
         link: None,
+        wire: false,
         qpn: GROUP_QPN,
         qkey: 0x1111,
         route: Route {

@@ -15,6 +15,7 @@ fn process(user: u32, pid: u32) -> Origin {
             user,
             pid,
             started: 1,
+            host: None,
         },
         here: false,
         explain: true,

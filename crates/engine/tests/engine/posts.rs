@@ -104,6 +104,7 @@ fn work_that_does_not_fit_is_refused() {
     let invalidate = Work::Invalidate { key: NO_RKEY };
     let ud = Some(UdAddress {
         link: None,
+        wire: false,
         qpn: 1,
         qkey: 1,
         route: Route::default(),

@@ -42,6 +42,7 @@ impl Behind {
 fn to(srq: SrqId) -> Option<UdAddress> {
     Some(UdAddress {
         link: None,
+        wire: false,
         qpn: srq.number(),
         qkey: 0,
         route: Route::default(),
@@ -250,6 +251,7 @@ fn queues_that_cannot_be_named() {
         ][case];
         let ud = Some(UdAddress {
             link: None,
+            wire: false,
             qpn: named,
             qkey: 0,
             route: Route::default(),

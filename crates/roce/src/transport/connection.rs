@@ -52,8 +52,28 @@ impl Connection {
         }
     }
 
-    /// Adds a work request to the send queue. It ends with an [event](Self::next_event), even if it cannot be executed. The queue
-    /// has no limit of its own.
+    /// Starts the requesting half with the attributes in `config`, if they were not known when the responding half started
+    /// (`ibv_modify_qp(3)` tells them later). Nothing may have been posted.
+    pub fn prepare_to_send(&mut self, config: &Config) {
+        self.requester = Requester::new(config);
+    }
+
+    /// Changes what may change while the queue pair is in service: timeout, retry counts, the RNR timer and how many reads
+    /// this side may have outstanding.
+    pub fn update(&mut self, config: &Config) {
+        self.requester.update(config);
+        if let Responding::Reliable(responder) = &mut self.responder {
+            responder.set_min_rnr_timer(config.min_rnr_timer);
+        }
+    }
+
+    /// Sends again after a work request of an unreliable connection has failed. Everything posted since has been flushed.
+    pub fn resume_sending(&mut self) {
+        self.requester.resume();
+    }
+
+    /// Adds a work request to the send queue. Its end is an [event](Self::next_event), also if it is impossible. The queue has
+    /// no limit of its own.
     pub fn post(&mut self, request: WorkRequest) {
         self.requester.post(request, &mut self.out);
     }

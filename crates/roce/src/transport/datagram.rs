@@ -68,7 +68,12 @@ impl<A: Copy> DatagramQueuePair<A> {
         }
     }
 
-    /// Adds a datagram to the send queue. It ends with an [event](Self::next_event): success means that it has been sent.
+    /// Changes the queue key that received datagrams must have.
+    pub fn set_qkey(&mut self, qkey: u32) {
+        self.config.qkey = qkey;
+    }
+
+    /// Adds a datagram to the send queue. Its end is an [event](Self::next_event): success means that it has left.
     pub fn post(&mut self, request: DatagramRequest<A>) {
         match self.has_ended {
             true => self.out.complete(request.id, Status::Flushed),

@@ -82,6 +82,17 @@ impl Requester {
         }
     }
 
+    /// Changes timeout, retry counts and the limit of reads.
+    pub(crate) fn update(&mut self, config: &Config) {
+        self.max_reads_out = config.max_reads_out.into();
+        self.retry.update(config);
+    }
+
+    /// Accepts requests again after a failure.
+    pub(crate) fn resume(&mut self) {
+        self.has_failed = false;
+    }
+
     /// Adds a request to the queue.
     pub(crate) fn post(&mut self, request: WorkRequest, out: &mut Output) {
         if self.has_failed {

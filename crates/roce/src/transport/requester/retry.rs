@@ -53,6 +53,15 @@ impl Retry {
         }
     }
 
+    /// Changes the timeout and the retry counts.
+    pub(super) fn update(&mut self, config: &Config) {
+        self.timeout = timeout_ns(config.timeout);
+        self.retry_count = config.retry_count;
+        self.rnr_retry = config.rnr_retry;
+        self.retries_left = self.retries_left.min(config.retry_count);
+        self.rnr_retries_left = self.rnr_retries_left.min(config.rnr_retry);
+    }
+
     /// How many positions may be outstanding.
     pub(super) fn window(&self) -> u32 {
         self.window

@@ -66,6 +66,11 @@ impl Responder {
         }
     }
 
+    /// Changes how long a peer waits that finds no receive.
+    pub(crate) fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
+        self.min_rnr_timer = timer;
+    }
+
     /// Whether a request has been refused: the queue pair has failed.
     pub(crate) fn has_refused(&self) -> bool {
         self.refused.is_some()

@@ -1,0 +1,138 @@
+//! The state machine of a queue pair of the wire, and the attributes that it gets from the queue pair.
+
+use super::WirePeer;
+use super::arriving::Arriving;
+use crate::QpState;
+use crate::qp::pair::Qp;
+use rkey_roce::packet::{Mtu, Psn, RnrTimer};
+use rkey_roce::transport::{
+    Config, Connection, ConnectionType, DatagramConfig, DatagramQueuePair, Event,
+};
+
+/// How many packets may be without acknowledgement, at most.
+const WINDOW: u32 = 128;
+
+/// What replaces requester and responder for a queue pair whose peer is on another host.
+pub(crate) struct Wire {
+    pub(super) machine: Machine,
+    /// It is in the list of those that may have a packet to send.
+    pub(super) has_turn: bool,
+    /// How many packets it has sent in this turn.
+    pub(super) sent: u32,
+    /// The time of the timer that is set.
+    pub(super) timer: Option<u64>,
+    /// When its first packet arrived.
+    pub(super) since: Option<u64>,
+    pub(super) arriving: Arriving,
+}
+
+/// A state machine.
+pub(super) enum Machine {
+    Connection(Box<Connection>),
+    Datagrams(DatagramQueuePair<WirePeer>),
+}
+
+impl Wire {
+    fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            has_turn: false,
+            sent: 0,
+            timer: None,
+            since: None,
+            arriving: Arriving::default(),
+        }
+    }
+
+    /// That of a datagram queue pair.
+    pub(super) fn of_datagrams(qp: &Qp) -> Box<Self> {
+        let config = DatagramConfig {
+            number: qp.qpn,
+            mtu: mtu(qp),
+            pkey: PKEY,
+            qkey: qp.settings.qkey,
+            send_psn: Psn::new(qp.req.msn),
+        };
+        Box::new(Self::new(Machine::Datagrams(DatagramQueuePair::new(
+            config,
+        ))))
+    }
+
+    /// The queue pair goes to the error state, and has ended everything itself. A refusal still leaves.
+    pub(crate) fn flush(&mut self) {
+        match &mut self.machine {
+            Machine::Connection(connection) => connection.flush(),
+            Machine::Datagrams(datagrams) => datagrams.flush(),
+        }
+        while self.next_event().is_some() {}
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        match &mut self.machine {
+            Machine::Connection(connection) => connection.next_event(),
+            Machine::Datagrams(datagrams) => datagrams.next_event(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        match &self.machine {
+            Machine::Connection(connection) => connection.next_deadline(),
+            Machine::Datagrams(_) => None,
+        }
+    }
+}
+
+/// Passes a change of state or attributes on. The queue pair has changed already.
+pub(crate) fn follow(qp: &mut Qp, from: QpState, to: QpState) {
+    if to == QpState::Rtr && qp.wire_peer.is_some() {
+        let connection = Box::new(Connection::new(&config(qp)));
+        qp.wire = Some(Box::new(Wire::new(Machine::Connection(connection))));
+        return;
+    }
+    let config = config(qp);
+    let qkey = qp.settings.qkey;
+    match (qp.wire.as_deref_mut().map(|wire| &mut wire.machine), from) {
+        (Some(Machine::Datagrams(datagrams)), _) => datagrams.set_qkey(qkey),
+        (Some(Machine::Connection(connection)), QpState::Rtr) if to == QpState::Rts => {
+            connection.prepare_to_send(&config);
+        }
+        (Some(Machine::Connection(connection)), QpState::Sqe) if to == QpState::Rts => {
+            connection.resume_sending();
+        }
+        (Some(Machine::Connection(connection)), _) if to.responds() => connection.update(&config),
+        _ => {}
+    }
+}
+
+/// The default partition key: a full member of the partition that everyone is in.
+const PKEY: u16 = 0xffff;
+
+/// The largest path MTU of RoCE that is not larger than the queue pair's.
+fn mtu(qp: &Qp) -> Mtu {
+    let fits = |mtu: &&Mtu| mtu.bytes() <= qp.settings.path_mtu as usize;
+    let largest = Mtu::ALL.iter().rev().find(fits);
+    largest.copied().unwrap_or(Mtu::Bytes256)
+}
+
+fn config(qp: &Qp) -> Config {
+    let set = &qp.settings;
+    let (peer, send, receive) = (qp.peer_qpn(), qp.req.msn, qp.resp.msn);
+    let usual = Config::reliable(peer, Psn::new(send), Psn::new(receive));
+    Config {
+        connection: if qp.config.qp_type.is_reliable() {
+            ConnectionType::Reliable
+        } else {
+            ConnectionType::Unreliable
+        },
+        mtu: mtu(qp),
+        pkey: PKEY,
+        timeout: set.timeout,
+        retry_count: set.retry_count,
+        rnr_retry: set.rnr_retry,
+        min_rnr_timer: RnrTimer::new(set.min_rnr_timer).unwrap_or(usual.min_rnr_timer),
+        max_reads_out: set.max_reads_out,
+        max_reads_in: set.max_reads_in,
+        window: WINDOW,
+        ..usual
+    }
+}

@@ -1,0 +1,188 @@
+//! How requests and receives end: the events of a machine become completions and events of the queue pair.
+
+use super::WirePeer;
+use super::machine::Machine;
+use super::send::{await_turn_of, post_queued};
+use crate::context::Context;
+use crate::qp::pair::Qp;
+use crate::{AsyncEvent, Completion, CompletionFlags, CompletionOp, QpType, Side, Status};
+use rkey_base::memory::Memory;
+use rkey_base::shared::PeerBytes;
+use rkey_core::LocalUse;
+use rkey_link::NodeId;
+use rkey_roce::packet::NakCode;
+use rkey_roce::transport::{Event, GRH_LEN, Received, Status as Ended};
+
+/// Handles what a machine has found out, and starts the requests that may start now. Returns whether there were any.
+pub(super) fn settle<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> bool {
+    settle_all(x, qp, None)
+}
+
+/// Like [`settle`], after a packet between these addresses.
+pub(super) fn settle_from<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: &WirePeer) -> bool {
+    settle_all(x, qp, Some(from))
+}
+
+fn settle_all<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: Option<&WirePeer>) -> bool {
+    let mut has_more = false;
+    loop {
+        while let Some(event) = qp.wire.as_deref_mut().and_then(|wire| wire.next_event()) {
+            on_event(x, qp, event, from);
+        }
+        if qp.config.qp_type == QpType::Ud || !post_queued(x, qp) {
+            break;
+        }
+        has_more = true;
+    }
+    set_timer(x, qp);
+    has_more
+}
+
+/// The timer of a queue pair may have run out.
+#[cold]
+pub(crate) fn on_time<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
+    let now = x.now;
+    if let Some(wire) = qp.wire.as_deref_mut() {
+        wire.timer = wire.timer.filter(|timer| *timer > now);
+        if let Machine::Connection(connection) = &mut wire.machine {
+            connection.advance(now);
+        }
+    }
+    settle(x, qp);
+    if let Some(wire) = qp.wire.as_deref_mut() {
+        await_turn_of(&mut x.wire, qp.id.index, wire);
+    }
+}
+
+/// Sets the timer, unless one is set that runs out before. A deadline moves with each packet; its timer does not.
+fn set_timer<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
+    let Some(wire) = qp.wire.as_deref_mut() else {
+        return;
+    };
+    if let Some(deadline) = wire.next_deadline()
+        && wire.timer.is_none_or(|timer| deadline < timer)
+    {
+        wire.timer = Some(deadline);
+        x.timers.at(deadline, (qp.id.index, qp.life));
+    }
+}
+
+fn on_event<M: Memory>(x: &mut Context<M>, qp: &mut Qp, event: Event, from: Option<&WirePeer>) {
+    match event {
+        Event::Completed { id, status } => on_completed(x, qp, id, status),
+        Event::Received(message) => on_received(x, qp, &message, from),
+        Event::ReceiveFailed { status, .. } => {
+            let report = qp.wire.as_deref().map_or(0, |wire| wire.arriving.report);
+            x.fail_receive(qp, status_of(status), report);
+            if qp.config.qp_type == QpType::Ud {
+                x.enter_error(qp);
+            }
+        }
+        Event::Refused(code) => {
+            let (id, qpn) = (qp.id, qp.qpn);
+            let event = match code {
+                NakCode::RemoteAccessError => AsyncEvent::AccessError { qp: id, qpn },
+                NakCode::InvalidRequest => AsyncEvent::RequestError { qp: id, qpn },
+                _ => AsyncEvent::QpFatal { qp: id, qpn },
+            };
+            x.events.push_back(event.into());
+            x.enter_error(qp);
+        }
+        // An unreliable queue pair has gone to its own error state with the completion.
+        Event::Failed if qp.config.qp_type.is_reliable() => x.enter_error(qp),
+        Event::Failed => {}
+    }
+}
+
+/// The request at `seq` has ended.
+fn on_completed<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64, ended: Ended) {
+    if seq < qp.sq.head {
+        return; // it was flushed
+    }
+    let wqe = qp.sq.wqe(seq);
+    let report = match ended {
+        // The peer does not say why. Its own user finds the reason there.
+        Ended::RemoteAccess => {
+            let (id, denial) = (wqe.id, wqe.withheld());
+            x.report(Side::Initiator, qp, NodeId::default(), Some(id), denial)
+        }
+        Ended::LocalProtection => wqe.vendor,
+        _ => 0,
+    };
+    qp.sq.wqe_mut(seq).end(status_of(ended), report);
+    x.complete_ended_sends(qp);
+}
+
+/// A message has consumed the receive that was taken.
+fn on_received<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    message: &Received,
+    from: Option<&WirePeer>,
+) {
+    let mut flags = CompletionFlags::empty();
+    if qp.config.qp_type == QpType::Ud {
+        if !put_route_header(x, qp, message, from) {
+            x.enter_error(qp);
+            return;
+        }
+        flags |= CompletionFlags::GRH;
+    }
+    qp.resp.recv.taken = false;
+    flags.set(CompletionFlags::IMM, message.immediate.is_some());
+    flags.set(CompletionFlags::INVALIDATED, message.invalidated.is_some());
+    flags.set(CompletionFlags::SOLICITED, message.solicited);
+    let opcode = if message.is_write {
+        CompletionOp::RecvWriteImm
+    } else {
+        CompletionOp::Recv
+    };
+    let entry = Completion {
+        id: qp.resp.recv.id,
+        status: Status::Success,
+        opcode,
+        flags,
+        bytes: message.bytes,
+        imm: message.immediate.or(message.invalidated).unwrap_or(0),
+        qpn: qp.qpn,
+        src_qpn: message.source.unwrap_or(qp.peer_qpn()),
+        vendor: 0,
+    };
+    x.push_recv_completion(qp.config.recv_cq, entry, message.solicited);
+}
+
+/// Writes the route header before a datagram. False if the receive has failed.
+fn put_route_header<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    message: &Received,
+    from: Option<&WirePeer>,
+) -> bool {
+    let length = message.bytes.saturating_sub(GRH_LEN);
+    let header = from.map(|from| from.header_of_received(length));
+    let header = header.unwrap_or([0; _]);
+    let recv = &qp.resp.recv;
+    let bytes = PeerBytes::from_slice(&header);
+    let stored = (x.checked).scatter(recv.domain, &recv.sges, 0, bytes, LocalUse::Recv);
+    let Err(trouble) = stored else { return true };
+    let report = x.report_local(qp, recv.id, &recv.sges, trouble);
+    x.fail_receive(qp, Status::LocalProtection, report);
+    false
+}
+
+fn status_of(ended: Ended) -> Status {
+    match ended {
+        Ended::Success => Status::Success,
+        Ended::LocalLength => Status::LocalLength,
+        Ended::LocalQpOperation => Status::LocalQpOperation,
+        Ended::LocalProtection => Status::LocalProtection,
+        Ended::Flushed => Status::Flushed,
+        Ended::BadResponse => Status::BadResponse,
+        Ended::LocalAccess => Status::LocalAccess,
+        Ended::RemoteInvalidRequest => Status::RemoteInvalidRequest,
+        Ended::RemoteAccess => Status::RemoteAccess,
+        Ended::RemoteOperation => Status::RemoteOperation,
+        Ended::RetryExceeded => Status::RetryExceeded,
+        Ended::RnrRetryExceeded => Status::RnrRetryExceeded,
+    }
+}

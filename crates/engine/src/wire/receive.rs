@@ -1,0 +1,93 @@
+//! Packets that arrive from other hosts.
+
+use super::machine::{Machine, Wire};
+use super::send::{await_turn_of, with_machine};
+use super::{WireDrops, WirePeer, outcome};
+use crate::qp::pair::Qp;
+use crate::responder::establish;
+use crate::{Engine, Origin, Process, QpState, QpType};
+use rkey_base::memory::Memory;
+use rkey_link::Link;
+use rkey_roce::packet::{Body, Packet};
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Handles a packet that arrived between these addresses, or drops it. The owner has checked its checksum and its partition key.
+    /// Answers wait for [`Self::wire_transmit`].
+    pub fn wire_receive(&mut self, now_ns: u64, from: WirePeer, packet: &Packet<'_>) {
+        self.x.now = now_ns;
+        let index = self.numbers.get(packet.headers.destination);
+        let Some(qp) = index.and_then(|index| self.qps.at_mut(index)) else {
+            self.x.wire.drops.unknown += 1;
+            return;
+        };
+        let is_request = matches!(packet.headers.body, Body::Request(..));
+        if let Err(why) = accept(qp, from) {
+            *why(&mut self.x.wire.drops) += 1;
+            return;
+        }
+        let origin = origin_of(&from);
+        if let Some(wire) = qp.wire.as_deref_mut() {
+            let since = *wire.since.get_or_insert(now_ns);
+            let paused = self.x.guesses.paused_until(&origin, since, now_ns);
+            if is_request && paused.is_some() {
+                self.x.wire.drops.paused += 1;
+                return;
+            }
+        }
+        if is_request && !qp.resp.established {
+            establish(&mut self.x, qp);
+        }
+        self.x.serving = origin;
+        with_machine(&mut self.x, qp, |machine, host| match machine {
+            Machine::Connection(connection) => connection.receive(now_ns, host, packet),
+            Machine::Datagrams(datagrams) => datagrams.receive(host, packet),
+        });
+        outcome::settle_from(&mut self.x, qp, &from);
+        if let Some(wire) = qp.wire.as_deref_mut() {
+            await_turn_of(&mut self.x.wire, qp.id.index, wire);
+        }
+        self.fail_users_of_overrun_cqs();
+    }
+
+    /// How many packets [`Self::wire_receive`] has dropped, and why.
+    #[must_use]
+    pub fn wire_drops(&self) -> WireDrops {
+        self.x.wire.drops
+    }
+}
+
+type Why = fn(&mut WireDrops) -> &mut u64;
+
+/// Whether a queue pair takes packets between these addresses. In the error state, it may have to repeat a refusal.
+fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), Why> {
+    if qp.config.qp_type == QpType::Ud {
+        if !qp.state.responds() {
+            return Err(|drops| &mut drops.not_ready);
+        }
+        if qp.wire.is_none() {
+            qp.wire = Some(Wire::of_datagrams(qp));
+        }
+        return Ok(());
+    }
+    match qp.wire_peer {
+        None => Err(|drops| &mut drops.unknown),
+        Some(peer) if peer != from => Err(|drops| &mut drops.stranger),
+        Some(_) if !qp.state.responds() && qp.state != QpState::Error => {
+            Err(|drops| &mut drops.not_ready)
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// A host counts as one process. It is never told why it is refused: packets have no room for that.
+fn origin_of(from: &WirePeer) -> Origin {
+    Origin {
+        process: Process {
+            user: Process::ANOTHER_HOST,
+            host: Some(from.remote),
+            ..Process::default()
+        },
+        here: false,
+        explain: false,
+    }
+}
