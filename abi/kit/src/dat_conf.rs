@@ -4,7 +4,7 @@
 //! system's own file follow, so its providers remain available.
 
 use crate::delivery::UDAPL;
-use crate::interfaces::{Address, addresses};
+use rkey_base::interfaces::{Address, addresses};
 use std::fmt::Write;
 use std::fs;
 use std::io;

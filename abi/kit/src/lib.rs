@@ -6,9 +6,9 @@
 //! | [`errno`] | error numbers as values, and how C functions return them |
 //! | [`delivery`] | how programs find the front ends |
 //! | [`companion`] | how a library outside their shared object finds them |
-//! | [`interfaces`] | the addresses of this host |
 //! | [`dat_conf`] | the file that names uDAPL providers |
 //! | [`settings`] | the environment variables of the front ends |
+//! | [`interfaces`] | the addresses of this host |
 //! | [`log`] | where their messages go |
 //! | [`strict`] | what manual pages forbid and other implementations allow |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
@@ -26,7 +26,6 @@ pub mod delivery;
 pub mod errno;
 pub mod export;
 pub mod fence;
-pub mod interfaces;
 pub mod log;
 pub mod object;
 pub mod pool;
@@ -36,4 +35,5 @@ pub mod strict;
 pub use errno::Errno;
 pub use fence::{caught, contained, fence, fence_or_minus_one};
 pub use object::Object;
+pub use rkey_base::interfaces;
 pub use pool::{Pool, Spares, Vacant};

@@ -18,6 +18,7 @@
 //! | [`segment`] | sealed shared-memory segments, our own and a peer's |
 //! | [`barrier`] | memory barriers that cost nothing on one side |
 //! | [`process`] | other processes: whether they are alive, copies to and from their memory, forks of this process |
+//! | [`interfaces`] | the network interfaces of this host and their addresses |
 //! | [`limit`] | how many log lines a peer may cause |
 //! | `long_double` | the numbers of the x87 unit (x86-64 only) |
 //! | [`hint`] | prefetch and pause |
@@ -33,6 +34,7 @@ pub mod fault;
 pub mod fifo;
 pub mod foreign;
 pub mod hint;
+pub mod interfaces;
 pub mod limit;
 pub mod lock;
 #[cfg(target_arch = "x86_64")]

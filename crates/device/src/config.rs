@@ -4,6 +4,7 @@
 //! changed field by field. [`VARIABLES`] describes each variable once: its default, the values that it accepts and its
 //! meaning. The documentation, the `rkey info` command and the error for a bad value all come from that table.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,6 +44,42 @@ pub enum DirectCopy {
     Off,
 }
 
+/// On which addresses a device takes packets of other hosts (RoCEv2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WireSetting {
+    /// On none: only processes on this host can be reached, and only they reach this device.
+    #[default]
+    Off,
+    /// On the addresses of all interfaces that are up, without loopback and link-local ones.
+    Auto,
+    /// On these.
+    Addresses(Vec<IpAddr>),
+}
+
+impl WireSetting {
+    /// The maximum number of addresses.
+    const MAX: usize = 64;
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "off" => return Some(Self::Off),
+            "auto" => return Some(Self::Auto),
+            _ => {}
+        }
+        let mut addresses = Vec::new();
+        for part in text.split(',') {
+            let address = part.trim().parse::<IpAddr>().ok()?.to_canonical();
+            if address.is_unspecified() || address.is_multicast() {
+                return None;
+            }
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        (addresses.len() <= Self::MAX).then_some(Self::Addresses(addresses))
+    }
+}
+
 /// The configuration of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -75,6 +112,8 @@ pub struct Config {
     pub share: Share,
     /// Which peers learn why their requests were denied.
     pub explain: Explain,
+    /// On which addresses it takes packets of other hosts.
+    pub wire: WireSetting,
     /// Whether payloads may be copied directly between the two processes.
     pub direct_copy: DirectCopy,
     /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied directly between the
@@ -128,6 +167,7 @@ impl Default for Config {
             reserved_files: 256,
             share: Share::User,
             explain: Explain::User,
+            wire: WireSetting::Off,
             direct_copy: DirectCopy::Auto,
             remote_iovec_min: 32 * 1024,
             ring_bytes: 2 * 1024 * 1024,
@@ -321,6 +361,16 @@ pub const VARIABLES: &[Variable] = &[
                 "on" => true,
                 _ => return None,
             };
+            Some(())
+        },
+    },
+    Variable {
+        name: "RKEY_WIRE",
+        default: "off",
+        allowed: "off, auto, or addresses of this host with commas between them (at most 64, no wildcard, no multicast)",
+        meaning: "the addresses on which this device takes packets of other hosts (RoCEv2, UDP port 4791); auto: all but loopback and link-local ones",
+        apply: |config, value| {
+            config.wire = WireSetting::parse(value)?;
             Some(())
         },
     },

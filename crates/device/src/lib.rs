@@ -14,6 +14,7 @@
 //! | [`cm`] | the connection manager's messages between the processes of this host, and its thread |
 //! | [`connect`] | listen, accept and connect by address |
 //! | [`peers`] | other devices: how links to and from them are made, and which processes they belong to; [`names`] |
+//! | [`wire`] | other hosts: the sockets of RoCEv2, and queue pair 1 |
 //! | `reclaim` | how memory is taken back from peers that reach it by themselves; leases |
 //! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
 //! | [`inspect`] | descriptions of a device for people; [`denials`] (refused accesses in the log) and [`describe`] |
@@ -46,8 +47,9 @@ mod reclaim;
 mod shared;
 pub mod threads;
 pub mod time;
+pub mod wire;
 
-pub use config::{Config, ConfigError, DirectCopy, Explain, Share};
+pub use config::{Config, ConfigError, DirectCopy, Explain, Share, WireSetting};
 pub use connect::{Accepting, Connecting, Incoming, Listener, Peer, Reservation};
 pub use device::Device;
 pub use error::DeviceError;

@@ -95,6 +95,12 @@ impl Manager {
         self.connections.get(&id).map(|it| it.state)
     }
 
+    /// The peer's address; `None` if there is no such connection.
+    #[must_use]
+    pub fn peer(&self, id: ConnectionId) -> Option<IpAddr> {
+        self.connections.get(&id).map(|it| it.peer)
+    }
+
     /// All connections and requests, with their states and the peer's address, in the order in which they began.
     pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, State, IpAddr)> {
         let all = self.connections.iter();

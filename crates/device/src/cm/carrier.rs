@@ -31,6 +31,7 @@ use super::socket::{self, Reached, Sent};
 use super::waiting::Waiting;
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
+use crate::wire::Wire;
 
 /// How long a message other than a request waits for a busy receiver.
 const WAITING_TIME: Nanos = 1_000_000_000;
@@ -154,6 +155,7 @@ pub(super) struct Carrier {
     pub(super) questions: Vec<(OwnedFd, Credentials)>,
     pub(super) notices: Notices,
     pub(super) limits: Box<dyn Fn() -> Limits + Send>,
+    wire: Option<Arc<Wire>>,
 }
 
 impl Carrier {
@@ -194,9 +196,20 @@ impl Carrier {
                 questions: Vec::new(),
                 notices: Notices::default(),
                 limits,
+                wire: None,
             });
         }
         Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    /// Sends messages to other hosts this way, and takes theirs.
+    pub(super) fn use_wire(&mut self, wire: Option<Arc<Wire>>) {
+        self.inbox.takes_remote = wire.is_some();
+        self.wire = wire;
+    }
+
+    pub(super) fn wire(&self) -> Option<&Wire> {
+        self.wire.as_deref()
     }
 
     /// The block of communication ids that is ours.
@@ -281,6 +294,11 @@ impl Carrier {
     /// Sends a message. Keeps it for a moment if its receiver is busy, or no process listens yet: programs that exchange their
     /// addresses in another way (perftest) connect a moment before the other side listens.
     pub(super) fn carry(&mut self, now: Nanos, message: Transmit) {
+        if let Some(wire) = &self.wire
+            && !self.inbox.is_of_this_host(now, message.to)
+        {
+            return wire.send_message(message.from, message.to, &message.mad);
+        }
         let Some((name, is_request)) = Name::of(&message) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Forked children close their copies of the connection manager's sockets. Otherwise a port would stay taken, and peers would not
+//! Forked children close their copies of the sockets of the connection manager and of the wire. Otherwise a port would stay taken, and peers would not
 //! notice the end of the parent, while a child lives.
 //!
 //! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state. Threads of the
@@ -12,8 +12,8 @@ use std::sync::{Arc, Once, Weak};
 use parking_lot::lock_api::RawMutex as _;
 use parking_lot::{Mutex, RawMutex};
 
-/// An object with sockets, whose copies forked children close.
-pub(super) trait CloseInChild: Send {
+/// What has sockets of which forked children close their copies.
+pub(crate) trait CloseInChild: Send {
     /// Closes them. Runs in the child, whose only thread is this one.
     fn close_in_child(&mut self);
 }
@@ -23,7 +23,16 @@ type Closing = Mutex<dyn CloseInChild>;
 static ALL: Mutex<Vec<Weak<Closing>>> = Mutex::new(Vec::new());
 
 /// Makes forked children close these sockets.
-pub(super) fn watch<T: CloseInChild + 'static>(sockets: &Arc<Mutex<T>>) {
+pub(crate) fn watch<T: CloseInChild + 'static>(sockets: &Arc<Mutex<T>>) {
+    add(sockets, true);
+}
+
+/// As [`watch`], for sockets whose lock a thread may take while it holds that of others: it is locked after theirs.
+pub(crate) fn watch_last<T: CloseInChild + 'static>(sockets: &Arc<Mutex<T>>) {
+    add(sockets, false);
+}
+
+fn add<T: CloseInChild + 'static>(sockets: &Arc<Mutex<T>>, is_first: bool) {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: functions without arguments in a library that is never unloaded. If there is no memory to register the
@@ -33,7 +42,8 @@ pub(super) fn watch<T: CloseInChild + 'static>(sockets: &Arc<Mutex<T>>) {
     let weak: Weak<Mutex<T>> = Arc::downgrade(sockets);
     let mut all = ALL.lock();
     all.retain(|it| it.strong_count() > 0);
-    all.push(weak);
+    let at = if is_first { 0 } else { all.len() };
+    all.insert(at, weak);
 }
 
 extern "C" fn before() {

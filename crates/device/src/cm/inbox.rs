@@ -9,6 +9,7 @@ use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
 use super::packet::Packet;
+use super::remote::is_ours;
 use super::socket::{self, Received};
 use crate::peers::link_limits::Party;
 use crate::peers::names;
@@ -36,6 +37,8 @@ pub(super) struct Heard {
 pub(super) struct Inbox {
     packets: VecDeque<(Packet, u64)>,
     addresses: BTreeMap<IpAddr, (Nanos, bool)>,
+    /// Whether messages of other hosts are taken.
+    pub(super) takes_remote: bool,
 }
 
 impl Inbox {
@@ -67,10 +70,12 @@ impl Inbox {
             match socket::receive(socket) {
                 Received::Packet(packet) => {
                     heard.packets += 1;
-                    if self.is_of_this_host(now, packet.from)
-                        && self.is_of_this_host(now, packet.to)
+                    let is_local = self.is_of_this_host(now, packet.from);
+                    if self.is_of_this_host(now, packet.to)
+                        && (is_local || self.takes_remote && is_ours(who.uid))
                     {
-                        self.packets.push_back((*packet, number(Party::of(who))));
+                        let party = if is_local { number(Party::of(who)) } else { REMOTE };
+                        self.packets.push_back((*packet, party));
                     }
                 }
                 Received::Question => {
@@ -91,7 +96,7 @@ impl Inbox {
         heard
     }
 
-    fn is_of_this_host(&mut self, now: Nanos, address: IpAddr) -> bool {
+    pub(super) fn is_of_this_host(&mut self, now: Nanos, address: IpAddr) -> bool {
         if address.is_loopback() {
             return true;
         }
@@ -110,14 +115,8 @@ impl Inbox {
     }
 }
 
-/// The process of a number that stands for a party.
-pub(super) fn pid_of(number: u64) -> Option<u32> {
-    match number >> 32 {
-        0 => Some(std::process::id()),
-        1 => Some(number as u32),
-        _ => None,
-    }
-}
+/// Stands for all programs of another host.
+const REMOTE: u64 = 4 << 32;
 
 /// A number for a party; 0 stands for ourselves.
 fn number(party: Party) -> u64 {

@@ -5,20 +5,21 @@
 //! messages before it returns; a thread receives the messages of other processes and runs the timers. `carrier` has the sockets.
 //! A child closes its copies of them (`fork`).
 //!
+//! With a wire ([`Settings::wire`]), messages to other hosts go to their queue pair 1, and come from there (`remote`).
+//!
 //! Processes of one host exchange the same 256-byte messages as hosts do. If a process ends without closing its connections, its
 //! peers see its sockets close, and end each connection as if the process had sent a DREQ or REJ (which the kernel would do on a
 //! host with a kernel driver).
 
 mod carrier;
-mod fork;
+pub(crate) mod fork;
 mod inbox;
 pub(crate) mod inspect;
 mod limits;
 mod notices;
 pub(crate) mod packet;
 mod receivers;
-pub mod refusals;
-mod report;
+pub(crate) mod remote;
 mod senders;
 mod socket;
 #[cfg(test)]
@@ -48,15 +49,16 @@ use rkey_cm::time::{Nanos, Timing};
 use rkey_cm::{ConnectionId, Manager, State};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::config::Share;
+use crate::config::{Share, WireSetting};
 use crate::peers::names::Scope;
 use crate::progress::reactor::{Reactor, Token};
+use crate::wire::Wire;
 use carrier::{Carrier, Needs};
 use limits::Limits;
 use refusals::Refusals;
 
 /// How a [`Service`] works.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Which processes may connect.
     pub share: Share,
@@ -66,6 +68,8 @@ pub struct Settings {
     pub listener_wait: Duration,
     /// How many descriptors to leave to the program: beyond that, links to other processes are closed after each message.
     pub reserved_files: u32,
+    /// On which addresses messages of other hosts are taken.
+    pub wire: WireSetting,
 }
 
 impl Default for Settings {
@@ -77,6 +81,7 @@ impl Default for Settings {
             timing: Timing::default(),
             listener_wait: Duration::from_millis(500),
             reserved_files: 256,
+            wire: WireSetting::Off,
         }
     }
 }
@@ -156,6 +161,12 @@ impl<H> Parts<'_, H> {
     pub fn release(&mut self, service: ServiceId) {
         self.carrier.release(service);
     }
+
+    /// The way to other hosts, if the settings have one.
+    #[must_use]
+    pub fn wire(&self) -> Option<&Wire> {
+        self.carrier.wire()
+    }
 }
 
 /// The connection manager of this process.
@@ -212,7 +223,8 @@ impl<H: Handler> Service<H> {
         let wait = settings.listener_wait.as_nanos();
         let wait = Nanos::try_from(wait).unwrap_or(Nanos::MAX);
         let scope = Scope::of(settings.share);
-        let carrier = Carrier::new(scope, Arc::clone(&reactor), wait, limits)?;
+        let mut carrier = Carrier::new(scope, Arc::clone(&reactor), wait, limits)?;
+        carrier.use_wire(Wire::of_process(&settings.wire));
         let mut config = Config::new(Guid(guid), u128::from_ne_bytes(secret));
         config.ids = IdSpace::block(carrier.block());
         config.timing = settings.timing;
@@ -415,6 +427,11 @@ impl<H: Handler> Inner<H> {
             let ended =
                 of_blocks.flat_map(|block| self.manager.connections_to(IdSpace::block(*block)));
             let mut ended: Vec<ConnectionId> = ended.collect();
+            // Another host may use the same block.
+            ended.retain(|id| {
+                let peer = self.manager.peer(*id);
+                peer.is_none_or(|peer| self.carrier.inbox.is_of_this_host(now, peer))
+            });
             let unanswered = gone.connections.into_iter();
             ended
                 .extend(unanswered.filter(|id| self.manager.state(*id).is_some_and(is_unanswered)));

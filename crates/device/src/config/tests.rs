@@ -74,3 +74,21 @@ fn an_unknown_variable_is_named() {
     let error = Config::default().set("RKEY_COLOUR", "blue").unwrap_err();
     assert!(error.to_string().contains("RKEY_COLOUR"));
 }
+
+#[test]
+fn the_wire_has_addresses_of_this_host() {
+    let set = |value: &str| {
+        let mut config = Config::default();
+        config.set("RKEY_WIRE", value).map(|()| config.wire)
+    };
+    assert_eq!(set("off"), Ok(WireSetting::Off));
+    assert_eq!(set("auto"), Ok(WireSetting::Auto));
+    let some = ["10.1.2.3", "fd00::1"].map(|it| it.parse().unwrap());
+    let written = "10.1.2.3, fd00::1,::ffff:10.1.2.3";
+    assert_eq!(set(written), Ok(WireSetting::Addresses(some.to_vec())));
+    for bad in ["0.0.0.0", "::", "239.1.2.3", "ff02::1", "10.1.2.3,", "eth0", "10.1.2.3:4791", "auto,10.1.2.3"] {
+        assert!(set(bad).unwrap_err().to_string().contains("addresses of this host"), "{bad}");
+    }
+    let many: Vec<String> = (0..65).map(|n| format!("10.0.0.{n}")).collect();
+    assert!(set(&many.join(",")).is_err());
+}

@@ -102,6 +102,13 @@ pub fn cm_port_name(scope: Scope, service: u64) -> String {
     format!("rkey/1/{scope}/cm/port/{service:016x}")
 }
 
+/// The abstract name (without the leading zero byte) to which packets of other hosts for a block are passed on. It has a user id in
+/// every scope: only processes of one user share an address.
+#[must_use]
+pub fn wire_name(uid: u32, block: u16) -> String {
+    format!("rkey/1/wire/{uid}/{block:04x}")
+}
+
 /// The abstract name (without the leading zero byte) with which the device that owns a block advertises members of a
 /// group.
 #[must_use]

@@ -1,10 +1,13 @@
 //! The network interfaces of this host and their addresses.
 
 #![allow(unsafe_code)]
-// UNSAFETY: walks the list of `getifaddrs`.
+// UNSAFETY: walks the list of `getifaddrs`, and asks for an MTU with an `ioctl`.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +70,40 @@ pub fn addresses() -> Vec<Address> {
     found
 }
 
+/// The MTU of an interface in bytes; `None` if there is no such interface.
+#[must_use]
+pub fn mtu(name: &str) -> Option<u32> {
+    let kind = (AddressFamily::INET, SocketType::DGRAM);
+    let socket = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None).ok()?;
+    // SAFETY: zeros are a request without a name.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays 0.
+    if name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the request has a name, and room for the answer.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if result != 0 {
+        return None;
+    }
+    // SAFETY: this request's answer is the MTU.
+    u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loopback_interface_has_an_mtu_and_others_have_none() {
+        assert!(mtu("lo").is_some_and(|mtu| mtu >= 1280));
+        for name in ["", "no-such-interf", "a name that is longer than any"] {
+            assert_eq!(mtu(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn the_loopback_interface_has_its_address() {

@@ -1,0 +1,152 @@
+//! On which addresses a process takes packets, and what fits into one.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rkey_base::interfaces::{self, Address};
+use rkey_roce::icrc;
+use rkey_roce::packet::{Bth, ImmDt, Mtu, Reth, XrcEth};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::config::WireSetting;
+
+/// The addresses of a setting.
+pub(super) fn chosen(setting: &WireSetting) -> Vec<IpAddr> {
+    match setting {
+        WireSetting::Off => Vec::new(),
+        WireSetting::Auto => outside(&interfaces::addresses()),
+        WireSetting::Addresses(addresses) => addresses.clone(),
+    }
+}
+
+/// Those that other hosts reach without naming an interface.
+fn outside(all: &[Address]) -> Vec<IpAddr> {
+    let is_outside = |it: &&Address| !it.loopback && !it.ip.is_loopback() && !is_link_local(it.ip);
+    let mut found = Vec::new();
+    for address in all.iter().filter(is_outside) {
+        if !found.contains(&address.ip) {
+            found.push(address.ip);
+        }
+    }
+    found
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// The name of the interface that has an address, and its MTU in bytes.
+pub(super) fn interface_of(ip: IpAddr) -> Option<(String, u32)> {
+    let all = interfaces::addresses();
+    // The loopback interface has all addresses of its network.
+    let has_it = |it: &Address| it.ip == ip || it.loopback && ip.is_loopback();
+    let name = all.into_iter().find(has_it)?.name;
+    let mtu = interfaces::mtu(&name)?;
+    Some((name, mtu))
+}
+
+/// The largest path MTU whose packets fit into IP packets of `bytes`; `None` if not even the smallest does.
+pub(super) fn fitting(bytes: u32, is_ipv4: bool) -> Option<Mtu> {
+    const UDP: usize = 8;
+    /// The headers of the longest packet with a full payload: a write with immediate data, of the type XRC.
+    const LONGEST: usize = Bth::LEN + XrcEth::LEN + Reth::LEN + ImmDt::LEN;
+    let ip = if is_ipv4 { 20 } else { 40 };
+    let room = (bytes as usize).checked_sub(ip + UDP + LONGEST + icrc::LEN)?;
+    Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
+}
+
+/// The way to another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WirePath {
+    /// Our address.
+    pub local: IpAddr,
+    /// The path MTU.
+    pub mtu: Mtu,
+}
+
+/// The way to an address, as the routing table has it now; from `local` if that is given.
+pub(super) fn path(to: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
+    let family = match to {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None).ok()?;
+    if let Some(local) = local {
+        rustix::net::bind(&socket, &SocketAddr::new(local, 0)).ok()?;
+    }
+    // This sends nothing.
+    rustix::net::connect(&socket, &SocketAddr::new(to, icrc::PORT)).ok()?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(&socket).ok()?).ok()?;
+    let bytes = match to {
+        IpAddr::V4(_) => sockopt::ip_mtu(&socket),
+        IpAddr::V6(_) => sockopt::ipv6_mtu(&socket),
+    };
+    Some(WirePath {
+        local: local.ip().to_canonical(),
+        mtu: fitting(bytes.ok()?, to.is_ipv4())?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtus_are_those_of_soft_roce() {
+        for (bytes, v4, v6) in [
+            (1500, Some(Mtu::Bytes1024), Some(Mtu::Bytes1024)),
+            (4200, Some(Mtu::Bytes4096), Some(Mtu::Bytes4096)),
+            (4096, Some(Mtu::Bytes2048), Some(Mtu::Bytes2048)),
+            (65_536, Some(Mtu::Bytes4096), Some(Mtu::Bytes4096)),
+            (576, Some(Mtu::Bytes256), Some(Mtu::Bytes256)),
+            (256 + 68, Some(Mtu::Bytes256), None),
+            (300, None, None),
+            (0, None, None),
+        ] {
+            assert_eq!(fitting(bytes, true), v4, "{bytes}");
+            assert_eq!(fitting(bytes, false), v6, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn loopback_and_link_local_addresses_are_not_chosen() {
+        let address = |ip: &str, loopback| Address {
+            name: "eth0".to_owned(),
+            ip: ip.parse().unwrap(),
+            index: 2,
+            loopback,
+        };
+        let all = [
+            address("127.0.0.1", true),
+            address("10.9.9.9", true),
+            address("10.0.0.1", false),
+            address("10.0.0.1", false),
+            address("169.254.3.4", false),
+            address("fe80::1", false),
+            address("fd00::1", false),
+        ];
+        let wanted = ["10.0.0.1", "fd00::1"].map(|it| it.parse::<IpAddr>().unwrap());
+        assert_eq!(outside(&all), wanted);
+        assert!(chosen(&WireSetting::Off).is_empty());
+    }
+
+    #[test]
+    fn the_way_to_this_host_is_its_loopback_interface() {
+        for text in ["127.0.0.1", "127.7.7.7"] {
+            let way = path(text.parse().unwrap(), None).expect("a way");
+            assert!(way.local.is_loopback());
+            assert!(way.mtu >= Mtu::Bytes1024);
+        }
+        let (from, to) = ("127.0.0.9".parse().unwrap(), "127.0.0.1".parse().unwrap());
+        assert_eq!(path(to, Some(from)).map(|it| it.local), Some(from));
+        assert_eq!(path(to, Some("192.0.2.7".parse().unwrap())), None);
+        assert_eq!(path("fd00::1".parse().unwrap(), Some(from)), None);
+        assert_eq!(
+            interface_of("127.0.0.1".parse().unwrap()).map(|it| it.0),
+            Some("lo".to_owned())
+        );
+    }
+}

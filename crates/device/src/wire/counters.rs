@@ -1,0 +1,114 @@
+//! What the wire has seen: packets in and out, and packets that were dropped, by reason.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// Why a datagram was dropped. The sender gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dropped {
+    /// The bytes are not a packet.
+    Malformed,
+    /// The invariant checksum is wrong.
+    Checksum,
+    /// The partition key is not the default one.
+    Partition,
+    /// The source address is a multicast or wildcard address, or an address of this host: programs here use shared memory.
+    Source,
+    /// A packet to queue pair 1 that is not a message of the connection manager, or has another Q_Key.
+    Management,
+    /// No process here owns the queue pair's number, or the communication id.
+    Nobody,
+    /// The process that owns it does not take more at the moment.
+    Busy,
+    /// A question of a stranger, after too many others in this second.
+    TooMany,
+    /// A packet that another process has passed on, but may not, or in bytes that mean nothing.
+    Forwarding,
+    /// One of our own packets, which the kernel did not take.
+    Unsent,
+}
+
+impl Dropped {
+    /// All reasons.
+    pub const ALL: [Self; 10] = [
+        Self::Malformed,
+        Self::Checksum,
+        Self::Partition,
+        Self::Source,
+        Self::Management,
+        Self::Nobody,
+        Self::Busy,
+        Self::TooMany,
+        Self::Forwarding,
+        Self::Unsent,
+    ];
+}
+
+/// The counts of a process.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    received: AtomicU64,
+    sent: AtomicU64,
+    forwarded: AtomicU64,
+    dropped: [AtomicU64; Dropped::ALL.len()],
+}
+
+/// The counts at some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Packets of other hosts that this process has taken.
+    pub received: u64,
+    /// Packets to other hosts.
+    pub sent: u64,
+    /// Packets that this process has passed on to the process that they were for.
+    pub forwarded: u64,
+    /// Dropped packets, by reason, without reasons for which there are none.
+    pub dropped: Vec<(Dropped, u64)>,
+}
+
+impl Counters {
+    pub(super) fn received(&self) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn sent(&self, packets: u64) {
+        self.sent.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    pub(super) fn forwarded(&self, packets: u64) {
+        self.forwarded.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    pub(super) fn dropped(&self, why: Dropped, packets: u64) {
+        self.dropped[why as usize].fetch_add(packets, Ordering::Relaxed);
+    }
+
+    pub(super) fn now(&self) -> Counts {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all = Dropped::ALL.into_iter().zip(self.dropped.iter().map(get));
+        Counts {
+            received: get(&self.received),
+            sent: get(&self.sent),
+            forwarded: get(&self.forwarded),
+            dropped: all.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_own_count() {
+        let counters = Counters::default();
+        for (index, why) in Dropped::ALL.into_iter().enumerate() {
+            counters.dropped(why, index as u64);
+        }
+        let counts = counters.now();
+        let wanted = Dropped::ALL.into_iter().zip(0..).skip(1);
+        assert_eq!(counts.dropped, wanted.collect::<Vec<_>>());
+    }
+}

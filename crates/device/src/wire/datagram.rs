@@ -1,0 +1,205 @@
+//! What a datagram is: a packet for a queue pair, a message of the connection manager, or nothing. A function of the bytes and the two
+//! addresses, and of nothing else.
+
+use std::net::SocketAddr;
+
+use rkey_cm::address::is_unicast;
+use rkey_cm::wire::MAD;
+use rkey_roce::icrc::{self, Flow};
+use rkey_roce::packet::{Body, Bth, Deth, Headers, Packet, Psn, Request, Service, Tail};
+
+use super::counters::Dropped;
+
+/// The queue pair of the connection manager (GSI).
+pub(super) const MANAGEMENT: u32 = 1;
+/// Its Q_Key.
+const MANAGEMENT_QKEY: u32 = 0x8001_0000;
+/// The default partition key: without its top bit, the sender is a limited member.
+const PKEY: u16 = 0x7fff;
+
+/// A datagram that is not dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Content<'a> {
+    /// A message of the connection manager.
+    Management(Box<[u8; MAD]>),
+    /// A packet for a queue pair.
+    Packet(Packet<'a>),
+}
+
+/// The queue pair that a datagram names. The datagram may be anything.
+pub(super) fn destination(datagram: &[u8]) -> Option<u32> {
+    let number = datagram.get(..Bth::LEN)?.get(5..8)?;
+    Some(u32::from_be_bytes([0, number[0], number[1], number[2]]))
+}
+
+/// Reads a datagram.
+pub(super) fn read(
+    from: SocketAddr,
+    to: SocketAddr,
+    datagram: &[u8],
+) -> Result<Content<'_>, Dropped> {
+    if !is_unicast(from.ip().to_canonical()) {
+        return Err(Dropped::Source);
+    }
+    if datagram.len() < Bth::LEN + icrc::LEN || datagram.len() > LONGEST {
+        return Err(Dropped::Malformed);
+    }
+    let flow = Flow::new(from, to).ok_or(Dropped::Source)?;
+    let opened = flow.open(datagram).map_err(|_| Dropped::Checksum)?;
+    let packet = Packet::decode(opened.packet).map_err(|_| Dropped::Malformed)?;
+    if packet.headers.pkey & PKEY != PKEY {
+        return Err(Dropped::Partition);
+    }
+    if packet.headers.destination != MANAGEMENT {
+        return Ok(Content::Packet(packet));
+    }
+    let Body::Request(Service::Ud(deth), Request::SendOnly(_)) = packet.headers.body else {
+        return Err(Dropped::Management);
+    };
+    if deth.qkey != MANAGEMENT_QKEY {
+        return Err(Dropped::Management);
+    }
+    let mad = packet.payload.try_into().map_err(|_| Dropped::Management)?;
+    Ok(Content::Management(Box::new(mad)))
+}
+
+/// The longest datagram that is a packet.
+const LONGEST: usize = Headers::MAX + rkey_roce::packet::MAX_PAYLOAD + icrc::LEN;
+
+/// The datagram of a message of the connection manager, with its checksum. `psn` counts the messages.
+pub(super) fn write(flow: &Flow, mad: &[u8; MAD], psn: u32) -> Vec<u8> {
+    let deth = Deth {
+        qkey: MANAGEMENT_QKEY,
+        source: MANAGEMENT,
+    };
+    let body = Body::Request(Service::Ud(deth), Request::SendOnly(Tail::None));
+    let packet = Packet {
+        headers: Headers::new(MANAGEMENT, Psn::new(psn), body),
+        payload: mad,
+    };
+    let mut datagram = Vec::with_capacity(LONGEST_MANAGEMENT);
+    // A datagram queue pair has this operation, and a message fits.
+    if packet.encode(&mut datagram).is_ok() {
+        flow.seal(&mut datagram, 0);
+    }
+    datagram
+}
+
+const LONGEST_MANAGEMENT: usize = Bth::LEN + Deth::LEN + MAD + icrc::LEN;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_cm::wire::{Drep, Mad, Message, PrivateData};
+
+    fn addresses() -> (SocketAddr, SocketAddr) {
+        let pair = ["10.77.0.2:49332", "10.77.0.1:4791"].map(|it| it.parse().unwrap());
+        (pair[0], pair[1])
+    }
+
+    fn flow() -> Flow {
+        let (from, to) = addresses();
+        Flow::new(from, to).unwrap()
+    }
+
+    fn mad() -> [u8; MAD] {
+        let drep = Drep {
+            local: 1,
+            remote: 2,
+            data: PrivateData::default(),
+        };
+        Mad::new(3, Message::Drep(drep)).encode()
+    }
+
+    fn arrive(datagram: &[u8]) -> Result<Content<'_>, Dropped> {
+        let (from, to) = addresses();
+        read(from, to, datagram)
+    }
+
+    /// A packet with these headers and this payload.
+    fn sealed(change: impl FnOnce(&mut Headers), payload: &[u8]) -> Vec<u8> {
+        let deth = Deth {
+            qkey: MANAGEMENT_QKEY,
+            source: 1,
+        };
+        let body = Body::Request(Service::Ud(deth), Request::SendOnly(Tail::None));
+        let mut headers = Headers::new(MANAGEMENT, Psn::new(0), body);
+        change(&mut headers);
+        let mut datagram = Vec::new();
+        let packet = Packet { headers, payload };
+        packet.encode(&mut datagram).unwrap();
+        flow().seal(&mut datagram, 7);
+        datagram
+    }
+
+    #[test]
+    fn a_message_survives_its_datagram() {
+        let datagram = write(&flow(), &mad(), 5);
+        assert_eq!(datagram.len(), LONGEST_MANAGEMENT);
+        assert_eq!(destination(&datagram), Some(MANAGEMENT));
+        let arrived = arrive(&datagram);
+        assert_eq!(arrived, Ok(Content::Management(Box::new(mad()))));
+    }
+
+    #[test]
+    fn each_damaged_byte_is_noticed() {
+        let datagram = write(&flow(), &mad(), 5);
+        for at in 0..datagram.len() {
+            let mut damaged = datagram.clone();
+            damaged[at] ^= 0x10;
+            // Byte 4 has the congestion bits, which routers change.
+            let is_covered = at != 4;
+            assert_eq!(arrive(&damaged).is_err(), is_covered, "byte {at}");
+        }
+        let (from, to) = addresses();
+        assert_eq!(read(to, from, &datagram), Err(Dropped::Checksum));
+        let group = "239.1.1.1:4791".parse().unwrap();
+        assert_eq!(read(group, to, &datagram), Err(Dropped::Source));
+        let v6 = "[fd00::1]:4791".parse().unwrap();
+        assert_eq!(read(v6, to, &datagram), Err(Dropped::Source));
+    }
+
+    #[test]
+    fn what_the_connection_manager_does_not_take_is_dropped() {
+        let wrong_key = |headers: &mut Headers| {
+            let deth = Deth { qkey: 1, source: 1 };
+            headers.body = Body::Request(Service::Ud(deth), Request::SendOnly(Tail::None));
+        };
+        let reliable = |headers: &mut Headers| {
+            headers.body = Body::Request(Service::Rc, Request::SendOnly(Tail::None));
+        };
+        for datagram in [
+            sealed(wrong_key, &mad()),
+            sealed(reliable, &mad()),
+            // Soft-RoCE's own queue pair 1 fails for ever when it gets a message of 300 bytes.
+            sealed(|_| {}, &[0; 300]),
+            sealed(|_| {}, &[0; 200]),
+            sealed(|_| {}, &[]),
+            sealed(|_| {}, &[0; 4096]),
+        ] {
+            assert_eq!(arrive(&datagram), Err(Dropped::Management));
+        }
+        let other = sealed(|headers| headers.pkey = 0x1234, &mad());
+        assert_eq!(arrive(&other), Err(Dropped::Partition));
+        let limited = sealed(|headers| headers.pkey = 0x7fff, &mad());
+        assert!(arrive(&limited).is_ok());
+    }
+
+    #[test]
+    fn other_queue_pairs_get_packets() {
+        let datagram = sealed(|headers| headers.destination = 0xab_cd12, &[1, 2, 3]);
+        assert_eq!(destination(&datagram), Some(0xab_cd12));
+        let Ok(Content::Packet(packet)) = arrive(&datagram) else {
+            panic!("not a packet");
+        };
+        assert_eq!(packet.payload, [1, 2, 3]);
+    }
+
+    #[test]
+    fn short_and_long_bytes_are_malformed() {
+        for length in [0, 1, 11, 15, LONGEST + 1, 65_507] {
+            assert_eq!(arrive(&vec![0; length]), Err(Dropped::Malformed));
+        }
+        assert_eq!(destination(&[0; 11]), None);
+    }
+}

@@ -1,0 +1,353 @@
+//! Other hosts, over RoCEv2: the UDP sockets of a process, and queue pair 1.
+//!
+//! A [`Wire`] has one socket for each address (`socket`), and a thread that sleeps until a datagram arrives (`receiver`). The devices
+//! and the connection manager of a process share one, by its setting. A datagram goes to the queue pair that it names:
+//!
+//! | it is for | it goes to |
+//! | --- | --- |
+//! | queue pair 1 | the connection manager that the message names, by the names that processes of this host use (`cm::remote`); `strangers` answers if there is none |
+//! | a queue pair of a device of this process | its engine |
+//! | any other queue pair | the process that owns its block (`forward`) |
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `addresses` | which addresses, and what fits into a packet |
+//! | `counters` | what was seen, and dropped for which reason |
+//! | `datagram` | what a datagram is |
+//! | `forward` | from process to process |
+//! | `options` | socket options without a safe wrapper |
+//! | `outgoing` | packets on their way out |
+//! | `receiver` | the thread |
+//! | `socket` | the socket of an address |
+//! | `strangers` | answers to messages that are for nobody |
+//!
+//! What arrives is untrusted, and nothing that is dropped is answered.
+
+mod addresses;
+mod counters;
+pub(crate) mod datagram;
+mod forward;
+mod options;
+pub(crate) mod outgoing;
+mod receiver;
+mod socket;
+mod strangers;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rkey_cm::address::Guid;
+use rkey_cm::wire::MAD;
+use rkey_roce::icrc::{self, Flow};
+use rkey_roce::packet::{Mtu, Packet};
+use rustix::event::{EventfdFlags, eventfd};
+use serde::{Deserialize, Serialize};
+
+use crate::config::WireSetting;
+use crate::progress::reactor::{Reactor, Token};
+pub use addresses::WirePath;
+pub use counters::{Counts, Dropped};
+use counters::Counters;
+use forward::Forwarding;
+use outgoing::Outgoing;
+use socket::{Port, Sent};
+use strangers::Strangers;
+
+/// The wires of this process, by their settings.
+static WIRES: Mutex<Vec<(WireSetting, Weak<Wire>)>> = Mutex::new(Vec::new());
+/// How long to wait while another thread opens one. If the process forks meanwhile, nothing unlocks [`WIRES`] in the child.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// A packet of another host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived<'a> {
+    /// Our address.
+    pub(crate) local: IpAddr,
+    /// The sender's.
+    pub(crate) remote: IpAddr,
+    pub(crate) packet: Packet<'a>,
+}
+
+/// A device that takes packets.
+pub(crate) trait Receiver: Send + Sync {
+    /// Whether it has this block of queue pair numbers.
+    fn owns(&self, block: u16) -> bool;
+
+    /// Takes packets for its queue pairs.
+    fn receive(&self, packets: &[Arrived<'_>]);
+}
+
+/// The sockets on which a process takes packets of other hosts.
+#[derive(Debug)]
+pub struct Wire {
+    core: Arc<Core>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread shares with the others.
+struct Core {
+    ports: Vec<Port>,
+    tokens: Vec<Token>,
+    refused: Vec<(IpAddr, String)>,
+    counters: Counters,
+    forwarding: Forwarding,
+    receivers: Mutex<Vec<Weak<dyn Receiver>>>,
+    strangers: Mutex<Strangers>,
+    /// Counts the messages that leave queue pair 1.
+    messages: AtomicU32,
+    reactor: Reactor,
+    doorbell: OwnedFd,
+    stops: AtomicBool,
+    process: u32,
+}
+
+/// A wire for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireDescription {
+    /// The addresses on which it takes packets.
+    pub addresses: Vec<ServedAddress>,
+    /// The addresses on which it does not, and why.
+    pub refused: Vec<(IpAddr, String)>,
+    /// What it has seen.
+    pub counts: Counts,
+}
+
+/// An address on which a wire takes packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The GID that it is for verbs.
+    pub gid: std::net::Ipv6Addr,
+    /// The UDP port.
+    pub port: u16,
+    /// The interface that has it.
+    pub interface: String,
+    /// The largest path MTU that fits the interface, in bytes.
+    pub path_mtu: usize,
+}
+
+impl Wire {
+    /// The wire of this process for a setting; `None` if the setting is off, or if the system refuses the little that a wire without any
+    /// address needs, which is logged. An address that cannot be used is logged, too, and the others work.
+    #[must_use]
+    pub fn of_process(setting: &WireSetting) -> Option<Arc<Self>> {
+        if *setting == WireSetting::Off {
+            return None;
+        }
+        let mut wires = WIRES.try_lock_for(OPENING)?;
+        wires.retain(|(_, wire)| wire.strong_count() > 0);
+        let known = wires.iter().filter(|(it, _)| it == setting);
+        let known = known.filter_map(|(_, wire)| wire.upgrade());
+        if let Some(wire) = known.into_iter().find(|wire| !wire.core.is_forked()) {
+            return Some(wire);
+        }
+        let chosen = addresses::chosen(setting);
+        if chosen.is_empty() {
+            tracing::warn!("RKEY_WIRE=auto: this host has only loopback and link-local addresses, so no other host can be reached");
+        }
+        match Self::open(&chosen) {
+            Ok(wire) => {
+                let wire = Arc::new(wire);
+                wires.push((setting.clone(), Arc::downgrade(&wire)));
+                Some(wire)
+            }
+            Err(error) => {
+                tracing::warn!("other hosts cannot be reached: {error}");
+                None
+            }
+        }
+    }
+
+    /// Opens sockets for some addresses, and starts the thread.
+    fn open(chosen: &[IpAddr]) -> io::Result<Self> {
+        let mut ports = Vec::new();
+        let mut refused = Vec::new();
+        for ip in chosen {
+            match Port::bind(*ip) {
+                Ok(port) => ports.push(port),
+                Err(why) => {
+                    tracing::warn!("other hosts cannot reach this program at {ip}: {why}");
+                    refused.push((*ip, why));
+                }
+            }
+        }
+        let reactor = Reactor::new().map_err(io::Error::other)?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        reactor
+            .add(&doorbell, Token::DOORBELL)
+            .map_err(io::Error::other)?;
+        let mut tokens = Vec::new();
+        for port in &ports {
+            let token = reactor.new_token();
+            port.with_socket(|socket| reactor.add(socket, token))
+                .transpose()
+                .map_err(io::Error::other)?;
+            tokens.push(token);
+        }
+        let mut secret = [0; 24];
+        getrandom::fill(&mut secret).map_err(io::Error::other)?;
+        let (guid, secret) = secret.split_at(8);
+        let mut guid = Guid(guid.try_into().map_err(io::Error::other)?);
+        // This bit marks it as locally administered, so it is not the GUID of a real device.
+        guid.0[0] |= 2;
+        let secret = u128::from_ne_bytes(secret.try_into().map_err(io::Error::other)?);
+        let core = Arc::new(Core {
+            ports,
+            tokens,
+            refused,
+            counters: Counters::default(),
+            forwarding: Forwarding::new()?,
+            receivers: Mutex::default(),
+            strangers: Mutex::new(Strangers::new(guid, secret, crate::time::now())),
+            messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
+            reactor,
+            doorbell,
+            stops: AtomicBool::new(false),
+            process: std::process::id(),
+        });
+        let of_thread = Arc::clone(&core);
+        let thread = crate::threads::spawn("rkey-wire", move || of_thread.main())?;
+        Ok(Self {
+            core,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Whether it takes packets at this address.
+    #[must_use]
+    pub fn serves(&self, address: IpAddr) -> bool {
+        self.core.port(address).is_some()
+    }
+
+    /// The way to another host, as the routing table has it now, from one of the addresses that this wire has; from `local` if
+    /// that is given. `None`: there is none.
+    #[must_use]
+    pub fn path(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
+        let path = addresses::path(remote.to_canonical(), local.map(|it| it.to_canonical()))?;
+        self.serves(path.local).then_some(path)
+    }
+
+    /// The largest path MTU that fits the interface of one of its addresses.
+    #[must_use]
+    pub fn mtu(&self, local: IpAddr) -> Option<Mtu> {
+        self.core.port(local).map(|port| port.mtu)
+    }
+
+    /// What it is, for people.
+    #[must_use]
+    pub fn describe(&self) -> WireDescription {
+        let served = |port: &Port| ServedAddress {
+            address: port.address.ip(),
+            gid: match port.address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            },
+            port: port.address.port(),
+            interface: port.interface.clone(),
+            path_mtu: port.mtu.bytes(),
+        };
+        WireDescription {
+            addresses: self.core.ports.iter().map(served).collect(),
+            refused: self.core.refused.clone(),
+            counts: self.core.counters.now(),
+        }
+    }
+
+    /// Adds a device, for as long as it lives.
+    pub(crate) fn add_receiver(&self, receiver: Weak<dyn Receiver>) {
+        let mut receivers = self.core.receivers.lock();
+        receivers.retain(|it| it.strong_count() > 0);
+        receivers.push(receiver);
+    }
+
+    /// Takes packets for a block of queue pair numbers that other processes pass on.
+    pub(crate) fn claim_block(&self, block: u16) {
+        let core = &self.core;
+        if let Err(error) = core.forwarding.claim(&core.reactor, block) {
+            tracing::warn!(
+                block,
+                %error,
+                "packets of other hosts that another process gets cannot be passed on to this one"
+            );
+        }
+    }
+
+    /// The opposite of [`Wire::claim_block`].
+    pub(crate) fn release_block(&self, block: u16) {
+        self.core.forwarding.release(&self.core.reactor, block);
+    }
+
+    /// Sends a message of the connection manager. It may be lost; its sender repeats it.
+    pub(crate) fn send_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
+        self.core.send_message(from, to, mad);
+    }
+
+    /// Sends packets, and empties `outgoing`.
+    pub(crate) fn send(&self, outgoing: &mut Outgoing) {
+        let (sent, lost) = outgoing.send(&self.core.ports);
+        self.core.counters.sent(sent);
+        self.core.counters.dropped(Dropped::Unsent, lost);
+    }
+}
+
+impl Core {
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn port(&self, local: IpAddr) -> Option<&Port> {
+        let local = local.to_canonical();
+        self.ports.iter().find(|it| it.address.ip() == local)
+    }
+
+    fn send_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
+        let to = SocketAddr::new(to.to_canonical(), icrc::PORT);
+        let port = self.port(from);
+        let flow = port.and_then(|port| Some((port, Flow::new(port.address, to)?)));
+        let sent = flow.map(|(port, flow)| {
+            let psn = self.messages.fetch_add(1, Ordering::Relaxed);
+            let datagram = datagram::write(&flow, mad, psn);
+            port.send(to, &datagram, datagram.len())
+        });
+        match sent {
+            Some(Sent::Yes) => self.counters.sent(1),
+            Some(Sent::Busy | Sent::No) | None => self.counters.dropped(Dropped::Unsent, 1),
+        }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let thread = self.thread.lock().take();
+        if self.core.is_forked() {
+            // The thread is the parent's: there is nothing to join or detach in this process.
+            std::mem::forget(thread);
+            return;
+        }
+        self.core.stops.store(true, Ordering::Release);
+        // The write fails only if the counter overflows.
+        let _ = rustix::io::write(&self.core.doorbell, &1u64.to_ne_bytes());
+        let Some(thread) = thread else { return };
+        // A device may drop its wire in this thread.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            tracing::error!("the thread of the wire panicked");
+        }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("ports", &self.ports)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,159 @@
+//! Packets on their way out. Those of one length to one host, in a row, leave with one system call.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rkey_roce::icrc::{self, Flow};
+
+use super::socket::{Port, Sent};
+
+/// How many bytes one system call may take: the longest UDP datagram, less a little.
+const MOST_BYTES: usize = 65_000;
+/// With so many bytes, it is time to send.
+const FULL: usize = 512 << 10;
+
+/// Packets of this process for other hosts, in order, with room for their checksums.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    bytes: Vec<u8>,
+    packets: Vec<OnePacket>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OnePacket {
+    local: IpAddr,
+    remote: IpAddr,
+    /// With its checksum.
+    length: usize,
+}
+
+impl Outgoing {
+    /// Adds a packet.
+    pub(crate) fn push(&mut self, local: IpAddr, remote: IpAddr, packet: &[u8]) {
+        self.bytes.extend_from_slice(packet);
+        self.bytes.extend_from_slice(&[0; icrc::LEN]);
+        self.packets.push(OnePacket {
+            local,
+            remote,
+            length: packet.len() + icrc::LEN,
+        });
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Whether to send before adding more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= FULL
+    }
+
+    /// Sends all packets through the sockets of their addresses. Returns how many were sent, and how many were lost.
+    pub(super) fn send(&mut self, ports: &[Port]) -> (u64, u64) {
+        let (mut sent, mut lost) = (0, 0);
+        let mut bytes = &mut self.bytes[..];
+        let mut packets = &self.packets[..];
+        while let Some(first) = packets.first() {
+            let port = ports.iter().find(|it| it.address.ip() == first.local);
+            let count = leading(packets, port.map_or(1, Port::most_at_once));
+            let (group, more) = packets.split_at(count);
+            let length = group.iter().map(|it| it.length).sum();
+            let (datagrams, rest) = std::mem::take(&mut bytes).split_at_mut(length);
+            let to = SocketAddr::new(first.remote, icrc::PORT);
+            let done = port.is_some_and(|port| {
+                seal(port.address, to, datagrams, first.length)
+                    && send_patiently(port, to, datagrams, first.length)
+            });
+            *(if done { &mut sent } else { &mut lost }) += count as u64;
+            (packets, bytes) = (more, rest);
+        }
+        self.bytes.clear();
+        self.packets.clear();
+        (sent, lost)
+    }
+}
+
+/// How many of these packets can leave together: to one host, of one length but for the last, which may be shorter.
+fn leading(packets: &[OnePacket], most: usize) -> usize {
+    let Some(first) = packets.first() else {
+        return 0;
+    };
+    let mut count = 1;
+    let mut bytes = first.length;
+    for packet in &packets[1..] {
+        bytes += packet.length;
+        let is_alike = (packet.local, packet.remote) == (first.local, first.remote);
+        if !is_alike || packet.length > first.length || count >= most || bytes > MOST_BYTES {
+            break;
+        }
+        count += 1;
+        if packet.length < first.length {
+            break;
+        }
+    }
+    count
+}
+
+/// Writes the checksums. The kernel numbers the datagrams of one call: 0, 1, 2 and so on.
+fn seal(from: SocketAddr, to: SocketAddr, datagrams: &mut [u8], each: usize) -> bool {
+    let Some(flow) = Flow::new(from, to) else {
+        return false;
+    };
+    for (identification, datagram) in (0..).zip(datagrams.chunks_mut(each)) {
+        if let Some((packet, checksum)) = datagram.split_last_chunk_mut() {
+            *checksum = flow.checksum(packet, identification);
+        }
+    }
+    true
+}
+
+/// Sends, and waits once for room. Beyond that, packets are lost, and sent again like those that the network loses.
+fn send_patiently(port: &Port, to: SocketAddr, datagrams: &[u8], each: usize) -> bool {
+    match port.send(to, datagrams, each) {
+        Sent::Busy => {
+            port.wait_for_room();
+            port.send(to, datagrams, each) == Sent::Yes
+        }
+        sent => sent == Sent::Yes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(remote: u8, length: usize) -> OnePacket {
+        OnePacket {
+            local: [10, 0, 0, 1].into(),
+            remote: [10, 0, 0, remote].into(),
+            length,
+        }
+    }
+
+    #[test]
+    fn packets_of_one_length_to_one_host_leave_together() {
+        let lengths = |all: &[(u8, usize)]| {
+            let packets: Vec<_> = all.iter().map(|(to, length)| packet(*to, *length)).collect();
+            leading(&packets, 64)
+        };
+        assert_eq!(lengths(&[]), 0);
+        assert_eq!(lengths(&[(2, 100)]), 1);
+        assert_eq!(lengths(&[(2, 100), (2, 100), (2, 40), (2, 40)]), 3);
+        assert_eq!(lengths(&[(2, 100), (2, 104)]), 1);
+        assert_eq!(lengths(&[(2, 100), (3, 100)]), 1);
+        assert_eq!(lengths(&[(2, 4000); 20]), 16);
+        assert_eq!(leading(&[packet(2, 10); 20], 7), 7);
+    }
+
+    #[test]
+    fn each_datagram_has_the_checksum_of_its_number() {
+        let (from, to) = ("10.0.0.1:4791".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
+        let mut datagrams = vec![7; 3 * 32];
+        assert!(seal(from, to, &mut datagrams, 32));
+        let flow = Flow::new(from, to).unwrap();
+        for (number, datagram) in datagrams.chunks(32).enumerate() {
+            let opened = flow.open(datagram).unwrap();
+            assert_eq!(opened.identification, Some(number as u16));
+        }
+        assert!(!seal(from, "[fd00::1]:4791".parse().unwrap(), &mut datagrams, 32));
+    }
+}

@@ -1,0 +1,193 @@
+//! The thread of a wire: it takes datagrams and sorts them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use rkey_cm::wire::MAD;
+
+use super::counters::Dropped;
+use super::datagram::{self, Content};
+use super::forward::{self, Bundle};
+use super::socket::{Buffers, Port};
+use super::{Arrived, Core, Receiver};
+use crate::cm::remote::{self, Delivery};
+use crate::peers::names;
+use crate::progress::reactor::Token;
+
+/// How many batches are taken from one socket before the others have their turn.
+const TURN: usize = 4;
+/// How many messages of other processes are taken in a turn.
+const FORWARDED: usize = 64;
+
+/// What the thread works with.
+struct Room {
+    buffers: Buffers,
+    forwarded: Vec<u8>,
+    bundle: Bundle,
+}
+
+/// A datagram on this host: from whom, to which of our addresses.
+type Datagram<'a> = (SocketAddr, SocketAddr, &'a [u8]);
+
+impl Core {
+    /// The body of the thread.
+    pub(super) fn main(&self) {
+        if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+            tracing::error!("a bug: the wire's thread panicked; packets of other hosts are lost from now on");
+        }
+    }
+
+    fn run(&self) {
+        let mut room = Room {
+            buffers: Buffers::new(),
+            forwarded: vec![0; forward::LONGEST],
+            bundle: Bundle::default(),
+        };
+        while !self.stops.load(Ordering::Acquire) {
+            for token in self.reactor.wait(None) {
+                if token == Token::DOORBELL {
+                    let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+                } else if let Some(port) = self.tokens.iter().position(|it| *it == token) {
+                    self.take(&self.ports[port], &mut room);
+                } else if self.forwarding.has(token) {
+                    self.take_forwarded(token, &mut room);
+                }
+            }
+        }
+    }
+
+    /// Takes datagrams from a socket.
+    fn take(&self, port: &Port, room: &mut Room) {
+        for _ in 0..TURN {
+            let datagrams = port.receive(&mut room.buffers);
+            if datagrams.is_empty() {
+                return;
+            }
+            let to = port.address;
+            let all = datagrams.into_iter().map(|(from, bytes)| (from, to, bytes));
+            self.sort(all, Some(&mut room.bundle));
+        }
+    }
+
+    /// Takes datagrams that other processes pass on.
+    fn take_forwarded(&self, token: Token, room: &mut Room) {
+        for _ in 0..FORWARDED {
+            let length = match self.forwarding.receive(token, &mut room.forwarded) {
+                Some(Ok(length)) => length,
+                Some(Err(why)) => {
+                    self.counters.dropped(why, 1);
+                    continue;
+                }
+                None => return,
+            };
+            let message = &room.forwarded[..length];
+            let Some(all) = forward::unpack(message) else {
+                self.counters.dropped(Dropped::Forwarding, 1);
+                continue;
+            };
+            // Not again to another process: they could pass it on for ever.
+            self.sort(all, None);
+        }
+    }
+
+    /// Brings each datagram to where it belongs. Those of queue pairs that are not ours go into the bundle, or nowhere.
+    pub(super) fn sort<'a>(
+        &self,
+        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+        mut bundle: Option<&mut Bundle>,
+    ) {
+        let receivers: Vec<Arc<dyn Receiver>> = {
+            let known = self.receivers.lock();
+            known.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
+        for (from, to, bytes) in datagrams {
+            let content = match datagram::read(from, to, bytes) {
+                Ok(content) => content,
+                Err(why) => {
+                    self.counters.dropped(why, 1);
+                    continue;
+                }
+            };
+            let (remote, local) = (from.ip().to_canonical(), to.ip().to_canonical());
+            match content {
+                Content::Management(mad) => self.take_message(remote, local, &mad),
+                Content::Packet(packet) => {
+                    let block = names::block_of(packet.headers.destination);
+                    match receivers.iter().position(|it| it.owns(block)) {
+                        Some(index) => {
+                            self.counters.received();
+                            packets[index].push(Arrived {
+                                local,
+                                remote,
+                                packet,
+                            });
+                        }
+                        None => match &mut bundle {
+                            Some(bundle) => self.pass_on(bundle, block, (from, to), bytes),
+                            None => self.counters.dropped(Dropped::Nobody, 1),
+                        },
+                    }
+                }
+            }
+        }
+        if let Some(bundle) = bundle {
+            self.flush(bundle);
+        }
+        for (receiver, packets) in receivers.iter().zip(packets) {
+            if !packets.is_empty() {
+                receiver.receive(&packets);
+            }
+        }
+    }
+
+    fn pass_on(
+        &self,
+        bundle: &mut Bundle,
+        block: u16,
+        flow: (SocketAddr, SocketAddr),
+        datagram: &[u8],
+    ) {
+        if bundle.add(block, flow, datagram) {
+            return;
+        }
+        self.flush(bundle);
+        if !bundle.add(block, flow, datagram) {
+            self.counters.dropped(Dropped::Malformed, 1);
+        }
+    }
+
+    fn flush(&self, bundle: &mut Bundle) {
+        match self.forwarding.send(bundle) {
+            Ok(count) => self.counters.forwarded(count),
+            Err((why, count)) => self.counters.dropped(why, count),
+        }
+    }
+
+    /// Takes a message that came to queue pair 1.
+    fn take_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
+        // Programs on this host use other ways, on which the kernel says whose they are.
+        if names::is_of_this_host(from) {
+            return self.counters.dropped(Dropped::Source, 1);
+        }
+        match remote::deliver(from, to, mad) {
+            Delivery::Done => self.counters.received(),
+            Delivery::Busy => self.counters.dropped(Dropped::Busy, 1),
+            Delivery::Malformed => self.counters.dropped(Dropped::Management, 1),
+            Delivery::Nobody => {
+                self.counters.received();
+                let answer = self
+                    .strangers
+                    .lock()
+                    .answer(crate::time::now(), (from, to), mad);
+                match answer {
+                    Ok(Some(answer)) => self.send_message(answer.from, answer.to, &answer.mad),
+                    Ok(None) => {}
+                    Err(()) => self.counters.dropped(Dropped::TooMany, 1),
+                }
+            }
+        }
+    }
+}

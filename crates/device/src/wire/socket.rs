@@ -1,0 +1,206 @@
+//! The UDP socket of one address. It needs no privilege.
+//!
+//! Never a wildcard address, and never connected: with `IP_PMTUDISC_PROBE`, the identification of its IPv4 headers is then 0, which the
+//! invariant checksum needs (`rkey_roce::icrc`). All processes of a user share the address (`SO_REUSEPORT`).
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use rkey_roce::icrc;
+use rkey_roce::packet::Mtu;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::{addresses, options};
+use crate::cm::fork::{self, CloseInChild};
+
+/// The requested size of the receive buffer. The kernel grants less if its limit is lower (`net.core.rmem_max`).
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// The requested size of the send buffer.
+const SEND_BUFFER: usize = 4 << 20;
+/// How many buffers one call fills. Each holds as many datagrams as the kernel has put together.
+const BATCH: usize = 8;
+/// The size of a buffer: that of the longest datagram.
+const BUFFER: usize = 1 << 16;
+
+/// One descriptor of the socket, for receiving or for sending, so that neither waits for the other.
+#[derive(Debug)]
+pub(super) struct Half(Option<OwnedFd>);
+
+impl CloseInChild for Half {
+    fn close_in_child(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// The socket of an address.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) address: SocketAddr,
+    pub(super) interface: String,
+    pub(super) mtu: Mtu,
+    state: UdpSocketState,
+    receiving: Arc<Mutex<Half>>,
+    sending: Arc<Mutex<Half>>,
+}
+
+/// Room for datagrams.
+pub(super) struct Buffers(Vec<u8>);
+
+impl Buffers {
+    pub(super) fn new() -> Self {
+        Self(vec![0; BATCH * BUFFER])
+    }
+}
+
+/// The result of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    Yes,
+    /// The send buffer is full.
+    Busy,
+    /// The kernel does not send it.
+    No,
+}
+
+impl Port {
+    /// Binds the socket of an address. The error is a sentence for the user.
+    pub(super) fn bind(ip: IpAddr) -> Result<Self, String> {
+        let Some((interface, bytes)) = addresses::interface_of(ip) else {
+            return Err("it is not an address of this host".to_owned());
+        };
+        let Some(mtu) = addresses::fitting(bytes, ip.is_ipv4()) else {
+            return Err(format!(
+                "the MTU of {interface} is {bytes} B, too small for any packet"
+            ));
+        };
+        let address = SocketAddr::new(ip, icrc::PORT);
+        match Self::bind_socket(address) {
+            Ok((state, receiving, sending)) => Ok(Self {
+                address,
+                interface,
+                mtu,
+                state,
+                receiving,
+                sending,
+            }),
+            Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
+                Err(format!(
+                    "UDP port {} is taken, by a program of another user or by the kernel's own RoCE device (rdma_rxe)",
+                    icrc::PORT
+                ))
+            }
+            Err(error) => Err(format!("binding UDP port {}: {error}", icrc::PORT)),
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn bind_socket(
+        address: SocketAddr,
+    ) -> io::Result<(UdpSocketState, Arc<Mutex<Half>>, Arc<Mutex<Half>>)> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+            options::take_without_checksum(socket.as_fd())?;
+        }
+        sockopt::set_socket_reuseport(&socket, true)?;
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        // It forbids fragments, and lets the kernel split and put together datagrams.
+        let state = UdpSocketState::new((&socket).into())?;
+        let sending = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
+        let halves = [socket, sending].map(|it| Arc::new(Mutex::new(Half(Some(it)))));
+        for half in &halves {
+            fork::watch_last(half);
+        }
+        let [receiving, sending] = halves;
+        // Last: from here on, other hosts reach it.
+        if let Some(socket) = &receiving.lock().0 {
+            rustix::net::bind(socket, &address)?;
+        }
+        Ok((state, receiving, sending))
+    }
+
+    /// Runs `with` on the descriptor for receiving, unless this is a forked child.
+    pub(super) fn with_socket<R>(&self, with: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        self.receiving.lock().0.as_ref().map(with)
+    }
+
+    /// Receives what has arrived, up to a batch: the datagrams and their senders. Empty if nothing has.
+    pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<(SocketAddr, &'b [u8])> {
+        let mut meta = [RecvMeta::default(); BATCH];
+        let received = {
+            let mut chunks = buffers.0.chunks_exact_mut(BUFFER);
+            let mut slices: [IoSliceMut<'_>; BATCH] =
+                std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+            let socket = self.receiving.lock();
+            let Some(socket) = &socket.0 else {
+                return Vec::new();
+            };
+            // An error concerns one datagram (a signal, memory): the others are still there.
+            self.state
+                .recv(socket.into(), &mut slices, &mut meta)
+                .unwrap_or(0)
+        };
+        let mut datagrams = Vec::new();
+        for (it, buffer) in meta[..received].iter().zip(buffers.0.chunks_exact(BUFFER)) {
+            let all = &buffer[..it.len.min(BUFFER)];
+            if all.is_empty() {
+                datagrams.push((it.addr, all));
+            }
+            datagrams.extend(all.chunks(it.stride.max(1)).map(|one| (it.addr, one)));
+        }
+        datagrams
+    }
+
+    /// Sends `datagrams`, each of `each` bytes but the last, which may be shorter. The identification of their IPv4 headers is 0, 1, 2
+    /// and so on.
+    pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> Sent {
+        let socket = self.sending.lock();
+        let Some(socket) = &socket.0 else {
+            return Sent::No;
+        };
+        let transmit = Transmit {
+            destination: to,
+            ecn: None,
+            contents: datagrams,
+            segment_size: (each < datagrams.len()).then_some(each),
+            src_ip: None,
+        };
+        match self.state.try_send(socket.into(), &transmit) {
+            Ok(()) => Sent::Yes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::Busy,
+            Err(error) => {
+                tracing::debug!(%to, %error, "a datagram cannot be sent");
+                Sent::No
+            }
+        }
+    }
+
+    /// How many datagrams one call of [`Port::send`] may have.
+    pub(super) fn most_at_once(&self) -> usize {
+        self.state.max_gso_segments().clamp(1, 64)
+    }
+
+    /// Waits a moment until the send buffer has room.
+    pub(super) fn wait_for_room(&self) {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let pause = Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        let socket = self.sending.lock();
+        if let Some(socket) = &socket.0 {
+            let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&pause));
+        }
+    }
+}
