@@ -46,6 +46,7 @@ fn start() -> Result<&'static Service<Hub>, Errno> {
     let settings = Settings {
         share: config.share,
         reserved_files: config.reserved_files,
+        wire: config.wire,
         ..Settings::default()
     };
     let started = Service::start(settings, Hub::default());

@@ -1,4 +1,5 @@
-//! `rdma_resolve_addr` and `rdma_resolve_route`. All addresses and paths are known at once: peers are on this host.
+//! `rdma_resolve_addr` and `rdma_resolve_route`. All addresses and paths are known at once: peers are on this host, or the routing table
+//! says from which of our addresses the wire reaches them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -13,10 +14,11 @@ use crate::ports;
 use crate::sys::*;
 use rkey_cm::manager::PathOptions;
 use rkey_cm::wire::Mtu;
+use rkey_device::wire::{Wire, WirePath};
 use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 /// The packet lifetime of a path without the option `RDMA_OPTION_ID_ACK_TIMEOUT`.
 const LIFE_TIME: u8 = 18;
@@ -52,14 +54,7 @@ pub fn resolve(
         false => destination,
     };
     object.set_destination(peer);
-    let is_group = peer.ip().is_multicast();
-    let is_reachable = is_group || is_ours(peer.ip());
-    if !is_reachable {
-        tracing::warn!(
-            "{} is not an address of this host: only programs on this host can be reached",
-            peer.ip()
-        );
-    }
+    let is_here = is_ours(peer.ip());
     with(|parts| {
         let own = entry(parts.handler, key)?;
         let (space, bound) = (own.space, own.local);
@@ -71,52 +66,64 @@ pub fn resolve(
             None => ports::unclaimed(parts.handler, space)?,
         };
         let ip = bound.map(|bound| bound.ip()).filter(|ip| !is_any(*ip));
-        let source = || match is_group {
-            true => source_towards(peer),
-            false => peer.ip(),
+        let local = match is_here {
+            true => Some(ip.unwrap_or(peer.ip())),
+            false => way(parts.wire(), peer.ip(), ip).map(|path| path.local),
         };
         let own = entry(parts.handler, key)?;
-        let what = match is_reachable {
-            true => {
-                own.local = Some(SocketAddr::new(ip.unwrap_or_else(source), port));
+        let what = match local {
+            Some(ip) => {
+                own.local = Some(SocketAddr::new(ip, port));
                 own.peer = Some(peer);
                 own.phase = Phase::AddressResolved;
                 What::AddressResolved
             }
-            false => What::AddressError(-libc::ETIMEDOUT),
+            None => What::AddressError(-libc::ETIMEDOUT),
         };
         parts.handler.push(key, what);
         Ok(())
     })
 }
 
-/// Our address for datagrams to a group: the one that the system would choose, or the loopback address if it has no route there.
-fn source_towards(group: SocketAddr) -> IpAddr {
-    let wildcard: IpAddr = match group {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+/// The way to another host, from `local` if that is given. Says in the log why there is none.
+fn way(wire: Option<&Wire>, peer: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
+    let Some(wire) = wire else {
+        tracing::warn!(
+            "{peer} is not an address of this host: programs on other hosts are reached with RKEY_WIRE=auto"
+        );
+        return None;
     };
-    // Connecting sends nothing; port 0 is not one that can be connected to.
-    let to = SocketAddr::new(group.ip(), group.port().max(1));
-    let chosen = UdpSocket::bind((wildcard, 0)).and_then(|socket| {
-        socket.connect(to)?;
-        socket.local_addr()
-    });
-    let chosen = chosen.map(|address| address.ip()).ok();
-    chosen
-        .filter(|ip| is_ours(*ip))
-        .unwrap_or_else(|| loopback(group))
+    let path = wire.path(peer, local);
+    if path.is_none() {
+        tracing::warn!("the wire has no way to {peer}; `rkey info` shows its addresses");
+    }
+    path
+}
+
+/// The path MTU between two addresses.
+fn mtu_between(wire: Option<&Wire>, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Mtu {
+    let (Some(wire), Some(peer)) = (wire, peer.filter(|peer| !is_ours(peer.ip()))) else {
+        return MTU;
+    };
+    let path = wire.path(peer.ip(), local.map(|it| it.ip()));
+    match path.map_or(1024, |path| path.mtu.bytes()) {
+        256 => Mtu::B256,
+        512 => Mtu::B512,
+        1024 => Mtu::B1024,
+        2048 => Mtu::B2048,
+        _ => Mtu::B4096,
+    }
 }
 
 /// The path of an identifier.
-fn path(own: &Entry) -> PathOptions {
+fn path(own: &Entry, mtu: Mtu) -> PathOptions {
     let port = |address: Option<SocketAddr>| address.map_or(0, |it| u32::from(it.port()));
     let flow_label = port(own.local)
         .wrapping_mul(31)
         .wrapping_add(port(own.peer))
         & 0xf_ffff;
     PathOptions {
-        mtu: MTU,
+        mtu,
         flow_label,
         traffic_class: own.options.tos,
         ack_timeout: own.options.ack_timeout.unwrap_or(LIFE_TIME + 1),
@@ -157,7 +164,10 @@ pub fn find_route(object: &IdObject, timeout_ms: c_int) -> Result<(), Errno> {
         if own.phase != Phase::AddressResolved || timeout_ms == 0 {
             return Err(Errno::INVAL);
         }
-        own.path = path(own);
+        let (local, peer) = (own.local, own.peer);
+        let mtu = mtu_between(parts.wire(), local, peer);
+        let own = entry(parts.handler, key)?;
+        own.path = path(own, mtu);
         own.phase = Phase::RouteResolved;
         parts.handler.push(key, What::RouteResolved);
         Ok(())

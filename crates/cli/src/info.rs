@@ -6,6 +6,7 @@ use crate::style;
 use clap::Args;
 use comfy_table::{Cell, Color};
 use rkey_device::config::VARIABLES;
+use rkey_device::wire::WireDescription;
 use rkey_device::{CopyPaths, copy_paths};
 use rkey_kit::dat_conf;
 use rkey_kit::interfaces::addresses;
@@ -27,6 +28,7 @@ struct Info {
     identity: Identity,
     /// The mechanisms for copying and waking that the kernel allows, and the reasons.
     copy_paths: CopyPaths,
+    wire: WireInfo,
     registration_cache: CacheInfo,
     settings: Vec<Setting>,
     /// What the device can do on every machine.
@@ -45,6 +47,29 @@ struct Identity {
     kernel: String,
     processors: usize,
     page_bytes: usize,
+}
+
+/// How other hosts reach the device.
+#[derive(Serialize)]
+struct WireInfo {
+    /// Why they do not; `None` if they may.
+    off: Option<&'static str>,
+    #[serde(flatten)]
+    wire: WireDescription,
+}
+
+impl WireInfo {
+    fn of(wire: Option<WireDescription>) -> Self {
+        let off = match &wire {
+            Some(wire) if wire.addresses.is_empty() => Some("no address can be used"),
+            Some(_) => None,
+            None => Some("RKEY_WIRE=off, the default; RKEY_WIRE=auto turns it on"),
+        };
+        Self {
+            off,
+            wire: wire.unwrap_or_default(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -165,10 +190,34 @@ fn gather() -> anyhow::Result<Info> {
             page_bytes: rustix::param::page_size(),
         },
         copy_paths: copy_paths(),
+        wire: WireInfo::of(device.wire()),
         registration_cache: registration_cache::gather(),
         settings,
         offers: OFFERS.into_iter().collect(),
     })
+}
+
+fn print_wire(info: &WireInfo, colour: bool) {
+    println!("\nOther hosts (RoCEv2):");
+    if let Some(why) = info.off {
+        println!("unreachable: {why}");
+    }
+    if info.wire.addresses.is_empty() && info.wire.refused.is_empty() {
+        return;
+    }
+    let mut table = style::table(colour, ["address", "state", "GID", "path MTU"]);
+    for it in &info.wire.addresses {
+        table.add_row([
+            it.address.to_string(),
+            format!("UDP port {} on {}", it.port, it.interface),
+            it.gid.to_string(),
+            style::bytes(it.path_mtu as u64),
+        ]);
+    }
+    for (address, why) in &info.wire.refused {
+        table.add_row([address.to_string(), why.clone()]);
+    }
+    println!("{table}");
 }
 
 fn kernel() -> String {
@@ -219,6 +268,8 @@ fn print(info: &Info) {
         table.add_row([verdict, Cell::new(&path.name), Cell::new(&path.why)]);
     }
     println!("{table}");
+
+    print_wire(&info.wire, colour);
 
     println!("\nWhat the device offers:");
     let mut table = style::table(colour, ["what", "how"]);

@@ -19,6 +19,7 @@ use crate::peers::handshake::{LinkConfig, LocalNode, Policy};
 use crate::peers::names::Scope;
 use crate::progress::engine_thread::EngineThread;
 use crate::shared::Shared;
+use crate::wire::Wire;
 
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
@@ -189,6 +190,12 @@ impl Device {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.shared().node
+    }
+
+    /// The way to other hosts, if its configuration has one.
+    #[must_use]
+    pub fn wire(&self) -> Option<&Wire> {
+        self.shared().wire.as_deref()
     }
 
     /// The configuration that it was opened with.

@@ -18,3 +18,10 @@ pub fn inspection(bytes: &[u8]) -> bool {
 pub fn lease(bytes: &[u8]) -> bool {
     crate::reclaim::lease_messages::decodes(bytes)
 }
+
+/// A datagram from another host: as it is, and with a right checksum, without which nearly all bytes are dropped at once. Also a message
+/// of another process that passes datagrams on.
+#[must_use]
+pub fn datagram(bytes: &[u8]) -> bool {
+    crate::wire::takes(bytes)
+}

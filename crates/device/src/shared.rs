@@ -1,5 +1,6 @@
 //! What the program's threads and the engine thread of one device share.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rkey_base::memory::ProcessMemory;
@@ -19,9 +20,10 @@ use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
 use crate::peers::qp_numbers::QpNumbers;
-use crate::progress::reactor::Reactor;
-use crate::progress::{DeviceEngine, EngineDriver, EventRouter};
+use crate::progress::reactor::{Reactor, Token};
+use crate::progress::{DeviceEngine, EngineDriver, EventRouter, Transmitter};
 use crate::reclaim::Reclaim;
+use crate::wire::{Arrived, Receiver, Wire};
 
 /// The parts of a device. The engine thread and every handle hold them.
 pub(crate) struct Shared {
@@ -46,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) identities: Identities,
     pub(crate) descriptions: Descriptions,
     pub(crate) caches: Caches,
+    /// The way to other hosts.
+    pub(crate) wire: Option<Arc<Wire>>,
     /// How tests make the device fail.
     #[cfg(test)]
     pub(crate) trap: crate::progress::panic_tests::Trap,
@@ -69,6 +73,8 @@ impl Shared {
         let qp_numbers = Arc::new(QpNumbers::new(scope));
         let events = Arc::new(AsyncQueues::new()?);
         let reclaim = Reclaim::new(&engine, &protection, &qps, &denials);
+        let wire = Wire::of_process(&config.wire);
+        let transmitter = wire.clone().map(Transmitter::new);
         let lifecycle = Lifecycle::new(fork);
         lifecycle.add_wait_point(&cqs);
         lifecycle.add_wait_point(events.first());
@@ -86,7 +92,7 @@ impl Shared {
             scope,
             protection,
             memory,
-            driver: EngineDriver::new(node, engine, config.tick, router, lifecycle)?,
+            driver: EngineDriver::new(node, engine, config.tick, router, lifecycle, transmitter)?,
             reclaim,
             reactor: Reactor::new()?,
             qp_numbers,
@@ -100,16 +106,47 @@ impl Shared {
             identities: Identities::new(node, config.explain),
             descriptions: Descriptions::default(),
             caches: Caches::default(),
+            wire,
             config,
             #[cfg(test)]
             trap: crate::progress::panic_tests::Trap::default(),
         })
     }
 
+    /// Watches the socket of a new block of queue pair numbers, and takes its packets.
+    pub(crate) fn add_block(&self, block: u16, socket: BorrowedFd<'_>) -> Result<(), DeviceError> {
+        self.reactor.add(socket, Token::block(block))?;
+        if let Some(wire) = &self.wire {
+            wire.claim_block(block);
+        }
+        Ok(())
+    }
+
+    /// Gives up all blocks of queue pair numbers.
+    pub(crate) fn close_blocks(&self) {
+        if let Some(wire) = &self.wire {
+            let blocks = self.qp_numbers.numbers();
+            blocks.into_iter().for_each(|block| wire.release_block(block));
+        }
+        self.qp_numbers.close(|fd| self.reactor.remove(fd));
+    }
+
     /// The state of the device as a whole.
     #[inline]
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.driver.lifecycle
+    }
+}
+
+impl Receiver for Shared {
+    fn owns(&self, block: u16) -> bool {
+        self.qp_numbers.owns(block)
+    }
+
+    fn receive(&self, packets: &[Arrived<'_>]) {
+        if self.lifecycle().is_usable() {
+            self.driver.receive_packets(packets);
+        }
     }
 }
 

@@ -195,6 +195,12 @@ impl Device {
         Ok(self.inner.raw.inspect()?)
     }
 
+    /// On which addresses other hosts reach this device; `None` if they do not (`RKEY_WIRE`).
+    #[must_use]
+    pub fn wire(&self) -> Option<rkey_device::wire::WireDescription> {
+        self.inner.raw.wire().map(rkey_device::wire::Wire::describe)
+    }
+
     /// The accesses that were denied here or by peers, oldest first; the last few hundred are kept.
     #[must_use]
     pub fn denials(&self) -> Vec<rkey_engine::DenialReport> {

@@ -112,6 +112,12 @@ pub const ALL: &[Entry] = &[
         samples: roce_queue_pair_samples,
         seeds: include_str!("../../../fuzz/seeds/roce_queue_pair.hex"),
     },
+    Entry {
+        name: "datagram",
+        run: datagram,
+        samples: datagram_samples,
+        seeds: include_str!("../../../fuzz/seeds/datagram.hex"),
+    },
 ];
 
 /// The entry of this name.
@@ -313,6 +319,15 @@ pub fn roce_queue_pair(bytes: &[u8]) {
 
 fn roce_queue_pair_samples() -> Vec<Vec<u8>> {
     crate::roce_queue_pair::samples()
+}
+
+/// A datagram from another host, as a device's socket gets it.
+pub fn datagram(bytes: &[u8]) {
+    let _ = rkey_device::fuzzing::datagram(bytes);
+}
+
+fn datagram_samples() -> Vec<Vec<u8>> {
+    crate::roce::samples()
 }
 
 #[cfg(test)]

@@ -63,6 +63,11 @@ fn packets_of_connections() {
 }
 
 #[test]
+fn datagrams_of_other_hosts() {
+    soak("datagram");
+}
+
+#[test]
 fn denials() {
     soak("denial");
 }

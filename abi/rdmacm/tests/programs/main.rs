@@ -4,6 +4,7 @@
 //! A missing program fails its test: `cargo xtask test` installs all of them.
 
 mod calls;
+mod hosts;
 mod layout;
 mod rust_peers;
 mod stock;

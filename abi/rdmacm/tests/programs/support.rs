@@ -1,6 +1,7 @@
 //! Runs programs on the library, alone or as server and client.
 
-pub(crate) use rkey_cm_names::listens;
+use rkey_cm_names::listens;
+pub(crate) use rkey_cm_names::listens_in;
 use rkey_kit::delivery::{self, RDMACM, VERBS};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use std::fs::File;
@@ -202,7 +203,12 @@ impl Running {
         }
     }
 
-    fn has_ended(&mut self) -> bool {
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
         let status = self.child.try_wait().expect("the child can be awaited");
         status.is_some()
     }
@@ -306,10 +312,20 @@ mod rkey_cm_names {
     const LISTENS: &str = "00010000";
 
     /// Whether a program of this user listens at a port. Does not connect.
-    pub(crate) fn listens(space: u16, port: u16) -> bool {
+    pub(super) fn listens(space: u16, port: u16) -> bool {
+        is_listed("self", Scope::of(Share::User), space, port)
+    }
+
+    /// The same for a program of user `uid` in the network that a process is in.
+    pub(crate) fn listens_in(process: u32, uid: u32, space: u16, port: u16) -> bool {
+        is_listed(&process.to_string(), Scope::User(uid), space, port)
+    }
+
+    fn is_listed(process: &str, scope: Scope, space: u16, port: u16) -> bool {
         let service = u64::from(space) << 16 | u64::from(port);
-        let name = format!("@{}", cm_port_name(Scope::of(Share::User), service));
-        let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let name = format!("@{}", cm_port_name(scope, service));
+        let table = format!("/proc/{process}/net/unix");
+        let table = std::fs::read_to_string(table).unwrap_or_default();
         table.lines().any(|line| {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             words.get(3) == Some(&LISTENS) && words.last() == Some(&name.as_str())

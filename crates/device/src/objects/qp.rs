@@ -18,7 +18,6 @@ use crate::objects::Membership;
 use crate::objects::async_queues::Source;
 use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
-use crate::progress::reactor::Token;
 
 /// How long a datagram queue pair that is destroyed waits for links to the destinations of its datagrams.
 const LINK_TIME: Duration = Duration::from_millis(250);
@@ -98,7 +97,7 @@ impl Device {
         let shared = self.shared();
         let qpn = shared
             .qp_numbers
-            .allocate(|block, fd| shared.reactor.add(fd, Token::block(block)))?;
+            .allocate(|block, fd| shared.add_block(block, fd))?;
         let config = options.numbered(Cq::id, Srq::id);
         match shared
             .driver

@@ -13,16 +13,18 @@ use rkey_base::barrier;
 use rkey_base::lock::Guard;
 use rkey_base::memory::ProcessMemory;
 use rkey_core::{Denial, Draining, SectionLock};
-use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
+use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId, WirePeer};
 use rkey_link::loopback::Loopback;
 use rkey_link::{AnyLink, Link, LinkRole, NodeId};
 
 use super::event_router::EventRouter;
 use super::idle::IdleTime;
 use super::poll_set::PollResult;
+use super::transmitter::Transmitter;
 use super::{Mode, Schedule, ThreadRequests};
 use crate::error::DeviceError;
 use crate::lifecycle::Lifecycle;
+use crate::wire::Arrived;
 
 /// The engine, with this crate's types.
 pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
@@ -62,6 +64,7 @@ pub(crate) struct EngineDriver {
     pub(crate) requests: ThreadRequests,
     router: EventRouter,
     pub(crate) lifecycle: Lifecycle,
+    transmitter: Option<Transmitter>,
 }
 
 impl EngineDriver {
@@ -75,6 +78,7 @@ impl EngineDriver {
         tick: Duration,
         router: EventRouter,
         lifecycle: Lifecycle,
+        transmitter: Option<Transmitter>,
     ) -> Result<Self, DeviceError> {
         let loopback = engine.attach(AnyLink::from(Loopback::new(node)));
         Ok(Self {
@@ -90,6 +94,7 @@ impl EngineDriver {
             requests: ThreadRequests::new()?,
             router,
             lifecycle,
+            transmitter,
         })
     }
 
@@ -199,11 +204,66 @@ impl EngineDriver {
         if self.drive_again.load(Ordering::Relaxed) != drive_again {
             self.drive_again.store(drive_again, Ordering::Relaxed);
         }
+        let sends = self.take_packets(&mut engine, now);
         std::mem::forget(alarm);
         if engine.has_events() {
             self.route_events(engine);
+        } else {
+            drop(engine);
+        }
+        if sends {
+            self.send_packets();
         }
         progress.did || progress.more
+    }
+
+    /// Takes the engine's packets for other hosts; returns whether there are any.
+    #[inline]
+    fn take_packets(&self, engine: &mut DeviceEngine, now: u64) -> bool {
+        engine.has_wire_output() && self.take_some_packets(engine, now)
+    }
+
+    #[cold]
+    fn take_some_packets(&self, engine: &mut DeviceEngine, now: u64) -> bool {
+        if let Some(transmitter) = &self.transmitter {
+            transmitter.take(engine, now);
+        }
+        self.transmitter.is_some()
+    }
+
+    /// Sends the packets that have been taken, and what the engine has by then. The caller does not hold the engine's lock.
+    #[cold]
+    fn send_packets(&self) {
+        if let Some(transmitter) = &self.transmitter {
+            transmitter.send(|| {
+                let mut engine = self.engine.lock();
+                let now = self.schedule.refresh_clock();
+                let alarm = PanicAlarm(self);
+                self.take_packets(&mut engine, now);
+                std::mem::forget(alarm);
+            });
+        }
+    }
+
+    /// Brings packets of other hosts to the engine, and sends its answers.
+    pub(crate) fn receive_packets(&self, packets: &[Arrived<'_>]) {
+        let now = self.schedule.refresh_clock();
+        let mut engine = self.engine.lock();
+        let alarm = PanicAlarm(self);
+        for it in packets {
+            let from = WirePeer {
+                local: it.local,
+                remote: it.remote,
+            };
+            engine.wire_receive(now, from, &it.packet);
+        }
+        std::mem::forget(alarm);
+        // This also sets the deadline.
+        self.drive(engine, now);
+        let engine = self.engine.lock();
+        if self.schedule.mode() == Mode::Asleep {
+            self.schedule.fire_by_deadline(&engine);
+        }
     }
 
     /// Drives once, with the real time. Returns whether there was work.
@@ -241,9 +301,15 @@ impl EngineDriver {
         let result = run(&mut engine);
         // The command may have created work that no ring shows.
         self.drive_again.store(true, Ordering::Relaxed);
+        let sends = engine.has_wire_output() && self.take_posted(&mut engine);
         std::mem::forget(alarm);
         if engine.has_events() {
             self.route_events(engine);
+        } else {
+            drop(engine);
+        }
+        if sends {
+            self.send_packets();
         }
         result
     }
@@ -262,16 +328,26 @@ impl EngineDriver {
         if self.uses_loopback.load(Ordering::Relaxed) {
             self.drive_again.store(true, Ordering::Relaxed);
         }
+        let sends = engine.has_wire_output() && self.take_posted(&mut engine);
         std::mem::forget(alarm);
         if engine.has_events() {
             self.route_events(engine);
         } else {
             drop(engine);
         }
+        if sends {
+            self.send_packets();
+        }
         if asleep {
             self.after_post_asleep();
         }
         result
+    }
+
+    /// Takes the packets of a post or a command. Their timers start now.
+    #[cold]
+    fn take_posted(&self, engine: &mut DeviceEngine) -> bool {
+        self.take_packets(engine, self.schedule.refresh_clock())
     }
 
     /// Called before a post while no thread drives: updates the engine's time, because the timeouts of the post start now.

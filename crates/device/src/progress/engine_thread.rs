@@ -12,6 +12,7 @@ use crate::progress::reactor::Token;
 use crate::progress::{EngineDriver, Mode, now_ns};
 use crate::shared::Shared;
 use crate::threads;
+use crate::wire::Receiver;
 
 /// This many empty polls while the engine thread drives mean that the program drives the engine itself.
 const PROGRAM_POLLS: u32 = 16;
@@ -53,7 +54,11 @@ impl EngineThread {
         reactor.add(shared.driver.timer(), Token::TIMER)?;
         shared
             .qp_numbers
-            .claim_first(|number, fd| reactor.add(fd, Token::block(number)))?;
+            .claim_first(|number, fd| shared.add_block(number, fd))?;
+        if let Some(wire) = &shared.wire {
+            let receiver: Arc<dyn Receiver> = Arc::<Shared>::clone(&shared);
+            wire.add_receiver(Arc::downgrade(&receiver));
+        }
         let mut thread = Self {
             peers: Peers::new(local),
             last_polls: 0,
@@ -217,8 +222,6 @@ impl EngineThread {
     /// Closes everything, so that peers notice the end of the device at once.
     fn close(&mut self) {
         self.peers.close(&self.shared);
-        self.shared
-            .qp_numbers
-            .close(|fd| self.shared.reactor.remove(fd));
+        self.shared.close_blocks();
     }
 }

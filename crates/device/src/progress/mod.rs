@@ -24,6 +24,7 @@
 //! | `event_router` | acts on the engine's events |
 //! | `engine_thread` | waits for sockets, doorbell and timer; drives while the program does not |
 //! | `thread_requests` | work that other threads leave to the engine thread |
+//! | `transmitter` | packets for other hosts |
 //! | `poll_set` | the rings that pollers check without a lock |
 //! | `idle` | how long pollers have found nothing |
 //! | `reactor`, `timer`, `backoff` | epoll, a timer, growing pauses |
@@ -40,9 +41,11 @@ pub(crate) mod reactor;
 mod schedule;
 mod thread_requests;
 mod timer;
+mod transmitter;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use driver::{DeviceEngine, EngineDriver};
 pub(crate) use event_router::EventRouter;
 pub(crate) use schedule::{Mode, Schedule, now_ns};
 pub(crate) use thread_requests::ThreadRequests;
+pub(crate) use transmitter::Transmitter;

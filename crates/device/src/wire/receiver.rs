@@ -40,6 +40,9 @@ impl Core {
     }
 
     fn run(&self) {
+        if let Err(error) = rkey_base::copy::prepare_thread() {
+            tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the wire's thread: a fault in user memory may end the process");
+        }
         let mut room = Room {
             buffers: Buffers::new(),
             forwarded: vec![0; forward::LONGEST],

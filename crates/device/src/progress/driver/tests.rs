@@ -41,7 +41,7 @@ pub(in crate::progress) fn router() -> EventRouter {
 pub(in crate::progress) fn driver() -> EngineDriver {
     let lifecycle = Lifecycle::new(ForkMark::new().unwrap());
     let tick = Duration::from_secs(3600);
-    EngineDriver::new(NodeId::default(), engine(), tick, router(), lifecycle).unwrap()
+    EngineDriver::new(NodeId::default(), engine(), tick, router(), lifecycle, None).unwrap()
 }
 
 fn sleeping() -> EngineDriver {

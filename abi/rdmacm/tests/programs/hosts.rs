@@ -1,0 +1,233 @@
+//! Programs on two hosts: two network namespaces, joined by a pair of virtual interfaces. Only packets connect them: no shared memory
+//! has a name there, and local sockets do not cross.
+
+use crate::support::{PATIENCE, Running, Stage, listens_in};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The user that the programs run as if this one is root.
+const NOBODY: &str = "65534";
+const TCP: u16 = 0x0106;
+const UDP: u16 = 0x0111;
+const ADDRESSES: [[&str; 2]; 2] = [["10.9.1.1", "fd09:1::1"], ["10.9.1.2", "fd09:1::2"]];
+/// No other program is in these networks.
+const PORT: u16 = 7174;
+
+/// Two hosts. They end with this value.
+struct Hosts {
+    keepers: Vec<Child>,
+    /// They belong to a user namespace of their own, because this user is not root.
+    are_ours: bool,
+}
+
+impl Hosts {
+    /// `None` if this machine permits no network namespaces.
+    fn new(mtu: u32) -> Option<Self> {
+        let are_permitted = |words: &[&str]| {
+            let mut command = Command::new("unshare");
+            command.args(words).arg("true").stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        let mut words = vec!["--net"];
+        let are_ours = !are_permitted(&words);
+        if are_ours {
+            words.extend(["--user", "--map-root-user"]);
+            if !are_permitted(&words) {
+                eprintln!("SKIP: no network namespace is permitted here");
+                return None;
+            }
+        }
+        let mut hosts = Self {
+            keepers: Vec::new(),
+            are_ours,
+        };
+        let mut first = Command::new("unshare");
+        first.args(&words);
+        hosts.keep(first);
+        let mut second = hosts.inside(0, Command::new("nsenter"));
+        second.args(["unshare", "--net"]);
+        hosts.keep(second);
+        let there = hosts.keepers[1].id();
+        hosts.ip(0, &format!("link add va type veth peer name vb netns {there}"));
+        for (at, name) in [(0, "va"), (1, "vb")] {
+            let [v4, v6] = ADDRESSES[at];
+            hosts.ip(at, "link set lo up");
+            hosts.ip(at, &format!("link set {name} mtu {mtu} up"));
+            hosts.ip(at, &format!("address add {v4}/24 dev {name}"));
+            hosts.ip(at, &format!("address add {v6}/64 dev {name} nodad"));
+        }
+        Some(hosts)
+    }
+
+    /// Keeps the namespace that a command creates until the test ends.
+    fn keep(&mut self, mut command: Command) {
+        let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
+        let earlier = self.keepers.iter().filter_map(namespace);
+        let known: Vec<PathBuf> = earlier.chain([own]).collect();
+        // It ends when its input does: with this test at the latest.
+        let keeper = command.arg("cat").stdin(Stdio::piped());
+        let keeper = keeper.spawn().expect("util-linux has unshare and nsenter");
+        let is_cat = || {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", keeper.id()));
+            name.is_ok_and(|name| name == "cat\n")
+        };
+        let begun = Instant::now();
+        while !is_cat() || namespace(&keeper).is_none_or(|it| known.contains(&it)) {
+            assert!(begun.elapsed() < PATIENCE, "no namespace: {command:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.keepers.push(keeper);
+    }
+
+    /// Lets a call of `nsenter` enter a host.
+    fn inside(&self, at: usize, mut nsenter: Command) -> Command {
+        nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
+        if self.are_ours {
+            nsenter.args(["--user", "--preserve-credentials"]);
+        }
+        nsenter
+    }
+
+    fn ip(&self, at: usize, words: &str) {
+        let mut command = self.inside(at, Command::new("nsenter"));
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let done = command.arg("ip").args(&words).output();
+        let done = done.expect("util-linux has nsenter");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "ip {words:?}: {said}");
+    }
+
+    /// Starts a program on a host, without privileges.
+    fn start(&self, stage: &Stage, at: usize, words: &[&str], wire: &str) -> Running {
+        let mut command = self.inside(at, stage.command("nsenter"));
+        if !self.are_ours {
+            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
+            command.args(["--reuid", NOBODY, "--regid", NOBODY]);
+        }
+        command.args(words).env("RKEY_WIRE", wire);
+        stage.start(command, ["server", "client"][at])
+    }
+
+    /// Starts a server on the first host, and waits until it listens.
+    fn server(&self, stage: &Stage, words: &[&str], space: u16) -> Running {
+        let mut server = self.start(stage, 0, words, "auto");
+        // Not being root, we are root in the namespaces that are ours.
+        let user = if self.are_ours { 0 } else { 65_534 };
+        let begun = Instant::now();
+        while !listens_in(server.id(), user, space, PORT) && !server.has_ended() {
+            assert!(begun.elapsed() < PATIENCE, "{}", server.text());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    /// Runs a server on the first host and a client on the second one; both must succeed. Returns their output.
+    fn pair(&self, stage: &Stage, server: &[&str], client: &[&str], space: u16) -> [String; 2] {
+        let mut server = self.server(stage, server, space);
+        let mut client = self.start(stage, 1, client, "auto");
+        let status = client.wait();
+        if !status.is_some_and(|status| status.success()) {
+            server.kill();
+            let (said, other) = (client.text(), server.text());
+            panic!("{status:?}\n{said}\nserver:\n{other}");
+        }
+        [server.succeed(), client.text()]
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for keeper in &mut self.keepers {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
+    }
+}
+
+fn namespace(of: &Child) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{}/ns/net", of.id())).ok()
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// IPv4 and IPv6, and two MTUs: 1024 and 4096 bytes of payload.
+#[test]
+fn rping_between_two_hosts() {
+    for mtu in [1500, 4400] {
+        let stage = Stage::new("rping-hosts");
+        let Some(hosts) = Hosts::new(mtu) else { return };
+        for server in ADDRESSES[0] {
+            let options = format!("-a {server} -C 5 -v -V -S 20000 -p {PORT}");
+            let [of_server, of_client] =
+                ["-s", "-c"].map(|side| format!("rping {side} {options}"));
+            let said = hosts.pair(&stage, &words(&of_server), &words(&of_client), TCP);
+            let pings = said.map(|text| text.matches("ping data: rdma-ping").count());
+            assert_eq!(pings, [5, 5], "{mtu} {server}");
+        }
+    }
+}
+
+#[test]
+fn connections_and_datagrams_between_two_hosts() {
+    let stage = Stage::new("stock-hosts");
+    let Some(hosts) = Hosts::new(1500) else { return };
+    let port = PORT.to_string();
+    for (program, options, space) in [
+        ("ucmatose", "-c 3 -C 5 -S 3000", TCP),
+        ("udaddy", "-c 3 -C 5 -S 500", UDP),
+    ] {
+        let mut server = vec![program, "-p", &port];
+        server.extend(options.split_whitespace());
+        let mut client = server.clone();
+        client.extend(["-s", ADDRESSES[0][0]]);
+        let [_, said] = hosts.pair(&stage, &server, &client, space);
+        assert!(said.contains("return status 0"), "{program}: {said}");
+    }
+}
+
+#[test]
+fn perftest_connects_two_hosts() {
+    let stage = Stage::new("perftest-hosts");
+    let Some(hosts) = Hosts::new(4400) else { return };
+    let port = PORT.to_string();
+    for program in ["ib_write_bw -R -n 100", "ib_send_bw -R -n 100 -s 3000", "ib_read_lat -R -n 20"] {
+        let mut server = words(program);
+        server.extend(["-p", &port]);
+        let mut client = server.clone();
+        client.push(ADDRESSES[0][0]);
+        let [_, said] = hosts.pair(&stage, &server, &client, TCP);
+        assert!(said.contains("rkey"), "{program}: {said}");
+    }
+}
+
+/// Nobody listens: refused at once, by a process that only shares the address.
+#[test]
+fn a_request_to_a_port_without_a_listener_is_refused() {
+    let stage = Stage::new("refused-hosts");
+    let Some(hosts) = Hosts::new(1500) else { return };
+    let other = format!("rping -s -a {} -p {PORT}", ADDRESSES[0][0]);
+    let mut other = hosts.server(&stage, &words(&other), TCP);
+    let line = format!("rping -c -a {} -C 1 -p {}", ADDRESSES[0][0], PORT + 1);
+    let mut client = hosts.start(&stage, 1, &words(&line), "auto");
+    let status = client.wait();
+    let text = client.text();
+    assert!(status.is_some_and(|status| !status.success()), "{text}");
+    assert!(text.contains("RDMA_CM_EVENT_REJECTED"), "{text}");
+    other.kill();
+}
+
+/// Without the setting, another host has no address that can be resolved, and the log says what to set.
+#[test]
+fn the_wire_is_off_by_default() {
+    let stage = Stage::new("off-hosts");
+    let Some(hosts) = Hosts::new(1500) else { return };
+    let line = format!("rping -c -a {} -C 1 -p {PORT}", ADDRESSES[0][0]);
+    let mut client = hosts.start(&stage, 1, &words(&line), "off");
+    let status = client.wait();
+    let text = client.text();
+    assert!(status.is_some_and(|status| !status.success()), "{text}");
+    assert!(text.contains("RKEY_WIRE=auto"), "{text}");
+}

@@ -1,0 +1,76 @@
+//! Packets of the engine for other hosts: taken under the engine's lock, sent without it.
+//!
+//! Whoever runs the engine takes its packets before it unlocks it, so that none is lost when another thread then destroys a queue
+//! pair. One thread at a time sends, so packets leave in their order.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rkey_engine::WirePeer;
+use rkey_roce::icrc;
+use rkey_roce::packet::{Headers, MAX_PAYLOAD};
+use rkey_roce::transport::PacketBuffer;
+
+use super::driver::DeviceEngine;
+use crate::wire::Wire;
+use crate::wire::outgoing::Outgoing;
+
+/// What sends packets.
+pub(crate) struct Transmitter {
+    wire: Arc<Wire>,
+    taken: Mutex<Taken>,
+    /// Held while packets are sent.
+    sending: Mutex<Outgoing>,
+}
+
+struct Taken {
+    packets: Outgoing,
+    buffer: Box<PacketBuffer>,
+}
+
+impl Transmitter {
+    pub(crate) fn new(wire: Arc<Wire>) -> Self {
+        let taken = Taken {
+            packets: Outgoing::default(),
+            buffer: Box::new([0; Headers::MAX + MAX_PAYLOAD + icrc::LEN]),
+        };
+        Self {
+            wire,
+            taken: Mutex::new(taken),
+            sending: Mutex::default(),
+        }
+    }
+
+    /// Takes the engine's packets. The caller then unlocks the engine and calls [`Transmitter::send`].
+    pub(super) fn take(&self, engine: &mut DeviceEngine, now: u64) {
+        let mut taken = self.taken.lock();
+        let Taken { packets, buffer } = &mut *taken;
+        while !packets.is_full()
+            && let Some((WirePeer { local, remote }, length)) = engine.wire_transmit(now, buffer)
+        {
+            packets.push(local, remote, &buffer[..length]);
+        }
+    }
+
+    /// Sends what has been taken, unless another thread does. `more` takes what the engine still has.
+    pub(super) fn send(&self, more: impl Fn()) {
+        loop {
+            let Some(mut sending) = self.sending.try_lock() else {
+                return;
+            };
+            loop {
+                std::mem::swap(&mut *sending, &mut self.taken.lock().packets);
+                if sending.is_empty() {
+                    break;
+                }
+                self.wire.send(&mut sending);
+                more();
+            }
+            drop(sending);
+            // A thread that found it locked relies on this one.
+            if self.taken.lock().packets.is_empty() {
+                return;
+            }
+        }
+    }
+}
