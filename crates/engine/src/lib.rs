@@ -98,8 +98,8 @@ pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Reports, Side};
 pub use rss::{HashFields, Rss, WqState};
-pub use wire::{WireDrops, WirePeer};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
+pub use wire::{WireDrops, WirePeer};
 pub use work::{
     PostError, RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,
 };

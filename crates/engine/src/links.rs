@@ -150,7 +150,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 continue;
             }
             while qp.sq.next != qp.sq.tail
-                && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if to.qpn == qpn)
+                && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if to.qpn == qpn && !to.wire)
             {
                 qp.req.link_requested = false;
                 if !lost {

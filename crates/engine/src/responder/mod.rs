@@ -35,9 +35,9 @@ use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
 use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
 pub(crate) use bulk::{Stepped, bulk_step};
+pub(crate) use datagram::fits;
 pub(crate) use message::finish_fragment;
 use message::{begin_message, resynchronise, store_fragment};
-pub(crate) use datagram::fits;
 pub(crate) use receive::{complete_receive, take_receive};
 pub(crate) use refusal::{refuse, refuse_failed_access};
 pub(crate) use reply::{Reply, response_header};

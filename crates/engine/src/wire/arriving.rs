@@ -4,9 +4,9 @@
 //! link.
 
 use super::host::WireHost;
+use crate::Side;
 use crate::checked_memory::{AccessError, Counter, RequestedRange};
 use crate::responder::count_access;
-use crate::Side;
 use rkey_base::memory::Memory;
 use rkey_core::{Access, Attempt, Denial, Key, NamedKey, Operation, Reason, WireKey};
 use rkey_link::NodeId;
@@ -30,8 +30,8 @@ impl<M: Memory> WireHost<'_, M> {
     ) -> Result<Counter, Refusal> {
         self.check_queue_pair(range, want)?;
         let asked = self.asked(range);
-        let granted = (self.x.checked.grant(&asked, range.length.into(), want))
-            .map(|grant| grant.counter());
+        let granted =
+            (self.x.checked.grant(&asked, range.length.into(), want)).map(|grant| grant.counter());
         granted.map_err(|denial| self.refuse(denial, range))
     }
 
@@ -119,5 +119,4 @@ impl<M: Memory> WireHost<'_, M> {
         let nobody = NodeId::default();
         (self.x).report(Side::Target, self.qp, nobody, None, *denial);
     }
-
 }

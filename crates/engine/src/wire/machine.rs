@@ -6,7 +6,7 @@ use crate::QpState;
 use crate::qp::pair::Qp;
 use rkey_roce::packet::{Mtu, Psn, RnrTimer};
 use rkey_roce::transport::{
-    Config, Connection, ConnectionType, DatagramConfig, DatagramQueuePair, Event,
+    Config, Connection, ConnectionType, Counters, DatagramConfig, DatagramQueuePair, Event,
 };
 
 /// How many packets may be without acknowledgement, at most.
@@ -71,6 +71,13 @@ impl Wire {
         match &mut self.machine {
             Machine::Connection(connection) => connection.next_event(),
             Machine::Datagrams(datagrams) => datagrams.next_event(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        match &self.machine {
+            Machine::Connection(connection) => connection.counters(),
+            Machine::Datagrams(datagrams) => datagrams.counters(),
         }
     }
 

@@ -5,10 +5,11 @@ use super::send::{await_turn_of, with_machine};
 use super::{WireDrops, WirePeer, outcome};
 use crate::qp::pair::Qp;
 use crate::responder::establish;
-use crate::{Engine, Origin, Process, QpState, QpType};
+use crate::{Engine, Origin, Process, QpId, QpState, QpType};
 use rkey_base::memory::Memory;
 use rkey_link::Link;
 use rkey_roce::packet::{Body, Packet};
+use rkey_roce::transport::Counters;
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Handles a packet that arrived between these addresses, or drops it. The owner has checked its checksum and its partition key.
@@ -53,6 +54,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
     #[must_use]
     pub fn wire_drops(&self) -> WireDrops {
         self.x.wire.drops
+    }
+
+    /// What a queue pair has seen of the network; `None` if it has sent and received no packet.
+    #[must_use]
+    pub fn wire_counters(&self, qp: QpId) -> Option<Counters> {
+        let wire = self.qps.get(qp)?.wire.as_deref()?;
+        Some(wire.counters())
     }
 }
 

@@ -13,9 +13,7 @@ use crate::send_queue::{Detail, WqeFlags};
 use crate::{CompletionOp, Engine, QpType, Status, UdAddress};
 use rkey_base::memory::Memory;
 use rkey_link::Link;
-use rkey_roce::transport::{
-    Atomic, DatagramRequest, Operation, PacketBuffer, Target, WorkRequest,
-};
+use rkey_roce::transport::{Atomic, DatagramRequest, Operation, PacketBuffer, Target, WorkRequest};
 
 /// How many packets of a queue pair leave before the next one has its turn. A socket sends packets to one peer at once.
 const TURN: u32 = 16;

@@ -15,6 +15,7 @@ mod faults;
 mod flow;
 mod groups;
 mod guesses;
+mod hosts;
 mod inbox;
 mod limits;
 mod links;
