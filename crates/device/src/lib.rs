@@ -111,7 +111,7 @@ pub mod engine {
     pub use rkey_engine::{
         QpType, RecvRequest, Route, SendFlags, SendRequest, Sge, SrqId, Stamped,
     };
-    pub use rkey_engine::{Status, Target, UdAddress, Work, WqState, XrcdId};
+    pub use rkey_engine::{Status, Target, UdAddress, WirePeer, Work, WqState, XrcdId};
 }
 
 /// Other processes, and their memory that is mapped here.

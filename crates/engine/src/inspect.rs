@@ -1,6 +1,7 @@
 //! The whole state of an engine, as plain data for people and tools.
 
 use crate::{Engine, LinkId, QpState, QpType};
+use core::net::IpAddr;
 use rkey_base::memory::Memory;
 use rkey_core::{Access, DomainId};
 use rkey_link::{Capabilities, Link, NodeId};
@@ -36,6 +37,9 @@ pub struct QpSnapshot {
     pub peer_qpn: Option<u32>,
     /// The device of the connected queue pair, once it is known.
     pub peer: Option<NodeId>,
+    /// The address of the connected queue pair, if it is on another host.
+    #[serde(default)]
+    pub host: Option<IpAddr>,
     /// The index of the link for its requests.
     pub link: Option<u32>,
     /// Sends that are posted and not complete.
@@ -183,6 +187,7 @@ fn snapshot_qp(qp: &crate::qp::pair::Qp) -> QpSnapshot {
         access: qp.settings.access,
         peer_qpn: qp.peer.map(|peer| peer.qpn),
         peer: qp.peer.and_then(|peer| peer.node),
+        host: qp.wire_peer.map(|wire| wire.remote),
         link: qp.out.map(|link| link.index),
         sends: qp.sq.len(),
         sends_started: (qp.sq.next - qp.sq.head) as u32 + u32::from(qp.req.offset > 0),

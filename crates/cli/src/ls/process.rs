@@ -141,7 +141,10 @@ fn queue_pairs(device: &Inspection, words: &Words, colour: bool) {
                 Some(peer) => format!("{qpn:#x} of {peer}, which has exited"),
                 None => format!("{qpn:#x} of pid {}", node.pid),
             },
-            (Some(qpn), None) => format!("{qpn:#x}"),
+            (Some(qpn), None) => match qp.host {
+                Some(host) => format!("{qpn:#x} of host {host}"),
+                None => format!("{qpn:#x}"),
+            },
             (None, _) => "none".to_owned(),
         };
         vec![

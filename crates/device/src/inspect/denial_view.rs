@@ -50,6 +50,9 @@ pub struct PeerView {
     pub device: String,
     /// Its queue pair.
     pub queue_pair: u32,
+    /// The address of its host, if it is another one. There is no PID then.
+    #[serde(default)]
+    pub host: Option<std::net::IpAddr>,
 }
 
 /// A denied access.
@@ -124,6 +127,7 @@ impl DenialView {
                 pid: report.peer.pid,
                 device: report.peer.to_string(),
                 queue_pair: report.peer_qpn,
+                host: report.host,
             }),
             queue_pair: report.qpn,
             api: denial.api.name().to_owned(),
@@ -155,7 +159,11 @@ impl std::fmt::Display for DenialView {
             } else {
                 "denied"
             };
-            write!(f, "{by} by pid {}, {qp} {:#x}; ", peer.pid, peer.queue_pair)?;
+            match peer.host {
+                Some(host) => write!(f, "{by} by host {host}")?,
+                None => write!(f, "{by} by pid {}", peer.pid)?,
+            }
+            write!(f, ", {qp} {:#x}; ", peer.queue_pair)?;
         }
         write!(f, "{qp} {queue_pair:#x} here). {advice}")
     }

@@ -124,6 +124,9 @@ pub struct QpView {
     pub peer_qpn: Option<u32>,
     /// The device of the connected queue pair, once it is known.
     pub peer: Option<NodeId>,
+    /// The address of the connected queue pair, if it is on another host.
+    #[serde(default)]
+    pub host: Option<std::net::IpAddr>,
     /// How many posted sends are not complete.
     pub sends: u32,
     /// How many of those have been started.
@@ -462,6 +465,7 @@ fn view_qp(qp: &QpSnapshot) -> QpView {
         domain: qp.domain.number(),
         peer_qpn: qp.peer_qpn,
         peer: qp.peer,
+        host: qp.host,
         sends: qp.sends,
         started: qp.sends_started,
         receives: qp.receives,
