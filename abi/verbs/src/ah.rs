@@ -1,6 +1,6 @@
 //! Address handles: the destinations of datagrams.
 //!
-//! A queue pair number is unique on a host, so an address only has to name this host or a multicast group.
+//! A queue pair number is unique on a host, so an address only has to name a host or a multicast group.
 //! Hops, flow labels and rates are stored but have no effect.
 
 #![allow(unsafe_code)]
@@ -13,7 +13,8 @@ use crate::pd::PdObject;
 use crate::port::PORT;
 use crate::sys::consts::WC_GRH;
 use crate::sys::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
-use rkey_device::engine::Route;
+use rkey_device::Device;
+use rkey_device::engine::{Route, WirePeer};
 use rkey_kit::settings::LOCAL_ROUTES;
 use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
@@ -29,6 +30,8 @@ pub struct AhObject {
     c: UnsafeCell<Ah>,
     /// Destination and source GID.
     pub route: Route,
+    /// The destination is on another host.
+    pub wire: bool,
 }
 
 // SAFETY: the C structure is written only while the object is created.
@@ -38,34 +41,57 @@ unsafe impl Send for AhObject {}
 
 rkey_kit::object!(AhObject, c: Ah, MAX);
 
-/// Checks the address of a peer. A global route must begin at a GID of the table, and end at a GID of this host or at a
-/// multicast group. An address without a global route is in the same subnet, and thus on this host; programs that use
+/// Checks the address of a peer; returns the path to it, if it is on another host. A global route must begin at a GID of the
+/// table, and end at a GID of this host, at a multicast group or, if the device has a wire (`RKEY_WIRE`), at an address of
+/// another host. An address without a global route is in the same subnet, and thus on this host; programs that use
 /// only LIDs (qperf) rely on this.
 ///
 /// # Errors
-/// `EINVAL`: another port, or no GID has the index; `ENETUNREACH`: the destination is not on this host.
-pub fn check(attr: &AhAttr) -> Result<(), Errno> {
+/// `EINVAL`: another port, or no GID has the index; `ENETUNREACH`: the destination cannot be reached.
+pub fn check(device: &Device, attr: &AhAttr) -> Result<Option<WirePeer>, Errno> {
     if u32::from(attr.port_num) != PORT {
         return Err(Errno::INVAL);
     }
     if attr.is_global == 0 {
-        return Ok(());
+        return Ok(None);
     }
-    if gid::get(attr.grh.sgid_index.into()).is_none() {
+    let Some(source) = gid::get(attr.grh.sgid_index.into()) else {
         tracing::warn!(
             "no GID has index {}; choose one that ibv_devinfo -v lists",
             attr.grh.sgid_index
         );
         return Err(Errno::INVAL);
+    };
+    if gid::is_multicast(attr.grh.dgid) || gid::is_ours(attr.grh.dgid) {
+        return Ok(None);
     }
-    if !gid::is_multicast(attr.grh.dgid) && !gid::is_ours(attr.grh.dgid) {
-        let there = std::net::Ipv6Addr::from(attr.grh.dgid.0);
+    let peer = WirePeer::of(&route(attr, source.gid));
+    let WirePeer { local, remote } = peer;
+    let Some(wire) = device.wire() else {
         tracing::warn!(
-            "GID {there} is not on this host: only processes on the same host can be reached",
+            "GID {remote} is not on this host: only processes on the same host can be reached, unless RKEY_WIRE is set"
+        );
+        return Err(Errno::NETUNREACH);
+    };
+    if !wire.serves(local) || local.is_ipv4() != remote.is_ipv4() {
+        tracing::warn!(
+            "GID {remote} cannot be reached from GID {local} (index {}): choose the index of an address that RKEY_WIRE lists",
+            attr.grh.sgid_index
         );
         return Err(Errno::NETUNREACH);
     }
-    Ok(())
+    Ok(Some(peer))
+}
+
+/// The route of an address, from a GID of this host.
+fn route(attr: &AhAttr, source: Gid) -> Route {
+    Route {
+        source: source.0,
+        target: attr.grh.dgid.0,
+        traffic_class: attr.grh.traffic_class,
+        flow_label: attr.grh.flow_label,
+        hop_limit: attr.grh.hop_limit,
+    }
 }
 
 /// Whether address handles may lack a global route, although Ethernet ports require one: some programs
@@ -96,7 +122,9 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
             );
             return Err(Errno::INVAL);
         }
-        check(attr)?;
+        // SAFETY: a protection domain keeps its context alive.
+        let context = unsafe { find::<ContextObject>(object.context)? };
+        let wire = check(context.device(), attr)?.is_some();
         let c = UnsafeCell::new(Ah {
             context: object.context,
             pd,
@@ -104,13 +132,11 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         });
         let handle = insert(AhObject {
             c,
-            route: Route {
-                source: gid::get(attr.grh.sgid_index.into()).map_or([0; 16], |entry| entry.gid.0),
-                target: attr.grh.dgid.0,
-                traffic_class: attr.grh.traffic_class,
-                flow_label: attr.grh.flow_label,
-                hop_limit: attr.grh.hop_limit,
-            },
+            route: route(
+                attr,
+                gid::get(attr.grh.sgid_index.into()).map_or(Gid([0; 16]), |entry| entry.gid),
+            ),
+            wire,
         })?;
         object.users.add();
         Ok(handle)
@@ -134,15 +160,36 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
     })
 }
 
+/// The source and the destination GID in the header of a datagram. A datagram that came over IPv4 has an IPv4 header in the second
+/// half of its 40 bytes, and nothing in the first one.
+fn gids(grh: &Grh) -> (Gid, Gid) {
+    const FIRST_WORD: usize = 20 - 8;
+    // The header from its ninth byte on.
+    let mut rest = [0; 32];
+    rest[..16].copy_from_slice(&grh.sgid.0);
+    rest[16..].copy_from_slice(&grh.dgid.0);
+    if grh.version_tclass_flow != 0 || rest[FIRST_WORD] != 0x45 {
+        return (grh.sgid, grh.dgid);
+    }
+    let mapped = |at: usize| {
+        let mut gid = [0; 16];
+        gid[10..12].fill(0xff);
+        gid[12..].copy_from_slice(&rest[at..at + 4]);
+        Gid(gid)
+    };
+    (mapped(FIRST_WORD + 12), mapped(FIRST_WORD + 16))
+}
+
 /// The address of the sender of a datagram.
 fn sender(wc: &Wc, grh: Option<&Grh>) -> AhAttr {
-    let mut dgid = grh.map_or(Gid([0; 16]), |grh| grh.sgid);
-    // Every sender is on this host, so a datagram without a header came from here.
+    let gids = grh.map(gids);
+    let mut dgid = gids.map_or(Gid([0; 16]), |(source, _)| source);
+    // A datagram without a header came from this host.
     if dgid == Gid([0; 16]) {
         dgid = gid::table().first().map_or(dgid, |entry| entry.gid);
     }
-    let sgid_index = grh
-        .and_then(|grh| gid::table().iter().position(|entry| entry.gid == grh.dgid))
+    let sgid_index = gids
+        .and_then(|(_, ours)| gid::table().iter().position(|entry| entry.gid == ours))
         .unwrap_or(0);
     AhAttr {
         grh: GlobalRoute {
@@ -224,8 +271,8 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
         // SAFETY: `find` and `check` validate the handle; `input` and `output` refuse null, the caller promises
         // the rest.
         let mac = unsafe {
-            find::<ContextObject>(context)?;
-            check(input(attr)?)?;
+            let context = find::<ContextObject>(context)?;
+            check(context.device(), input(attr)?)?;
             output(mac)?
         };
         *mac = [2, 0, 0, 0, 0, 1];
@@ -247,5 +294,37 @@ pub unsafe fn sweep(context: *mut Context) {
         for object in AhObject::pool().live(|ah| (*ah.c.get()).context == context) {
             drop(remove::<AhObject>(object.cast()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sender_of_a_datagram_is_found_in_both_headers() {
+        let six = Grh {
+            version_tclass_flow: 0x6000_0000_u32.to_be(),
+            paylen: 0,
+            next_hdr: 17,
+            hop_limit: 64,
+            sgid: Gid([1; 16]),
+            dgid: Gid([2; 16]),
+        };
+        assert!(gids(&six) == (Gid([1; 16]), Gid([2; 16])));
+        // An IPv4 header of 20 bytes at the end of the 40: 12 of them are in the source GID's place or before.
+        let mut rest = [0; 32];
+        rest[12] = 0x45;
+        rest[24..28].copy_from_slice(&[192, 0, 2, 1]);
+        rest[28..].copy_from_slice(&[192, 0, 2, 2]);
+        let (source, target) = rest.split_at(16);
+        let four = Grh {
+            version_tclass_flow: 0,
+            sgid: Gid(source.try_into().unwrap()),
+            dgid: Gid(target.try_into().unwrap()),
+            ..six
+        };
+        let gid = |last| Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, last]);
+        assert!(gids(&four) == (gid(1), gid(2)));
     }
 }

@@ -1,8 +1,9 @@
 //! The attributes and partition keys of the device's only port.
 
-use crate::gid;
 use crate::sys::PortAttr;
 use crate::sys::consts::*;
+use crate::{flags, gid};
+use rkey_device::Device;
 
 /// The number of the port.
 pub const PORT: u32 = 1;
@@ -23,13 +24,17 @@ const LINK_UP: u8 = 5;
 /// The attributes of the port.
 ///
 /// Width and speed are those of a 100 Gbit/s port. Programs use them for estimates; the real limit is the host's
-/// memory.
+/// memory. The active MTU is 4096, or what fits all interfaces to other hosts.
 #[must_use]
-pub fn attributes() -> PortAttr {
+pub fn attributes(device: &Device) -> PortAttr {
+    let fits = device.wire().and_then(|wire| {
+        let addresses = wire.describe().addresses;
+        addresses.iter().map(|it| it.path_mtu).min()
+    });
     PortAttr {
         state: PORT_ACTIVE,
         max_mtu: MTU_4096,
-        active_mtu: MTU_4096,
+        active_mtu: fits.map_or(MTU_4096, |bytes| flags::mtu_number(bytes as u32)),
         gid_tbl_len: gid::TABLE_LEN as i32,
         port_cap_flags: PORT_CM_SUP | PORT_IP_BASED_GIDS,
         max_msg_sz: 1 << 31,

@@ -211,7 +211,7 @@ pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Err
     let object = unsafe { find::<AhObject>(ah)? };
     Ok(UdAddress {
         link: None,
-        wire: false,
+        wire: object.wire,
         qpn: qpn & 0xff_ffff,
         qkey,
         route: object.route,

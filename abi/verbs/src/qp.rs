@@ -20,7 +20,7 @@ use crate::xrc::{self, XrcdObject};
 use crate::{ah, errno, flags, wq};
 use parking_lot::Mutex;
 use rkey_device::QpOptions;
-use rkey_device::engine::QpState;
+use rkey_device::engine::{QpState, WirePeer};
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -348,8 +348,12 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
 }
 
 /// Checks the values of attributes that the engine does not have (port, partition key, paths, addresses), and the limits
-/// for reads.
-fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
+/// for reads. Returns the path to the peer, if it is on another host.
+fn check_port_values(
+    device: &rkey_device::Device,
+    mask: u32,
+    attr: &QpAttr,
+) -> Result<Option<WirePeer>, Errno> {
     let wrong = mask & QP_PORT != 0 && u32::from(attr.port_num) != PORT
         || mask & QP_PKEY_INDEX != 0 && attr.pkey_index != 0
         || mask & QP_MAX_QP_RD_ATOMIC != 0 && i32::from(attr.max_rd_atomic) > MAX_READS
@@ -363,11 +367,21 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     {
         return Err(Errno::INVAL);
     }
-    if mask & QP_AV != 0 {
-        ah::check(&attr.ah_attr)
-    } else {
-        Ok(())
+    if mask & QP_AV == 0 {
+        return Ok(None);
     }
+    let path = ah::check(device, &attr.ah_attr)?;
+    if mask & QP_PATH_MTU != 0
+        && let Some(most) = path.and_then(|path| device.wire()?.mtu(path.local))
+        && flags::mtu_bytes(attr.path_mtu)? as usize > most.bytes()
+    {
+        tracing::warn!(
+            "ibv_modify_qp: the interface to the peer has room for a path MTU of {} bytes",
+            most.bytes()
+        );
+        return Err(Errno::INVAL);
+    }
+    Ok(path)
 }
 
 /// How long a peer that may still touch our memory gets to stop when the queue pair ends; after that, its link is
@@ -402,8 +416,9 @@ pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             from
         };
         modify::check(object.service, from, to, mask)?;
-        check_port_values(mask, attr)?;
-        let change = modify::attributes(object.service, to, mask, attr)?;
+        let path = check_port_values(object.qp.device(), mask, attr)?;
+        let mut change = modify::attributes(object.service, to, mask, attr)?;
+        change.wire = path.filter(|_| change.peer.is_some());
         object.qp.modify(&change).map_err(|error| {
             tracing::info!("ibv_modify_qp: {error}");
             errno::of(&error)

@@ -186,12 +186,12 @@ pub unsafe extern "C" fn query_port_ex(
 ) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
-        unsafe { find::<ContextObject>(context)? };
+        let context = unsafe { find::<ContextObject>(context)? };
         if u32::from(port) != PORT || attr.is_null() {
             return Err(Errno::INVAL);
         }
         // SAFETY: the caller promises room for `size` bytes.
-        unsafe { write_sized(attr, &port::attributes(), size) };
+        unsafe { write_sized(attr, &port::attributes(context.device()), size) };
         Ok(0)
     })
 }

@@ -5,6 +5,7 @@
 
 mod busy;
 mod examples;
+mod hosts;
 mod layout;
 mod mpi;
 mod others;

@@ -212,7 +212,7 @@ impl Running {
     /// Waits until the program listens on a port, or has ended.
     pub(crate) fn wait_until_it_listens(&mut self, port: u16) {
         let started = Instant::now();
-        while !listens(port) && started.elapsed() < PATIENCE {
+        while !listens(self.child.id(), port) && started.elapsed() < PATIENCE {
             if self
                 .child
                 .try_wait()
@@ -232,11 +232,12 @@ impl Drop for Running {
     }
 }
 
-/// Whether a program listens on a port. Does not connect, which the program would count.
-fn listens(port: u16) -> bool {
+/// Whether a program listens on a port of the network that a process is in. Does not connect, which the program would count.
+fn listens(process: u32, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let local = format!(":{port:04X}");
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    let table = |name| std::fs::read_to_string(format!("/proc/{process}/net/{name}"));
+    let tables = ["tcp", "tcp6"].map(table);
     let mut lines = tables.iter().flatten().flat_map(|table| table.lines());
     lines.any(|line| {
         let mut words = line.split_whitespace().skip(1);

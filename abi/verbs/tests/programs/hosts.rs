@@ -1,0 +1,248 @@
+//! Programs on two hosts: two network namespaces that a pair of virtual interfaces joins. No shared memory or local socket connects
+//! them, only packets.
+
+use crate::support::{DEVICE, PATIENCE, Running, Stage};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// The ordinary user that programs run as if the test may choose.
+const NOBODY: &str = "65534";
+/// A port is free in a network namespace that is ours alone.
+const PORT: u16 = 18515;
+
+/// Two hosts.
+struct Hosts {
+    keepers: Vec<Child>,
+    /// They are in a user namespace of their own, because we are not root.
+    is_ours: bool,
+}
+
+/// The addresses of the hosts.
+const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
+
+impl Hosts {
+    /// Two hosts; `None` if this machine permits no network namespace.
+    fn new(mtu: u32) -> Option<Self> {
+        let mut hosts = Self {
+            keepers: Vec::new(),
+            is_ours: false,
+        };
+        let probe = |words: &[&str]| {
+            let mut command = Command::new("unshare");
+            let status = command
+                .args(words)
+                .arg("true")
+                .stderr(Stdio::null())
+                .status();
+            status.is_ok_and(|status| status.success())
+        };
+        let mut words = vec!["--net"];
+        if !probe(&words) {
+            words.extend(["--user", "--map-root-user"]);
+            hosts.is_ours = true;
+            if !probe(&words) {
+                eprintln!("SKIP: no network namespace is permitted here");
+                return None;
+            }
+        }
+        let mut first = Command::new("unshare");
+        first.args(&words);
+        hosts.keep(first);
+        let mut second = hosts.inside(0, Command::new("nsenter"));
+        second.args(["unshare", "--net"]);
+        hosts.keep(second);
+        let there = hosts.keepers[1].id().to_string();
+        let size = mtu.to_string();
+        hosts.ip(
+            0,
+            &[
+                "link", "add", "va", "type", "veth", "peer", "name", "vb", "netns", &there,
+            ],
+        );
+        for (at, name) in [(0, "va"), (1, "vb")] {
+            hosts.ip(at, &["link", "set", "lo", "up"]);
+            hosts.ip(at, &["link", "set", name, "mtu", &size, "up"]);
+            let [v4, v6] = ADDRESSES[at];
+            hosts.ip(at, &["address", "add", &format!("{v4}/24"), "dev", name]);
+            hosts.ip(
+                at,
+                &["address", "add", &format!("{v6}/64"), "dev", name, "nodad"],
+            );
+        }
+        Some(hosts)
+    }
+
+    /// Keeps the namespaces that a command creates until the test ends.
+    fn keep(&mut self, mut command: Command) {
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        let known: Vec<_> = (self.keepers.iter())
+            .map(|keeper| namespace(keeper).unwrap())
+            .chain([own])
+            .collect();
+        // It ends when its input does, that is, with this test.
+        let keeper = command.arg("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let started = Instant::now();
+        while namespace(&keeper).is_none_or(|it| known.contains(&it)) || name(&keeper) != "cat\n" {
+            assert!(started.elapsed() < PATIENCE, "no namespace: {command:?}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        self.keepers.push(keeper);
+    }
+
+    /// Lets a call of `nsenter` enter a host.
+    fn inside(&self, at: usize, mut nsenter: Command) -> Command {
+        nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
+        if self.is_ours {
+            nsenter.args(["--user", "--preserve-credentials"]);
+        }
+        nsenter
+    }
+
+    fn ip(&self, at: usize, words: &[&str]) {
+        let mut command = self.inside(at, Command::new("nsenter"));
+        let done = command
+            .arg("ip")
+            .args(words)
+            .output()
+            .expect("util-linux has nsenter");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "ip {words:?}: {said}");
+    }
+
+    /// Starts a program on a host, as an ordinary user.
+    fn start(&self, stage: &Stage, at: usize, words: &[&str]) -> Running {
+        let mut command = self.inside(at, stage.command("nsenter"));
+        if !self.is_ours {
+            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
+            command.args(["--reuid", NOBODY, "--regid", NOBODY]);
+        }
+        command.args(words).env("RKEY_WIRE", "auto");
+        stage.start(command, ["server", "client"][at])
+    }
+
+    /// Runs a server on the first host and a client on the second one. Both must succeed. Returns their output.
+    fn pair(&self, stage: &Stage, words: &[&str], server: &str) -> [String; 2] {
+        let mut first = self.start(stage, 0, words);
+        first.wait_until_it_listens(PORT);
+        let mut second = self.start(stage, 1, &[words, &[server]].concat());
+        let status = second.wait();
+        if !status.is_some_and(|status| status.success()) {
+            first.kill();
+            panic!(
+                "{words:?}: {status:?}\n{}\nserver:\n{}",
+                second.text(),
+                first.text()
+            );
+        }
+        [first.succeed(), second.text()]
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for keeper in &mut self.keepers {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
+    }
+}
+
+fn namespace(of: &Child) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{}/ns/net", of.id())).ok()
+}
+
+fn name(of: &Child) -> String {
+    std::fs::read_to_string(format!("/proc/{}/comm", of.id())).unwrap_or_default()
+}
+
+/// Runs programs with several sets of options on two hosts whose interfaces have this MTU.
+fn on_two_hosts(test: &str, mtu: u32, lines: &[&str], check: impl Fn(&str, &str)) {
+    let stage = Stage::new(test);
+    stage.copy_libraries();
+    let Some(hosts) = Hosts::new(mtu) else { return };
+    for line in lines {
+        // The GID of index 1 is the IPv4 address, that of index 2 the IPv6 address.
+        for (index, server) in [("1", ADDRESSES[0][0]), ("2", ADDRESSES[0][1])] {
+            let mut words: Vec<&str> = line.split_whitespace().collect();
+            let option = if words[0].starts_with("ibv_") {
+                "-g"
+            } else {
+                "-x"
+            };
+            words.extend([option, index, "-p"]);
+            let port = PORT.to_string();
+            words.push(&port);
+            // The programs exchange their numbers over TCP, which perftest does over IPv4 unless it is told otherwise.
+            let over = if option == "-x" {
+                ADDRESSES[0][0]
+            } else {
+                server
+            };
+            for text in hosts.pair(&stage, &words, over) {
+                check(&words.join(" "), &text);
+            }
+        }
+    }
+}
+
+#[test]
+fn ping_pongs_between_two_hosts() {
+    let lines = [
+        "ibv_rc_pingpong",
+        "ibv_rc_pingpong -c -e -s 100000 -n 200",
+        "ibv_uc_pingpong",
+        "ibv_ud_pingpong",
+        "ibv_ud_pingpong -c -e",
+        "ibv_srq_pingpong",
+    ];
+    on_two_hosts("hosts-pingpong", 1500, &lines, |line, text| {
+        assert!(text.contains("iters in"), "{line}: {text}");
+    });
+}
+
+#[test]
+fn perftest_between_two_hosts() {
+    let lines = [
+        "ib_write_bw -n 200 -q 2",
+        "ib_write_bw -n 100 -b -c UC -s 8000",
+        "ib_write_bw -n 200 -s 64 -I 64",
+        "ib_send_bw -n 200 -e",
+        "ib_send_bw -n 100 -c UD",
+        "ib_read_bw -n 200 -b",
+        "ib_atomic_bw -n 200 -A FETCH_AND_ADD",
+        "ib_atomic_bw -n 200 -A CMP_AND_SWAP",
+        "ib_write_lat -n 50",
+        "ib_send_lat -n 50 -s 3000",
+        "ib_read_lat -n 50",
+    ];
+    for mtu in [1500, 4400] {
+        on_two_hosts("hosts-perftest", mtu, &lines, |line, text| {
+            assert!(text.contains(DEVICE), "{line}: {text}");
+        });
+    }
+}
+
+/// Without `RKEY_WIRE`, another host is out of reach, and the log says how that changes.
+#[test]
+fn another_host_is_out_of_reach_by_default() {
+    let stage = Stage::new("hosts-off");
+    stage.copy_libraries();
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
+    let port = PORT.to_string();
+    let words = ["ibv_rc_pingpong", "-g", "1", "-p", &port];
+    let mut server = hosts.start(&stage, 0, &words);
+    server.wait_until_it_listens(PORT);
+    let mut command = hosts.inside(1, stage.command("nsenter"));
+    command.args(words).arg(ADDRESSES[0][0]);
+    let mut client = stage.start(command, "client");
+    let status = client.wait();
+    let text = client.text();
+    assert!(status.is_some_and(|status| !status.success()), "{text}");
+    assert!(
+        text.contains("is not on this host") && text.contains("RKEY_WIRE"),
+        "{text}"
+    );
+    server.kill();
+}
