@@ -35,5 +35,5 @@ pub mod strict;
 pub use errno::Errno;
 pub use fence::{caught, contained, fence, fence_or_minus_one};
 pub use object::Object;
-pub use rkey_base::interfaces;
 pub use pool::{Pool, Spares, Vacant};
+pub use rkey_base::interfaces;

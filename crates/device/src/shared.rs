@@ -126,7 +126,9 @@ impl Shared {
     pub(crate) fn close_blocks(&self) {
         if let Some(wire) = &self.wire {
             let blocks = self.qp_numbers.numbers();
-            blocks.into_iter().for_each(|block| wire.release_block(block));
+            blocks
+                .into_iter()
+                .for_each(|block| wire.release_block(block));
         }
         self.qp_numbers.close(|fd| self.reactor.remove(fd));
     }

@@ -88,6 +88,7 @@ const PLAIN: &[&str] = &[
     "docs/memory-kinds.md",
     "docs/registration-cache.md",
     "docs/security.md",
+    "docs/wire.md",
 ];
 
 /// Contains the words itself.

@@ -49,7 +49,10 @@ impl Hosts {
         second.args(["unshare", "--net"]);
         hosts.keep(second);
         let there = hosts.keepers[1].id();
-        hosts.ip(0, &format!("link add va type veth peer name vb netns {there}"));
+        hosts.ip(
+            0,
+            &format!("link add va type veth peer name vb netns {there}"),
+        );
         for (at, name) in [(0, "va"), (1, "vb")] {
             let [v4, v6] = ADDRESSES[at];
             hosts.ip(at, "link set lo up");
@@ -161,8 +164,7 @@ fn rping_between_two_hosts() {
         let Some(hosts) = Hosts::new(mtu) else { return };
         for server in ADDRESSES[0] {
             let options = format!("-a {server} -C 5 -v -V -S 20000 -p {PORT}");
-            let [of_server, of_client] =
-                ["-s", "-c"].map(|side| format!("rping {side} {options}"));
+            let [of_server, of_client] = ["-s", "-c"].map(|side| format!("rping {side} {options}"));
             let said = hosts.pair(&stage, &words(&of_server), &words(&of_client), TCP);
             let pings = said.map(|text| text.matches("ping data: rdma-ping").count());
             assert_eq!(pings, [5, 5], "{mtu} {server}");
@@ -173,7 +175,9 @@ fn rping_between_two_hosts() {
 #[test]
 fn connections_and_datagrams_between_two_hosts() {
     let stage = Stage::new("stock-hosts");
-    let Some(hosts) = Hosts::new(1500) else { return };
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
     let port = PORT.to_string();
     for (program, options, space) in [
         ("ucmatose", "-c 3 -C 5 -S 3000", TCP),
@@ -191,9 +195,15 @@ fn connections_and_datagrams_between_two_hosts() {
 #[test]
 fn perftest_connects_two_hosts() {
     let stage = Stage::new("perftest-hosts");
-    let Some(hosts) = Hosts::new(4400) else { return };
+    let Some(hosts) = Hosts::new(4400) else {
+        return;
+    };
     let port = PORT.to_string();
-    for program in ["ib_write_bw -R -n 100", "ib_send_bw -R -n 100 -s 3000", "ib_read_lat -R -n 20"] {
+    for program in [
+        "ib_write_bw -R -n 100",
+        "ib_send_bw -R -n 100 -s 3000",
+        "ib_read_lat -R -n 20",
+    ] {
         let mut server = words(program);
         server.extend(["-p", &port]);
         let mut client = server.clone();
@@ -203,11 +213,13 @@ fn perftest_connects_two_hosts() {
     }
 }
 
-/// Nobody listens: refused at once, by a process that only shares the address.
+/// No program listens: refused at once, by a process that only shares the address.
 #[test]
 fn a_request_to_a_port_without_a_listener_is_refused() {
     let stage = Stage::new("refused-hosts");
-    let Some(hosts) = Hosts::new(1500) else { return };
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
     let other = format!("rping -s -a {} -p {PORT}", ADDRESSES[0][0]);
     let mut other = hosts.server(&stage, &words(&other), TCP);
     let line = format!("rping -c -a {} -C 1 -p {}", ADDRESSES[0][0], PORT + 1);
@@ -223,7 +235,9 @@ fn a_request_to_a_port_without_a_listener_is_refused() {
 #[test]
 fn the_wire_is_off_by_default() {
     let stage = Stage::new("off-hosts");
-    let Some(hosts) = Hosts::new(1500) else { return };
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
     let line = format!("rping -c -a {} -C 1 -p {PORT}", ADDRESSES[0][0]);
     let mut client = hosts.start(&stage, 1, &words(&line), "off");
     let status = client.wait();

@@ -74,7 +74,11 @@ impl Inbox {
                     if self.is_of_this_host(now, packet.to)
                         && (is_local || self.takes_remote && is_ours(who.uid))
                     {
-                        let party = if is_local { number(Party::of(who)) } else { REMOTE };
+                        let party = if is_local {
+                            number(Party::of(who))
+                        } else {
+                            REMOTE
+                        };
                         self.packets.push_back((*packet, party));
                     }
                 }

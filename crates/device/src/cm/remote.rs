@@ -17,7 +17,7 @@ pub(crate) enum Delivery {
     /// Its receiver has it.
     Done,
     /// There is none.
-    Nobody,
+    NoReceiver,
     /// Its receiver has no room at the moment; the sender repeats the message.
     Busy,
     /// The bytes are not a message.
@@ -31,7 +31,7 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
     };
     let name = match decoded.message.addressee() {
         // A refusal by a requester that has had no answer, and so cannot say to whom.
-        Addressee::Communication(0) => return Delivery::Nobody,
+        Addressee::Communication(0) => return Delivery::NoReceiver,
         Addressee::Communication(id) => Name::Block((id >> 16) as u16),
         Addressee::Service(service) => Name::Port(service),
     };
@@ -40,7 +40,7 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
         to,
         mad: *mad,
     };
-    let mut outcome = Delivery::Nobody;
+    let mut outcome = Delivery::NoReceiver;
     for share in [Share::User, Share::All] {
         let scope = Scope::of(share);
         match socket::connect(scope, &name.text(scope)) {

@@ -86,8 +86,23 @@ fn the_wire_has_addresses_of_this_host() {
     let some = ["10.1.2.3", "fd00::1"].map(|it| it.parse().unwrap());
     let written = "10.1.2.3, fd00::1,::ffff:10.1.2.3";
     assert_eq!(set(written), Ok(WireSetting::Addresses(some.to_vec())));
-    for bad in ["0.0.0.0", "::", "239.1.2.3", "ff02::1", "10.1.2.3,", "eth0", "10.1.2.3:4791", "auto,10.1.2.3"] {
-        assert!(set(bad).unwrap_err().to_string().contains("addresses of this host"), "{bad}");
+    for bad in [
+        "0.0.0.0",
+        "::",
+        "239.1.2.3",
+        "ff02::1",
+        "10.1.2.3,",
+        "eth0",
+        "10.1.2.3:4791",
+        "auto,10.1.2.3",
+    ] {
+        assert!(
+            set(bad)
+                .unwrap_err()
+                .to_string()
+                .contains("addresses of this host"),
+            "{bad}"
+        );
     }
     let many: Vec<String> = (0..65).map(|n| format!("10.0.0.{n}")).collect();
     assert!(set(&many.join(",")).is_err());

@@ -1,6 +1,6 @@
 //! Packets of the engine for other hosts: taken under the engine's lock, sent without it.
 //!
-//! Whoever runs the engine takes its packets before it unlocks it, so that none is lost when another thread then destroys a queue
+//! A thread that runs the engine takes its packets before it unlocks it, so that none is lost when another thread then destroys a queue
 //! pair. One thread at a time sends, so packets leave in their order.
 
 use std::sync::Arc;

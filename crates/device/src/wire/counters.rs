@@ -19,7 +19,7 @@ pub enum Dropped {
     /// A packet to queue pair 1 that is not a message of the connection manager, or has another Q_Key.
     Management,
     /// No process here owns the queue pair's number, or the communication id.
-    Nobody,
+    NoReceiver,
     /// The process that owns it does not take more at the moment.
     Busy,
     /// A question of a stranger, after too many others in this second.
@@ -38,7 +38,7 @@ impl Dropped {
         Self::Partition,
         Self::Source,
         Self::Management,
-        Self::Nobody,
+        Self::NoReceiver,
         Self::Busy,
         Self::TooMany,
         Self::Forwarding,

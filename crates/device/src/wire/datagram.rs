@@ -11,7 +11,7 @@ use rkey_roce::packet::{Body, Bth, Deth, Headers, Packet, Psn, Request, Service,
 use super::counters::Dropped;
 
 /// The queue pair of the connection manager (GSI).
-pub(super) const MANAGEMENT: u32 = 1;
+const MANAGEMENT: u32 = 1;
 /// Its Q_Key.
 const MANAGEMENT_QKEY: u32 = 0x8001_0000;
 /// The default partition key: without its top bit, the sender is a limited member.
@@ -24,12 +24,6 @@ pub(super) enum Content<'a> {
     Management(Box<[u8; MAD]>),
     /// A packet for a queue pair.
     Packet(Packet<'a>),
-}
-
-/// The queue pair that a datagram names. The datagram may be anything.
-pub(super) fn destination(datagram: &[u8]) -> Option<u32> {
-    let number = datagram.get(..Bth::LEN)?.get(5..8)?;
-    Some(u32::from_be_bytes([0, number[0], number[1], number[2]]))
 }
 
 /// Reads a datagram.
@@ -136,7 +130,6 @@ mod tests {
     fn a_message_survives_its_datagram() {
         let datagram = write(&flow(), &mad(), 5);
         assert_eq!(datagram.len(), LONGEST_MANAGEMENT);
-        assert_eq!(destination(&datagram), Some(MANAGEMENT));
         let arrived = arrive(&datagram);
         assert_eq!(arrived, Ok(Content::Management(Box::new(mad()))));
     }
@@ -188,10 +181,10 @@ mod tests {
     #[test]
     fn other_queue_pairs_get_packets() {
         let datagram = sealed(|headers| headers.destination = 0xab_cd12, &[1, 2, 3]);
-        assert_eq!(destination(&datagram), Some(0xab_cd12));
         let Ok(Content::Packet(packet)) = arrive(&datagram) else {
             panic!("not a packet");
         };
+        assert_eq!(packet.headers.destination, 0xab_cd12);
         assert_eq!(packet.payload, [1, 2, 3]);
     }
 
@@ -200,6 +193,5 @@ mod tests {
         for length in [0, 1, 11, 15, LONGEST + 1, 65_507] {
             assert_eq!(arrive(&vec![0; length]), Err(Dropped::Malformed));
         }
-        assert_eq!(destination(&[0; 11]), None);
     }
 }

@@ -182,7 +182,7 @@ impl Forwarding {
         bundle.clear();
         match result {
             Ok(Ok(_)) => Ok(count),
-            Ok(Err(Errno::CONNREFUSED)) => Err((Dropped::Nobody, count)),
+            Ok(Err(Errno::CONNREFUSED)) => Err((Dropped::NoReceiver, count)),
             Ok(Err(_)) | Err(_) => Err((Dropped::Busy, count)),
         }
     }
@@ -300,6 +300,6 @@ mod tests {
         forwarding.release(&reactor, block);
         assert!(!forwarding.has(token));
         bundle.add(block, flow(), b"datagram");
-        assert_eq!(other.send(&mut bundle), Err((Dropped::Nobody, 1)));
+        assert_eq!(other.send(&mut bundle), Err((Dropped::NoReceiver, 1)));
     }
 }

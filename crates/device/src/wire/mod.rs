@@ -19,7 +19,7 @@
 //! | `outgoing` | packets on their way out |
 //! | `receiver` | the thread |
 //! | `socket` | the socket of an address |
-//! | `strangers` | answers to messages that are for nobody |
+//! | `strangers` | answers to messages without a receiver |
 //!
 //! What arrives is untrusted, and nothing that is dropped is answered.
 
@@ -54,8 +54,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::WireSetting;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::WirePath;
-pub use counters::{Counts, Dropped};
 use counters::Counters;
+pub use counters::{Counts, Dropped};
 use forward::Forwarding;
 use outgoing::Outgoing;
 use socket::{Port, Sent};
@@ -152,7 +152,9 @@ impl Wire {
         }
         let chosen = addresses::chosen(setting);
         if chosen.is_empty() {
-            tracing::warn!("RKEY_WIRE=auto: this host has only loopback and link-local addresses, so no other host can be reached");
+            tracing::warn!(
+                "RKEY_WIRE=auto: this host has only loopback and link-local addresses, so no other host can be reached"
+            );
         }
         match Self::open(&chosen) {
             Ok(wire) => {
@@ -329,12 +331,14 @@ impl Core {
 pub(crate) fn takes(bytes: &[u8]) -> bool {
     let from = SocketAddr::new([192, 0, 2, 2].into(), 49_152);
     let to = SocketAddr::new([192, 0, 2, 1].into(), icrc::PORT);
-    let _ = datagram::destination(bytes);
     let mut sealed = bytes.to_vec();
     if let Some(flow) = Flow::new(from, to) {
         flow.seal(&mut sealed, 0);
     }
-    [bytes, &sealed].iter().any(|it| datagram::read(from, to, it).is_ok()) || forward::unpack(bytes).is_some()
+    [bytes, &sealed]
+        .iter()
+        .any(|it| datagram::read(from, to, it).is_ok())
+        || forward::unpack(bytes).is_some()
 }
 
 impl Drop for Wire {

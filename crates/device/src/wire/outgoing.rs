@@ -132,7 +132,10 @@ mod tests {
     #[test]
     fn packets_of_one_length_to_one_host_leave_together() {
         let lengths = |all: &[(u8, usize)]| {
-            let packets: Vec<_> = all.iter().map(|(to, length)| packet(*to, *length)).collect();
+            let packets: Vec<_> = all
+                .iter()
+                .map(|(to, length)| packet(*to, *length))
+                .collect();
             leading(&packets, 64)
         };
         assert_eq!(lengths(&[]), 0);
@@ -146,7 +149,10 @@ mod tests {
 
     #[test]
     fn each_datagram_has_the_checksum_of_its_number() {
-        let (from, to) = ("10.0.0.1:4791".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
+        let (from, to) = (
+            "10.0.0.1:4791".parse().unwrap(),
+            "10.0.0.2:4791".parse().unwrap(),
+        );
         let mut datagrams = vec![7; 3 * 32];
         assert!(seal(from, to, &mut datagrams, 32));
         let flow = Flow::new(from, to).unwrap();
@@ -154,6 +160,11 @@ mod tests {
             let opened = flow.open(datagram).unwrap();
             assert_eq!(opened.identification, Some(number as u16));
         }
-        assert!(!seal(from, "[fd00::1]:4791".parse().unwrap(), &mut datagrams, 32));
+        assert!(!seal(
+            from,
+            "[fd00::1]:4791".parse().unwrap(),
+            &mut datagrams,
+            32
+        ));
     }
 }

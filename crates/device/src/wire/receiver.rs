@@ -35,7 +35,9 @@ impl Core {
     /// The body of the thread.
     pub(super) fn main(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
-            tracing::error!("a bug: the wire's thread panicked; packets of other hosts are lost from now on");
+            tracing::error!(
+                "a bug: the wire's thread panicked; packets of other hosts are lost from now on"
+            );
         }
     }
 
@@ -130,7 +132,7 @@ impl Core {
                         }
                         None => match &mut bundle {
                             Some(bundle) => self.pass_on(bundle, block, (from, to), bytes),
-                            None => self.counters.dropped(Dropped::Nobody, 1),
+                            None => self.counters.dropped(Dropped::NoReceiver, 1),
                         },
                     }
                 }
@@ -179,7 +181,7 @@ impl Core {
             Delivery::Done => self.counters.received(),
             Delivery::Busy => self.counters.dropped(Dropped::Busy, 1),
             Delivery::Malformed => self.counters.dropped(Dropped::Management, 1),
-            Delivery::Nobody => {
+            Delivery::NoReceiver => {
                 self.counters.received();
                 let answer = self
                     .strangers

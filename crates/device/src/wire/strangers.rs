@@ -1,4 +1,4 @@
-//! Answers to messages that are for no process here: a request to a port where nobody listens is refused, a DREQ for an unknown connection
+//! Answers to messages that are for no process here: a request to a port without a listener is refused, a DREQ for an unknown connection
 //! is confirmed. Any process may answer, because that needs no state. An answer is as long as its question, and there are only so
 //! many in a second.
 
@@ -15,7 +15,7 @@ use rkey_cm::wire::MAD;
 const ANSWERS: u32 = 1024;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A connection manager at which nobody listens.
+/// A connection manager without listeners.
 #[derive(Debug)]
 pub(super) struct Strangers {
     manager: Manager,

@@ -131,9 +131,12 @@ fn what_is_dropped_is_counted_and_not_answered() {
     let mut partition = packet(0xff_f301, 1, b"data");
     partition[2] = 0x12;
     send(&sealed(&partition), Dropped::Partition);
-    send(&sealed(&packet(0x00_0001, 1, &[0; 256])), Dropped::Management);
-    // Nobody has block 0, which the device never claims.
-    send(&sealed(&packet(0x00_0007, 1, b"data")), Dropped::Nobody);
+    send(
+        &sealed(&packet(0x00_0001, 1, &[0; 256])),
+        Dropped::Management,
+    );
+    // No device claims block 0.
+    send(&sealed(&packet(0x00_0007, 1, b"data")), Dropped::NoReceiver);
     // A message of the connection manager from an address of this host.
     let mad = rkey_cm::wire::Mad::new(
         1,
@@ -160,8 +163,15 @@ fn addresses_that_cannot_be_used_are_named() {
     assert!(wire.serves(ours) && !wire.serves(foreign));
     let description = wire.describe();
     assert_eq!(description.refused.len(), 1);
-    assert!(description.refused[0].1.contains("not an address of this host"));
-    assert_eq!(description.addresses[0].gid.to_string(), "::ffff:127.47.91.4");
+    assert!(
+        description.refused[0]
+            .1
+            .contains("not an address of this host")
+    );
+    assert_eq!(
+        description.addresses[0].gid.to_string(),
+        "::ffff:127.47.91.4"
+    );
     assert_eq!(wire.mtu(ours), Some(Mtu::Bytes4096));
     assert_eq!(wire.mtu(foreign), None);
     // A socket that does not share the address: as the kernel's own device.
