@@ -15,7 +15,10 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("libucx-dev", "UCX, a peer to compare with"),
     ("ucx-utils", "ucx_perftest, the peer's own benchmark"),
     ("util-linux", "taskset, unshare and related programs"),
-    ("iproute2", "joins the network namespaces of tests with two hosts"),
+    (
+        "iproute2",
+        "joins the network namespaces of tests with two hosts",
+    ),
     ("valgrind", "counts the instructions of the short paths"),
     ("rdma-core", "its Python tests for verbs"),
     ("python3-pyverbs", "what those tests call"),
