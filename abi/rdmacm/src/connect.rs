@@ -159,6 +159,10 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errn
     let (Phase::RouteResolved, Some(from), Some(to)) = (own.phase, own.local, own.peer) else {
         return Err(Errno::INVAL);
     };
+    // Nothing listens at a group, and a receiving half cannot ask for a connection.
+    if to.ip().is_multicast() || own.qp_type == QPT_XRC_RECV {
+        return Err(Errno::INVAL);
+    }
     let most = match own.is_datagram() {
         true => SidrReq::DATA,
         false => Req::DATA,

@@ -18,7 +18,7 @@ use rkey_device::wire::{Wire, WirePath};
 use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The packet lifetime of a path without the option `RDMA_OPTION_ID_ACK_TIMEOUT`.
 const LIFE_TIME: u8 = 18;
@@ -54,7 +54,7 @@ pub fn resolve(
         false => destination,
     };
     object.set_destination(peer);
-    let is_here = is_ours(peer.ip());
+    let (is_group, is_here) = (peer.ip().is_multicast(), is_ours(peer.ip()));
     with(|parts| {
         let own = entry(parts.handler, key)?;
         let (space, bound) = (own.space, own.local);
@@ -66,9 +66,10 @@ pub fn resolve(
             None => ports::unclaimed(parts.handler, space)?,
         };
         let ip = bound.map(|bound| bound.ip()).filter(|ip| !is_any(*ip));
-        let local = match is_here {
-            true => Some(ip.unwrap_or(peer.ip())),
-            false => way(parts.wire(), peer.ip(), ip).map(|path| path.local),
+        let local = match (is_group, is_here) {
+            (true, _) => Some(ip.unwrap_or_else(|| source_towards(peer))),
+            (false, true) => Some(ip.unwrap_or(peer.ip())),
+            (false, false) => way(parts.wire(), peer.ip(), ip).map(|path| path.local),
         };
         let own = entry(parts.handler, key)?;
         let what = match local {
@@ -100,9 +101,28 @@ fn way(wire: Option<&Wire>, peer: IpAddr, local: Option<IpAddr>) -> Option<WireP
     path
 }
 
-/// The path MTU between two addresses.
+/// Our address for datagrams to a group: the one that the system would choose, or the loopback address if it has no route there.
+fn source_towards(group: SocketAddr) -> IpAddr {
+    let wildcard: IpAddr = match group {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting sends nothing; port 0 is not one that can be connected to.
+    let to = SocketAddr::new(group.ip(), group.port().max(1));
+    let chosen = UdpSocket::bind((wildcard, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    let chosen = chosen.map(|address| address.ip()).ok();
+    chosen
+        .filter(|ip| is_ours(*ip))
+        .unwrap_or_else(|| loopback(group))
+}
+
+/// The path MTU between two addresses. Groups are on this host.
 fn mtu_between(wire: Option<&Wire>, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Mtu {
-    let (Some(wire), Some(peer)) = (wire, peer.filter(|peer| !is_ours(peer.ip()))) else {
+    let is_here = |peer: SocketAddr| peer.ip().is_multicast() || is_ours(peer.ip());
+    let (Some(wire), Some(peer)) = (wire, peer.filter(|peer| !is_here(*peer))) else {
         return MTU;
     };
     let path = wire.path(peer.ip(), local.map(|it| it.ip()));

@@ -6,6 +6,8 @@
 mod calls;
 mod hosts;
 mod layout;
+mod oracle;
+mod others;
 mod rust_peers;
 mod stock;
 mod support;

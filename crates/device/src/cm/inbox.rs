@@ -122,6 +122,15 @@ impl Inbox {
 /// Stands for all programs of another host.
 const REMOTE: u64 = 4 << 32;
 
+/// The process of a number that stands for a party.
+pub(super) fn pid_of(number: u64) -> Option<u32> {
+    match number >> 32 {
+        0 => Some(std::process::id()),
+        1 => Some(number as u32),
+        _ => None,
+    }
+}
+
 /// A number for a party; 0 stands for ourselves.
 fn number(party: Party) -> u64 {
     match party {

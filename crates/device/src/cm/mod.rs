@@ -19,7 +19,9 @@ mod limits;
 mod notices;
 pub(crate) mod packet;
 mod receivers;
+pub mod refusals;
 pub(crate) mod remote;
+mod report;
 mod senders;
 mod socket;
 #[cfg(test)]
