@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// The ordinary user that programs run as if the test may choose.
-const NOBODY: &str = "65534";
+const ORDINARY_USER: &str = "65534";
 /// A port is free in a network namespace that is ours alone.
 const PORT: u16 = 18515;
 
@@ -114,7 +114,7 @@ impl Hosts {
         let mut command = self.inside(at, stage.command("nsenter"));
         if !self.is_ours {
             command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
-            command.args(["--reuid", NOBODY, "--regid", NOBODY]);
+            command.args(["--reuid", ORDINARY_USER, "--regid", ORDINARY_USER]);
         }
         command.args(words).env("RKEY_WIRE", "auto");
         stage.start(command, ["server", "client"][at])

@@ -116,7 +116,7 @@ impl<M: Memory> WireHost<'_, M> {
     pub(super) fn report(&mut self, denial: Box<Denial>) {
         let origin = self.x.serving;
         self.x.count_guess(&origin, &denial);
-        let nobody = NodeId::default();
-        (self.x).report(Side::Target, self.qp, nobody, None, *denial);
+        let no_device = NodeId::default();
+        (self.x).report(Side::Target, self.qp, no_device, None, *denial);
     }
 }

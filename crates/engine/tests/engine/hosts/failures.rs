@@ -76,7 +76,7 @@ fn a_silent_peer_is_given_up() {
     assert_eq!(statuses(&b.poll()), [(50, Success)]);
 }
 
-/// Whoever sends from another address, or to another address of ours, is not the peer.
+/// A sender at another address, or one that sends to another address of ours, is not the peer.
 #[test]
 fn packets_of_strangers_are_dropped() {
     let mut hosts = Hosts::new(1, FAIR);

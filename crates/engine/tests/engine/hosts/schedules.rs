@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 const WINDOW: u64 = 1 << 15;
 /// The word of the atomics, behind the part that writes change.
 const WORD: u64 = WINDOW;
-/// What nobody changes.
+/// What no request changes.
 const SOURCE: u64 = WINDOW + 4096;
 const SOURCE_LENGTH: u64 = 1 << 14;
 /// Where reads and the results of atomics go: one place for each request.
