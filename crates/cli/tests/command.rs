@@ -295,13 +295,19 @@ fn ls_and_explain_show_the_connection_manager() {
     let pid = std::process::id().to_string();
     std::thread::scope(|scope| {
         let client = scope.spawn(|| device.connect_cm(address, b""));
+        // Until the request waits.
         let waits = |output: &Output| text(&output.stdout).contains("1 of at most 128");
-        let out = text(&run_until(&["ls", &pid], waits).stdout);
-        for words in ["listening", "RC (TCP)", "connecting", &address.to_string()] {
+        let json = text(&run_until(&["ls", "--json", &pid], waits).stdout);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let out = text(&run(&["ls", &pid]).stdout);
+        for words in [
+            "2 identifiers",
+            "listening",
+            "connecting",
+            &address.to_string(),
+        ] {
             assert!(out.contains(words), "{words} is missing in {out}");
         }
-        let json = text(&run(&["ls", "--json", &pid]).stdout);
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let manager = &json[0]["connection_managers"][0];
         assert_eq!(manager["api"], "Rust", "{json}");
         assert_eq!(manager["ids"][0]["backlog"], serde_json::json!([1, 128]));

@@ -45,7 +45,7 @@ static void sent(struct rdma_cm_id *id, const char *what)
 static struct rdma_cm_id *endpoint(const char *host, const char *port, int flags)
 {
 	struct rdma_addrinfo hints = { .ai_flags = flags, .ai_port_space = RDMA_PS_TCP }, *info;
-	struct ibv_qp_init_attr attr = { .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
+	struct ibv_qp_init_attr attr = { .cap = { 4, 4, 1, 1, 16 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
 	struct rdma_cm_id *id;
 
 	must(!rdma_getaddrinfo(host, port, &hints, &info), "rdma_getaddrinfo");

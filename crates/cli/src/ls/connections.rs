@@ -1,6 +1,7 @@
 //! The connection managers of processes: identifiers, listeners, and who waits for whom.
 
 use crate::style;
+use comfy_table::ColumnConstraint;
 use rkey_device::cm::{CmView, IdView};
 
 /// The maximum number of rows; JSON has all rows of the inspection.
@@ -11,18 +12,14 @@ pub(super) fn text(managers: &[CmView], colour: bool) -> String {
     if managers.is_empty() {
         return String::new();
     }
-    let header = [
-        "pid",
-        "api",
-        "id",
-        "type",
-        "state",
-        "local",
-        "peer",
-        "qp",
-        "waits for",
-    ];
+    let header = ["pid", "id", "type", "state", "local", "peer", "waits for"];
     let mut table = style::table(colour, header);
+    // Only the last two columns have spaces to break lines at.
+    for column in 0..header.len() - 2 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
     let all = managers.iter().flat_map(|manager| {
         let of = manager.ids.iter();
         of.map(move |id| (manager, id))
@@ -53,21 +50,24 @@ pub(super) fn text(managers: &[CmView], colour: bool) -> String {
     text
 }
 
-fn row(manager: &CmView, id: &IdView) -> [String; 9] {
+fn row(manager: &CmView, id: &IdView) -> [String; 7] {
     let peer = id.peer.clone().unwrap_or_default();
     [
         manager.pid.to_string(),
-        manager.api.clone(),
-        id.name.clone(),
-        format!("{} ({})", id.qp_type, id.space),
+        match manager.api.as_str() {
+            "librdmacm" => id.name.clone(),
+            api => format!("{api} {}", id.name),
+        },
+        match id.space.as_str() {
+            "TCP" => id.qp_type.clone(),
+            space => format!("{} ({space})", id.qp_type),
+        },
         id.state.clone(),
         id.local.clone().unwrap_or_default(),
         match id.peer_pid {
             Some(pid) => format!("{peer} (pid {pid})"),
             None => peer,
         },
-        id.queue_pair
-            .map_or_else(String::new, |qp| format!("{qp:#x}")),
         id.waits_for.clone().unwrap_or_default(),
     ]
 }
@@ -82,11 +82,10 @@ mod tests {
         let id = |n: u32| IdView {
             name: format!("{n:#x}"),
             qp_type: "RC".to_owned(),
-            space: "TCP".to_owned(),
+            space: "IB".to_owned(),
             state: "connecting".to_owned(),
             peer: Some("127.0.0.1:7471".to_owned()),
             peer_pid: Some(n),
-            queue_pair: Some(0x12),
             waits_for: Some("process 7".to_owned()),
             ..IdView::default()
         };
@@ -101,9 +100,9 @@ mod tests {
         let text = text(&[manager(1001), manager(1002)], false);
         for words in [
             "80 identifiers",
-            "RC (TCP)",
+            "Rust 0x27",
+            "RC (IB)",
             "(pid 39)",
-            "0x12",
             "... and 30 more",
             "process 1002: 2 refused connections",
         ] {
