@@ -308,15 +308,15 @@ fn ls_and_explain_show_the_connection_manager() {
         let manager = &json[0]["connection_managers"][0];
         assert_eq!(manager["api"], "Rust", "{json}");
         assert_eq!(manager["ids"][0]["backlog"], serde_json::json!([1, 128]));
-        assert_eq!(manager["ids"][1]["peer_pid"].to_string(), pid, "{manager}");
+        assert_eq!(manager["ids"][2]["peer_pid"].to_string(), pid, "{manager}");
         drop(listener.next_request().unwrap());
         client.join().unwrap().unwrap_err();
     });
     let out = text(&run(&["explain", &pid]).stdout);
     for words in [
-        "connections refused: 3",
+        "connections refused: 2",
         "connecting to 127.0.0.1:1 was refused: nothing listens",
-        &format!("connecting to {address} (process {pid}) was refused: the program refused"),
+        &format!("connecting to {address} was refused: the program refused"),
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }
@@ -325,7 +325,7 @@ fn ls_and_explain_show_the_connection_manager() {
     let process = &json["processes"][0];
     assert_eq!(
         (&json["schema"], &process["connections_refused"]),
-        (&1.into(), &3.into())
+        (&1.into(), &2.into())
     );
     assert_eq!(process["refusals"][0]["reason"], "nothing-listens");
     assert_eq!(process["refusals"][0]["side"], "asked");
