@@ -296,7 +296,12 @@ fn ls_and_explain_show_the_connection_manager() {
         let waits = |output: &Output| text(&output.stdout).contains("1 of at most 128");
         let json = text(&run_until(&["ls", "--json", &pid], waits).stdout);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        let out = text(&run(&["ls", &pid]).stdout);
+        let out = text(
+            &run_until(&["ls", &pid], |it| {
+                text(&it.stdout).contains("3 identifiers")
+            })
+            .stdout,
+        );
         for words in [
             "3 identifiers",
             "listening",
@@ -312,7 +317,12 @@ fn ls_and_explain_show_the_connection_manager() {
         drop(listener.next_request().unwrap());
         client.join().unwrap().unwrap_err();
     });
-    let out = text(&run(&["explain", &pid]).stdout);
+    let out = text(
+        &run_until(&["explain", &pid], |it| {
+            text(&it.stdout).contains("refused: 2")
+        })
+        .stdout,
+    );
     for words in [
         "connections refused: 2",
         "connecting to 127.0.0.1:1 was refused: nothing listens",
@@ -320,7 +330,12 @@ fn ls_and_explain_show_the_connection_manager() {
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }
-    let json = text(&run(&["explain", "--json", &pid]).stdout);
+    let json = text(
+        &run_until(&["explain", "--json", &pid], |it| {
+            text(&it.stdout).contains("nothing-listens")
+        })
+        .stdout,
+    );
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let process = &json["processes"][0];
     assert_eq!(

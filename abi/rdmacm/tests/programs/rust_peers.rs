@@ -6,6 +6,8 @@ mod c_peer;
 use crate::support::{PATIENCE, Running, Stage};
 use rkey::cm::Refusal;
 use rkey::{Device, Error, cm};
+use rkey_device::cm::CmView;
+use std::time::Instant;
 
 const C: &str = include_str!("../../../../crates/rkey/examples/c_peer.c");
 const TCP: u16 = 0x0106;
@@ -123,12 +125,20 @@ fn rdma_client_and_rdma_server_talk_to_rust() {
 fn identifiers_of_c_programs_are_listed_with_whom_they_wait_for() {
     let (_stage, listener, peer) = serve("refused", "c-listed");
     let request = listener.next_request_timeout(PATIENCE).unwrap();
-    let manager = |api: &str, pid: u32| {
-        let listing = rkey_device::cm::list(&rkey::Config::default()).unwrap();
-        let mut all = listing.managers.into_iter();
-        all.find(|it| it.pid == pid && it.api == api)
+    // A busy machine may answer late.
+    let managers = || {
+        rkey_device::cm::list(&rkey::Config::default())
+            .unwrap()
+            .managers
     };
-    let view = manager("librdmacm", peer.id()).expect("it answers");
+    let begun = Instant::now();
+    let view = loop {
+        let of_peer = |it: &CmView| it.pid == peer.id() && it.api == "librdmacm";
+        if let Some(view) = managers().into_iter().find(of_peer) {
+            break view;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{:?}", managers());
+    };
     let [id] = view.ids.as_slice() else {
         panic!("{view:?}")
     };
@@ -142,11 +152,15 @@ fn identifiers_of_c_programs_are_listed_with_whom_they_wait_for() {
     assert!(id.queue_pair.is_some());
     request.reject(b"").unwrap();
     peer.succeed();
-    let ours = rkey_device::cm::list(&rkey::Config::default()).unwrap();
-    let pid = std::process::id();
-    let mut refusals = ours.managers.into_iter().filter(|it| it.pid == pid);
-    assert!(refusals.any(|it| {
-        let mut all = it.refusals.iter();
-        all.any(|refusal| refusal.side == "was-asked" && refusal.reason == "program")
-    }));
+    let is_told = || {
+        let ours = managers().into_iter();
+        let mut ours = ours.filter(|it| it.pid == std::process::id());
+        ours.any(|it| {
+            let mut all = it.refusals.iter();
+            all.any(|refusal| refusal.side == "was-asked" && refusal.reason == "program")
+        })
+    };
+    while !is_told() {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", managers());
+    }
 }
