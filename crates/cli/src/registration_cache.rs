@@ -9,6 +9,8 @@ use serde::Serialize;
 pub(crate) struct CacheInfo {
     /// The monitor in effect for the device's regions, and why it is not another one.
     monitor: String,
+    /// The monitor that watches buffers which the libfabric provider registers itself.
+    provider: String,
     /// The maximum number of entries; 0: no cache.
     max_count: usize,
     /// The maximum total bytes of the entries.
@@ -44,10 +46,22 @@ pub(crate) fn gather() -> CacheInfo {
     });
     CacheInfo {
         monitor: settings.choose_none().to_string(),
+        provider: of_provider(&settings),
         max_count: options.max_count,
         max_size: options.max_size,
         ignored: settings.ignored.iter().map(ToString::to_string).collect(),
         monitors: monitors.into(),
+    }
+}
+
+/// The libfabric provider uses the monitor that the environment names, and none if it names none.
+fn of_provider(settings: &Settings) -> String {
+    let Some(name) = settings.monitor else {
+        return "none".to_owned();
+    };
+    match name.probe() {
+        Ok(_) => name.to_string(),
+        Err(why) => format!("{} ({name}: {why})", MonitorName::Disabled),
     }
 }
 
@@ -57,8 +71,8 @@ pub(crate) fn print(info: &CacheInfo, colour: bool) {
         |bytes| format!("{} in total", style::bytes(bytes)),
     );
     println!(
-        "\nRegistration cache: at most {} entries of {size}; monitor: {}",
-        info.max_count, info.monitor
+        "\nRegistration cache: at most {} entries of {size}; monitor: {}; for buffers that the libfabric provider registers itself: {}",
+        info.max_count, info.monitor, info.provider
     );
     for ignored in &info.ignored {
         println!("warning: {ignored}");

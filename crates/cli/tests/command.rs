@@ -122,6 +122,7 @@ fn info_says_what_and_why() {
     assert!(info["copy_paths"]["paths"].as_array().unwrap().len() >= 3);
     let cache = &info["registration_cache"];
     assert_eq!(cache["monitor"], "disabled");
+    assert_eq!(cache["provider"], "disabled");
     assert_eq!(
         cache["ignored"][0],
         "FI_MR_CACHE_MAX_SIZE=lots has no effect: give a number of bytes"

@@ -5,12 +5,11 @@
 
 use super::cached::{Described, Kept, LocalCache, Place, Watch};
 use super::imported::Use;
-use super::{hmem, monitor};
-use crate::domain::ProtectionDomain;
-use crate::errno::Result;
+use super::{monitor, runtimes};
+use crate::errno::{FiError, Result};
 use rkey_cache::Kind as CacheKind;
 use rkey_device::base::VaRange;
-use rkey_device::core::{LocalKey, LocalUse};
+use rkey_device::core::{DomainId, LocalKey, LocalUse};
 use rkey_kinds::Kind;
 use std::sync::Arc;
 
@@ -37,10 +36,8 @@ impl Buffers {
         };
         let devices = hmem.then(|| LocalCache::open(place, Watch::Allocations, true));
         Ok(Self {
-            system: system.map_err(|_| crate::errno::FiError::NOMEM)?,
-            devices: devices
-                .transpose()
-                .map_err(|_| crate::errno::FiError::NOMEM)?,
+            system: system.map_err(|_| FiError::NOMEM)?,
+            devices: devices.transpose().map_err(|_| FiError::NOMEM)?,
         })
     }
 
@@ -48,7 +45,7 @@ impl Buffers {
     /// because no cache is for memory like this.
     pub(super) fn key(
         &self,
-        pd: &ProtectionDomain,
+        pd: DomainId,
         range: VaRange,
         usage: LocalUse,
         foreign: bool,
@@ -56,7 +53,7 @@ impl Buffers {
     ) -> Result<Option<LocalKey>> {
         let access = usage.needs();
         // Endpoints with an authorization key of their own are in another protection domain.
-        if self.system.1.pd() != pd.id {
+        if self.system.1.pd() != pd {
             return Ok(None);
         }
         let kept = match (foreign, &self.devices) {
@@ -65,7 +62,7 @@ impl Buffers {
                 cache.find(range, access, CacheKind::HOST, false)?
             }
             (true, Some((_, cache))) => {
-                let Some(kind) = hmem::kind_of_one(range)? else {
+                let Some(kind) = runtimes::kind_of_one(range)? else {
                     return Ok(None);
                 };
                 cache.find(range, access, CacheKind(1 + kind as u32), !may_cache(kind))?

@@ -10,7 +10,7 @@
 
 use super::exposed::ExposedMessages;
 use super::imported::Use;
-use super::{hmem, monitor};
+use super::{monitor, runtimes};
 use crate::errno::{FiError, Result};
 use parking_lot::Mutex;
 use rkey_cache::{
@@ -47,7 +47,7 @@ pub(crate) struct Local {
 impl Local {
     /// Deregisters what has ended. The caller is not called by the engine.
     fn settle(&self) {
-        // Most calls find nothing, and wait for nobody.
+        // Most calls find nothing, and none waits for another.
         let ended = self.ended.try_lock().map(|mut it| std::mem::take(&mut *it));
         for region in ended.into_iter().flatten() {
             self.end(region);
@@ -113,7 +113,7 @@ impl Registrar for Local {
         // The device may have reached its limit of regions.
         self.settle();
         let copier = match self.follows {
-            Follows::Allocation => hmem::hold_found(request.range).map_err(Refused::Memory)?,
+            Follows::Allocation => runtimes::hold_found(request.range).map_err(Refused::Memory)?,
             _ => None,
         };
         let device = &self.place.device;

@@ -7,6 +7,7 @@
 // UNSAFETY: registers memory for which the caller is responsible.
 
 use super::attr::{Dmabuf, Ranges};
+use super::runtimes::{denied, refuse};
 use crate::domain::{Domain, ProtectionDomain, anywhere};
 use crate::errno::{FiError, Result};
 use crate::lenient;
@@ -18,7 +19,6 @@ use rkey_kinds::file::{self, Mapping};
 use rkey_kinds::{Kind, Refusal, Wanted, discover};
 use rkey_kit::settings::{self, DISABLE_P2P};
 use std::ffi::c_int;
-use std::fmt::Arguments;
 use std::sync::{Arc, LazyLock};
 
 /// The interface that a program names, with its device.
@@ -96,25 +96,6 @@ impl Interface {
             _ => Some(u64::from(self.device as u32)),
         }
     }
-}
-
-/// Logs why memory was refused, and returns the error.
-#[cold]
-fn refuse(refusal: &Refusal) -> FiError {
-    let error = match refusal {
-        Refusal::Absent(_) => FiError::NOSYS,
-        Refusal::NotReadable { .. } => FiError::OPNOTSUPP,
-        Refusal::Failed { .. } => FiError::IO,
-        _ => FiError::INVAL,
-    };
-    denied(error, format_args!("{refusal}"))
-}
-
-/// Logs the reason for an error, and returns the error.
-#[cold]
-fn denied(error: FiError, why: Arguments<'_>) -> FiError {
-    rkey_device::denials::refused(&format!("memory refused: {why}"));
-    error
 }
 
 /// The copier of one range for a registration with these flags; `None` is the processor.
@@ -274,23 +255,6 @@ pub(crate) fn is_p2p_disabled() -> bool {
 pub(crate) fn is_foreign(addr: u64) -> Result<bool> {
     let found = discover(addr).map_err(|refusal| refuse(&refusal))?;
     Ok(found.is_some_and(|found| found.is_foreign()))
-}
-
-/// The copier of memory in one allocation of a runtime.
-pub(super) fn hold_found(range: VaRange) -> Result<Copier> {
-    let found = discover(range.start()).map_err(|refusal| refuse(&refusal))?;
-    let copier = match &found {
-        Some(found) => found.hold(range).map_err(|refusal| refuse(&refusal))?,
-        None => None,
-    };
-    // The memory was freed since the caller found it.
-    copier.map(Some).ok_or(FiError::FAULT)
-}
-
-/// The kind of accelerator memory, if the range is in one allocation.
-pub(super) fn kind_of_one(range: VaRange) -> Result<Option<Kind>> {
-    let found = discover(range.start()).map_err(|refusal| refuse(&refusal))?;
-    Ok(found.filter(|it| it.contains(&range)).map(|it| it.kind()))
 }
 
 /// The key of a protection domain for a buffer without a registration.

@@ -81,7 +81,7 @@ fn undescribed(
     let &Buffer { addr, len, foreign } = buffer;
     let range = VaRange::new(addr, u64::from(len)).filter(|range| range.end() <= ADDRESSES);
     let own = match (&domain.buffers, range) {
-        (Some(buffers), Some(range)) => buffers.key(pd, range, usage, foreign, held)?,
+        (Some(buffers), Some(range)) => buffers.key(pd.id, range, usage, foreign, held)?,
         _ => None,
     };
     let key = match own {

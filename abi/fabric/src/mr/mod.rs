@@ -8,6 +8,7 @@
 //! | [`refresh`] | `fi_mr_refresh`: pages that have changed |
 //! | [`keyed`] | authorization keys from address vectors |
 //! | [`hmem`] | accelerator memory, and DMA-bufs |
+//! | [`runtimes`] | what the runtimes of accelerators say about memory |
 //! | [`mappings`] | the mappings of the process |
 //! | [`persistent`] | memory that outlives the process |
 //! | [`exposed`] | rendezvous messages that peers read from regions |
@@ -36,3 +37,4 @@ pub(crate) mod persistent;
 pub(crate) mod raw;
 pub(crate) mod refresh;
 pub(crate) mod region;
+mod runtimes;
