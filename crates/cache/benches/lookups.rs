@@ -1,8 +1,13 @@
 //! What a lookup costs: `cargo bench -p rkey-cache`. Each line is the best of several runs, in nanoseconds per lookup.
 //!
+//! At the end, our cache and UCX's take turns; each figure there is the median of the rounds, and the ratio is the median of the ratios.
+//!
 //! Compare a miss with the registration alone, which costs almost nothing here: the difference is the cost of the
 //! cache.
 
+mod peer;
+
+use peer::Peer;
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Follows, Imported, Kind, Memhooks, Monitor, Options, Registrar, Request, Rights, Timing,
@@ -114,6 +119,65 @@ fn misses(what: &str, cache: &Cache<Nothing>, memory: &Memory) {
     );
 }
 
+/// The nanoseconds of one lookup: the average of the best of five runs, as the peer does it.
+fn once(mut round: impl FnMut(usize)) -> f64 {
+    const COUNT: usize = 4000;
+    let run = |_| {
+        let begin = Instant::now();
+        for number in 0..COUNT {
+            round(number);
+        }
+        begin.elapsed().as_nanos() as f64 / COUNT as f64
+    };
+    (0..5).map(run).fold(f64::INFINITY, f64::min)
+}
+
+/// Lookups of the kind that [`Peer::measure`] names.
+fn measure(cache: &Cache<Nothing>, memory: &Memory, what: &str) -> f64 {
+    let hits = |number| {
+        let page = memory.page(number);
+        lookup(cache, page);
+        once(|_| assert!(lookup(cache, page)))
+    };
+    match what {
+        "hit" => hits(7),
+        "threads" => std::thread::scope(|scope| {
+            let threads = [7, 800].map(|number| scope.spawn(move || hits(number)));
+            let times = threads.map(|thread| thread.join().expect("lookups do not panic"));
+            times.into_iter().fold(0.0, f64::max)
+        }),
+        _ => {
+            let page = memory.page(0);
+            cache.invalidate(page);
+            once(|_| {
+                assert!(!lookup(cache, page));
+                cache.invalidate(page);
+            })
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Our cache and UCX's take turns.
+fn compare(name: &str, cache: &Cache<Nothing>, memory: &Memory, peer: &mut Peer) {
+    const ROUNDS: usize = 31;
+    for what in ["hit", "threads", "miss"] {
+        let rounds = (0..ROUNDS).map(|_| (measure(cache, memory, what), peer.measure(what)));
+        let (ours, theirs): (Vec<f64>, Vec<f64>) = rounds.unzip();
+        let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours);
+        println!(
+            "{name}, {what}: {:.0} ns; UCX: {:.0} ns; UCX takes {:.2} times as long",
+            median(ours.clone()),
+            median(theirs.clone()),
+            median(ratios.collect()),
+        );
+    }
+}
+
 /// The cost that no lookup can avoid: one atomic addition to begin the use of an entry, and one to end it; and the cost
 /// of a system call.
 fn floor() {
@@ -137,14 +201,11 @@ fn main() {
     floor();
     let memory = Memory::new(4000);
     let told = Arc::new(Imported::new((), Timing::Around));
-    let by_address = cache(Follows::Addresses, told);
-    hits("by address", &by_address, &memory);
-    misses("by address", &by_address, &memory);
+    let mut caches = vec![("by address", cache(Follows::Addresses, told))];
     match Memhooks::install() {
         Ok(monitor) => {
             let pinning = cache(Follows::Pages, Arc::new(monitor));
-            hits("pinning, memhooks", &pinning, &memory);
-            misses("pinning, memhooks", &pinning, &memory);
+            caches.push(("pinning, memhooks", pinning));
         }
         Err(error) => println!("memhooks: {error}"),
     }
@@ -152,9 +213,20 @@ fn main() {
         Ok((monitor, reader)) => {
             std::thread::spawn(move || reader.run());
             let pinning = cache(Follows::Pages, Arc::new(monitor));
-            hits("pinning, userfaultfd", &pinning, &memory);
-            misses("pinning, userfaultfd", &pinning, &memory);
+            caches.push(("pinning, userfaultfd", pinning));
         }
         Err(error) => println!("userfaultfd: {error}"),
+    }
+    for (what, cache) in &caches {
+        hits(what, cache, &memory);
+        misses(what, cache, &memory);
+    }
+    match Peer::start() {
+        Ok(mut peer) => {
+            for (what, cache) in &caches {
+                compare(what, cache, &memory, &mut peer);
+            }
+        }
+        Err(error) => println!("no comparison with UCX: {error}"),
     }
 }
