@@ -188,6 +188,9 @@ fn a_list_longer_than_the_queue_takes_is_refused_unread() {
     }
 }
 
+/// How many bytes of inline data a queue pair with two list elements has room for.
+const INLINE: u32 = 32;
+
 /// A connected queue pair with the extended interface.
 fn extended(world: &World) -> *mut ibverbs::sys::QpEx {
     // SAFETY: all zeros is valid; objects are live.
@@ -197,11 +200,13 @@ fn extended(world: &World) -> *mut ibverbs::sys::QpEx {
         attr.qp_type = QPT_RC;
         (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (4, 4);
         (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (2, 2);
+        // Less than the room of two list elements.
         attr.cap.max_inline_data = 8;
         attr.comp_mask = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS;
         attr.send_ops_flags = QP_EX_WITH_SEND | QP_EX_WITH_RDMA_WRITE;
         let pair = qp::create_qp_ex(world.context, &raw mut attr);
         assert!(!pair.is_null());
+        assert_eq!(attr.cap.max_inline_data, INLINE);
         let other = world.qp(QPT_RC);
         world.connect(pair, QPT_RC, (*other).qp_num);
         world.connect(other, QPT_RC, (*pair).qp_num);
@@ -223,7 +228,7 @@ fn a_list_longer_than_the_extended_queue_pair_takes_is_refused_unread() {
             let code = (*pair).wr_complete.expect("a function")(pair);
             assert_eq!(code, libc::EINVAL, "{count}");
         }
-        for count in [9, usize::MAX] {
+        for count in [INLINE as usize + 1, usize::MAX] {
             (*pair).wr_start.expect("a function")(pair);
             (*pair).wr_send.expect("a function")(pair);
             (*pair).wr_set_inline_data_list.expect("a function")(
@@ -259,8 +264,8 @@ fn a_bad_request_stops_the_whole_list() {
         start();
         write(1, 8);
         write(2, 16);
-        let mut long = [1u8; 9];
-        (*pair).wr_set_inline_data.expect("a function")(pair, long.as_mut_ptr().cast(), 9);
+        let mut long = [1u8; INLINE as usize + 1];
+        (*pair).wr_set_inline_data.expect("a function")(pair, long.as_mut_ptr().cast(), long.len());
         assert_eq!(complete(), libc::EINVAL);
         // One more than fits.
         start();
