@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rkey_core::{Access, Denial};
+use rkey_core::{Access, Api, Denial};
 use rkey_engine::{
     DenialReport, Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest,
     SendRequest, Side,
@@ -17,6 +17,7 @@ use crate::error::DeviceError;
 use crate::objects::Membership;
 use crate::objects::async_queues::Source;
 use crate::objects::cq::Cq;
+use crate::objects::qp_table::Entry;
 use crate::objects::srq::Srq;
 
 /// How long a datagram queue pair that is destroyed waits for links to the destinations of its datagrams.
@@ -104,8 +105,15 @@ impl Device {
             .command(|engine| engine.create_qp(&config, qpn))
         {
             Ok(id) => {
-                let tells = self.config().tells_own_denials;
-                shared.qps.insert(qpn, id, options.fail_with_peer, tells);
+                let entry = Entry {
+                    id,
+                    fails_with_peer: options.fail_with_peer,
+                    tells_denials: self.config().tells_own_denials,
+                    // Verbs has no event for it. One that it drops would still make the descriptor of its events readable, and a
+                    // program that polls the descriptor (tgtd) would wait for an event that does not come.
+                    tells_end: self.config().api != Api::Verbs,
+                };
+                shared.qps.insert(qpn, entry);
                 shared.events.add(Source::Qp(id), self.events());
                 let (device, options) = (self.clone(), options.clone());
                 Ok(Qp(Arc::new(QpInner {

@@ -8,20 +8,20 @@ use rkey_engine::QpId;
 #[derive(Debug, Default)]
 pub(crate) struct QpTable(Mutex<BTreeMap<u32, Entry>>);
 
+/// A queue pair, and what its front end wants.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    id: QpId,
-    fails_with_peer: bool,
-    tells_denials: bool,
+pub(crate) struct Entry {
+    pub(crate) id: QpId,
+    /// Whether it goes to the error state when its peer ends.
+    pub(crate) fails_with_peer: bool,
+    /// Whether the front end logs refusals of its requests.
+    pub(crate) tells_denials: bool,
+    /// Whether the front end has an event for the end of a peer.
+    pub(crate) tells_end: bool,
 }
 
 impl QpTable {
-    pub(crate) fn insert(&self, qpn: u32, id: QpId, fails_with_peer: bool, tells_denials: bool) {
-        let entry = Entry {
-            id,
-            fails_with_peer,
-            tells_denials,
-        };
+    pub(crate) fn insert(&self, qpn: u32, entry: Entry) {
         self.0.lock().insert(qpn, entry);
     }
 
@@ -48,6 +48,12 @@ impl QpTable {
             .get(&qpn)
             .is_some_and(|entry| entry.id == id && entry.fails_with_peer)
     }
+
+    /// Whether the program gets an event when the peer of the queue pair ends.
+    pub(crate) fn tells_end(&self, qpn: u32) -> bool {
+        let table = self.0.lock();
+        table.get(&qpn).is_none_or(|entry| entry.tells_end)
+    }
 }
 
 #[cfg(test)]
@@ -58,12 +64,20 @@ mod tests {
     fn a_number_given_out_again_means_the_new_queue_pair() {
         let table = QpTable::default();
         let (old, new) = (QpId::from((1, 1)), QpId::from((1, 2)));
-        table.insert(256, old, true, true);
+        let entry = |id, on| Entry {
+            id,
+            fails_with_peer: on,
+            tells_denials: on,
+            tells_end: on,
+        };
+        table.insert(256, entry(old, true));
+        assert!(table.tells_end(256));
         assert!(table.fails_with_peer(256, old) && !table.fails_with_peer(257, old));
         assert!(table.tells_denials(256) && !table.tells_denials(257));
         table.remove(256);
         assert_eq!(table.find(256), None);
-        table.insert(256, new, false, false);
+        table.insert(256, entry(new, false));
+        assert!(!table.tells_end(256));
         assert_eq!(table.find(256), Some(new));
         assert!(!table.fails_with_peer(256, old) && !table.fails_with_peer(256, new));
     }

@@ -93,7 +93,9 @@ impl EventRouter {
         if self.qps.fails_with_peer(qpn, qp) {
             self.fail_with_peer(driver, qp);
         }
-        self.events.push(AsyncEvent::PeerGone { qp, qpn });
+        if self.qps.tells_end(qpn) {
+            self.events.push(AsyncEvent::PeerGone { qp, qpn });
+        }
     }
 
     /// Fails a queue pair, and notifies its completion queues: if nothing was posted to the queue pair, no completion does so.
