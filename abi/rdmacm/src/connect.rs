@@ -13,7 +13,7 @@ use crate::verbs::{self, READS_MAX};
 use ibverbs::sys::QPT_XRC_RECV;
 use rkey_cm::State;
 use rkey_cm::manager::{self, QueuePair, Resolve};
-use rkey_cm::wire::{PrivateData, Req, SidrReq, Transport};
+use rkey_cm::wire::{PrivateData, Req, SidrReq};
 use rkey_device::cm::{Parts, Why, random};
 use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};

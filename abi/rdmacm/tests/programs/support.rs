@@ -1,7 +1,6 @@
 //! Runs programs on the library, alone or as server and client.
 
-use rkey_cm_names::listens;
-pub(crate) use rkey_cm_names::listens_in;
+pub(crate) use rkey_cm_names::{listens, listens_in};
 use rkey_kit::delivery::{self, RDMACM, VERBS};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use std::fs::File;
@@ -165,11 +164,6 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Its PID.
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Waits for its end; `None` if it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
@@ -312,7 +306,7 @@ mod rkey_cm_names {
     const LISTENS: &str = "00010000";
 
     /// Whether a program of this user listens at a port. Does not connect.
-    pub(super) fn listens(space: u16, port: u16) -> bool {
+    pub(crate) fn listens(space: u16, port: u16) -> bool {
         is_listed("self", Scope::of(Share::User), space, port)
     }
 

@@ -24,6 +24,7 @@ pub(super) const SETTINGS: Settings = Settings {
     timing: PATIENT,
     listener_wait: PATIENCE,
     reserved_files: 256,
+    wire: crate::config::WireSetting::Off,
 };
 const HERE: &str = "127.0.0.1";
 
